@@ -1,0 +1,82 @@
+"""The encoder of BERT and of google-research/electra."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from registry import backbones
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+LAYER_NORM_EPS = 1e-12  # as in google-research/electra
+
+
+class _Layer(nn.Module):
+    def __init__(self, dim: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.attended = (nn.Linear(dim, dim) for _ in range(4))
+        self.attention_norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
+        self.expand, self.contract = nn.Linear(dim, inner), nn.Linear(inner, dim)
+        self.output_norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
+        self.heads, self.dropout = heads, dropout
+
+    def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B 1 1 T"]) -> Float[Tensor, "B T D"]:
+        p = self.dropout if self.training else 0.0
+
+        def split(t: Tensor) -> Tensor:
+            return t.view(*t.shape[:2], self.heads, -1).transpose(1, 2)
+
+        q, k, v = split(self.query(x)), split(self.key(x)), split(self.value(x))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
+        attended = self.attended(attended.transpose(1, 2).flatten(2))
+        x = self.attention_norm(x + F.dropout(attended, p))
+        fed: Tensor = self.contract(F.gelu(self.expand(x)))
+        normed: Tensor = self.output_norm(x + F.dropout(fed, p))
+        return normed
+
+
+@backbones.register("bert")
+class Bert(nn.Module):
+    """Post-LayerNorm transformer encoder of BERT and ELECTRA (Devlin et al. 2019; Clark et al. 2020).
+
+    Its weights map one to one onto those of `google/electra-*`. The lab adds learned positions.
+    """
+
+    length_multiple = 1
+    positions = "lab"
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        max_length: int,
+        /,
+        *,
+        ff_mult: Annotated[float, Field(gt=0)] = 4.0,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
+    ) -> None:
+        super().__init__()
+        self.dim, self.inner = dim, round(dim * ff_mult)
+        self.layers = nn.ModuleList(_Layer(dim, heads, self.inner, dropout) for _ in range(depth))
+
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        # A row of nothing but padding would leave the softmax without a key, hence NaN: there, all keys are seen.
+        visible = (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
+        for layer in self.layers:
+            x = layer(x, visible)
+        return x
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Nothing changes over time."""
+
+    def flops(self, length: int) -> int:
+        """Per layer: four projections 8 T D^2, attention 4 T^2 D, feed-forward 4 T D F."""
+        layer = 8 * length * self.dim**2 + 4 * length**2 * self.dim + 4 * length * self.dim * self.inner
+        return len(self.layers) * layer

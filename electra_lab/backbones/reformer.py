@@ -1,0 +1,97 @@
+"""reformer-pytorch's encoder: attention by locality-sensitive hashing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+from reformer_pytorch import Reformer as Encoder
+from torch import nn
+
+from registry import backbones
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
+
+
+@backbones.register("reformer")
+class Reformer(nn.Module):
+    """Reformer encoder with LSH attention (Kitaev et al. 2020; reformer-pytorch).
+
+    bucket_size  positions that share a bucket; the lab pads the length to a multiple of twice that
+    hashes       rounds of hashing; more are nearer to full attention, and cost in proportion
+    reversible   keep no activations and recompute them in the backward pass: memory that does not grow with depth,
+                 for about a third more time a step. It excludes two forward passes before one backward pass
+                 (the second overwrites the first's buckets), torch.compile, and frozen input embeddings; under
+                 bf16 the recomputation runs in fp32. Off, as lengths up to 2,048 rarely need it.
+
+    Padding takes no part: what it holds never matters. How much of it there is changes which positions share a
+    bucket, as the hash depends on the length. Rotations come from torch's global generator, which the lab seeds at
+    every step; in eval they are constant. The lab adds learned positions.
+    """
+
+    positions = "lab"
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        max_length: int,
+        /,
+        *,
+        bucket_size: Annotated[int, Field(ge=1)] = 64,
+        hashes: Annotated[int, Field(ge=1)] = 4,
+        ff_mult: Annotated[int, Field(ge=1)] = 4,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
+        reversible: bool = False,
+    ) -> None:
+        super().__init__()
+        self.length_multiple = 2 * bucket_size
+        self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
+        self.encoder = Encoder(
+            dim,
+            depth,
+            heads,
+            bucket_size=bucket_size,
+            n_hashes=hashes,
+            ff_chunks=1,  # the library's 100 are slow at our lengths
+            ff_mult=ff_mult,
+            lsh_dropout=dropout,
+            ff_dropout=dropout,
+            post_attn_dropout=dropout,
+            reverse_thres=0 if reversible else 1 << 62,  # the length above which it runs reversibly
+        )
+        self.norm = nn.LayerNorm(dim)  # reformer-pytorch leaves it to its language model
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        # Both lists of blocks hold the same modules; the library picks one by the length.
+        blocks: nn.ModuleList = self.encoder.layers.irrev_blocks
+        return blocks
+
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        if self.training:
+            return self._encode(x, mask)
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.manual_seed(EVALUATION_SEED)
+            return self._encode(x, mask)
+
+    def _encode(self, x: Tensor, mask: Tensor) -> Tensor:
+        states: Tensor = self.norm(self.encoder(x, input_mask=mask))
+        return states
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Rotations follow torch's global generator, which is seeded from (seed, step) already."""
+
+    def flops(self, length: int) -> int:
+        """Per layer, with R rounds of hashing, buckets of S and T/S buckets: three projections 6 T D^2, hashing
+        R T D (T/S), attention over 2S keys a round 8 R T S D, feed-forward 4 T D F."""
+        t, d, s, r = length, self.dim, self.bucket_size, self.hashes
+        layer = 6 * t * d * d + r * t * d * (t // s) + 8 * r * t * s * d + 4 * t * d * d * self.ff_mult
+        return len(self.layers) * layer

@@ -1,0 +1,78 @@
+"""x-transformers' Encoder, with its modern options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from torch import nn
+from x_transformers import Encoder
+
+from registry import backbones
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+
+@backbones.register("transformer")
+class Transformer(nn.Module):
+    """Pre-norm transformer encoder (x-transformers' Encoder): rotary, RMSNorm, GLU, flash as options.
+
+    rotary   rotary positions (Su et al. 2021) instead of the lab's learned ones; wants heads of 32 or wider
+    rmsnorm  RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
+    glu      gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
+    flash    torch's fused attention kernels
+    """
+
+    length_multiple = 1
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        max_length: int,
+        /,
+        *,
+        ff_mult: Annotated[float, Field(gt=0)] = 4.0,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
+        rotary: bool = False,
+        rmsnorm: bool = False,
+        glu: bool = False,
+        flash: bool = True,
+    ) -> None:
+        super().__init__()
+        if rotary and (dim // heads) % 2:
+            raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {dim // heads}.")
+        self.positions = "own" if rotary else "lab"
+        self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
+        self.encoder = Encoder(
+            dim=dim,
+            depth=depth,
+            heads=heads,
+            attn_dim_head=dim // heads,
+            attn_flash=flash,
+            attn_dropout=dropout,
+            ff_mult=ff_mult,
+            ff_glu=glu,
+            ff_dropout=dropout,
+            rotary_pos_emb=rotary,
+            use_rmsnorm=rmsnorm,
+        )
+        # x-transformers alternates attention and feed-forward; a depth of ours is one of each.
+        blocks = list(self.encoder.layers)
+        self.layers = [nn.ModuleList(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
+
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        states: Tensor = self.encoder(x, mask=mask)
+        return states
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Nothing changes over time."""
+
+    def flops(self, length: int) -> int:
+        """Per layer: four projections 8 T D^2, attention 4 T^2 D, feed-forward 4 T D F (6 T D F with GLU)."""
+        inner = int(self.dim * self.ff_mult)
+        feed_forward = (6 if self.glu else 4) * length * self.dim * inner
+        return self.depth * (8 * length * self.dim**2 + 4 * length**2 * self.dim + feed_forward)

@@ -1,0 +1,45 @@
+"""The command line: one file a verb. Heavy imports stay inside the handlers, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import typer
+
+from electra_lab.cli import check, registry_, resume, run
+from registry.errors import LabError
+
+app = typer.Typer(
+    name="electra-lab",
+    help="A lab bench for ELECTRA pre-training: describe an experiment in YAML, run it, read what it found.",
+    epilog="Exit codes: 0 done, 1 a bug of ours, 2 config, 3 data, 4 checkpoint, 5 diverged, 6 out of memory, "
+    "75 preempted and saved, 130 interrupted and saved.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("resume")(resume.resume)
+app.command("check")(check.check)
+app.add_typer(registry_.app, name="registry")
+
+
+def main() -> None:
+    """Run a command; an error is one clear sentence and its exit code."""
+    try:
+        app()
+    except LabError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("interrupted before training began; nothing to resume", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # `electra-lab registry list | head`
+        raise SystemExit(0) from None
+    except Exception:
+        traceback.print_exc()
+        print("\nThis is a bug in electra_lab, not in your experiment. Please report the lines above.", file=sys.stderr)
+        raise SystemExit(1) from None

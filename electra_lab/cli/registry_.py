@@ -1,0 +1,89 @@
+"""electra-lab registry list | describe"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+import registry
+from registry.core import Registry
+from registry.errors import UnknownName, did_you_mean
+
+app = typer.Typer(help="What there is to put into an experiment.", no_args_is_help=True)
+
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="A registry: samplers, backbones, ...; singular or plural.")]
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this registry.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With all options, for programs; imports the components.")
+    ] = False,
+) -> None:
+    """All components: name, summary, file:line. Imports none of them."""
+    chosen = [_registry(kind)] if kind else list(registry.ALL)
+    if as_json:
+        print(json.dumps({r.plural: [_described(r, name) for name in r.names()] for r in chosen}, indent=1))
+        return
+    for number, r in enumerate(chosen):
+        listings = r.listings()
+        print(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts.py: {r.contract}")
+        for listing in listings:
+            print(f"  {listing.name:<16}{listing.place:<44}{listing.summary}")
+
+
+@app.command("describe")
+def describe(kind: Kind, name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name.")]) -> None:
+    """One component: what it does, its options with type, default and bounds, and YAML to paste."""
+    import inspect
+
+    r = _registry(kind)
+    entry = r.get(name)
+    print(f"{r.singular} {name}  {entry.place}\n\n{inspect.getdoc(entry.component)}\n")
+    options = _described(r, name)["options"]
+    for option in options:
+        default = "required" if "default" not in option else f"default {json.dumps(option['default'])}"
+        bounds = f"  {option['bounds']}" if option["bounds"] else ""
+        print(f"  {option['name']:<16}{option['type']:<28}{default}{bounds}")
+    if not options:
+        print("  (no options)")
+    required = "".join(f", {o['name']}: ..." for o in options if "default" not in o)
+    print(f"\n  {{type: {name}{required}}}")
+
+
+def _described(r: Registry[Any], name: str) -> dict[str, Any]:
+    entry = r.get(name)
+    options: list[dict[str, Any]] = []
+    for option, field in entry.schema.model_fields.items():
+        described: dict[str, Any] = {
+            "name": option,
+            "type": _type(field.annotation),
+            "bounds": ", ".join(_bound(item) for item in field.metadata if _bound(item)),
+        }
+        if not field.is_required():
+            described["default"] = field.default
+        options.append(described)
+    return {"name": name, "summary": entry.summary, "place": entry.place, "options": options}
+
+
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "multiple of", "min_length": "at least"}
+
+
+def _bound(item: Any) -> str:
+    return ", ".join(f"{sign} {getattr(item, key)}" for key, sign in _SIGNS.items() if hasattr(item, key))
+
+
+def _type(annotation: Any) -> str:
+    text = getattr(annotation, "__name__", None) if isinstance(annotation, type) else None
+    return text or str(annotation).replace("typing.", "").replace("pathlib.", "")
+
+
+def _registry(kind: str) -> Registry[Any]:
+    word = kind.replace("-", "_").replace(" ", "_")
+    for r in registry.ALL:
+        if word in (r.plural, r.singular.replace(" ", "_")):
+            return r
+    raise UnknownName(f"there is no registry '{kind}'.{did_you_mean(word, [r.plural for r in registry.ALL])}")

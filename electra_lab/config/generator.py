@@ -1,0 +1,53 @@
+"""What the generator takes over from the discriminator, and `scale`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from electra_lab.config.problems import problem
+
+DEFAULT_SCALE = 0.25  # generator_hidden_size of google-research/electra, a quarter of the width
+
+
+def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> dict[str, Any]:
+    """`values` of the generator completed from the discriminator's.
+
+    Of equal type it takes over all options; width and heads are scaled, depth is not (the feed-forward width is a
+    multiple of the width, so it scales along). Sizes written down are taken as they are.
+    """
+    sizes = ("dim", "depth", "heads")
+    values = {"type": discriminator["type"], **values}
+    scale = values.pop("scale", None)
+    explicit = [name for name in ("dim", "heads") if name in values]
+    if scale is not None and explicit:
+        raise problem(("scale",), f"and {explicit[0]} exclude each other; keep one of them.", scale)
+    if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale <= 8):
+        raise problem(("scale",), "must be a number above 0 and at most 8.", scale)
+    inherited = discriminator if values["type"] == discriminator["type"] else {}
+    completed = {key: value for key, value in inherited.items() if key not in sizes} | values
+    completed.setdefault("depth", discriminator["depth"])
+    if explicit:
+        completed.setdefault("heads", discriminator["heads"])
+        completed.setdefault("dim", discriminator["dim"])
+        return completed
+    wanted = DEFAULT_SCALE if scale is None else scale
+    dim, heads = _sizes(wanted, discriminator)
+    if dim < 1 or dim % heads:
+        raise problem(
+            ("scale",) if scale is not None else (),
+            f"scale {wanted:g} gives dim {dim} and {heads} heads, which do not divide it. "
+            f"The nearest scale that works is {_nearest(wanted, discriminator):g}.",
+            wanted,
+        )
+    return completed | {"dim": dim, "heads": heads}
+
+
+def _sizes(scale: float, discriminator: dict[str, Any]) -> tuple[int, int]:
+    return round(scale * discriminator["dim"]), max(1, round(scale * discriminator["heads"]))
+
+
+def _nearest(scale: float, discriminator: dict[str, Any]) -> float:
+    width: int = discriminator["dim"]
+    scales = [dim / width for dim in range(1, 8 * width + 1)]
+    works = [s for s in scales if (sizes := _sizes(s, discriminator))[0] % sizes[1] == 0]
+    return min(works, key=lambda s: (abs(s - scale), s))

@@ -1,0 +1,212 @@
+"""YAML 1.2 with line marks, `extends` and `--set`: from files to plain values, each knowing where it was written.
+
+PyYAML scans and composes; its YAML 1.1 constructors, which read `1e-4` as text and `no` as false, are not used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import yaml
+
+from registry.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+MAX_NODES = 20_000  # aliases are expanded, so this is what an alias bomb runs into
+MAX_DEPTH = 50
+
+Scalar: TypeAlias = str | int | float | bool | None
+Value: TypeAlias = "Scalar | list[Value] | dict[str, Value]"
+Loc: TypeAlias = tuple[str | int, ...]
+
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_NULL = re.compile(r"~|null|Null|NULL|")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NON_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a value was written: a line of a file, or a `--set`."""
+
+    place: str
+    folder: Path
+
+    def __str__(self) -> str:
+        return self.place
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value with its mark; mappings and lists hold nodes."""
+
+    value: Scalar | list[Node] | dict[str, Node]
+    mark: Mark
+
+    def plain(self) -> Value:
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    def marks(self, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
+        yield loc, self.mark
+        items: Iterable[tuple[str | int, Node]] = ()
+        if isinstance(self.value, dict):
+            items = self.value.items()
+        elif isinstance(self.value, list):
+            items = enumerate(self.value)
+        for key, node in items:
+            yield from node.marks((*loc, key))
+
+    def over(self, base: Node) -> Node:
+        """This node laid over `base`: mappings merge by key, everything else replaces.
+
+        Where `type` changes the mapping replaces the whole: another component's options mean nothing to this one.
+        """
+        if not (isinstance(self.value, dict) and isinstance(base.value, dict)):
+            return self
+        if "type" in self.value and "type" in base.value and self.value["type"].value != base.value["type"].value:
+            return self
+        merged = dict(base.value)
+        for key, node in self.value.items():
+            merged[key] = node.over(merged[key]) if key in merged else node
+        return Node(merged, self.mark)
+
+
+def read_file(path: Path) -> Node:
+    """The mapping in a YAML file, with everything it extends laid below it. Raises ConfigError."""
+    return _read_file(path, ())
+
+
+def _read_file(path: Path, children: tuple[Path, ...]) -> Node:
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a folder, not an experiment file.")
+        data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read ({reason}).") from None
+    if data is None:
+        raise ConfigError(f"{path}: is larger than {MAX_BYTES} bytes; that is no experiment file.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{path}:{line}: is not UTF-8 text (byte {error.start}).") from None
+    root = parse(text, str(path), path.parent)
+    if not isinstance(root.value, dict):
+        raise ConfigError(f"{path}:1: an experiment file is a mapping of keys to values.")
+    if "extends" not in root.value:
+        return root
+    parent = root.value["extends"]
+    if not isinstance(parent.value, str):
+        raise ConfigError(f"{parent.mark}: extends: must be the path of one file.")
+    parent_path = path.parent / parent.value
+    chain = (*children, path)
+    if parent_path.resolve() in {p.resolve() for p in chain}:
+        raise ConfigError(f"{parent.mark}: extends: goes round in a circle through {parent_path}.")
+    if not parent_path.is_file():
+        raise ConfigError(f"{parent.mark}: extends: there is no file {parent_path}.")
+    own = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)
+    return own.over(_read_file(parent_path, chain))
+
+
+def with_overrides(root: Node, overrides: Iterable[str]) -> Node:
+    """`root` with each `a.b=c` laid over it in turn; c is read as the YAML is. Raises ConfigError."""
+    for override in overrides:
+        dotted, separator, text = override.partition("=")
+        keys = dotted.strip().split(".")
+        if not separator or not all(keys):
+            raise ConfigError(f"--set {override}: write it as a.b=value.")
+        place = f"--set {override}"
+        node = parse(text, place, Path.cwd(), one_line=True)
+        for key in reversed(keys):
+            node = Node({key: node}, Mark(place, Path.cwd()))
+        root = node.over(root)
+    return root
+
+
+def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:
+    """YAML text as nodes. Raises ConfigError with the line for whatever YAML or this reader refuses."""
+
+    def mark(position: yaml.Mark | None) -> Mark:
+        return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder)
+
+    try:
+        composed = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        where = place if one_line else f"{place}:{line}"
+        raise ConfigError(f"{where}: the character {chr(error.character)!r} is not allowed in YAML.") from None
+    except yaml.MarkedYAMLError as error:
+        problem = error.problem or error.context
+        raise ConfigError(f"{mark(error.problem_mark or error.context_mark)}: is not valid YAML: {problem}.") from None
+    except RecursionError:
+        raise ConfigError(f"{place}: is nested more than {MAX_DEPTH} deep.") from None
+    if composed is None:
+        raise ConfigError(f"{place}: is empty.") if not one_line else ConfigError(f"{place}: has no value.")
+
+    count = 0
+
+    def convert(node: yaml.Node, depth: int) -> Node:
+        nonlocal count
+        count += 1
+        at = mark(node.start_mark)
+        if count > MAX_NODES:
+            raise ConfigError(f"{at}: expands to more than {MAX_NODES} values; aliases repeat too much.")
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{at}: is nested more than {MAX_DEPTH} deep.")
+        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+            mapping: dict[str, Node] = {}
+            for key_node, value_node in node.value:
+                key, key_mark = key_node.value, mark(key_node.start_mark)
+                if not isinstance(key_node, yaml.ScalarNode):
+                    raise ConfigError(f"{key_mark}: a key must be a word.")
+                if key in mapping:
+                    raise ConfigError(f"{key_mark}: {key}: stands twice; first at {mapping[key].mark}.")
+                # A key's mark, not its value's: that is the line a reader looks for.
+                mapping[key] = Node(convert(value_node, depth + 1).value, key_mark)
+            return Node(mapping, at)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return Node([convert(item, depth + 1) for item in node.value], at)
+        if isinstance(node, yaml.ScalarNode) and node.tag.startswith("tag:yaml.org,2002:"):
+            quoted = node.style in ("'", '"', "|", ">")
+            return Node(node.value if quoted else _scalar(node.value, at), at)
+        raise ConfigError(f"{at}: the tag {node.tag} is not allowed; write plain values.")
+
+    return convert(composed, 0)
+
+
+def _scalar(text: str, mark: Mark) -> Scalar:
+    """A plain scalar by the core schema of YAML 1.2 (section 10.3.2)."""
+    if _NULL.fullmatch(text):
+        return None
+    if _BOOL.fullmatch(text):
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        if len(text) > 40:
+            raise ConfigError(f"{mark}: a number of {len(text)} digits is too large.")
+        return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        if not math.isfinite(number):
+            raise ConfigError(f"{mark}: {text} is not a finite number.")
+        return number
+    if _NON_FINITE.fullmatch(text):
+        raise ConfigError(f"{mark}: {text} is not a finite number.")
+    return text
+
+
+def mark_at(marks: Mapping[Loc, Mark], loc: Loc) -> Mark:
+    """The mark of `loc`, or of the nearest thing around it that was written down."""
+    while loc not in marks:
+        loc = loc[:-1]
+    return marks[loc]

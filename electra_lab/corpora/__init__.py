@@ -1,0 +1,1 @@
+"""Corpora, one a file. Contract: registry.contracts.Corpus."""

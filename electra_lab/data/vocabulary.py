@@ -1,0 +1,45 @@
+"""The contract's Vocabulary from a tokenizer and the training tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from registry.contracts import Vocabulary
+from registry.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.device) -> Vocabulary:
+    """Raises DataError if the tokenizer lacks a special token."""
+    size = tokenizer.get_vocab_size()
+    found = {name: tokenizer.token_to_id(name) for name in SPECIAL}
+    ids = {name: id for name, id in found.items() if id is not None}
+    if missing := found.keys() - ids.keys():
+        raise DataError(
+            f"the tokenizer has no {', '.join(sorted(missing))}; the lab needs all of {', '.join(SPECIAL)}."
+        )
+    is_special = torch.zeros(size, dtype=torch.bool)
+    is_special[list(ids.values())] = True
+    # WordPiece marks what continues a word; everything else begins one.
+    begins = [not (tokenizer.id_to_token(id) or "").startswith("##") for id in range(size)]
+    counts = torch.from_numpy(np.bincount(train, minlength=size))
+    return Vocabulary(
+        size=size,
+        pad_id=ids["[PAD]"],
+        cls_id=ids["[CLS]"],
+        sep_id=ids["[SEP]"],
+        mask_id=ids["[MASK]"],
+        special_ids=tuple(sorted(ids.values())),
+        is_special=is_special.to(device),
+        ordinary_ids=(~is_special).nonzero().squeeze(1).to(device),
+        word_start=(torch.tensor(begins) & ~is_special).to(device),
+        counts=counts.to(device),
+    )

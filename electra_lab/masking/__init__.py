@@ -1,0 +1,1 @@
+"""Masking strategies, one a file. Contract: registry.contracts.MaskingStrategy."""

@@ -1,0 +1,64 @@
+"""What the masking strategies share: how many tokens, which ones, and what stands there instead."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from registry.contracts import Masked
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Int
+    from torch import Tensor
+
+    from registry.contracts import Random, Vocabulary
+
+
+@lru_cache(maxsize=64)
+def count_table(mask_prob: float, length: int, device: torch.device) -> Int[Tensor, "T+1"]:
+    """count(m) = ceil(mask_prob * m - 1e-9) for every number m of maskable tokens, up to `length`.
+
+    In Python's doubles: in float32, ceil(.15 * 100) is 16.
+    """
+    counts = [math.ceil(mask_prob * m - 1e-9) for m in range(length + 1)]
+    return torch.tensor(counts, device=device)
+
+
+def uniform_positions(
+    maskable: Bool[Tensor, "B T"], mask_prob: float, rng: Random
+) -> tuple[Int[Tensor, "B K"], Bool[Tensor, "B K"]]:
+    """In each row exactly count(maskable) distinct maskable positions, every subset equally likely.
+
+    K = count(T) is the same for all rows; `valid` marks the slots that count.
+    """
+    rows, length = maskable.shape
+    counts = count_table(mask_prob, length, maskable.device)
+    # Doubles hold the 23 random bits and the position: no two keys are equal, so no device breaks ties its own way.
+    keys = rng.uniform(rows, length).double() + torch.arange(length, device=maskable.device) * 2.0**-40
+    slots = math.ceil(mask_prob * length - 1e-9)
+    positions = keys.masked_fill(~maskable, -1.0).topk(slots, dim=-1).indices
+    chosen = counts[maskable.sum(-1)]
+    return positions, torch.arange(slots, device=maskable.device) < chosen.unsqueeze(-1)
+
+
+def corrupt(
+    tokens: Int[Tensor, "B T"],
+    positions: Int[Tensor, "B K"],
+    valid: Bool[Tensor, "B K"],
+    vocabulary: Vocabulary,
+    rng: Random,
+    replace_prob: float,
+    random_prob: float,
+) -> Masked:
+    """At valid positions: [MASK] with `replace_prob`, a uniform ordinary token with `random_prob`, else unchanged."""
+    rows, slots = positions.shape
+    kind = rng.uniform(rows, slots)
+    drawn = (rng.uniform(rows, slots) * len(vocabulary.ordinary_ids)).long()
+    originals = tokens.gather(1, positions)
+    seen = torch.where(kind < replace_prob + random_prob, vocabulary.ordinary_ids[drawn], originals)
+    seen = torch.where(kind < replace_prob, vocabulary.mask_id, seen)
+    inputs = tokens.scatter(1, positions, torch.where(valid, seen, originals))
+    return Masked(inputs, positions, valid)

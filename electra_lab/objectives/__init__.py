@@ -1,0 +1,1 @@
+"""Objectives, one a file. Contract: registry.contracts.Objective."""

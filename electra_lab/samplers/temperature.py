@@ -1,0 +1,31 @@
+"""Sampling by the inverse of the cumulative distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from registry import samplers
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32, Int
+    from torch import Tensor
+
+    from registry.contracts import Random
+
+
+@samplers.register("temperature")
+def temperature(
+    logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(gt=0)] = 1.0
+) -> Int[Tensor, "N"]:
+    """Draw from softmax(logits / temperature) with one random number a row, by the inverse CDF.
+
+    The distribution of `gumbel` with a V-th of its random numbers. The limit of a small temperature is `argmax`.
+    """
+    scores = (logits - logits.amax(-1, keepdim=True)) / temperature
+    probabilities = scores.softmax(-1).double()  # float32 sums of 30,522 terms would lose the tail
+    cumulative = probabilities.cumsum(-1)
+    threshold = rng.uniform(logits.shape[0], 1) * cumulative[:, -1:]
+    # The first token past the threshold that has a probability: rounding must not land on one without.
+    return ((cumulative > threshold) & (probabilities > 0)).int().argmax(-1)

@@ -1,0 +1,1 @@
+"""Tokenizer trainers, one a file. Contract: registry.contracts.TokenizerTrainer."""

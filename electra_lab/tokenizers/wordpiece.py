@@ -1,0 +1,71 @@
+"""WordPiece, as BERT and ELECTRA use it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from registry import tokenizers
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.normalizers import Normalizer
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MAX_ALPHABET = 1000
+
+
+@tokenizers.register("wordpiece")
+def wordpiece(
+    documents: Iterable[str],
+    /,
+    *,
+    vocab_size: Annotated[int, Field(ge=100)] = 30_522,
+    lowercase: bool = True,
+    min_frequency: Annotated[int, Field(ge=1)] = 2,
+) -> Tokenizer:
+    """WordPiece with BERT's normaliser and word splitting, trained on the training split.
+
+    vocab_size     at most so many tokens; a small corpus gives fewer
+    lowercase      lower-case and strip accents, as `uncased` models do
+    min_frequency  a pair of pieces is merged only if it is seen that often
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    def untrained(vocabulary: dict[str, int] | None = None) -> Tokenizer:
+        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece(prefix="##")
+        return tokenizer
+
+    # The library numbers the continuing characters (`##a`) in the order of a hash map that differs in every process,
+    # and breaks ties between merges by those numbers. Declared beforehand, in one order, they are the same always.
+    alphabet = _alphabet(documents, untrained().normalizer)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=SPECIAL + [f"##{character}" for character in alphabet],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    trained = untrained()
+    trained.train_from_iterator(documents, trainer)
+    # Built again from the vocabulary alone: the continuing characters are no special tokens.
+    tokenizer = untrained(trained.get_vocab())
+    tokenizer.add_special_tokens(SPECIAL)
+    return tokenizer
+
+
+def _alphabet(documents: Iterable[str], normalizer: Normalizer) -> list[str]:
+    """The most frequent characters, at most MAX_ALPHABET; the others become [UNK]."""
+    counts: Counter[str] = Counter()
+    for document in documents:
+        counts.update(normalizer.normalize_str(document))
+    kept = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:MAX_ALPHABET]
+    return sorted(kept)

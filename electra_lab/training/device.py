@@ -1,0 +1,38 @@
+"""Which device, which precision."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import torch
+
+from registry.errors import ConfigError
+
+Precision = Literal["bf16", "fp32"]
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one. Raises ConfigError."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: torch sees no CUDA device here. Use --device cpu or auto.")
+    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def choose_precision(name: str, device: torch.device) -> Precision:
+    """`auto` is bf16 where the device computes in it natively, else fp32."""
+    if name == "auto":
+        if device.type == "cuda":
+            native = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            capabilities = torch.cpu.get_capabilities()
+            native = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+        return "bf16" if native else "fp32"
+    return "bf16" if name == "bf16" else "fp32"
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
+    """Matrix products in bf16, weights, softmax and losses in fp32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

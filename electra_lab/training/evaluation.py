@@ -1,0 +1,127 @@
+"""Held-out evaluation: in eval mode, over the whole split, with masks and draws that depend on the seed alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from electra_lab.data.rows import Rows
+from electra_lab.training.device import Precision, autocast
+from electra_lab.training.random import EVALUATION, Streams, seed_global
+from registry.contracts import Batch, Detection, Losses, Vocabulary
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Example:
+    """A held-out row as the discriminator saw it: token ids, labels and probabilities of "replaced"."""
+
+    originals: list[int]
+    inputs: list[int]
+    probabilities: list[float]
+    maskable: list[bool]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    metrics: dict[str, float]
+    examples: list[Example]
+
+
+@torch.no_grad()
+def evaluate(
+    objective: nn.Module,
+    rows: Rows,
+    vocabulary: Vocabulary,
+    *,
+    seed: int,
+    batch_size: int,
+    precision: Precision,
+    examples: int = 0,
+) -> Evaluation:
+    """Metrics over all maskable positions of `rows`, beside two baselines that know no context.
+
+    generator_loss        cross-entropy at the masked positions, nats
+    unigram_entropy       the same for add-one training frequencies: what a generator without context reaches
+    discriminator_*       auc; accuracy, precision, recall at probability 0.5
+    always_original_*     a detector that answers "original" everywhere (its AUC is 0.5)
+    unigram_auc           a detector that scores a token by -log(training frequency)
+    """
+    was_training = objective.training
+    objective.eval()
+    device = vocabulary.counts.device
+    seed_global(seed, EVALUATION)
+    frequencies = (vocabulary.counts + 1).double()
+    surprise = -(frequencies / frequencies.sum()).log()
+
+    sums: dict[str, list[Any]] = {}
+    detections: list[tuple[NDArray[Any], ...]] = []
+    shown: list[Example] = []
+    predicted = correct = nats = unigram_nats = torch.zeros((), dtype=torch.float64, device=device)
+    for batch in rows.in_order(batch_size, device):
+        with autocast(device, precision):
+            losses: Losses = objective(batch, Streams(seed, EVALUATION, batch.examples))
+        for name, term in losses.terms.items():
+            sums.setdefault(name, []).append((term.sum.double(), term.count, term.weight))
+        if (asked := losses.prediction) is not None:
+            originals = batch.tokens.gather(1, asked.positions)
+            predicted = predicted + asked.valid.sum()
+            correct = correct + (asked.correct & asked.valid).sum()
+            nats = nats + asked.loss.double().masked_fill(~asked.valid, 0).sum()
+            unigram_nats = unigram_nats + surprise[originals].masked_fill(~asked.valid, 0).sum()
+        if (seen := losses.detection) is not None:
+            maskable = batch.mask & ~vocabulary.is_special[batch.tokens]
+            columns = (seen.replaced, seen.logits.float(), surprise[seen.inputs].float())
+            detections.append(tuple(column[maskable].cpu().numpy() for column in columns))
+            if len(shown) < examples:
+                shown += _examples(batch, seen, maskable, examples - len(shown))
+    objective.train(was_training)
+
+    metrics: dict[str, float] = {"loss": 0.0}
+    for name, parts in sums.items():
+        count = sum(int(c) for _, c, _ in parts)
+        metrics[f"{name}_loss"] = sum(float(s) for s, _, _ in parts) / max(count, 1)
+        metrics["loss"] += parts[0][2] * metrics[f"{name}_loss"]
+    if float(predicted):
+        metrics["generator_accuracy"] = float(correct / predicted)
+        metrics["unigram_entropy"] = float(unigram_nats / predicted)
+    if detections:
+        metrics |= _detection_metrics(*(np.concatenate(column) for column in zip(*detections, strict=True)))
+    return Evaluation(metrics, shown)
+
+
+def _detection_metrics(replaced: NDArray[Any], logits: NDArray[Any], surprise: NDArray[Any]) -> dict[str, float]:
+    from sklearn.metrics import roc_auc_score
+
+    said = logits > 0
+    hits, both_classes = int((said & replaced).sum()), 0 < replaced.sum() < len(replaced)
+    finite = bool(np.isfinite(logits).all())
+    return {
+        "discriminator_auc": float(roc_auc_score(replaced, logits)) if both_classes and finite else float("nan"),
+        "discriminator_accuracy": float((said == replaced).mean()),
+        "discriminator_precision": hits / max(int(said.sum()), 1),
+        "discriminator_recall": hits / max(int(replaced.sum()), 1),
+        "always_original_accuracy": float((~replaced).mean()),
+        "always_original_auc": 0.5,
+        "unigram_auc": float(roc_auc_score(replaced, surprise)) if both_classes else float("nan"),
+        "replaced_share": float(replaced.mean()),
+    }
+
+
+def _examples(batch: Batch, seen: Detection, maskable: torch.Tensor, number: int) -> list[Example]:
+    probabilities = seen.logits.float().sigmoid()
+    return [
+        Example(
+            batch.tokens[row][batch.mask[row]].tolist(),
+            seen.inputs[row][batch.mask[row]].tolist(),
+            probabilities[row][batch.mask[row]].tolist(),
+            maskable[row][batch.mask[row]].tolist(),
+        )
+        for row in range(min(number, len(batch)))
+    ]

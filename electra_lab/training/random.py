@@ -1,0 +1,103 @@
+"""Random numbers as a pure function of (seed, step, purpose, example), in plain integer tensor operations.
+
+A counter-based generator in the sense of Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3": a
+number is a hash of its own coordinates. So it is the same eager and compiled, on CPU and CUDA, for any split of the
+global batch, and there is no state to save, lose or corrupt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32, Int, Int32
+    from torch import Tensor
+
+EVALUATION = -1  # the "step" of held-out evaluation: its masks and draws depend on the seed alone
+
+
+def _signed(word: int) -> int:
+    """A 32-bit word as the int32 that has its bits."""
+    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
+
+
+_M1, _M2 = _signed(0x7FEB352D), _signed(0x846CA68B)
+
+
+def mix_(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
+    """In place: a bijection of 32-bit words in which each input bit changes every output bit half of the time.
+
+    The constants are those of Wellons' "lowbias32". int32 multiplication wraps; the shifts are made logical.
+    In place, as fresh memory for each operation would cost more than the arithmetic.
+    """
+    x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_M1)
+    x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(_M2)
+    return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
+
+
+def digest(*parts: object) -> int:
+    """64 bits that depend on all of `parts`; for keys and seeds, computed on the host."""
+    text = "\x1f".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+def seed_global(seed: int, step: int, rank: int = 0) -> None:
+    """Seed torch's own generators, for what libraries draw from them: dropout, LSH rotations."""
+    torch.manual_seed(digest("global", seed, step, rank))
+
+
+class Random:
+    """registry.contracts.Random for one purpose. `keys`: two 32-bit words for each example."""
+
+    def __init__(self, keys: tuple[Int32[Tensor, "B"], Int32[Tensor, "B"]]) -> None:
+        self._keys = keys
+        self._calls = 0
+
+    def uniform(self, rows: int, *shape: int) -> Float32[Tensor, "rows *shape"]:
+        """Numbers (k + 1/2) / 2^23 in the open interval (0, 1); each call gives fresh ones.
+
+        `rows` is a multiple m of the examples: row r belongs to example r // m.
+        """
+        first, second = self._keys
+        examples, width = len(first), 1
+        if rows % max(examples, 1):
+            raise ValueError(f"uniform: {rows} rows are no multiple of the {examples} examples of this batch.")
+        for n in shape:
+            width *= n
+        numbers = (rows // examples) * width if examples else 0
+        if numbers > 1 << 32:
+            raise ValueError(f"uniform: {numbers} numbers for one example are more than 2^32.")
+        self._calls += 1
+        counter = torch.arange(numbers, device=first.device).to(torch.int32)
+        call = _signed(self._calls * 0x9E3779B9)
+        bits = counter + mix_(first + call).unsqueeze(1)
+        mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
+        # 23 bits and a half: exact in float32, and never 0 or 1.
+        bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
+        return bits.float().mul_(2.0**-23).add_(2.0**-24).view(rows, *shape)
+
+
+class Streams:
+    """The random numbers of one step: `streams("masking")` is a fresh Random.
+
+    The key of (seed, step) is a tensor, so that a compiled step is not compiled anew for every step.
+    """
+
+    def __init__(self, seed: int, step: int, examples: Int[Tensor, "B"]) -> None:
+        key = digest("step", seed, step)
+        words = [_signed(key >> 32), _signed(key)]
+        self._key = torch.tensor(words, dtype=torch.int32).to(examples.device, non_blocking=True)
+        self._examples = examples.to(torch.int32)
+
+    def __call__(self, purpose: str) -> Random:
+        # FNV-1a in plain Python: a constant that torch.compile can fold.
+        word = 0x811C9DC5
+        for byte in purpose.encode():
+            word = ((word ^ byte) * 0x01000193) & 0xFFFFFFFF
+        tag, (k0, k1) = _signed(word), self._key
+        first = mix_(mix_(mix_(self._examples + k0) ^ tag) + k1)
+        second = mix_(mix_(mix_(self._examples ^ k1) + tag) ^ k0)
+        return Random((first, second))

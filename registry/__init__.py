@@ -1,0 +1,88 @@
+"""The extension surface of electra_lab: what a component is, how it is named, found, validated and tested.
+
+from registry import samplers
+
+@samplers.register("my_sampler")
+def my_sampler(logits, rng, /, *, temperature: float = 1.0):
+    \"""One line that listings show.\"""
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from registry.contracts import Batch, Detection, Losses, Masked, Prediction, Term, Vocabulary
+from registry.core import Entry, Listing, Registry
+from registry.discovery import Plugin
+from registry.discovery import load_plugin as _load_plugin
+from registry.errors import LabError
+
+__electra_lab__ = True  # electra_lab checks this mark: `registry` is a name that another package could take
+
+Component = Callable[..., Any]
+
+backbones: Registry[Component] = Registry(
+    "backbone",
+    "backbones",
+    home="electra_lab.backbones",
+    lead=("dim", "depth", "heads", "max_length"),
+    contract="Backbone",
+)
+masking_strategies: Registry[Component] = Registry(
+    "masking strategy",
+    "masking_strategies",
+    home="electra_lab.masking",
+    lead=("tokens", "maskable", "vocabulary", "rng"),
+    contract="MaskingStrategy",
+)
+samplers: Registry[Component] = Registry(
+    "sampler", "samplers", home="electra_lab.samplers", lead=("logits", "rng"), contract="Sampler"
+)
+objectives: Registry[Component] = Registry(
+    "objective",
+    "objectives",
+    home="electra_lab.objectives",
+    lead=("generator", "discriminator", "masking", "sampler", "vocabulary"),
+    contract="Objective",
+)
+corpora: Registry[Component] = Registry("corpus", "corpora", home="electra_lab.corpora", lead=(), contract="Corpus")
+tokenizers: Registry[Component] = Registry(
+    "tokenizer", "tokenizers", home="electra_lab.tokenizers", lead=("documents",), contract="TokenizerTrainer"
+)
+
+ALL: tuple[Registry[Component], ...] = (
+    backbones,
+    masking_strategies,
+    samplers,
+    objectives,
+    corpora,
+    tokenizers,
+)
+
+
+def load_plugin(path: Any) -> Plugin:
+    """Load a plug-in file into the registries. See registry.discovery.load_plugin."""
+    return _load_plugin(path, ALL)
+
+
+__all__ = [
+    "ALL",
+    "Batch",
+    "Detection",
+    "Entry",
+    "LabError",
+    "Listing",
+    "Losses",
+    "Masked",
+    "Plugin",
+    "Prediction",
+    "Registry",
+    "Term",
+    "Vocabulary",
+    "backbones",
+    "corpora",
+    "load_plugin",
+    "masking_strategies",
+    "objectives",
+    "samplers",
+    "tokenizers",
+]

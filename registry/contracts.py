@@ -1,0 +1,223 @@
+"""What crosses the border between the lab and a component: Protocols and frozen values, with shapes.
+
+Letters: B rows of a batch, T positions, K masked slots a row, V vocabulary, D width, N = B * K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Float32, Int
+    from tokenizers import Tokenizer
+    from torch import Tensor, nn
+
+
+class Random(Protocol):
+    """Random numbers as a pure function of (seed, step, purpose, index of the example in the global batch)."""
+
+    def uniform(self, rows: int, *shape: int) -> Float32[Tensor, "rows *shape"]:
+        """Numbers in the open interval (0, 1); each call gives fresh ones.
+
+        `rows` is a multiple m of the examples: row r belongs to example r // m.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What components may know of the tokenizer. Tensors live on the device of the batch.
+
+    special_ids  pad, cls, sep, mask; [UNK] is an ordinary token, it can be masked (as in google-research/electra)
+    is_special   Bool[V]
+    ordinary_ids Int[V - specials]: every id that is not special
+    word_start   Bool[V]: the token begins a word
+    counts       Int[V]: how often the token occurs in the training split
+    """
+
+    size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+    is_special: Bool[Tensor, "V"]
+    ordinary_ids: Int[Tensor, "O"]
+    word_start: Bool[Tensor, "V"]
+    counts: Int[Tensor, "V"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of the global batch.
+
+    tokens Int[B T], mask Bool[B T] (True = real token, right or left padded), segments Int[B T],
+    examples Int[B]: each row's index in the global batch of this step.
+    """
+
+    tokens: Int[Tensor, "B T"]
+    mask: Bool[Tensor, "B T"]
+    segments: Int[Tensor, "B T"]
+    examples: Int[Tensor, "B"]
+
+    def __getitem__(self, rows: slice) -> Batch:
+        return Batch(self.tokens[rows], self.mask[rows], self.segments[rows], self.examples[rows])
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What a masking strategy returns.
+
+    inputs Int[B T] for the generator; positions Int[B K] of the predicted tokens, distinct within a row where valid;
+    valid Bool[B K] says which slots count.
+    """
+
+    inputs: Int[Tensor, "B T"]
+    positions: Int[Tensor, "B K"]
+    valid: Bool[Tensor, "B K"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of a loss as a (sum, count), so that the loop can divide by the count of the global batch."""
+
+    sum: Float[Tensor, ""]
+    count: Int[Tensor, ""]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What a discriminator was shown and what it said, for metrics.
+
+    inputs Int[B T] with the replacements in place; replaced Bool[B T], the labels; logits Float[B T].
+    """
+
+    inputs: Int[Tensor, "B T"]
+    replaced: Bool[Tensor, "B T"]
+    logits: Float[Tensor, "B T"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a masked language model was asked and what it said, for metrics.
+
+    positions Int[B K], valid Bool[B K], loss Float[B K] in nats, correct Bool[B K] (its most likely token is right).
+    """
+
+    positions: Int[Tensor, "B K"]
+    valid: Bool[Tensor, "B K"]
+    loss: Float[Tensor, "B K"]
+    correct: Bool[Tensor, "B K"]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """An objective's result: named terms, and what evaluation measures."""
+
+    terms: Mapping[str, Term]
+    prediction: Prediction | None = None
+    detection: Detection | None = None
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """An encoder; the lab owns embeddings, padding, heads. Registered as a class, an nn.Module:
+
+        __init__(self, dim, depth, heads, max_length, /, *, <options>)
+
+    layers           the modules of each depth
+    length_multiple  the lab pads T up to a multiple of it
+    positions        "lab": the lab adds learned positions; "own": the backbone knows positions itself
+    flops(length)    floating point operations of the matrix products of one forward pass over one row, 2 a
+                     multiply-add; may be left out, then the lab counts them with torch
+    """
+
+    layers: nn.ModuleList | list[nn.Module]
+    length_multiple: int
+    positions: str
+
+    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """mask True = real token. What padding holds must not change real positions."""
+        ...
+
+    def at_step(self, seed: int, step: int) -> None:
+        """The only place where a backbone may change over time; in eval its output is a function of the input."""
+        ...
+
+
+class MaskingStrategy(Protocol):
+    """Choose what the generator has to predict, and what it sees there instead."""
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, "B T"],
+        maskable: Bool[Tensor, "B T"],
+        vocabulary: Vocabulary,
+        rng: Random,
+        /,
+        *,
+        mask_prob: float,
+        replace_prob: float,
+        random_prob: float,
+    ) -> Masked: ...
+
+
+class Sampler(Protocol):
+    """Draw one token a row. The lab casts logits to float32 and puts special ids at -inf before it calls."""
+
+    def __call__(self, logits: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, "N"]: ...
+
+
+class Network(Protocol):
+    """What an objective sees of a network."""
+
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T D"]: ...
+
+    def token_logits(self, hidden: Float[Tensor, "B T D"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]: ...
+
+    def replaced_logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]: ...
+
+
+class Streams(Protocol):
+    """The random numbers of one step: a Random for each purpose."""
+
+    def __call__(self, purpose: str) -> Random: ...
+
+
+class Objective(Protocol):
+    """The root module that owns both networks. Registered as a class, an nn.Module:
+
+    __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, <options>)
+    """
+
+    def forward(self, batch: Batch, rng: Streams) -> Losses: ...
+
+    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
+        """The counts of the terms, found without running a network: what micro-batches are divided by."""
+        ...
+
+
+class Corpus(Protocol):
+    """Text. Registered as a class: __init__(self, /, *, <options>)."""
+
+    def __iter__(self) -> Iterator[str]:
+        """The documents, in an order that depends on the content alone."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the documents change; cheaper than reading them where that is possible."""
+        ...
+
+
+class TokenizerTrainer(Protocol):
+    """Train a tokenizer on documents; it must know [PAD], [UNK], [CLS], [SEP] and [MASK]."""
+
+    def __call__(self, documents: Iterable[str], /, **options: Any) -> Tokenizer: ...

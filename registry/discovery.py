@@ -1,0 +1,73 @@
+"""Plug-ins by file: the files that an experiment lists under `imports:`.
+
+A plug-in imports `registry` (and torch), registers components with the decorator, and is used by name like a
+built-in. Nothing else ever loads code: an unknown name is an error, not an import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from registry.core import Registry
+from registry.errors import LabError, PluginError
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A loaded file and the hash of what was loaded, for the run directory."""
+
+    file: Path
+    sha256: str
+
+
+_loaded: dict[Path, Plugin] = {}
+
+
+def load_plugin(path: Path, registries: Iterable[Registry[Any]]) -> Plugin:
+    """Run a plug-in file once in this process. Raises PluginError with file:line."""
+    file = path.resolve()
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise PluginError(f"{path}: the plug-in cannot be read ({error.strerror}).") from None
+    plugin = Plugin(file, hashlib.sha256(source).hexdigest())
+    if loaded := _loaded.get(file):
+        if loaded != plugin:
+            raise PluginError(f"{path}: the plug-in changed since this process loaded it. Start a new process.")
+        return loaded
+
+    name = f"electra_lab_plugin_{plugin.sha256[:16]}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"{path}: a plug-in is a Python file with the ending .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling of the module's classes look it up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        sys.modules.pop(name, None)
+        for registry in registries:
+            registry.forget(file)
+        if isinstance(error, LabError):
+            raise
+        raise PluginError(f"{path}:{_line(error, file)}: {type(error).__name__}: {_reason(error)}") from error
+    _loaded[file] = plugin
+    return plugin
+
+
+def _line(error: Exception, file: Path) -> int:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return error.lineno
+    lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+    return lines[-1] if lines else 1
+
+
+def _reason(error: Exception) -> str:
+    return error.msg if isinstance(error, SyntaxError) else str(error)

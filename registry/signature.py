@@ -1,0 +1,127 @@
+"""The signature is the schema: keyword-only parameters become a strict, frozen pydantic model.
+
+    def nucleus(logits, rng, /, *, p: Annotated[float, Field(gt=0, le=1)] = 0.9)
+
+gives a model with one field `p`. Positional parameters are what the lab hands in; they must carry the contract's
+names, so that a component that expects other things is refused where it is written and not deep inside a run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from registry.errors import BadSignature, did_you_mean
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """Base of every schema in the lab: nothing unknown, nothing coerced, nothing mutable, nothing non-finite."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+def validate(schema: type[M], values: Mapping[str, Any]) -> M:
+    """`values` as an instance of `schema`; every reason of the ValidationError is a sentence that helps.
+
+    Validated as JSON: strict there means what a YAML author expects (a list may become a tuple, a string a path,
+    an integer a float; nothing else is converted).
+    """
+    try:
+        return schema.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise ValidationError.from_exception_data(
+            error.title, [_explained(cast("dict[str, Any]", e), schema) for e in error.errors(include_url=False)]
+        ) from None
+
+
+def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetails:
+    """`error` as a line error that can be raised again, its reason in words that name the cure."""
+    loc, kind = error["loc"], error["type"]
+    if kind == "extra_forbidden":
+        reason = f"unknown parameter.{did_you_mean(str(loc[-1]), _fields_at(schema, loc[:-1]))}"
+    elif kind == "missing":
+        reason = "is required."
+    else:
+        reason = error["msg"]
+    # The reason travels in the context: a message template would trip over braces in the user's key.
+    return InitErrorDetails(
+        type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=error["input"]
+    )
+
+
+def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """The names that the model at `loc` below `schema` knows."""
+    for key in loc:
+        field = schema.model_fields.get(str(key))
+        for model in (field.annotation, *typing.get_args(field.annotation)) if field else ():
+            if inspect.isclass(model) and issubclass(model, BaseModel):
+                schema = model
+    return list(schema.model_fields)
+
+
+def schema_of(component: Callable[..., Any], lead: tuple[str, ...], place: str) -> type[Strict]:
+    """The schema of the options that the YAML may set for `component`.
+
+    `lead` are the names that the contract gives to the positional parameters, `place` is file:line for errors.
+    Raises BadSignature.
+    """
+    function = component.__init__ if inspect.isclass(component) else component
+    parameters = list(inspect.signature(function).parameters.values())
+    if inspect.isclass(component):
+        parameters = parameters[1:]  # self
+
+    def refuse(reason: str) -> BadSignature:
+        return BadSignature(f"{place}: {component.__qualname__}: {reason}")
+
+    positional: list[str] = []
+    options: list[inspect.Parameter] = []
+    for parameter in parameters:
+        match parameter.kind:
+            case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
+                raise refuse(f"{parameter} hides options; name each one after a bare `*`.")
+            case inspect.Parameter.KEYWORD_ONLY:
+                options.append(parameter)
+            case _:
+                positional.append(parameter.name)
+    if tuple(positional) != lead:
+        raise refuse(f"must take ({', '.join(lead)}) before its options, takes ({', '.join(positional)}).")
+
+    for parameter in options:
+        if parameter.annotation is inspect.Parameter.empty:
+            raise refuse(f"option '{parameter.name}' has no type; write for example `{parameter.name}: float = 1.0`.")
+        if parameter.name == "type":
+            raise refuse("an option may not be called 'type': that word selects the component in YAML.")
+        if parameter.name.startswith("_"):
+            raise refuse(f"option '{parameter.name}' starts with an underscore; options are public.")
+
+    # Only the options' annotations are resolved: the positional ones may name types imported under TYPE_CHECKING.
+    holder = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in options})
+    try:
+        hints = typing.get_type_hints(holder, globalns=getattr(function, "__globals__", {}), include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise refuse(f"an option's type cannot be resolved ({error}); import it at run time.") from None
+
+    fields: dict[str, Any] = {
+        p.name: (hints[p.name], ... if p.default is inspect.Parameter.empty else p.default) for p in options
+    }
+    try:
+        schema = create_model(component.__name__, __base__=Strict, **fields)
+    except Exception as error:  # pydantic raises several types, all about one annotation or name
+        raise refuse(f"an option cannot be turned into a schema ({error}).") from None
+    try:
+        schema.model_validate({p.name: p.default for p in options if p.default is not inspect.Parameter.empty})
+    except ValidationError as error:
+        # A required option is missing by design here; anything else is a default its own type refuses.
+        for e in error.errors():
+            if not (e["loc"] and fields.get(str(e["loc"][0]), (None, None))[1] is ...):
+                raise refuse(f"the default of '{e['loc'][0]}' does not fit its type: {e['msg']}") from None
+    return schema
