@@ -76,8 +76,12 @@ class Registry(Generic[T]):
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator: give `name` to a function or class. Refuses a taken name and a signature off the contract."""
+        if not isinstance(name, str):
+            raise BadSignature(f'{_place(name)}: {self.plural}.register needs a name: @{self.plural}.register("name").')
 
         def decorate(component: T) -> T:
+            if not _is_definition(component):
+                raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
             file, line = _source(component)
             entry = Entry(self.singular, name, component, file, line, self.lead)
             self._refuse_taken(entry)
@@ -139,7 +143,7 @@ class Registry(Generic[T]):
     def _read(self, path: Path) -> Listing:
         """Summary and line of the decorated definition in a built-in's source text."""
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.decorator_list:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and any(map(_registers, node.decorator_list)):
                 return Listing(path.stem, _first_line(ast.get_docstring(node)), path, node.decorator_list[0].lineno)
         return Listing(path.stem, "(registers nothing)", path, 1)
 
@@ -149,12 +153,13 @@ class Registry(Generic[T]):
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """For tests: whatever is registered inside is gone afterwards."""
+        """For tests: what is registered inside is gone afterwards. Built-ins stay: their modules are imported once."""
         before = dict(self._entries)
         try:
             yield
         finally:
-            self._entries = before
+            built_in = {n: e for n, e in self._entries.items() if e.component.__module__ == f"{self.home}.{n}"}
+            self._entries = before | built_in
 
 
 def _source(component: Callable[..., Any]) -> tuple[Path, int]:
@@ -162,6 +167,23 @@ def _source(component: Callable[..., Any]) -> tuple[Path, int]:
         return Path(inspect.getsourcefile(component) or "<unknown>"), inspect.getsourcelines(component)[1]
     except (OSError, TypeError):
         return Path(f"<{component.__module__}>"), 1
+
+
+def _is_definition(component: object) -> bool:
+    return inspect.isfunction(component) or inspect.isclass(component)
+
+
+def _place(component: Callable[..., Any]) -> str:
+    file, line = _source(component)
+    return f"{_short(file)}:{line}"
+
+
+def _registers(decorator: ast.expr) -> bool:
+    return (
+        isinstance(decorator, ast.Call)
+        and isinstance(decorator.func, ast.Attribute)
+        and decorator.func.attr == "register"
+    )
 
 
 def _first_line(docstring: str | None) -> str:

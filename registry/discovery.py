@@ -50,8 +50,9 @@ def load_plugin(path: Path, registries: Iterable[Registry[Any]]) -> Plugin:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling of the module's classes look it up
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        # Compiled from the bytes that were hashed, never from a cached .pyc of an earlier version.
+        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:  # a plug-in that calls sys.exit must not end the lab with code 0
         sys.modules.pop(name, None)
         for registry in registries:
             registry.forget(file)
@@ -62,12 +63,12 @@ def load_plugin(path: Path, registries: Iterable[Registry[Any]]) -> Plugin:
     return plugin
 
 
-def _line(error: Exception, file: Path) -> int:
-    if isinstance(error, SyntaxError) and error.lineno:
+def _line(error: BaseException, file: Path) -> int:
+    if isinstance(error, SyntaxError) and error.lineno and error.filename == str(file):
         return error.lineno
     lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
     return lines[-1] if lines else 1
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return error.msg if isinstance(error, SyntaxError) else str(error)

@@ -50,12 +50,37 @@ def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetai
         reason = f"unknown parameter.{did_you_mean(str(loc[-1]), _fields_at(schema, loc[:-1]))}"
     elif kind == "missing":
         reason = "is required."
-    else:
+    elif kind == "lab":  # a sentence already, from a schema inside this one
         reason = error["msg"]
+    else:
+        reason = _worded(error["msg"], error["input"])
     # The reason travels in the context: a message template would trip over braces in the user's key.
     return InitErrorDetails(
         type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=error["input"]
     )
+
+
+_WORDS = {
+    "Input should be": "must be",
+    "String should match": "must match",
+    "List should have": "must have",
+    "Tuple should have": "must have",
+    " after validation": "",
+    "a valid array": "a list",
+    "an object": "a mapping of keys to values",
+    "a valid boolean": "true or false",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid string": "text",
+}
+
+
+def _worded(message: str, value: Any) -> str:
+    """pydantic's message in the words of a YAML author, with the value that was written."""
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
+    written = "" if isinstance(value, list | dict) else f", is {json.dumps(value, ensure_ascii=False)[:60]}"
+    return f"{message}{written}."
 
 
 def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
@@ -77,7 +102,7 @@ def schema_of(component: Callable[..., Any], lead: tuple[str, ...], place: str) 
     function = component.__init__ if inspect.isclass(component) else component
     parameters = list(inspect.signature(function).parameters.values())
     if inspect.isclass(component):
-        parameters = parameters[1:]  # self
+        parameters = parameters[1:] if function is not object.__init__ else []  # without self
 
     def refuse(reason: str) -> BadSignature:
         return BadSignature(f"{place}: {component.__qualname__}: {reason}")
@@ -102,6 +127,8 @@ def schema_of(component: Callable[..., Any], lead: tuple[str, ...], place: str) 
             raise refuse("an option may not be called 'type': that word selects the component in YAML.")
         if parameter.name.startswith("_"):
             raise refuse(f"option '{parameter.name}' starts with an underscore; options are public.")
+        if hasattr(Strict, parameter.name):
+            raise refuse(f"an option may not be called '{parameter.name}': pydantic's models use that name.")
 
     # Only the options' annotations are resolved: the positional ones may name types imported under TYPE_CHECKING.
     holder = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in options})

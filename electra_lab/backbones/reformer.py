@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 from reformer_pytorch import Reformer as Encoder
+from reformer_pytorch.reformer_pytorch import FixedPositionalEmbedding
 from torch import nn
 
 from registry import backbones
@@ -22,6 +23,8 @@ EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the
 class Reformer(nn.Module):
     """Reformer encoder with LSH attention (Kitaev et al. 2020; reformer-pytorch).
 
+    rotary       rotary positions (Su et al. 2021) in every layer, as reformer-pytorch's language model; without,
+                 the lab adds learned positions. Hashing ignores rotary positions, attention within a bucket sees them
     bucket_size  positions that share a bucket; the lab pads the length to a multiple of twice that
     hashes       rounds of hashing; more are nearer to full attention, and cost in proportion
     reversible   keep no activations and recompute them in the backward pass: memory that does not grow with depth,
@@ -30,11 +33,9 @@ class Reformer(nn.Module):
                  bf16 the recomputation runs in fp32. Off, as lengths up to 2,048 rarely need it.
 
     Padding takes no part: what it holds never matters. How much of it there is changes which positions share a
-    bucket, as the hash depends on the length. Rotations come from torch's global generator, which the lab seeds at
-    every step; in eval they are constant. The lab adds learned positions.
+    bucket, as the hash depends on the length. Hash rotations come from torch's global generator, which the lab
+    seeds at every step; in eval they are constant.
     """
-
-    positions = "lab"
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Reformer(nn.Module):
         max_length: int,
         /,
         *,
+        rotary: bool = True,
         bucket_size: Annotated[int, Field(ge=1)] = 64,
         hashes: Annotated[int, Field(ge=1)] = 4,
         ff_mult: Annotated[int, Field(ge=1)] = 4,
@@ -51,6 +53,10 @@ class Reformer(nn.Module):
         reversible: bool = False,
     ) -> None:
         super().__init__()
+        if rotary and (dim // heads) % 2:
+            raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {dim // heads}.")
+        self.positions = "own" if rotary else "lab"
+        self.rotary = FixedPositionalEmbedding(dim // heads) if rotary else None
         self.length_multiple = 2 * bucket_size
         self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
         self.encoder = Encoder(
@@ -83,7 +89,8 @@ class Reformer(nn.Module):
             return self._encode(x, mask)
 
     def _encode(self, x: Tensor, mask: Tensor) -> Tensor:
-        states: Tensor = self.norm(self.encoder(x, input_mask=mask))
+        angles = self.rotary(x) if self.rotary is not None else None
+        states: Tensor = self.norm(self.encoder(x, input_mask=mask, pos_emb=angles))
         return states
 
     def at_step(self, seed: int, step: int) -> None:

@@ -26,13 +26,15 @@ def list_(
     """All components: name, summary, file:line. Imports none of them."""
     chosen = [_registry(kind)] if kind else list(registry.ALL)
     if as_json:
-        print(json.dumps({r.plural: [_described(r, name) for name in r.names()] for r in chosen}, indent=1))
+        print(
+            json.dumps({r.plural: [_described(r, name) for name in r.names()] for r in chosen}, indent=1, default=str)
+        )
         return
     for number, r in enumerate(chosen):
         listings = r.listings()
         print(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts.py: {r.contract}")
         for listing in listings:
-            print(f"  {listing.name:<16}{listing.place:<44}{listing.summary}")
+            print(f"  {listing.name:<16}{listing.place:<44}  {listing.summary}")
 
 
 @app.command("describe")
@@ -45,7 +47,7 @@ def describe(kind: Kind, name: Annotated[str, typer.Argument(metavar="NAME", hel
     print(f"{r.singular} {name}  {entry.place}\n\n{inspect.getdoc(entry.component)}\n")
     options = _described(r, name)["options"]
     for option in options:
-        default = "required" if "default" not in option else f"default {json.dumps(option['default'])}"
+        default = "required" if "default" not in option else f"default {json.dumps(option['default'], default=str)}"
         bounds = f"  {option['bounds']}" if option["bounds"] else ""
         print(f"  {option['name']:<16}{option['type']:<28}{default}{bounds}")
     if not options:

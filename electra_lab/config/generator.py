@@ -20,7 +20,7 @@ def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> d
     scale = values.pop("scale", None)
     explicit = [name for name in ("dim", "heads") if name in values]
     if scale is not None and explicit:
-        raise problem(("scale",), f"and {explicit[0]} exclude each other; keep one of them.", scale)
+        raise problem(("scale",), f"scale and {explicit[0]} exclude each other; keep one of them.", scale)
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale <= 8):
         raise problem(("scale",), "must be a number above 0 and at most 8.", scale)
     inherited = discriminator if values["type"] == discriminator["type"] else {}
@@ -40,6 +40,12 @@ def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> d
             wanted,
         )
     return completed | {"dim": dim, "heads": heads}
+
+
+def without_scale(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` of a generator whose discriminator is not known, with stand-ins for what would be inherited."""
+    heads = values.get("heads", 1)
+    return {"depth": 1, "heads": heads, "dim": heads} | {k: v for k, v in values.items() if k != "scale"}
 
 
 def _sizes(scale: float, discriminator: dict[str, Any]) -> tuple[int, int]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from electra_lab.config.problems import sentences
 from electra_lab.config.schema import Component, Experiment
-from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, with_overrides
+from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, to_yaml, with_overrides
 from registry import Plugin, load_plugin
 from registry.errors import ConfigError
 from registry.signature import validate
@@ -40,9 +39,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
     try:
         config = validate(Experiment, values)
         # Paths hold from the file that wrote them, which only the marks know; so they are completed and read again.
-        for loc, written in list(_paths(config)):
-            if loc in marks:
-                _set(values, loc, str((marks[loc].folder / written.expanduser()).resolve()))
+        # Defaults hold from the working directory, so that the filled-in config means the same anywhere.
+        for loc, found in list(_paths(config)):
+            mark = marks.get(loc) or marks.get(("discriminator", *loc[1:]) if loc[0] == "generator" else loc)
+            if mark or isinstance(loc[-1], str):
+                _set(values, loc, str(_absolute(found, loc, mark or Mark(str(path), Path.cwd()))))
         return Loaded(validate(Experiment, values), marks, plugins)
     except ValidationError as error:
         raise sentences(error, marks) from None
@@ -50,18 +51,25 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
 
 def dump(config: Experiment) -> str:
     """The filled-in config as YAML that `load` reads back to an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True)
+    return to_yaml(config.model_dump(mode="json", exclude_none=True))
 
 
 def _imports(root: Node) -> Iterator[Plugin]:
     """Load the plug-ins before validation: their names must be known to it."""
     node = root.value.get("imports") if isinstance(root.value, dict) else None
-    for item in node.value if node and isinstance(node.value, list) else []:
+    for index, item in enumerate(node.value if node and isinstance(node.value, list) else []):
         if isinstance(item, Node) and isinstance(item.value, str):
-            path = item.mark.folder / item.value
+            path = _absolute(Path(item.value), ("imports", index), item.mark)
             if not path.is_file():
-                raise ConfigError(f"{item.mark}: imports: there is no file {path}.")
+                raise ConfigError(f"{item.mark}: imports.{index}: there is no file {path}.")
             yield load_plugin(path)
+
+
+def _absolute(path: Path, loc: Loc, mark: Mark) -> Path:
+    try:
+        return (mark.folder / path.expanduser()).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # an unknown ~user, a NUL, links in a circle
+        raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {str(path)!r} is no usable path ({error}).") from None
 
 
 def _paths(value: Any, loc: Loc = ()) -> Iterator[tuple[Loc, Path]]:
@@ -80,5 +88,5 @@ def _paths(value: Any, loc: Loc = ()) -> Iterator[tuple[Loc, Path]]:
 
 def _set(values: Any, loc: Loc, value: str) -> None:
     for key in loc[:-1]:
-        values = values[key]
+        values = values.setdefault(key, {}) if isinstance(values, dict) else values[key]
     values[loc[-1]] = value

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from electra_lab.config.generator import scaled_generator
+from electra_lab.config.generator import scaled_generator, without_scale
 from electra_lab.config.problems import problem
 from registry import backbones, corpora, masking_strategies, objectives, samplers, tokenizers
 from registry.core import Registry
@@ -63,14 +63,19 @@ class Of:
         singular = self.registry.singular
         if not isinstance(values, dict):
             raise problem((), f"must be a mapping such as {{type: {self.registry.names()[0]}}}.", values)
-        if self.scaled and (discriminator := info.data.get("discriminator")):
-            values = scaled_generator(values, discriminator.dump())
+        if self.scaled:
+            if "discriminator" not in info.data:  # its own errors are reported; what would follow from them is not
+                values = without_scale(values)
+                if "type" not in values:
+                    return Component("", Strict())
+            else:
+                values = scaled_generator(values, info.data["discriminator"].dump())
         values = dict(values)
         name = values.pop("type", None)
         if name is None:
-            raise problem(("type",), f"is required: the name of a {singular}.", values)
+            raise problem(("type",), f"is required: it names the {singular}.", values)
         if not isinstance(name, str):
-            raise problem(("type",), f"must be the name of a {singular}.", name)
+            raise problem(("type",), f"must be a word, it names the {singular}.", name)
         try:
             entry = self.registry.get(name)
         except LabError as error:
@@ -170,6 +175,9 @@ class Experiment(Strict):
         if length > longest:
             raise problem(("data", "sequence_length"), f"{length} is above embedding.max_length {longest}.", length)
         options = self.masking.keywords()
-        if options["replace_prob"] + options["random_prob"] > 1 + 1e-9:
-            raise problem(("masking", "random_prob"), "replace_prob and random_prob add up to more than 1.", options)
+        total = options.get("replace_prob", 0) + options.get("random_prob", 0)
+        if total > 1 + 1e-9:
+            raise problem(
+                ("masking", "random_prob"), f"replace_prob + random_prob is {total:g}; it may be at most 1.", options
+            )
         return self

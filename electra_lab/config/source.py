@@ -31,6 +31,13 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NON_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
+class _Loader(yaml.SafeLoader):
+    """Leaves what has no tag without one, so that every tag that was written can be seen."""
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: object) -> str:
+        return ""
+
+
 @dataclass(frozen=True)
 class Mark:
     """Where a value was written: a line of a file, or a `--set`."""
@@ -90,11 +97,12 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Node:
     try:
         if path.is_dir():
             raise ConfigError(f"{path}: is a folder, not an experiment file.")
-        data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path}: cannot be read ({reason}).") from None
-    if data is None:
+    if len(data) > MAX_BYTES:
         raise ConfigError(f"{path}: is larger than {MAX_BYTES} bytes; that is no experiment file.")
     try:
         text = data.decode("utf-8-sig")
@@ -111,10 +119,10 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Node:
         raise ConfigError(f"{parent.mark}: extends: must be the path of one file.")
     parent_path = path.parent / parent.value
     chain = (*children, path)
-    if parent_path.resolve() in {p.resolve() for p in chain}:
-        raise ConfigError(f"{parent.mark}: extends: goes round in a circle through {parent_path}.")
     if not parent_path.is_file():
         raise ConfigError(f"{parent.mark}: extends: there is no file {parent_path}.")
+    if parent_path.resolve() in {p.resolve() for p in chain}:
+        raise ConfigError(f"{parent.mark}: extends: goes round in a circle through {parent_path}.")
     own = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)
     return own.over(_read_file(parent_path, chain))
 
@@ -126,11 +134,13 @@ def with_overrides(root: Node, overrides: Iterable[str]) -> Node:
         keys = dotted.strip().split(".")
         if not separator or not all(keys):
             raise ConfigError(f"--set {override}: write it as a.b=value.")
+        if len(keys) > MAX_DEPTH:
+            raise ConfigError(f"--set {override}: is nested more than {MAX_DEPTH} deep.")
         place = f"--set {override}"
         node = parse(text, place, Path.cwd(), one_line=True)
         for key in reversed(keys):
             node = Node({key: node}, Mark(place, Path.cwd()))
-        root = node.over(root)
+        root = Node(node.over(root).value, root.mark)  # what the file lacks is missing in the file
     return root
 
 
@@ -141,7 +151,7 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
         return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder)
 
     try:
-        composed = yaml.compose(text, Loader=yaml.SafeLoader)
+        composed = yaml.compose(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         where = place if one_line else f"{place}:{line}"
@@ -149,6 +159,8 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
     except yaml.MarkedYAMLError as error:
         problem = error.problem or error.context
         raise ConfigError(f"{mark(error.problem_mark or error.context_mark)}: is not valid YAML: {problem}.") from None
+    except (ValueError, OverflowError):  # PyYAML does not check the range of \U escapes and of %YAML versions
+        raise ConfigError(f"{place}: is not valid YAML: an escape or a version number is out of range.") from None
     except RecursionError:
         raise ConfigError(f"{place}: is nested more than {MAX_DEPTH} deep.") from None
     if composed is None:
@@ -164,25 +176,36 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
             raise ConfigError(f"{at}: expands to more than {MAX_NODES} values; aliases repeat too much.")
         if depth > MAX_DEPTH:
             raise ConfigError(f"{at}: is nested more than {MAX_DEPTH} deep.")
-        if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
+        if node.tag:
+            raise ConfigError(f"{at}: the tag {node.tag} is not allowed; write plain values, text in quotes.")
+        if isinstance(node, yaml.MappingNode):
             mapping: dict[str, Node] = {}
             for key_node, value_node in node.value:
-                key, key_mark = key_node.value, mark(key_node.start_mark)
-                if not isinstance(key_node, yaml.ScalarNode):
+                key_mark = mark(key_node.start_mark)
+                if not isinstance(key_node, yaml.ScalarNode) or key_node.tag:
                     raise ConfigError(f"{key_mark}: a key must be a word.")
+                key = _text(key_node.value, key_mark)
                 if key in mapping:
                     raise ConfigError(f"{key_mark}: {key}: stands twice; first at {mapping[key].mark}.")
                 # A key's mark, not its value's: that is the line a reader looks for.
                 mapping[key] = Node(convert(value_node, depth + 1).value, key_mark)
             return Node(mapping, at)
-        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+        if isinstance(node, yaml.SequenceNode):
             return Node([convert(item, depth + 1) for item in node.value], at)
-        if isinstance(node, yaml.ScalarNode) and node.tag.startswith("tag:yaml.org,2002:"):
-            quoted = node.style in ("'", '"', "|", ">")
-            return Node(node.value if quoted else _scalar(node.value, at), at)
-        raise ConfigError(f"{at}: the tag {node.tag} is not allowed; write plain values.")
+        assert isinstance(node, yaml.ScalarNode)
+        count += len(node.value) // 1000  # a long text repeated by aliases is a bomb too
+        quoted = node.style in ("'", '"', "|", ">")
+        return Node(_text(node.value, at) if quoted else _scalar(node.value, at), at)
 
     return convert(composed, 0)
+
+
+def _text(text: str, mark: Mark) -> str:
+    """Two escapes of a surrogate pair are one character, as in JSON; half a pair is none."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{mark}: an escape is half of a surrogate pair, which is no character.") from None
 
 
 def _scalar(text: str, mark: Mark) -> Scalar:
@@ -203,6 +226,23 @@ def _scalar(text: str, mark: Mark) -> Scalar:
     if _NON_FINITE.fullmatch(text):
         raise ConfigError(f"{mark}: {text} is not a finite number.")
     return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what a reader of YAML 1.2 would take for a number, or PyYAML for a line break: it goes by 1.1."""
+
+
+def _quoted(dumper: _Dumper, text: str) -> yaml.Node:
+    special = _INT.fullmatch(text) or _FLOAT.fullmatch(text) or any(c in text for c in "\x85\u2028\u2029")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if special else None)
+
+
+_Dumper.add_representer(str, _quoted)
+
+
+def to_yaml(values: Value) -> str:
+    """YAML text that `parse` reads back to equal values."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def mark_at(marks: Mapping[Loc, Mark], loc: Loc) -> Mark:

@@ -14,10 +14,11 @@ checkpointed backbone computes again. (The paper's flops_computation.py counts s
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from electra_lab.model.network import Network
 
@@ -50,8 +51,13 @@ def counted_flops(backbone: nn.Module, length: int, dim: int) -> int:
     x = torch.zeros(1, length, dim, device=parameter.device, dtype=parameter.dtype)
     mask = torch.ones(1, length, dtype=torch.bool, device=parameter.device)
     training = backbone.training
-    # The math kernel is made of countable products; the fused kernels have no formula on every device.
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    fused_on_cpu = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=fused_on_cpu) as counter:
         backbone.eval()(x, mask)
     backbone.train(training)
     return int(counter.get_total_flops())
+
+
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Of shapes; torch's counter knows the fused kernels of CUDA and not the CPU's."""
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]

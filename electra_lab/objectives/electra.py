@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
+from electra_lab.objectives._logits import draw, full_precision
 from registry import Batch, Detection, Losses, Masked, Prediction, Term, Vocabulary, objectives
 
 if TYPE_CHECKING:
@@ -50,20 +51,20 @@ class Electra(nn.Module):
         # 1) Mask, and let the generator predict at the masked positions alone.
         masked = self._mask(batch, rng)
         hidden = self.generator.hidden(masked.inputs, batch.mask, batch.segments)
-        token_logits = self.generator.token_logits(hidden, masked.positions).float()
+        token_logits = full_precision(self.generator.token_logits(hidden, masked.positions))
         originals = batch.tokens.gather(1, masked.positions)
         mlm = F.cross_entropy(token_logits.flatten(0, 1), originals.flatten(), reduction="none").view_as(originals)
 
         # 2) Sample replacements into the original text. No gradient passes a sample.
-        sampled = self._sample(token_logits.detach(), rng)
+        sampled = draw(self.sampler, token_logits, self.vocabulary, rng("sampling"))
         inputs = batch.tokens.scatter(1, masked.positions, torch.where(masked.valid, sampled, originals))
         replaced = inputs != batch.tokens
 
         # 3) The discriminator says which tokens were replaced.
-        replaced_logits = self.discriminator.replaced_logits(
-            self.discriminator.hidden(inputs, batch.mask, batch.segments)
-        ).float()
-        rtd = F.binary_cross_entropy_with_logits(replaced_logits, replaced.float(), reduction="none")
+        hidden = self.discriminator.hidden(inputs, batch.mask, batch.segments)
+        replaced_logits = full_precision(self.discriminator.replaced_logits(hidden))
+        labels = replaced.to(replaced_logits.dtype)
+        rtd = F.binary_cross_entropy_with_logits(replaced_logits, labels, reduction="none")
 
         terms = {
             "generator": _term(mlm, masked.valid, self.generator_weight),
@@ -85,11 +86,6 @@ class Electra(nn.Module):
     def _mask(self, batch: Batch, rng: Streams) -> Masked:
         maskable = batch.mask & ~self.vocabulary.is_special[batch.tokens]
         return self.masking(batch.tokens, maskable, self.vocabulary, rng("masking"))
-
-    def _sample(self, logits: Float[Tensor, "B K V"], rng: Streams) -> Int[Tensor, "B K"]:
-        """One token a slot, never a special one."""
-        allowed = logits.masked_fill(self.vocabulary.is_special, float("-inf"))
-        return self.sampler(allowed.flatten(0, 1), rng("sampling")).view(logits.shape[:2])
 
 
 def _term(losses: Float[Tensor, "B N"], counted: Bool[Tensor, "B N"], weight: float) -> Term:

@@ -1,0 +1,348 @@
+"""A file becomes a config with everything filled in, or one error that names every line to mend."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.config.generator import _nearest, scaled_generator
+from electra_lab.config.load import Loaded, dump, load
+from registry import discovery, masking_strategies, samplers
+from registry.errors import ConfigError, PluginError
+from tests.helpers import experiment_text, line_of, write_experiment
+
+PLUGIN = """\
+from pathlib import Path
+
+from registry import samplers
+
+
+@samplers.register("plugged")
+def plugged(logits, rng, /, *, table: Path = Path("table"), maybe: int | None = 3):
+    \"\"\"A sampler with a path.\"\"\"
+"""
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        load(path, overrides)
+    return str(refused.value).splitlines()
+
+
+def only_problem(path: Path, *overrides: str) -> str:
+    [problem] = problems(path, *overrides)
+    return problem
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(discovery, "_loaded", {})
+    path = tmp_path / "plugs/plug.py"
+    path.parent.mkdir()
+    path.write_text(PLUGIN)
+    with samplers.isolated():
+        yield path
+
+
+def test_a_minimal_experiment_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = load(write_experiment(tmp_path / "folder")).config
+    assert (config.name, config.seed, config.data.sequence_length) == ("tiny", 0, 16)
+    assert config.corpus.keywords() == {"paths": [tmp_path / "folder/corpus.txt"], "documents": "paragraphs"}
+    assert config.masking.keywords() == {"mask_prob": 0.15, "replace_prob": 0.85, "random_prob": 0.0}
+    assert config.sampler.keywords() == {"temperature": 1.0}
+    assert config.train.betas == (0.9, 0.999)
+    assert config.data.store == tmp_path / "runs/.store"
+
+
+def test_all_errors_of_a_file_come_at_once_each_at_its_line(tmp_path: Path):
+    sections = {
+        "name": "Tiny One",
+        "tokenizer": "{type: wordpeice}",
+        "data": "{sequence_length: many}",
+        "embedding": "{dmi: 8, dropout: 1.0}",
+        "discriminator": "{type: bert, dim: 16, depth: 1, heads: 3}",
+        "masking": "{type: replace_prob, mask_prob: 1.5}",
+        "sampler": "{type: gumbel, temprature: 2.0}",
+        "objective": "{generator_weight: 1}",
+        "train": "{steps: 1, micro_batch_size: 3}",
+    }
+    path = write_experiment(tmp_path, **sections)
+    expected = {
+        "name": ("name", 'must match pattern .*, is "Tiny One"\\.'),
+        "tokenizer": ("tokenizer.type", "no tokenizer is called 'wordpeice'. Did you mean 'wordpiece'\\? Known: .*"),
+        "data": ("data.sequence_length", 'must be an integer, is "many"\\.'),
+        "embedding": ("embedding.dropout", "must be less than 1, is 1.0\\."),
+        "discriminator": ("discriminator.heads", "3 heads do not divide dim 16\\."),
+        "masking": ("masking.mask_prob", "must be less than or equal to 1, is 1.5\\."),
+        "sampler": ("sampler.temprature", "unknown parameter. Did you mean 'temperature'\\? Known: temperature\\."),
+        "objective": ("objective.type", "is required: it names the objective\\."),
+        "train": ("train.micro_batch_size", "must divide batch_size 128\\."),
+    }
+    lines = problems(path)
+    assert len(lines) == len(set(lines)) == len(expected) + 1
+    for section, (key, reason) in expected.items():
+        pattern = re.escape(f"{path}:{line_of(section)}: {key}: ") + f"(?:{reason})"
+        assert any(re.fullmatch(pattern, line) for line in lines), (pattern, lines)
+    assert f"{path}:{line_of('embedding')}: embedding.dmi: unknown parameter. Did you mean 'dim'?" in "\n".join(lines)
+
+
+def test_an_unknown_section_gets_a_suggestion(tmp_path: Path):
+    path = write_experiment(tmp_path, mesking="{}")
+    assert only_problem(path).startswith(f"{path}:12: mesking: unknown parameter. Did you mean 'masking'? Known: ")
+
+
+def test_a_missing_section_is_told_at_the_file_even_with_a_set(tmp_path: Path):
+    text = experiment_text()
+    path = tmp_path / "f.yaml"
+    path.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("sampler")))
+    assert only_problem(path) == only_problem(path, "train.steps=2") == f"{path}:1: sampler: is required."
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("train.steps=1.0", "train.steps: must be an integer, is 1.0."),
+        ("train.steps='1'", 'train.steps: must be an integer, is "1".'),
+        ("train.steps=true", "train.steps: must be an integer, is true."),
+        ("train.steps=0", "train.steps: must be greater than 0, is 0."),
+        ("train.learning_rate=no", 'train.learning_rate: must be a number, is "no".'),
+        ("train.betas=[0.9]", "train.betas.1: is required."),
+        ("train.betas=[0.9, 1.0]", "train.betas.1: must be less than 1, is 1.0."),
+        ("seed=-1", "seed: must be greater than or equal to 0, is -1."),
+        ("seed=9223372036854775808", "seed: must be less than 9223372036854775808, is 9223372036854775808."),
+        ("data.sequence_length=7", "data.sequence_length: must be greater than or equal to 8, is 7."),
+        ("data.held_out=1", "data.held_out: must be less than 1, is 1."),
+        ("embedding.tie=all_of_it", "embedding.tie: must be 'none', 'tokens' or 'embeddings', is \"all_of_it\"."),
+        ("embedding=3", "embedding: must be a mapping of keys to values, is 3."),
+        ("sampler=gumbel", "sampler: must be a mapping such as {type: argmax}."),
+        ("sampler={type: 3}", "sampler.type: must be a word, it names the sampler."),
+        ("corpus.paths=[]", "corpus.paths: must have at least 1 item, not 0."),
+        ("corpus.paths=x.txt", 'corpus.paths: must be a list, is "x.txt".'),
+        ("corpus.paths=[3]", "corpus.paths.0: must be text, is 3."),
+        ("imports=x.py", 'imports: must be a list, is "x.py".'),
+        ("imports=[3]", "imports.0: must be text, is 3."),
+        ("name=../up", None),
+        ("name=''", None),
+        ("tokenizer.lowercase=1", "tokenizer.lowercase: must be true or false, is 1."),
+        ("evaluate.every=0", "evaluate.every: must be greater than 0, is 0."),
+        ("discriminator.depth=1.5", "discriminator.depth: must be an integer, is 1.5."),
+        ("data.sequence_length=17", "data.sequence_length: 17 is above embedding.max_length 16."),
+        ("masking.random_prob=0.5", "masking.random_prob: replace_prob + random_prob is 1.35; it may be at most 1."),
+    ],
+)
+def test_a_wrong_value_is_told_at_what_wrote_it(tmp_path: Path, override: str, reason: str | None):
+    problem = only_problem(write_experiment(tmp_path), override)
+    assert problem.startswith(f"--set {override}: {override.split('=')[0].split('.')[0]}")
+    assert reason is None or problem == f"--set {override}: {reason}"
+
+
+def test_shares_that_add_up_to_one_are_fine(tmp_path: Path):
+    load(write_experiment(tmp_path), ["masking.replace_prob=0.7", "masking.random_prob=0.3"])
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ("", "none is set"),
+        ("steps: 1, tokens: 5, ", "steps and tokens are set"),
+        ("tokens: 5, flops: 1e9, ", "tokens and flops are set"),
+    ],
+)
+def test_training_ends_by_exactly_one_budget(tmp_path: Path, budget: str, said: str):
+    path = write_experiment(tmp_path, train=f"{{{budget}batch_size: 2}}")
+    assert only_problem(path) == f"{path}:{line_of('train')}: train: set one of steps, tokens, flops; {said}."
+    for one in ("steps: 1", "tokens: 500", "flops: 1e12"):
+        load(write_experiment(tmp_path, train=f"{{{one}}}"))
+
+
+# The generator
+
+
+def generator(
+    tmp_path: Path, text: str, discriminator: str = "{type: reformer, dim: 64, depth: 3, heads: 4, hashes: 7}"
+):
+    return load(write_experiment(tmp_path, discriminator=discriminator, generator=text)).config.generator.dump()
+
+
+def test_a_generator_of_equal_type_takes_over_options_and_scales(tmp_path: Path):
+    got = generator(tmp_path, "{scale: 0.5, bucket_size: 2}")
+    assert (got["type"], got["dim"], got["depth"], got["heads"]) == ("reformer", 32, 3, 2)
+    assert (got["hashes"], got["bucket_size"]) == (7, 2)
+    assert generator(tmp_path, "{}")["dim"] == 16  # a quarter, as in google-research/electra
+    assert generator(tmp_path, "{depth: 1, scale: 1}")["depth"] == 1
+
+
+def test_a_generator_of_another_type_takes_over_sizes_alone(tmp_path: Path):
+    got = generator(tmp_path, "{type: bert, scale: 0.5}")
+    assert (got["type"], got["dim"], got["depth"], got["heads"]) == ("bert", 32, 3, 2)
+    assert "hashes" not in got
+
+
+def test_sizes_written_down_are_taken_as_they_are(tmp_path: Path):
+    assert [generator(tmp_path, "{dim: 20}")[k] for k in ("dim", "depth", "heads")] == [20, 3, 4]
+    assert [generator(tmp_path, "{heads: 8}")[k] for k in ("dim", "depth", "heads")] == [64, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "reason"),
+    [
+        ("{scale: 0.5, dim: 8}", "generator.scale", "scale and dim exclude each other; keep one of them."),
+        ("{scale: 0.5, heads: 1}", "generator.scale", "scale and heads exclude each other; keep one of them."),
+        ("{scale: 0}", "generator.scale", "must be a number above 0 and at most 8."),
+        ("{scale: true}", "generator.scale", "must be a number above 0 and at most 8."),
+        ("{scale: half}", "generator.scale", "must be a number above 0 and at most 8."),
+        ("{dim: 9}", "generator.heads", "2 heads do not divide dim 9."),
+        ("{scael: 0.5}", "generator.scael", "unknown parameter."),
+        ("{type: bort}", "generator.type", "no backbone is called 'bort'. Did you mean 'bert'?"),
+        ("[1]", "generator", "must be a mapping such as {type: bert}."),
+    ],
+)
+def test_a_bad_generator_is_told_at_its_line(tmp_path: Path, text: str, key: str, reason: str):
+    path = write_experiment(tmp_path, generator=text)
+    assert only_problem(path).startswith(f"{path}:{line_of('generator')}: {key}: {reason}")
+
+
+def test_a_scale_that_does_not_divide_names_one_that_does(tmp_path: Path):
+    sections = {"discriminator": "{type: bert, dim: 96, depth: 1, heads: 8}", "generator": "{scale: 0.4}"}
+    path = write_experiment(tmp_path, **sections)
+    problem = only_problem(path)
+    assert problem.startswith(f"{path}:{line_of('generator')}: generator.scale: scale 0.4 gives dim 38 and 3 heads")
+    named = re.fullmatch(r".*The nearest scale that works is ([0-9.e-]+)\.", problem)
+    assert named
+    config = load(path, [f"generator.scale={named[1]}"]).config
+    assert config.generator.sizes.dim % config.generator.sizes.heads == 0
+
+
+@given(st.integers(1, 16), st.integers(1, 64), st.floats(0.001, 8))
+@settings(max_examples=60, deadline=None)
+def test_the_nearest_scale_works_as_it_is_printed(heads: int, width: int, scale: float):
+    discriminator = {"type": "bert", "dim": heads * width, "depth": 1, "heads": heads}
+    printed = float(f"{_nearest(scale, discriminator):g}")
+    got = scaled_generator({"scale": printed}, discriminator)
+    assert got["dim"] >= 1
+    assert got["dim"] % got["heads"] == 0
+
+
+def test_a_broken_discriminator_does_not_blame_the_generator(tmp_path: Path):
+    path = write_experiment(tmp_path, discriminator="{type: bert, dim: 16, depth: 1, heads: 2, dropuot: 0}")
+    assert ": discriminator.dropuot: unknown parameter. Did you mean 'dropout'?" in only_problem(path)
+
+
+def test_a_broken_discriminator_does_not_hide_the_generators_own_errors(tmp_path: Path):
+    path = write_experiment(tmp_path, discriminator="{type: bart}", generator="{type: bert, scale: 0.5, dropuot: 0}")
+    first, second = problems(path)
+    assert ": discriminator.type: no backbone is called 'bart'. Did you mean 'bert'?" in first
+    assert ": generator.dropuot: unknown parameter. Did you mean 'dropout'?" in second
+
+
+# Paths and plug-ins
+
+
+def test_paths_hold_from_the_file_that_wrote_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    write_experiment(tmp_path / "parents", "base.yaml", data="{sequence_length: 16, store: kept}")
+    child = tmp_path / "children/child.yaml"
+    child.parent.mkdir()
+    child.write_text("extends: ../parents/base.yaml\nseed: 3\n")
+    config = load(Path("../children/child.yaml")).config
+    assert config.corpus.keywords()["paths"] == [tmp_path / "parents/corpus.txt"]
+    assert config.data.store == tmp_path / "parents/kept"
+
+    child.write_text("extends: ../parents/base.yaml\ncorpus: {paths: [a.txt, ../b.txt, /c.txt]}\n")
+    config = load(child, ["data.store=mine"]).config
+    assert config.corpus.keywords()["paths"] == [tmp_path / "children/a.txt", tmp_path / "b.txt", Path("/c.txt")]
+    assert config.data.store == here / "mine"
+
+
+@pytest.mark.parametrize("bad", ["~no_such_user_here/x", '"a\\0b"'])
+def test_a_path_that_can_be_none_is_told_and_no_traceback(tmp_path: Path, bad: str):
+    path = write_experiment(tmp_path, data=f"{{sequence_length: 16, store: {bad}}}")
+    assert re.fullmatch(rf"{re.escape(str(path))}:4: data\.store: .* is no usable path \(.*\)\.", only_problem(path))
+    path = write_experiment(tmp_path, imports=f"[{bad}]")
+    assert only_problem(path).startswith(f"{path}:12: imports.0: ")
+
+
+def test_a_plug_in_is_loaded_and_its_paths_resolve(tmp_path: Path, plugin: Path):
+    path = write_experiment(tmp_path / "folder", imports="[../plugs/plug.py]", sampler="{type: plugged, table: t}")
+    loaded = load(path)
+    assert [p.file for p in loaded.plugins] == [plugin]
+    assert loaded.config.imports == [plugin]
+    assert loaded.config.sampler.keywords() == {"table": tmp_path / "folder/t", "maybe": 3}
+
+
+def test_a_missing_or_broken_plug_in_is_told_with_file_and_line(tmp_path: Path, plugin: Path):
+    path = write_experiment(tmp_path, imports="[plugs/none.py]")
+    assert only_problem(path) == f"{path}:12: imports.0: there is no file {tmp_path}/plugs/none.py."
+    plugin.write_text("x = 1\nraise ValueError('no luck')\n")
+    with pytest.raises(PluginError, match=r"plug\.py:2: ValueError: no luck"):
+        load(write_experiment(tmp_path, imports="[plugs/plug.py]"))
+
+
+def test_a_name_is_not_known_without_its_plug_in(tmp_path: Path, plugin: Path):
+    assert "no sampler is called 'plugged'" in only_problem(write_experiment(tmp_path, sampler="{type: plugged}"))
+
+
+def test_a_problem_found_later_is_told_at_its_line(tmp_path: Path):
+    path = write_experiment(tmp_path)
+    loaded: Loaded = load(path)
+    assert str(loaded.problem(("train", "no_such_key"), "is bad.")) == f"{path}:11: train.no_such_key: is bad."
+
+
+# The filled-in config
+
+
+def reloaded(loaded: Loaded, path: Path) -> Loaded:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dump(loaded.config), encoding="utf-8")
+    return load(path)
+
+
+CHOICES = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["tiny", "'1e5'", "'010'", "'0x1f'", "'null'", "no", "1.2.3"]),
+        "seed": st.integers(0, 2**63 - 1),
+        "train.learning_rate": st.floats(1e-12, 1e12),
+        "train": st.sampled_from(["{tokens: 900, steps: ~}", "{flops: 1e12, steps: ~}", "{micro_batch_size: 1}"]),
+        "masking": st.sampled_from(["{type: random_token, mask_prob: 1}", "{mask_prob: 0.3}"]),
+        "sampler": st.sampled_from(["{type: argmax}", "{temperature: 1e-30}"]),
+        "discriminator.ff_mult": st.floats(0.5, 8),
+        "generator": st.sampled_from(["{type: reformer}", "{type: transformer, rotary: true}", "{dropout: 0}"]),
+        "evaluate.every": st.sampled_from(["~", "7"]),
+        "corpus.paths": st.sampled_from(["[a b.txt, 'ä.txt', '*.txt']", "['1e5', \"x\\u0085y\"]"]),
+    },
+)
+
+
+@given(CHOICES)
+@settings(max_examples=25, deadline=None)
+def test_the_filled_in_config_is_read_back_equal_from_anywhere(tmp_path_factory: pytest.TempPathFactory, choices: dict):
+    folder = tmp_path_factory.mktemp("fixed")
+    overrides = [f"{key}={value}" for key, value in choices.items()]
+    loaded = load(write_experiment(folder), overrides)
+    again = reloaded(loaded, folder / "runs/deep/config.yaml")
+    assert again.config == loaded.config
+    assert dump(again.config) == dump(loaded.config)
+
+
+def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(tmp_path: Path, plugin: Path):
+    path = write_experiment(tmp_path / "folder", imports="[../plugs/plug.py]", sampler="{type: plugged, maybe: ~}")
+    loaded = load(path)
+    assert loaded.config.sampler.keywords()["maybe"] is None
+    assert reloaded(loaded, tmp_path / "runs/config.yaml").config == loaded.config
+
+
+def test_a_masking_strategy_without_shares_is_no_bug_of_ours(tmp_path: Path):
+    def bare(tokens, maskable, vocabulary, rng, /, *, mask_prob: float = 0.15):
+        """A strategy that replaces nothing at random."""
+
+    with masking_strategies.isolated():
+        masking_strategies.register("bare")(bare)
+        assert load(write_experiment(tmp_path, masking="{type: bare}")).config.masking.keywords() == {"mask_prob": 0.15}

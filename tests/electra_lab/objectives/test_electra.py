@@ -1,0 +1,162 @@
+"""The ELECTRA loss against a plain computation, and against electra-pytorch where that is right."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import electra_pytorch.electra_pytorch as electra_seed
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.model.initialise import initialise
+from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.training.random import Streams
+from registry import Batch, Masked, backbones, masking_strategies, objectives, samplers
+from registry.testing import CLS, MASK, PAD, SEP, vocabulary
+
+SIZE = 30
+
+
+def electra(tie: Any = "tokens", masking: Any = None, sampler: Any = None, **options: Any) -> Any:
+    bert = backbones.get("bert").component
+    torch.manual_seed(0)
+    generator, discriminator = bert(8, 1, 1, 32, dropout=0.0), bert(16, 2, 2, 32, dropout=0.0)
+    pair = make_pair(generator, 8, discriminator, 16, EmbeddingSizes(SIZE, 16, 32, 0.0), tie, PAD)
+    initialise(nn.ModuleList(pair))
+    for parameter in nn.ModuleList(pair).parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    masking = masking or masking_strategies.get("replace_prob").component
+    sampler = sampler or samplers.get("gumbel").component
+    return objectives.get("electra").component(*pair, masking, sampler, vocabulary(SIZE), **options)
+
+
+def batch(rows: int = 6, length: int = 20, padding: int = 5) -> Batch:
+    tokens = torch.randint(5, SIZE, (rows, length), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0], tokens[:, length - padding - 1] = CLS, SEP
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    mask[:, length - padding :] = False
+    return Batch(tokens.masked_fill(~mask, PAD), mask, torch.zeros_like(tokens), torch.arange(rows))
+
+
+def total(losses: Any) -> Tensor:
+    return torch.stack([t.weight * t.sum / t.count.clamp(min=1) for t in losses.terms.values()]).sum()
+
+
+class Injected:
+    """Masks and samples made once, so that two implementations can be given the same ones."""
+
+    def __init__(self, given: Batch) -> None:
+        maskable = given.mask & (given.tokens != CLS) & (given.tokens != SEP)
+        order = torch.rand(given.tokens.shape).masked_fill(~maskable, -1).argsort(descending=True)
+        self.positions = order[:, :3]
+        self.valid = torch.ones_like(self.positions, dtype=torch.bool)
+        self.inputs = given.tokens.scatter(1, self.positions, MASK)
+        self.sampled = torch.randint(5, SIZE, self.positions.shape)
+        self.mask = torch.zeros_like(given.mask).scatter(1, self.positions, True)
+
+    def masking(self, *_: Any, **__: Any) -> Masked:
+        return Masked(self.inputs, self.positions, self.valid)
+
+    def sampler(self, *_: Any) -> Tensor:
+        return self.sampled.flatten()
+
+
+class Wrapped(nn.Module):
+    """A network of the lab as electra-pytorch wants one: tokens to logits."""
+
+    def __init__(self, network: Any, given: Batch, *, tokens: bool) -> None:
+        super().__init__()
+        self.network, self.given, self.tokens = network, given, tokens
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.network.hidden(tokens, self.given.mask, self.given.segments)
+        if not self.tokens:
+            return self.network.replaced_logits(hidden)
+        everywhere = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
+        return self.network.token_logits(hidden, everywhere)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("tie", ["none", "tokens", "embeddings"])
+def test_loss_and_gradients_are_those_of_electra_pytorch(
+    monkeypatch: pytest.MonkeyPatch, tie: str, dtype: torch.dtype, tolerance: float
+) -> None:
+    """With the same masks and samples. (Its own masks and samples are what it gets wrong.)"""
+    given = batch()
+    injected = Injected(given)
+    ours = electra(tie, injected.masking, injected.sampler).to(dtype).train()
+    monkeypatch.setattr(electra_seed, "get_mask_subset_with_prob", lambda *_: injected.mask)
+    in_reading_order = injected.positions.argsort(-1)
+    monkeypatch.setattr(
+        electra_seed, "gumbel_sample", lambda *_, **__: injected.sampled.gather(1, in_reading_order).flatten()
+    )
+    # Its labels are float32 always, which costs a float64 comparison half of its digits.
+    exact = SimpleNamespace(
+        cross_entropy=F.cross_entropy,
+        binary_cross_entropy_with_logits=lambda x, y: F.binary_cross_entropy_with_logits(x, y.to(x.dtype)),
+    )
+    monkeypatch.setattr(electra_seed, "F", exact)
+    theirs = electra_seed.Electra(
+        Wrapped(ours.generator, given, tokens=True),
+        Wrapped(ours.discriminator, given, tokens=False),
+        num_tokens=SIZE, mask_token_id=MASK, pad_token_id=PAD, mask_ignore_token_ids=[CLS, SEP], replace_prob=1.1,
+    )  # fmt: skip
+
+    def gradients(loss: Tensor) -> dict[str, Tensor]:
+        ours.zero_grad()
+        loss.backward()
+        return {name: p.grad.clone() for name, p in ours.named_parameters() if p.grad is not None}
+
+    loss, expected = total(ours(given, Streams(0, 0, given.examples))), theirs(given.tokens).loss
+    torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
+    one, two = gradients(loss), gradients(expected)
+    assert one.keys() == two.keys() == {name for name, _ in ours.named_parameters()}
+    # A key's bias has no effect on attention, so its gradient is rounding alone; it is measured against the whole.
+    whole = torch.stack([g.norm() for g in two.values()]).norm()
+    for name in one:
+        size = whole if name.endswith("key.bias") else two[name].norm()
+        assert (one[name] - two[name]).norm() <= tolerance * size, name
+
+
+def test_loss_is_the_plain_formula() -> None:
+    """Sum of both terms with the paper's weights, each averaged as google-research/electra averages it."""
+    given = batch()
+    objective = electra().eval()
+    losses = objective(given, Streams(0, 0, given.examples))
+    asked, seen = losses.prediction, losses.detection
+    assert losses.terms["generator"].weight == 1.0
+    assert losses.terms["discriminator"].weight == 50.0
+    rtd = F.binary_cross_entropy_with_logits(seen.logits[given.mask], seen.replaced[given.mask].float())
+    mlm = asked.loss[asked.valid].mean()
+    torch.testing.assert_close(total(losses), mlm + 50 * rtd)
+
+
+def test_the_discriminator_teaches_the_generator_nothing_but_shared_tables() -> None:
+    given = batch()
+    for tie, shared in (("none", set()), ("tokens", {"embeddings.tokens.weight"})):
+        objective = electra(tie, generator_weight=0.0).train()
+        total(objective(given, Streams(0, 0, given.examples))).backward()
+        parameters = objective.generator.named_parameters()
+        reached = {name for name, p in parameters if p.grad is not None and p.grad.any()}
+        assert reached == shared
+
+
+def test_training_and_evaluation_give_the_same_terms() -> None:
+    """Without dropout; only what metrics need is left out of training."""
+    given, objective = batch(), electra()
+    trained = objective.train()(given, Streams(0, 0, given.examples))
+    evaluated = objective.eval()(given, Streams(0, 0, given.examples))
+    assert trained.detection is None
+    for name in trained.terms:
+        assert torch.equal(evaluated.terms[name].sum, trained.terms[name].sum)
+
+
+def test_no_host_sync_and_no_data_dependent_shape() -> None:
+    """The whole step traces into one graph, which a sync or a shape that depends on data would break."""
+    given, objective = batch(), electra().train()
+    streams = Streams(0, 0, given.examples)
+    explained = torch._dynamo.explain(lambda: total(objective(given, streams)))()
+    assert explained.graph_break_count == 0, explained.break_reasons

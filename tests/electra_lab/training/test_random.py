@@ -1,0 +1,170 @@
+"""Random numbers: against an independent numpy version, against statistics, eager against compiled, split or whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from electra_lab.training.random import Random, Streams, digest, mix_, seed_global
+from registry.testing import SIGNIFICANCE
+
+
+def mixed(words: np.ndarray) -> np.ndarray:
+    """lowbias32 in unsigned arithmetic, which is what it was published for."""
+    x = words.astype(np.uint32)
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def test_mix_is_lowbias32() -> None:
+    words = np.random.default_rng(0).integers(0, 2**32, 10_000, dtype=np.uint32)
+    words[:3] = 0, 2**31, 2**32 - 1
+    ours = mix_(torch.from_numpy(words.view(np.int32).copy())).numpy().view(np.uint32)
+    assert (ours == mixed(words)).all()
+
+
+def test_uniform_against_numpy() -> None:
+    """The whole path from coordinates to numbers, written a second time."""
+    streams = Streams(3, 5, torch.tensor([0, 7]))
+    numbers = streams("law").uniform(4, 6).numpy()
+
+    key = digest("step", 3, 5)
+    k0, k1 = np.uint32(key >> 32), np.uint32(key & 0xFFFFFFFF)
+    tag = 0x811C9DC5
+    for byte in b"law":
+        tag = ((tag ^ byte) * 0x01000193) & 0xFFFFFFFF
+    examples = np.array([0, 7], np.uint32)
+    with np.errstate(over="ignore"):
+        first = mixed(mixed(mixed(examples + k0) ^ np.uint32(tag)) + k1)
+        second = mixed(mixed(mixed(examples ^ k1) + np.uint32(tag)) ^ k0)
+        counter = np.arange(12, dtype=np.uint32)
+        call = np.uint32(0x9E3779B9)
+        bits = mixed(mixed(counter + mixed(first + call)[:, None]) ^ second[:, None])
+    expected = ((bits >> np.uint32(9)).astype(np.float64) + 0.5) / 2**23
+    assert (numbers == expected.reshape(4, 6)).all()
+
+
+def uniform(seed: int, step: int, purpose: str, examples: int, width: int) -> torch.Tensor:
+    return Streams(seed, step, torch.arange(examples))(purpose).uniform(examples, width)
+
+
+def test_numbers_lie_strictly_between_0_and_1() -> None:
+    numbers = uniform(0, 0, "law", 64, 1 << 16)
+    assert numbers.dtype == torch.float32
+    assert numbers.min() > 0
+    assert numbers.max() < 1
+    # Four million draws of 23 bits reach both ends.
+    assert numbers.min() < 1e-5
+    assert numbers.max() > 1 - 1e-5
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_numbers_are_uniform(seed: int) -> None:
+    numbers = uniform(seed, 3, "law", 100, 10_000).flatten().numpy()
+    counts = np.histogram(numbers, bins=1000, range=(0, 1))[0]
+    assert stats.chisquare(counts).pvalue > SIGNIFICANCE
+    low_bits = (numbers.astype(np.float64) * 2**23 - 0.5).astype(np.int64) & 0xFF
+    assert stats.chisquare(np.bincount(low_bits, minlength=256)).pvalue > SIGNIFICANCE
+
+
+# Streams that differ in one coordinate; each pair must look independent.
+PAIRS = {
+    "neighbouring examples": lambda: (uniform(0, 0, "a", 301, 1000)[:-1], uniform(0, 0, "a", 301, 1000)[1:]),
+    "neighbouring steps": lambda: (uniform(0, 8, "a", 300, 1000), uniform(0, 9, "a", 300, 1000)),
+    "neighbouring seeds": lambda: (uniform(4, 8, "a", 300, 1000), uniform(5, 8, "a", 300, 1000)),
+    "purposes": lambda: (uniform(0, 0, "masking", 300, 1000), uniform(0, 0, "sampling", 300, 1000)),
+    "neighbouring positions": lambda: (uniform(0, 0, "a", 300, 1001)[:, :-1], uniform(0, 0, "a", 300, 1001)[:, 1:]),
+    "calls": lambda: (lambda r: (r.uniform(300, 1000), r.uniform(300, 1000)))(Streams(0, 0, torch.arange(300))("a")),
+    "seed and step exchanged": lambda: (uniform(1, 2, "a", 300, 1000), uniform(2, 1, "a", 300, 1000)),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_streams_are_independent(pair: str) -> None:
+    """No linear correlation, and a joint distribution that is flat on the unit square."""
+    one, two = (t.flatten().numpy() for t in PAIRS[pair]())
+    assert stats.pearsonr(one, two).pvalue > SIGNIFICANCE
+    cells = np.histogram2d(one, two, bins=32, range=((0, 1), (0, 1)))[0].flatten()
+    assert stats.chisquare(cells).pvalue > SIGNIFICANCE
+
+
+def test_first_number_of_each_step_is_uniform() -> None:
+    """What a run consumes over time: one number of many steps."""
+    numbers = [float(uniform(0, step, "masking", 1, 1)) for step in range(4000)]
+    assert stats.kstest(numbers, "uniform").pvalue > SIGNIFICANCE
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    examples=st.integers(1, 12),
+    cut=st.integers(0, 12),
+    m=st.integers(1, 4),
+    width=st.integers(1, 9),
+    calls=st.integers(1, 3),
+)
+def test_any_split_of_the_batch_gives_the_same_numbers(examples: int, cut: int, m: int, width: int, calls: int) -> None:
+    def draws(indices: torch.Tensor) -> list[torch.Tensor]:
+        random = Streams(1, 2, indices)("law")
+        return [random.uniform(len(indices) * m, width) for _ in range(calls)]
+
+    cut = min(cut, examples)
+    whole, left, right = (draws(torch.arange(a, b)) for a, b in ((0, examples), (0, cut), (cut, examples)))
+    for all_rows, *parts in zip(whole, left, right, strict=True):
+        assert torch.equal(all_rows, torch.cat(parts))
+
+
+def test_the_global_generator_is_not_used() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    uniform(0, 0, "law", 3, 5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_rows_must_fit_the_examples() -> None:
+    with pytest.raises(ValueError, match="no multiple"):
+        Streams(0, 0, torch.arange(4))("law").uniform(6, 2)
+
+
+def test_seed_global_depends_on_seed_step_and_rank() -> None:
+    def first(*coordinates: int) -> float:
+        seed_global(*coordinates)
+        return float(torch.rand(()))
+
+    values = [first(*c) for c in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    assert len(set(values)) == 4
+    assert first(0, 0, 0) == values[0]
+
+
+def draws_of(key: torch.Tensor, examples: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two calls of one purpose from the tensors that a compiled step would be given."""
+    streams = Streams.__new__(Streams)
+    streams._key, streams._examples = key, examples
+    random: Random = streams("law")
+    return random.uniform(len(examples), 100), random.uniform(2 * len(examples), 7)
+
+
+@pytest.mark.slow
+def test_compiled_numbers_are_bit_identical_and_a_new_step_does_not_recompile() -> None:
+    compiled = torch.compile(draws_of, fullgraph=True)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(3):
+            streams = Streams(7, step, torch.arange(16))
+            for eager, fast in zip(*(f(streams._key, streams._examples) for f in (draws_of, compiled)), strict=True):
+                assert torch.equal(eager, fast)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_cuda_numbers_are_those_of_the_cpu() -> None:
+    for device in ("cpu", "cuda"):
+        streams = Streams(7, 1, torch.arange(16, device=device))
+        numbers = [t.cpu() for t in draws_of(streams._key, streams._examples)]
+        if device == "cpu":
+            expected = numbers
+    assert all(torch.equal(a, b) for a, b in zip(expected, numbers, strict=True))

@@ -1,0 +1,183 @@
+"""Names: given, listed, looked up, refused."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from registry import ALL, masking_strategies, samplers
+from registry.core import Registry
+from registry.errors import BadSignature, DuplicateName, UnknownName
+from tests.helpers import python
+
+
+@pytest.fixture(autouse=True)
+def _isolated():
+    with samplers.isolated():
+        yield
+
+
+def mine(logits, rng, /, *, sharpness: float = 2.0):
+    """Draw as I like.
+
+    A second paragraph.
+    """
+
+
+def test_a_registered_component_is_found_with_its_schema_and_place():
+    assert samplers.register("mine")(mine) is mine
+    entry = samplers.get("mine")
+    assert entry.component is mine
+    assert entry.file == Path(__file__)
+    assert entry.line == mine.__code__.co_firstlineno
+    assert entry.place.endswith(f"test_core.py:{entry.line}")
+    assert entry.summary == "Draw as I like."
+    assert entry.schema().model_dump() == {"sharpness": 2.0}
+
+
+def test_what_is_registered_inside_isolated_is_gone_afterwards():
+    with samplers.isolated():
+        samplers.register("mine")(mine)
+        assert "mine" in samplers.names()
+    assert "mine" not in samplers.names()
+
+
+def test_a_built_in_first_looked_up_inside_isolated_is_still_known_afterwards(tmp_path: Path):
+    script = """
+from registry import samplers
+with samplers.isolated():
+    samplers.get("argmax")
+print(samplers.get("argmax").name)
+"""
+    done = python("-c", script, cwd=tmp_path)
+    assert done.stdout == "argmax\n", done.stderr
+
+
+def test_names_and_listings_hold_built_ins_and_plug_ins_in_order():
+    samplers.register("mine")(mine)
+    assert {"argmax", "gumbel", "mine", "temperature"} <= set(samplers.names())
+    assert samplers.names() == sorted(samplers.names()) == [listing.name for listing in samplers.listings()]
+    listing = next(listing for listing in samplers.listings() if listing.name == "mine")
+    assert (listing.summary, listing.file) == ("Draw as I like.", Path(__file__))
+
+
+@pytest.mark.parametrize("registry", [samplers, masking_strategies], ids=lambda r: r.plural)
+def test_a_listing_read_from_source_says_what_the_import_says(registry: Registry):
+    read = {path.stem: registry._read(path) for path in registry._home_files()}
+    assert read
+    for name, listing in read.items():
+        entry = registry.get(name)
+        assert (listing.summary, listing.place) == (entry.summary, entry.place)
+
+
+def test_a_listing_passes_over_definitions_that_register_nothing(tmp_path: Path):
+    file = tmp_path / "late.py"
+    file.write_text(
+        '@cache\ndef helper():\n    """No."""\n\n\n@samplers.register("late")\ndef late():\n    """Yes."""\n'
+    )
+    listing = samplers._read(file)
+    assert (listing.name, listing.summary, listing.line) == ("late", "Yes.", 6)
+
+
+def test_every_registry_lists_at_least_one_documented_component():
+    for registry in ALL:
+        assert registry.listings(), registry.plural
+        assert all(listing.summary and listing.summary != "(registers nothing)" for listing in registry.listings())
+
+
+def test_listing_imports_no_component_and_a_lookup_imports_exactly_one(tmp_path: Path):
+    script = """
+import json, sys, registry
+def loaded():
+    return {m for m in sys.modules if m.startswith("electra_lab.") and m.count(".") == 2} | ({"torch"} & {*sys.modules})
+for r in registry.ALL:
+    r.listings(), r.names()
+listing = sorted(loaded())
+registry.samplers.get("gumbel")
+print(json.dumps([listing, sorted(loaded())]))
+"""
+    done = python("-c", script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    listing, lookup = json.loads(done.stdout)
+    assert listing == []
+    assert lookup == ["electra_lab.samplers.gumbel"]
+
+
+def test_two_plug_ins_with_one_name_are_refused_naming_both_places():
+    samplers.register("mine")(mine)
+
+    def other(logits, rng, /):
+        """Another."""
+
+    with pytest.raises(DuplicateName) as refused:
+        samplers.register("mine")(other)
+    for place in (mine.__code__.co_firstlineno, other.__code__.co_firstlineno):
+        assert f"test_core.py:{place}" in str(refused.value)
+    assert "Choose another name." in str(refused.value)
+    assert samplers.get("mine").component is mine
+
+
+def test_a_plug_in_cannot_take_the_name_of_a_built_in_even_before_it_is_imported(tmp_path: Path):
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+try:
+    import thief
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    (tmp_path / "thief.py").write_text(
+        "from registry import samplers\n\n\n"
+        '@samplers.register("gumbel")\ndef gumbel(logits, rng, /):\n    """Stolen."""\n'
+    )
+    done = python("-c", script, cwd=tmp_path)
+    assert "DuplicateName thief.py:4: sampler 'gumbel' is already defined at" in done.stdout, done.stderr
+    assert "samplers/gumbel.py:" in done.stdout
+
+
+def test_an_unknown_name_gets_a_suggestion_and_all_names():
+    with pytest.raises(UnknownName) as refused:
+        samplers.get("gumbl")
+    assert str(refused.value).startswith("no sampler is called 'gumbl'. Did you mean 'gumbel'? Known: argmax, ")
+    with pytest.raises(UnknownName) as refused:
+        samplers.get("qqq")
+    assert "Did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "__init__", "_uniform", "../core", "gumbel.py", "electra_lab.samplers.gumbel"])
+def test_a_lookup_reaches_nothing_but_components(name: str):
+    with pytest.raises(UnknownName):
+        samplers.get(name)
+
+
+def test_a_home_module_that_does_not_register_its_own_name_is_refused():
+    strange = Registry("thing", "things", home="electra_lab.config", lead=(), contract="Thing")
+    with pytest.raises(UnknownName, match=r"electra_lab\.config\.problems does not register a thing called 'problems'"):
+        strange.get("problems")
+
+
+@pytest.mark.parametrize("name", ["my-sampler", "my sampler", "1st", "", "a.b", "a/b"])
+def test_a_bad_name_is_refused_where_it_is_written(name: str):
+    with pytest.raises(BadSignature, match=rf"test_core\.py:{mine.__code__.co_firstlineno}: .*letters, digits and _"):
+        samplers.register(name)(mine)
+
+
+def test_a_docstring_is_required():
+    def silent(logits, rng, /): ...
+
+    with pytest.raises(BadSignature, match=rf"test_core\.py:{silent.__code__.co_firstlineno}: .*no docstring"):
+        samplers.register("silent")(silent)
+    assert "silent" not in samplers.names()
+
+
+def test_a_forgotten_name_is_refused_with_the_cure():
+    with pytest.raises(BadSignature, match=r'test_core\.py:\d+: .*@samplers\.register\("name"\)'):
+        samplers.register(mine)  # type: ignore[arg-type]
+
+
+def test_only_functions_and_classes_are_components():
+    with pytest.raises(BadSignature, match="only a function or a class"):
+        samplers.register("mine")(partial(mine))

@@ -1,0 +1,247 @@
+"""A signature becomes a strict schema, or is refused where it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from registry import backbones, corpora, samplers
+from registry.errors import BadSignature
+from registry.signature import Strict, schema_of, validate
+
+if TYPE_CHECKING:
+    from nowhere import Tensor
+
+
+@pytest.fixture(autouse=True)
+def _isolated():
+    with samplers.isolated(), backbones.isolated(), corpora.isolated():
+        yield
+
+
+def schema(component) -> type[Strict]:
+    return schema_of(component, (), "here.py:1")
+
+
+def star_args(logits, rng, /, *rest: int):
+    """Hides options."""
+
+
+def star_kwargs(logits, rng, /, **options: float):
+    """Hides options."""
+
+
+def untyped(logits, rng, /, *, heat=1.0):
+    """Has no type."""
+
+
+def called_type(logits, rng, /, *, type: str = "x"):
+    """Takes YAML's word."""
+
+
+def underscore(logits, rng, /, *, _heat: float = 1.0):
+    """Hidden."""
+
+
+def called_copy(logits, rng, /, *, copy: bool = False):
+    """Takes pydantic's word."""
+
+
+def wrong_lead(scores, rng, /):
+    """Another name."""
+
+
+def missing_lead(logits, /, *, heat: float = 1.0):
+    """One too few."""
+
+
+def extra_lead(logits, rng, heat: float = 1.0):
+    """An option before the star."""
+
+
+def unresolvable(logits, rng, /, *, heat: Tensor = None):
+    """Imported for the type checker only."""
+
+
+def bad_syntax(logits, rng, /, *, heat: "float |" = 1.0):
+    """No annotation."""
+
+
+def wrong_default(logits, rng, /, *, heat: float = "hot"):
+    """Text for a number."""
+
+
+def default_out_of_bounds(logits, rng, /, *, heat: Annotated[float, Field(gt=0)] = 0.0):
+    """Zero is not above zero."""
+
+
+def default_none(logits, rng, /, *, heat: float = None):  # noqa: RUF013
+    """None is no number."""
+
+
+def wrong_default_beside_a_required_option(logits, rng, /, *, need: int, heat: float = "hot"):
+    """A required option hides nothing."""
+
+
+REFUSED = {
+    star_args: r"\*rest.* hides options; name each one after a bare `\*`",
+    star_kwargs: r"\*\*options.* hides options",
+    untyped: r"option 'heat' has no type; write for example `heat: float = 1\.0`",
+    called_type: "may not be called 'type'",
+    underscore: "'_heat' starts with an underscore",
+    called_copy: "may not be called 'copy'",
+    wrong_lead: r"must take \(logits, rng\) before its options, takes \(scores, rng\)",
+    missing_lead: r"must take \(logits, rng\) before its options, takes \(logits\)",
+    extra_lead: r"takes \(logits, rng, heat\)",
+    unresolvable: "type cannot be resolved .*'Tensor'.* import it at run time",
+    bad_syntax: "type cannot be resolved",
+    wrong_default: "the default of 'heat' does not fit its type",
+    default_out_of_bounds: "the default of 'heat' does not fit its type",
+    default_none: "the default of 'heat' does not fit its type",
+    wrong_default_beside_a_required_option: "the default of 'heat' does not fit its type",
+}
+
+
+@pytest.mark.parametrize("component", REFUSED, ids=lambda c: c.__name__)
+def test_a_bad_signature_is_refused_at_registration_with_file_and_line(component):
+    place = rf"test_signature\.py:{component.__code__.co_firstlineno}: {component.__name__}: "
+    with pytest.raises(BadSignature, match=place + ".*" + REFUSED[component]):
+        samplers.register("candidate")(component)
+    assert "candidate" not in samplers.names()
+
+
+def test_a_class_is_read_by_its_init_and_refused_at_its_own_line():
+    class Good:
+        """A backbone."""
+
+        def __init__(self, dim, depth, heads, max_length, /, *, wide: bool = False) -> None: ...
+
+    class Bad:
+        """A backbone."""
+
+        def __init__(self, dim, depth, /) -> None: ...
+
+    backbones.register("good")(Good)
+    assert list(backbones.get("good").schema.model_fields) == ["wide"]
+    with pytest.raises(
+        BadSignature, match=r"test_signature\.py:\d+: .*Bad: must take \(dim, depth, heads, max_length\)"
+    ):
+        backbones.register("bad")(Bad)
+
+
+def test_a_class_without_init_has_no_options():
+    class Plain:
+        """A corpus without options."""
+
+    corpora.register("plain")(Plain)
+    assert not corpora.get("plain").schema.model_fields
+
+
+def test_positional_types_may_be_for_the_type_checker_only():
+    def typed(logits: Tensor, rng: NoSuchType, /, *, heat: Annotated[float, Field(gt=0)] = 1.0) -> Tensor:
+        """Annotations are text here: this file imports annotations from __future__."""
+
+    samplers.register("typed")(typed)
+    assert samplers.get("typed").schema.model_fields["heat"].annotation is float
+
+
+def options(
+    *,
+    whole: int = 1,
+    real: float = 1.0,
+    yes: bool = False,
+    pair: tuple[int, int] = (1, 2),
+    file: Path = Path("x"),
+    word: str = "a",
+    choice: Literal["a", "b"] = "a",
+    maybe: int | None = None,
+    share: Annotated[float, Field(ge=0, le=1)] = 0.5,
+):
+    """Every kind of option."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "becomes"),
+    [
+        ("real", 2, 2.0),
+        ("pair", [3, 4], (3, 4)),
+        ("file", "a/b", Path("a/b")),
+        ("maybe", None, None),
+        ("maybe", 3, 3),
+        ("choice", "b", "b"),
+        ("share", 0, 0.0),
+        ("share", 1, 1.0),
+        ("whole", 10**30, 10**30),
+    ],
+)
+def test_what_yaml_can_write_is_accepted(name, value, becomes):
+    got = getattr(validate(schema(options), {name: value}), name)
+    assert got == becomes
+    assert type(got) is type(becomes) or isinstance(got, Path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("whole", True),
+        ("whole", 1.0),
+        ("whole", "1"),
+        ("whole", None),
+        ("real", "1.0"),
+        ("real", True),
+        ("yes", 1),
+        ("yes", "true"),
+        ("pair", [1]),
+        ("pair", [1, 2, 3]),
+        ("pair", "12"),
+        ("file", 3),
+        ("word", 3),
+        ("choice", "c"),
+        ("share", 1.0001),
+        ("share", -1e-9),
+    ],
+)
+def test_nothing_is_coerced_and_the_reason_names_key_and_value(name, value):
+    with pytest.raises(ValidationError) as refused:
+        validate(schema(options), {name: value})
+    [error] = refused.value.errors()
+    assert error["loc"][0] == name
+    assert error["msg"].endswith(".")
+    assert "Input" not in error["msg"]
+
+
+def test_non_finite_numbers_are_refused():
+    for number in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(ValidationError):
+            validate(schema(options), {"real": number})
+
+
+def test_all_reasons_come_at_once_and_say_what_was_written():
+    with pytest.raises(ValidationError) as refused:
+        validate(schema(options), {"whole": "many", "shrae": 0.5, "share": 7})
+    reasons = {error["loc"]: error["msg"] for error in refused.value.errors()}
+    assert reasons[("whole",)] == 'must be an integer, is "many".'
+    assert reasons[("share",)] == "must be less than or equal to 1, is 7."
+    assert reasons[("shrae",)].startswith("unknown parameter. Did you mean 'share'? Known: choice, file, maybe, ")
+
+
+def test_a_required_option_is_required():
+    def needy(*, paths: list[str]):
+        """Needs paths."""
+
+    with pytest.raises(ValidationError, match=r"is required\."):
+        validate(schema(needy), {})
+
+
+def test_braces_in_a_key_do_not_upset_the_message():
+    with pytest.raises(ValidationError, match=r"unknown parameter"):
+        validate(schema(options), {"{reason}": 1})
+
+
+def test_a_schema_is_frozen():
+    values = schema(options)()
+    with pytest.raises(ValidationError):
+        values.whole = 2

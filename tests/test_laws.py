@@ -1,0 +1,85 @@
+"""Every registered component obeys the laws of registry.testing; a new component file is held to them at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from registry import backbones, masking_strategies, objectives, samplers
+from registry.testing import BackboneContract, MaskingContract, ObjectiveContract, SamplerContract
+
+
+class TestGumbel(SamplerContract):
+    name = "gumbel"
+
+
+class TestTemperature(SamplerContract):
+    name = "temperature"
+
+
+class TestGumbelHot(SamplerContract):
+    name, options = "gumbel", {"temperature": 2.0}
+
+    def distribution(self, logits: torch.Tensor) -> torch.Tensor:
+        return (logits.double() / 2).softmax(-1)
+
+
+class TestTemperatureHot(TestGumbelHot):
+    name = "temperature"
+
+
+class TestArgmax(SamplerContract):
+    name = "argmax"
+
+    def distribution(self, logits: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(logits, dtype=torch.float64).index_fill(0, logits.argmax(-1), 1.0)
+
+
+class TestReplaceProb(MaskingContract):
+    name = "replace_prob"
+
+
+class TestRandomToken(MaskingContract):
+    name = "random_token"
+
+
+class TestBert(BackboneContract):
+    name = "bert"
+
+
+class TestTransformer(BackboneContract):
+    name = "transformer"
+
+
+class TestTransformerModern(BackboneContract):
+    name, options = "transformer", {"rotary": True, "rmsnorm": True, "glu": True}
+    sizes = (64, 2, 2)
+
+
+class TestTransformerUnfused(BackboneContract):
+    name, options = "transformer", {"flash": False}
+
+
+class TestReformer(BackboneContract):
+    name, options = "reformer", {"bucket_size": 4, "hashes": 2}
+    padding_tolerance = 1.0  # the hash depends on the length: other buckets, another approximation of attention
+
+
+class TestReformerLearnedPositions(TestReformer):
+    options = {"bucket_size": 4, "hashes": 2, "rotary": False}  # noqa: RUF012  # read, never changed
+
+
+class TestReformerReversible(TestReformer):
+    options = {"bucket_size": 4, "hashes": 2, "reversible": True}  # noqa: RUF012  # read, never changed
+
+
+class TestElectra(ObjectiveContract):
+    name = "electra"
+
+
+SUITES = [suite for suite in list(globals().values()) if isinstance(suite, type) and hasattr(suite, "name")]
+
+
+@pytest.mark.parametrize("registry", [backbones, masking_strategies, samplers, objectives], ids=lambda r: r.plural)
+def test_every_component_has_its_suite(registry) -> None:
+    assert set(registry.names()) <= {suite.name for suite in SUITES if suite.registry is registry}
