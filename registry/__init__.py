@@ -32,6 +32,7 @@ masking_strategies: Registry[Component] = Registry(
     "masking_strategies",
     home="electra_lab.masking",
     lead=("tokens", "maskable", "vocabulary", "rng"),
+    required=("mask_prob", "replace_prob", "random_prob"),
     contract="MaskingStrategy",
 )
 samplers: Registry[Component] = Registry(

@@ -47,6 +47,7 @@ class Entry(Generic[T]):
     file: Path
     line: int
     lead: tuple[str, ...]
+    required: tuple[str, ...]
 
     @property
     def place(self) -> str:
@@ -58,7 +59,7 @@ class Entry(Generic[T]):
 
     @cached_property
     def schema(self) -> type[Strict]:
-        return schema_of(self.component, self.lead, self.place)
+        return schema_of(self.component, self.lead, self.place, self.required)
 
 
 class Registry(Generic[T]):
@@ -67,11 +68,22 @@ class Registry(Generic[T]):
     singular, plural  how people call them (`sampler`, `samplers`)
     home              the package whose files are the built-ins, as a string: it is imported only when looked up
     lead              the names of the positional parameters that the lab hands to a component
+    required          the options that every component must have
     contract          the name of the Protocol in registry.contracts
     """
 
-    def __init__(self, singular: str, plural: str, *, home: str, lead: tuple[str, ...], contract: str) -> None:
-        self.singular, self.plural, self.home, self.lead, self.contract = singular, plural, home, lead, contract
+    def __init__(
+        self,
+        singular: str,
+        plural: str,
+        *,
+        home: str,
+        lead: tuple[str, ...],
+        contract: str,
+        required: tuple[str, ...] = (),
+    ) -> None:
+        self.singular, self.plural, self.home, self.contract = singular, plural, home, contract
+        self.lead, self.required = lead, required
         self._entries: dict[str, Entry[T]] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -83,7 +95,7 @@ class Registry(Generic[T]):
             if not _is_definition(component):
                 raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
             file, line = _source(component)
-            entry = Entry(self.singular, name, component, file, line, self.lead)
+            entry = Entry(self.singular, name, component, file, line, self.lead, self.required)
             self._refuse_taken(entry)
             if not name.isidentifier():
                 raise BadSignature(f"{entry.place}: '{name}' is no name for a component: letters, digits and _ only.")

@@ -93,10 +93,13 @@ def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
     return list(schema.model_fields)
 
 
-def schema_of(component: Callable[..., Any], lead: tuple[str, ...], place: str) -> type[Strict]:
+def schema_of(
+    component: Callable[..., Any], lead: tuple[str, ...], place: str, required: tuple[str, ...] = ()
+) -> type[Strict]:
     """The schema of the options that the YAML may set for `component`.
 
-    `lead` are the names that the contract gives to the positional parameters, `place` is file:line for errors.
+    `lead` are the names that the contract gives to the positional parameters, `required` the options that it demands,
+    `place` is file:line for errors.
     Raises BadSignature.
     """
     function = component.__init__ if inspect.isclass(component) else component
@@ -120,6 +123,8 @@ def schema_of(component: Callable[..., Any], lead: tuple[str, ...], place: str) 
     if tuple(positional) != lead:
         raise refuse(f"must take ({', '.join(lead)}) before its options, takes ({', '.join(positional)}).")
 
+    if missing := [name for name in required if name not in {p.name for p in options}]:
+        raise refuse(f"must have the option {' and '.join(missing)}, which its contract demands.")
     for parameter in options:
         if parameter.annotation is inspect.Parameter.empty:
             raise refuse(f"option '{parameter.name}' has no type; write for example `{parameter.name}: float = 1.0`.")

@@ -34,9 +34,9 @@ def main() -> None:
     except LabError as error:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        print("interrupted before training began; nothing to resume", file=sys.stderr)
-        raise SystemExit(130) from None
+    except MemoryError as error:
+        print(f"there is not enough memory ({error}). Use a smaller corpus, batch or network.", file=sys.stderr)
+        raise SystemExit(6) from None
     except BrokenPipeError:  # `electra-lab registry list | head`
         raise SystemExit(0) from None
     except Exception:

@@ -175,7 +175,7 @@ class Experiment(Strict):
         if length > longest:
             raise problem(("data", "sequence_length"), f"{length} is above embedding.max_length {longest}.", length)
         options = self.masking.keywords()
-        total = options.get("replace_prob", 0) + options.get("random_prob", 0)
+        total = options["replace_prob"] + options["random_prob"]
         if total > 1 + 1e-9:
             raise problem(
                 ("masking", "random_prob"), f"replace_prob + random_prob is {total:g}; it may be at most 1.", options

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from registry import backbones, corpora, samplers
+from registry import backbones, corpora, masking_strategies, samplers
 from registry.errors import BadSignature
 from registry.signature import Strict, schema_of, validate
 
@@ -245,3 +245,11 @@ def test_a_schema_is_frozen():
     values = schema(options)()
     with pytest.raises(ValidationError):
         values.whole = 2
+
+
+def test_options_that_a_contract_demands() -> None:
+    def forgetful(tokens, maskable, vocabulary, rng, /, *, mask_prob: float = 0.15):
+        """A masking strategy."""
+
+    with masking_strategies.isolated(), pytest.raises(BadSignature, match="option replace_prob and random_prob"):
+        masking_strategies.register("forgetful")(forgetful)
