@@ -108,6 +108,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         precision=choose_precision(train.precision, device),
         log_every=train.log_every,
         evaluate_every=config.evaluate.every,
+        evaluate_batch_size=config.evaluate.batch_size,
         on_non_finite=train.on_non_finite,
         flops_per_step=flops_per_step,
         examples=config.evaluate.examples,

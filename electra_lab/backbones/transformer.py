@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Transformer(nn.Module):
     """Pre-norm transformer encoder (x-transformers' Encoder): rotary, RMSNorm, GLU, flash as options.
 
-    rotary   rotary positions (Su et al. 2021) instead of the lab's learned ones; wants heads of 32 or wider
+    rotary   rotary positions (Su et al. 2021) instead of the lab's learned ones
     rmsnorm  RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
     glu      gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
     flash    torch's fused attention kernels
@@ -58,6 +58,8 @@ class Transformer(nn.Module):
             ff_glu=glu,
             ff_dropout=dropout,
             rotary_pos_emb=rotary,
+            rotary_emb_dim=dim // heads,  # all of it, as in the paper; the library rotates half
+            verbose=False,
             use_rmsnorm=rmsnorm,
         )
         # x-transformers alternates attention and feed-forward; a depth of ours is one of each.

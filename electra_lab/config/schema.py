@@ -142,6 +142,7 @@ class Train(Strict):
 
 class Evaluate(Strict):
     every: Positive | None = None  # steps; the end of training is always evaluated
+    batch_size: Positive = 32  # decides speed and memory alone
     examples: Annotated[int, Field(ge=0)] = 3  # held-out sentences shown at the end
 
 

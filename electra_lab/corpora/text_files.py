@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,7 +35,7 @@ class TextFiles:
         self.documents = documents
         self.files: list[Path] = []
         for path in paths:
-            matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+            matches = [Path(match) for match in sorted(glob.glob(_pattern(path), recursive=True))]
             files = [match for match in matches if match.is_file()]
             if not files:
                 what = "it is a folder; write a pattern such as its *.txt" if matches else "no file matches"
@@ -51,11 +52,13 @@ class TextFiles:
         with _opened(file) as stream:
             for number, line in enumerate(stream, start=1):
                 try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    text = line.decode()
                 except UnicodeDecodeError as error:
                     raise DataError(
                         f"{file}:{number}: byte {read + error.start} is not UTF-8. Convert it, for example by iconv."
                     ) from None
+                if number == 1:
+                    text = text.removeprefix("\ufeff")  # a byte order mark
                 read += len(line)
                 ends = self.documents == "lines" or (self.documents == "paragraphs" and not text.strip())
                 paragraph.append(text)
@@ -73,6 +76,12 @@ class TextFiles:
                     state.update(block)
             state.update(b"\0end of file\0")
         return state.hexdigest()
+
+
+def _pattern(path: Path) -> str:
+    """What exists is meant as it is written, so only what follows it is a pattern: a folder may be called `a[1]`."""
+    exists = next(part for part in (path, *path.parents) if os.path.exists(part))
+    return str(Path(glob.escape(str(exists)), path.relative_to(exists)))
 
 
 def _opened(file: Path):  # type: ignore[no-untyped-def]  # io.BufferedReader, which mypy's stubs make generic

@@ -16,11 +16,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def open_store(
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
     folder = root / key
-    if not (folder / "manifest.json").is_file():
+    if not folder.exists():  # it came by a rename, so it is whole
         announce("reading the corpus and training the tokenizer (once; the result is kept)")
         _build(folder, key, corpus, train_tokenizer, held_out, identity)
     return _load(folder, key)
@@ -102,11 +103,9 @@ def _build(
     identity: dict[str, Any],
 ) -> None:
     created = _make_folders(folder.parent)
-    lock_file = folder.parent / f".{key}.lock"
     try:
-        with lock_file.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / "manifest.json").is_file():
+        with _locked(folder.parent / f".{key}.lock"):
+            if not folder.exists():
                 for leftover in folder.parent.glob(f".{key}-*"):  # of a process that was killed: we hold the lock
                     shutil.rmtree(leftover)
                 building = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder.parent))
@@ -119,7 +118,6 @@ def _build(
     except OSError as error:
         raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}).") from None
     finally:
-        lock_file.unlink(missing_ok=True)
         for parent in created:  # a failed build leaves no empty folders either
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
@@ -166,6 +164,27 @@ def _write(
     for name in (*files, "manifest.json"):
         with (building / name).open("rb") as written:
             os.fsync(written.fileno())
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, and remove it at the end. One that its holder has removed meanwhile locks nobody out."""
+    while True:
+        with path.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is(lock, path):
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+
+
+def _is(opened: IO[Any], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(opened.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _make_folders(folder: Path) -> list[Path]:

@@ -18,5 +18,5 @@ def initialise(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding) and part.weight.count_nonzero():
             nn.init.normal_(part.weight, std=STANDARD_DEVIATION)
-        if isinstance(part, nn.Linear) and part.bias is not None:
-            nn.init.zeros_(part.bias)
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                nn.init.zeros_(part.bias)

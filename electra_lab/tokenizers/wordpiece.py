@@ -44,7 +44,9 @@ def wordpiece(
 
     # The library numbers the continuing characters (`##a`) in the order of a hash map that differs in every process,
     # and breaks ties between merges by those numbers. Declared beforehand, in one order, they are the same always.
-    alphabet = _alphabet(documents, untrained().normalizer)
+    # Each takes two places in the vocabulary: at the beginning of a word and within it.
+    size = min(MAX_ALPHABET, (vocab_size - len(SPECIAL)) // 2)
+    alphabet = _alphabet(documents, untrained().normalizer, size)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -62,10 +64,10 @@ def wordpiece(
     return tokenizer
 
 
-def _alphabet(documents: Iterable[str], normalizer: Normalizer) -> list[str]:
-    """The most frequent characters, at most MAX_ALPHABET; the others become [UNK]."""
+def _alphabet(documents: Iterable[str], normalizer: Normalizer, size: int) -> list[str]:
+    """The most frequent characters, at most `size`; the others become [UNK]."""
     counts: Counter[str] = Counter()
     for document in documents:
         counts.update(normalizer.normalize_str(document))
-    kept = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:MAX_ALPHABET]
+    kept = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:size]
     return sorted(kept)

@@ -60,6 +60,9 @@ def evaluate(
     frequencies = (vocabulary.counts + 1).double()
     surprise = -(frequencies / frequencies.sum()).log()
 
+    # Rows spread over the whole split, not its first ones, which are neighbours.
+    wanted = {(2 * i + 1) * len(rows) // (2 * examples) for i in range(examples)}
+
     sums: dict[str, list[Any]] = {}
     detections: list[tuple[NDArray[Any], ...]] = []
     shown: list[Example] = []
@@ -79,8 +82,7 @@ def evaluate(
             maskable = batch.mask & ~vocabulary.is_special[batch.tokens]
             columns = (seen.replaced, seen.logits.float(), surprise[seen.inputs].float())
             detections.append(tuple(column[maskable].cpu().numpy() for column in columns))
-            if len(shown) < examples:
-                shown += _examples(batch, seen, maskable, examples - len(shown))
+            shown += [_example(batch, seen, maskable, place) for place in _places(batch, wanted)]
     objective.train(was_training)
 
     metrics: dict[str, float] = {"loss": 0.0}
@@ -114,14 +116,16 @@ def _detection_metrics(replaced: NDArray[Any], logits: NDArray[Any], surprise: N
     }
 
 
-def _examples(batch: Batch, seen: Detection, maskable: torch.Tensor, number: int) -> list[Example]:
-    probabilities = seen.logits.float().sigmoid()
-    return [
-        Example(
-            batch.tokens[row][batch.mask[row]].tolist(),
-            seen.inputs[row][batch.mask[row]].tolist(),
-            probabilities[row][batch.mask[row]].tolist(),
-            maskable[row][batch.mask[row]].tolist(),
-        )
-        for row in range(min(number, len(batch)))
-    ]
+def _places(batch: Batch, wanted: set[int]) -> list[int]:
+    """Where the wanted rows of the split stand in this batch."""
+    return [place for place, row in enumerate(batch.examples.tolist()) if row in wanted] if wanted else []
+
+
+def _example(batch: Batch, seen: Detection, maskable: torch.Tensor, place: int) -> Example:
+    real = batch.mask[place]
+    return Example(
+        batch.tokens[place][real].tolist(),
+        seen.inputs[place][real].tolist(),
+        seen.logits[place][real].float().sigmoid().tolist(),
+        maskable[place][real].tolist(),
+    )

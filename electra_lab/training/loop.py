@@ -37,6 +37,7 @@ class Plan:
     precision: Precision
     log_every: int
     evaluate_every: int | None
+    evaluate_batch_size: int
     on_non_finite: Literal["stop", "skip"]
     flops_per_step: int
     examples: int
@@ -178,7 +179,7 @@ def _evaluated(run: Run, plan: Plan, held_out: Rows, vocabulary: Vocabulary) -> 
         held_out,
         vocabulary,
         seed=plan.seed,
-        batch_size=plan.micro_batch_size,
+        batch_size=plan.evaluate_batch_size,
         precision=plan.precision,
         examples=plan.examples if run.step == plan.steps else 0,
     )

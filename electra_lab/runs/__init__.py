@@ -1,0 +1,1 @@
+"""Runs: the run directory, where it came from, what it found."""

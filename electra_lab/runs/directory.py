@@ -1,0 +1,128 @@
+"""The run directory: what is written where, and that two processes never write at once.
+
+config.yaml  filled in      source.yaml  as written     provenance.json  where it ran, on what
+metrics.jsonl  a record a line      checkpoints/step-*/     examples.json     report.html     plugins/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from registry.errors import CheckpointError, ConfigError
+
+
+class RunDirectory:
+    """A run's folder. Errors of the file system become CheckpointError, so that nothing ends in a traceback."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+
+    @classmethod
+    def create(cls, out: Path | None, name: str) -> RunDirectory:
+        """A new directory: `out`, which must be absent or empty, or runs/<name>/<time>-<short id>."""
+        refuse_used(out)
+        path = out or Path("runs") / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out {path}: cannot be created ({error.strerror}).") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run's directory. Raises ConfigError."""
+        if not (path / "config.yaml").is_file() or not (path / "provenance.json").is_file():
+            raise ConfigError(f"{path}: is no run directory: it has no config.yaml and provenance.json.")
+        return cls(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory. The lock goes with the process, so a killed one leaves nothing to clean up."""
+        with _disk(self.path), (self.path / ".lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                raise ConfigError(f"{self.path}: is in use by process {lock.read().strip() or '?'}.") from None
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def write(self, name: str, text: str) -> None:
+        """Whole or not at all."""
+        with _disk(self.path / name):
+            temporary = self.path / f".{name}.part"
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self.path / name)
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write(name, json.dumps(value, indent=1) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path / name}: cannot be read ({error}).") from None
+
+    def keep_plugin(self, file: Path) -> None:
+        with _disk(self.path):
+            (self.path / "plugins").mkdir(exist_ok=True)
+            shutil.copyfile(file, self.path / "plugins" / file.name)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """One line of metrics.jsonl. JSON knows no NaN: what is not finite is null."""
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        with _disk(self.metrics), self.metrics.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(finite) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """metrics.jsonl; a last line that a kill cut short is left out."""
+        if not self.metrics.is_file():
+            return []
+        lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        records: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                if number < len(lines):
+                    raise CheckpointError(f"{self.metrics}:{number}: is no JSON record; the file is damaged.") from None
+        return records
+
+    def truncate(self, step: int) -> None:
+        """Forget the records after `step`: the run goes on from there."""
+        kept = [json.dumps(record) + "\n" for record in self.records() if record["step"] <= step]
+        self.write("metrics.jsonl", "".join(kept))
+
+
+def refuse_used(out: Path | None) -> None:
+    """Raises ConfigError if `--out` is neither absent nor empty."""
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            f"--out {out}: exists and is not empty. To go on with a run: electra-lab resume {out}. "
+            "For a new one choose another folder."
+        )
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or path}: cannot be written ({error.strerror}). What was saved before is intact; "
+            "mend the disk and resume."
+        ) from None

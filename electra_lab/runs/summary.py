@@ -1,0 +1,124 @@
+"""What a run says in words: what it is at the start, what it found at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from electra_lab.assemble import Experiment
+from electra_lab.config.load import Loaded
+from electra_lab.runs.directory import RunDirectory
+from electra_lab.training.evaluation import Example
+from registry import backbones, masking_strategies, objectives, samplers
+
+EXCERPT = 28  # tokens of a row that are shown
+
+
+def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
+    """What is about to be trained, with the file behind each name."""
+    config, plan, store = loaded.config, experiment.plan, experiment.store
+    parts = [
+        ("discriminator", backbones, config.discriminator),
+        ("generator", backbones, config.generator),
+        ("masking", masking_strategies, config.masking),
+        ("sampler", samplers, config.sampler),
+        ("objective", objectives, config.objective),
+    ]
+    lines = [f"{config.name}: {plan.steps:,} steps of {plan.batch_size} x {config.data.sequence_length} tokens on "
+             f"{experiment.device}, {plan.precision}, into {path}"]  # fmt: skip
+    for key, registry, component in parts:
+        size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
+        lines.append(f"  {key:<14}{component.type:<14}{registry.get(component.type).place}{size}")
+    lines.append(
+        f"  data          {store.documents['train']:,} documents, {len(store.train):,} tokens to train; "
+        f"{store.documents['held_out']:,} and {len(store.held_out):,} held out; vocabulary {experiment.vocabulary.size:,}"
+    )
+    lines.append(f"  compute       {plan.steps * plan.flops_per_step:.3g} FLOPs in all")
+    return "\n".join(lines)
+
+
+def readable(examples: list[Example], experiment: Experiment) -> list[list[dict[str, Any]]]:
+    """Examples as words: an excerpt of each row, around its first replacement."""
+    name = experiment.tokenizer.id_to_token
+    shown: list[list[dict[str, Any]]] = []
+    for e in examples:
+        replaced = [i for i, (a, b) in enumerate(zip(e.originals, e.inputs, strict=True)) if a != b]
+        start = max(0, min((replaced[0] if replaced else 0) - 6, len(e.inputs) - EXCERPT))
+        shown.append(
+            [
+                {
+                    "token": name(e.inputs[i]),
+                    "original": name(e.originals[i]),
+                    "replaced": e.originals[i] != e.inputs[i],
+                    "probability": round(e.probabilities[i], 4),
+                }
+                for i in range(start, min(start + EXCERPT, len(e.inputs)))
+            ]
+        )
+    return shown
+
+
+def findings(held_out: dict[str, Any]) -> list[tuple[str, float, str]]:
+    """The last held-out evaluation against its baselines: (what, value, what it means)."""
+    h = held_out
+    rows: list[tuple[str, float, str]] = []
+    if "discriminator_auc" in h:
+        rows += [
+            (
+                "discriminator AUC",
+                h["discriminator_auc"],
+                "chance that a replaced token looks more suspicious than an original one; "
+                f"always 'original' {h['always_original_auc']:.3f}, "
+                f"rare-token detector {_number(h['unigram_auc']).strip()}",
+            ),
+            (
+                "discriminator accuracy",
+                h["discriminator_accuracy"],
+                f"always 'original' has {h['always_original_accuracy']:.3f}, as {h['replaced_share']:.1%} are replaced",
+            ),
+            ("precision", h["discriminator_precision"], "of the tokens called replaced, the share that is"),
+            ("recall", h["discriminator_recall"], "of the replaced tokens, the share called so"),
+        ]
+    if "generator_accuracy" in h:
+        rows += [
+            (
+                "generator loss",
+                h["generator_loss"],
+                f"nats a masked token; word frequencies alone give {h['unigram_entropy']:.3f}",
+            ),
+            ("generator accuracy", h["generator_accuracy"], "of the masked tokens, the share it puts first"),
+        ]
+    return rows
+
+
+def closing(directory: RunDirectory, report: Path, seconds: float) -> str:
+    """The findings, a few sentences, and where the rest is."""
+    held_out = next((r for r in reversed(directory.records()) if r["split"] == "held_out"), None)
+    lines = ["", f"after step {held_out['step']:,}, on held-out text" if held_out else "no held-out evaluation"]
+    for what, value, meaning in findings(held_out) if held_out else []:
+        lines.append(f"  {what:<24}{_number(value)}  {meaning}")
+    examples = directory.read_json("examples.json") if (directory.path / "examples.json").is_file() else []
+    if examples:
+        lines += ["", "held-out text as the discriminator saw it: [original > replacement, probability of replaced];",
+                  "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip
+        lines += [f"  {sentence(tokens)}" for tokens in examples]
+    lines += ["", f"trained in {seconds:,.0f} s; report {report}"]
+    return "\n".join(lines)
+
+
+def sentence(tokens: list[dict[str, Any]]) -> str:
+    """One excerpt in plain text."""
+    words: list[str] = []
+    for t in tokens:
+        word, glued = t["token"].removeprefix("##"), t["token"].startswith("##")
+        if t["replaced"]:
+            word = f"[{t['original']} > {t['token']}, {t['probability']:.2f}]"
+            glued = False
+        elif t["probability"] > 0.5:
+            word = f"{word} ({t['probability']:.2f})"
+        words.append(word if glued else f" {word}")
+    return "".join(words).strip()
+
+
+def _number(value: float | None) -> str:
+    return f"{value:7.3f}" if value is not None else "      -"

@@ -1,0 +1,160 @@
+"""`bert` against transformers' ELECTRA: the same weights give the same states and logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraModel
+
+from electra_lab.backbones.bert import Bert
+from electra_lab.model.embeddings import Embeddings
+from electra_lab.model.heads import ReplacedHead, TokenHead
+from electra_lab.model.network import Network
+
+VOCABULARY, DIM, DEPTH, HEADS, MAX_LENGTH, FF_MULT = 37, 24, 3, 4, 20, 1.5
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
+BOTH = ("weight", "bias")
+
+EMBEDDINGS = {
+    "embeddings.tokens.weight": "electra.embeddings.word_embeddings.weight",
+    "embeddings.positions.weight": "electra.embeddings.position_embeddings.weight",
+    "embeddings.segments.weight": "electra.embeddings.token_type_embeddings.weight",
+    **{f"embeddings.norm.{kind}": f"electra.embeddings.LayerNorm.{kind}" for kind in BOTH},
+}
+PROJECTION = {f"project.{kind}": f"electra.embeddings_project.{kind}" for kind in BOTH}
+LAYER = {
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "attended": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "expand": "intermediate.dense",
+    "contract": "output.dense",
+    "output_norm": "output.LayerNorm",
+}
+LAYERS = {
+    f"backbone.layers.{depth}.{ours}.{kind}": f"electra.encoder.layer.{depth}.{theirs}.{kind}"
+    for depth in range(DEPTH)
+    for ours, theirs in LAYER.items()
+    for kind in BOTH
+}
+HEADS_OF: dict[type, dict[str, str]] = {
+    ElectraModel: {},
+    ElectraForMaskedLM: {
+        **{f"token_head.dense.{kind}": f"generator_predictions.dense.{kind}" for kind in BOTH},
+        **{f"token_head.norm.{kind}": f"generator_predictions.LayerNorm.{kind}" for kind in BOTH},
+        "token_head.bias": "generator_lm_head.bias",
+    },
+    ElectraForPreTraining: {
+        **{f"replaced_head.dense.{kind}": f"discriminator_predictions.dense.{kind}" for kind in BOTH},
+        **{f"replaced_head.out.{kind}": f"discriminator_predictions.dense_prediction.{kind}" for kind in BOTH},
+    },
+}
+
+
+def theirs(kind: type, embedding_dim: int, dtype: torch.dtype) -> Any:
+    """A transformers model whose every weight is random, gains and biases too."""
+    config = ElectraConfig(
+        vocab_size=VOCABULARY,
+        embedding_size=embedding_dim,
+        hidden_size=DIM,
+        num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS,
+        intermediate_size=round(DIM * FF_MULT),
+        max_position_embeddings=MAX_LENGTH,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(0)
+    model = kind(config).to(dtype).eval()
+    for parameter in model.parameters():
+        parameter.data = (parameter.data.mean() > 0.5) + 0.3 * torch.randn_like(parameter)  # around 1: a gain
+    return model
+
+
+def name_map(kind: type, embedding_dim: int) -> dict[str, str]:
+    """Our names to theirs."""
+    names = EMBEDDINGS | (PROJECTION if embedding_dim != DIM else {}) | LAYERS | HEADS_OF[kind]
+    return {ours: name.removeprefix("electra.") if kind is ElectraModel else name for ours, name in names.items()}
+
+
+def ours(kind: type, model: nn.Module, embedding_dim: int, dtype: torch.dtype) -> Network:
+    network = Network(
+        Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=True, dropout=0.1),
+        Bert(DIM, DEPTH, HEADS, MAX_LENGTH, ff_mult=FF_MULT),
+        DIM,
+        pad_id=0,
+        token_head=TokenHead(DIM, embedding_dim, VOCABULARY) if kind is ElectraForMaskedLM else None,
+        replaced_head=ReplacedHead(DIM) if kind is ElectraForPreTraining else None,
+    )
+    weights = model.state_dict()
+    network.to(dtype).load_state_dict({o: weights[t] for o, t in name_map(kind, embedding_dim).items()}, strict=True)
+    return network.eval()
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens with something other than [PAD] under the padding, a mask on either side, both segments."""
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(1, VOCABULARY, (4, 13), generator=generator)
+    mask = torch.ones(4, 13, dtype=torch.bool)
+    mask[1, 7:] = mask[2, 1:] = mask[3, :4] = False
+    return tokens, mask, torch.randint(0, 2, (4, 13), generator=generator)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("embedding_dim", [DIM, 8])
+@pytest.mark.parametrize("kind", HEADS_OF, ids=lambda kind: kind.__name__)
+def test_states_and_logits_are_those_of_transformers(kind: type, embedding_dim: int, dtype: torch.dtype) -> None:
+    model = theirs(kind, embedding_dim, dtype)
+    network = ours(kind, model, embedding_dim, dtype)
+    tokens, mask, segments = inputs()
+    everywhere = torch.arange(13).expand(4, -1)
+    encoder = model if kind is ElectraModel else model.electra
+    with torch.no_grad():
+        hidden = network.hidden(tokens, mask, segments)
+        arguments = {"input_ids": tokens, "attention_mask": mask.long(), "token_type_ids": segments}
+        pairs = [(hidden, encoder(**arguments).last_hidden_state)]
+        if kind is ElectraForMaskedLM:
+            pairs.append((network.token_logits(hidden, everywhere), model(**arguments).logits))
+        if kind is ElectraForPreTraining:
+            pairs.append((network.replaced_logits(hidden), model(**arguments).logits))
+    for one, other in pairs:
+        assert one.dtype == dtype
+        torch.testing.assert_close(one[mask], other[mask], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        assert other[mask].std() > 0.1, "nothing was computed"
+
+
+@pytest.mark.parametrize("embedding_dim", [DIM, 8])
+@pytest.mark.parametrize("kind", HEADS_OF, ids=lambda kind: kind.__name__)
+def test_weights_map_one_to_one(kind: type, embedding_dim: int) -> None:
+    """Each of ours from one of theirs, and each of theirs used once; their output table is the tied token table."""
+    model = theirs(kind, embedding_dim, torch.float32)
+    names = name_map(kind, embedding_dim)
+    assert len(set(names.values())) == len(names)
+    assert set(names) == set(ours(kind, model, embedding_dim, torch.float32).state_dict())
+    assert set(names.values()) == dict(model.named_parameters()).keys()  # a tied parameter is named once
+
+
+def test_gradients_are_those_of_transformers() -> None:
+    model = theirs(ElectraForPreTraining, 8, torch.float64)
+    network = ours(ElectraForPreTraining, model, 8, torch.float64)
+    tokens, mask, segments = inputs()
+    network.replaced_logits(network.hidden(tokens.masked_fill(~mask, 0), mask, segments))[
+        mask
+    ].square().sum().backward()
+    logits = model(input_ids=tokens.masked_fill(~mask, 0), attention_mask=mask.long(), token_type_ids=segments).logits
+    logits[mask].square().sum().backward()
+    parameters = dict(model.named_parameters())
+    for name, parameter in network.named_parameters():
+        expected = parameters[name_map(ElectraForPreTraining, 8)[name]].grad
+        torch.testing.assert_close(parameter.grad, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    torch.manual_seed(0)
+    bert = Bert(DIM, 1, HEADS, MAX_LENGTH, dropout=0.5)
+    x, mask = torch.randn(2, 8, DIM), torch.ones(2, 8, dtype=torch.bool)
+    assert not torch.equal(bert.train()(x, mask), bert(x, mask))
+    assert torch.equal(bert.eval()(x, mask), bert(x, mask))

@@ -1,0 +1,353 @@
+"""The token store: built once, found by its content, whole or not there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from electra_lab.data.store import Store, open_store
+from electra_lab.tokenizers.wordpiece import SPECIAL, wordpiece
+from registry.errors import DataError
+from tests.helpers import ROOT, python
+
+DOCUMENTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
+TRAINER = partial(wordpiece, vocab_size=200)
+
+
+class Documents:
+    """A corpus in memory that counts how often it is read."""
+
+    def __init__(self, documents: Iterable[str]) -> None:
+        self.documents = list(documents)
+        self.readings = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.readings += 1
+        yield from self.documents
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(repr(self.documents).encode()).hexdigest()
+
+
+def words(documents: Iterable[str]) -> Tokenizer:
+    """A tokenizer in which the words w0 .. w99 are one token each."""
+    vocabulary = {word: id for id, word in enumerate([*SPECIAL, *(f"w{n}" for n in range(100))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def opened(
+    root: Path,
+    corpus: Any = None,
+    trainer: Callable[[Iterable[str]], Tokenizer] = TRAINER,
+    held_out: float = 0.3,
+    description: dict[str, Any] | None = None,
+    said: list[str] | None = None,
+) -> Store:
+    announce = [].append if said is None else said.append
+    return open_store(root, corpus or Documents(DOCUMENTS), trainer, held_out, description or {}, announce)
+
+
+def sides(store: Store) -> dict[str, list[tuple[str, ...]]]:
+    """Each split's documents as words, in order."""
+    separator = store.tokenizer.token_to_id("[SEP]")
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for split in ("train", "held_out"):
+        document: list[str] = []
+        documents = found.setdefault(split, [])
+        for id in getattr(store, split):
+            if id == separator:
+                documents.append(tuple(document))
+                document = []
+            else:
+                document.append(store.tokenizer.id_to_token(int(id)))
+        assert not document, "the last document is not closed"
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def left(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir()) if root.exists() else []
+
+
+def test_built_once_and_found_again(tmp_path: Path) -> None:
+    corpus, said = Documents(DOCUMENTS), []
+    first = opened(tmp_path, corpus, said=said)
+    assert (corpus.readings, len(said)) == (1, 1)
+    second = opened(tmp_path, corpus, said=said)
+    assert (corpus.readings, len(said)) == (1, 1)
+    assert (first.key, first.folder) == (second.key, second.folder)
+    assert sides(first) == sides(second)
+    assert first.documents == second.documents
+    assert sum(first.documents.values()) == len(DOCUMENTS)
+    assert left(tmp_path) == [first.key]
+    assert first.train.dtype == "uint16"
+
+
+def test_documents_come_back_in_order(tmp_path: Path) -> None:
+    corpus = Documents(f"w{n} w{n + 1}" for n in range(60))
+    store = opened(tmp_path, corpus, words)
+    found = sides(store)
+    assert sorted(found["train"] + found["held_out"]) == sorted(tuple(d.split()) for d in corpus.documents)
+    for split, documents in found.items():
+        assert documents == [d for d in (tuple(d.split()) for d in corpus.documents) if d in documents]
+        assert len(documents) == store.documents[split]
+
+
+SCRIPT = """
+from pathlib import Path
+from tests.electra_lab.data.test_store import opened
+opened(Path("store"))
+"""
+
+
+def test_the_same_bytes_wherever_and_whenever_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In other folders and in other processes, whatever the hash seed."""
+    built = [contents(opened(tmp_path / name).folder) for name in ("one", "two")]
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        folder = tmp_path / seed
+        folder.mkdir()
+        done = python("-c", SCRIPT, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        (store,) = (folder / "store").iterdir()
+        built.append(contents(store))
+    assert sorted(built[0]) == ["held_out.bin", "manifest.json", "tokenizer.json", "train.bin"]
+    assert all(other == built[0] for other in built[1:])
+
+
+def test_what_decides_the_content_decides_the_key(tmp_path: Path) -> None:
+    keys = [
+        opened(tmp_path).key,
+        opened(tmp_path, description={"tokenizer": {"vocab_size": 300}}).key,
+        opened(tmp_path, Documents([*DOCUMENTS, "one more"])).key,
+        opened(tmp_path, Documents(reversed(DOCUMENTS))).key,
+        opened(tmp_path, held_out=0.4).key,
+    ]
+    assert len(set(keys)) == 5
+    assert opened(tmp_path, description={}).key == keys[0]
+
+
+some_documents = st.lists(st.integers(0, 99).map(lambda n: f"w{n}"), min_size=1, max_size=30)
+# Of w0 .. w99 some always fall on each side.
+ANCHORS = [f"w{n}" for n in range(12)]
+
+
+@settings(max_examples=15, deadline=None)
+@given(documents=some_documents, added=some_documents)
+def test_the_split_goes_by_the_text(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], added: list[str]
+) -> None:
+    """No document on both sides, duplicates together, and nothing moves when documents are added."""
+    root = tmp_path_factory.mktemp("split")
+    before = sides(opened(root, Documents(ANCHORS + documents), words))
+    after = sides(opened(root, Documents(added + documents + ANCHORS), words))
+    for found, given_ in ((before, ANCHORS + documents), (after, added + documents + ANCHORS)):
+        assert not set(found["train"]) & set(found["held_out"])
+        assert sorted(found["train"] + found["held_out"]) == sorted((d,) for d in given_)
+    for split in before:
+        assert set(before[split]) <= set(after[split])
+
+
+def test_the_split_has_its_share(tmp_path: Path) -> None:
+    store = opened(tmp_path, Documents(f"w{n % 100} w{n // 100}" for n in range(2000)), words, held_out=0.25)
+    assert 0.2 < store.documents["held_out"] / 2000 < 0.3
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_a_special_token_that_is_written_is_text(tmp_path: Path, special: str) -> None:
+    """[MASK] in a document is five pieces of text, in the store and in the tokenizer that is read back."""
+    store = opened(tmp_path, Documents(f"{document} {special} twice {special}" for document in DOCUMENTS))
+    specials = {store.tokenizer.token_to_id(name) for name in SPECIAL}
+    for split in ("train", "held_out"):
+        stream = getattr(store, split).tolist()
+        found = [id for id in stream if id in specials]
+        assert len(found) == store.documents[split]
+        assert set(found) == {store.tokenizer.token_to_id("[SEP]")}
+
+
+@pytest.mark.parametrize(
+    ("documents", "held_out", "message"),
+    [
+        ([], 0.3, "the corpus is empty: it has no document with any text"),
+        (
+            DOCUMENTS[:3],
+            0.999999,
+            "the train split is empty: of 3 documents none fell there with data.held_out 0.999999",
+        ),
+        (DOCUMENTS[:3], 1e-9, "the held-out split is empty: of 3 documents none"),
+        ([" " * n for n in range(1, 40)], 0.3, "split has no tokens: its documents are nothing but spaces"),
+    ],
+)
+def test_a_corpus_that_is_no_use_is_a_sentence(
+    tmp_path: Path, documents: list[str], held_out: float, message: str
+) -> None:
+    """And nothing is left, not even the folders that were made for it."""
+    with pytest.raises(DataError, match=message):
+        opened(tmp_path / "new" / "store", Documents(documents), held_out=held_out)
+    assert left(tmp_path) == []
+    opened(tmp_path / "new" / "store")
+    kept = left(tmp_path / "new" / "store")
+    with pytest.raises(DataError):
+        opened(tmp_path / "new" / "store", Documents(documents), held_out=held_out)
+    assert left(tmp_path / "new" / "store") == kept
+
+
+def test_a_corpus_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    class Broken(Documents):
+        def __iter__(self) -> Iterator[str]:
+            yield from self.documents
+            raise DataError("a.txt:7: byte 99 is not UTF-8.")
+
+    with pytest.raises(DataError, match="byte 99"):
+        opened(tmp_path / "store", Broken(DOCUMENTS))
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("train.bin", lambda path: os.truncate(path, path.stat().st_size - 2)),
+        ("held_out.bin", lambda path: path.unlink()),
+        ("manifest.json", lambda path: path.write_text('{"bytes": ')),
+        ("manifest.json", lambda path: path.write_text("{}")),
+        ("manifest.json", lambda path: path.unlink()),
+        ("tokenizer.json", lambda path: path.write_text(" " * path.stat().st_size)),
+    ],
+    ids=["cut short", "missing stream", "half a manifest", "empty manifest", "no manifest", "no tokenizer"],
+)
+def test_a_damaged_store_is_named_with_the_cure(tmp_path: Path, file: str, damage: Callable[[Path], Any]) -> None:
+    store = opened(tmp_path)
+    damage(store.folder / file)
+    corpus = Documents(DOCUMENTS)
+    with pytest.raises(
+        DataError, match=r"the token store is damaged \(.*\)\. Delete the folder; it is built anew\."
+    ) as e:
+        opened(tmp_path, corpus)
+    assert str(e.value).startswith(str(store.folder))
+    assert not corpus.readings
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from tests.electra_lab.data.test_store import DOCUMENTS, Documents, opened
+
+class Slow(Documents):
+    def __iter__(self):
+        Path(sys.argv[1]).touch()
+        time.sleep(0.5)
+        yield from self.documents
+
+Path("ready-" + sys.argv[1]).touch()
+while len(list(Path().glob("ready-*"))) < 2:
+    time.sleep(0.01)
+print(opened(Path("store"), Slow(DOCUMENTS)).key)
+"""
+
+
+def test_two_processes_build_one_store(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", SLOW, name], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+        for name in "ab"
+    ]
+    keys = {process.communicate(timeout=60)[0].decode().strip() for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(keys) == 1
+    assert left(tmp_path / "store") == list(keys)
+    assert len([name for name in "ab" if (tmp_path / name).exists()]) == 1, "the corpus was read twice"
+
+
+def test_the_lock_outlives_a_holder_that_fails(tmp_path: Path) -> None:
+    """One build fails while a second waits for it; a third that comes later must wait for the second."""
+    (tmp_path / "kept").touch()  # so that the failing build does not remove the folder
+    reading = {name: threading.Event() for name in "abc"}
+    go_on = {name: threading.Event() for name in "abc"}
+    outcome: dict[str, Any] = {}
+
+    class Stepwise(Documents):
+        def __init__(self, name: str) -> None:
+            super().__init__(DOCUMENTS)
+            self.name = name
+
+        def __iter__(self) -> Iterator[str]:
+            reading[self.name].set()
+            assert go_on[self.name].wait(20)
+            if self.name == "a":
+                raise DataError("fails")
+            yield from self.documents
+
+    def build(name: str) -> None:
+        try:
+            outcome[name] = opened(tmp_path, Stepwise(name)).key
+        except BaseException as error:
+            outcome[name] = error
+
+    threads = {name: threading.Thread(target=build, args=name, daemon=True) for name in "abc"}
+    threads["a"].start()
+    assert reading["a"].wait(20)
+    threads["b"].start()
+    threading.Event().wait(0.2)  # b has opened the lock file and waits for it
+    go_on["a"].set()
+    threads["a"].join(20)
+    assert reading["b"].wait(20)
+    threads["c"].start()
+    assert not reading["c"].wait(0.3), "two build at once"
+    go_on["b"].set()
+    go_on["c"].set()
+    for thread in threads.values():
+        thread.join(20)
+    assert isinstance(outcome["a"], DataError)
+    assert outcome["b"] == outcome["c"]
+    assert not reading["c"].is_set()
+    assert left(tmp_path) == sorted([outcome["b"], "kept"])
+
+
+def test_leftovers_of_a_killed_build_are_cleared(tmp_path: Path) -> None:
+    key = opened(tmp_path / "elsewhere").key
+    root = tmp_path / "store"
+    (root / f".{key}-abcd").mkdir(parents=True)
+    (root / f".{key}-abcd" / "train.jsonl").write_text('"half a docu')
+    (root / f".{key}.lock").touch()
+    (root / ".0123456789abcdef-abcd").mkdir()  # another store's, perhaps being built
+    assert opened(root).key == key
+    assert left(root) == [".0123456789abcdef-abcd", key]
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(DataError, match="cannot be created") as refused:
+            opened(place)
+        assert str(place) in str(refused.value)
+
+
+def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("electra_lab.data.store.os.fsync", full)
+    with pytest.raises(DataError, match=r"store: the token store cannot be written \(No space left on device\)"):
+        opened(tmp_path / "store")
+    assert left(tmp_path) == []
+
+
+def test_a_store_may_be_shared(tmp_path: Path) -> None:
+    assert opened(tmp_path).folder.stat().st_mode & 0o777 == 0o755

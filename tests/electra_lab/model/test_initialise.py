@@ -1,0 +1,122 @@
+"""Initial weights: N(0, 0.02), and nothing else is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from x_transformers import Encoder
+
+from electra_lab.assemble import Experiment, assemble, open_data
+from electra_lab.backbones.reformer import Reformer
+from electra_lab.config.load import load
+from electra_lab.model.initialise import initialise
+from tests.helpers import write_experiment
+
+
+def test_weights_are_normal_with_deviation_0_02() -> None:
+    """Bounds of five standard errors, for 120,000 draws each."""
+    torch.manual_seed(0)
+    linear, table = nn.Linear(400, 300), nn.Embedding(300, 400)
+    initialise(nn.ModuleList([linear, table]))
+    for weight in (linear.weight, table.weight):
+        number = weight.numel()
+        assert abs(weight.mean().item()) < 5 * 0.02 / number**0.5
+        assert abs(weight.std().item() / 0.02 - 1) < 5 / (2 * number) ** 0.5
+        beyond = (weight.abs() > 2 * 0.02).float().mean().item()
+        assert abs(beyond - 0.0455) < 5 * (0.0455 * 0.9545 / number) ** 0.5
+    assert not linear.bias.any()
+    assert not torch.equal(linear.weight, table.weight)
+
+
+def test_gains_and_other_parameters_are_left_alone() -> None:
+    norm, free = nn.LayerNorm(8), nn.Parameter(torch.randn(3, 3))
+    norm.weight.data.uniform_()
+    norm.bias.data.uniform_()
+    module = nn.Module()
+    module.norm, module.free, module.conv = norm, free, nn.Conv1d(2, 3, 1)
+    before = {name: p.clone() for name, p in module.named_parameters()}
+    initialise(module)
+    assert all(torch.equal(before[name], p) for name, p in module.named_parameters())
+
+
+def test_what_a_library_made_zero_stays() -> None:
+    """x-transformers' zero output projections, gates that begin open (zero weight, bias 10), gains as offsets."""
+    encoder = Encoder(
+        dim=32, depth=2, heads=2, zero_init_branch_output=True, attn_gate_value_heads=True, attn_head_scale=True,
+        ff_glu=True, scale_residual=True,
+    )  # fmt: skip
+    before = {name: p.detach().clone() for name, p in encoder.named_parameters()}
+    initialise(encoder)
+    zero, drawn = 0, 0
+    products = {f"{n}.weight": m for n, m in encoder.named_modules() if isinstance(m, nn.Linear)}
+    biases = {name.replace("weight", "bias"): module for name, module in products.items()}
+    for name, parameter in encoder.named_parameters():
+        module = products.get(name) or biases.get(name)
+        if module is None or not module.weight.any():
+            assert torch.equal(parameter, before[name]), name
+            zero += module is not None and name in products
+        elif name in products:
+            assert 0.015 < parameter.std() < 0.025
+            drawn += 1
+        else:
+            assert not parameter.any()
+    assert zero >= 4
+    assert drawn >= 8
+    assert any(p.flatten()[0] == 10 for p in before.values()), "x-transformers' gates no longer begin open"
+
+
+def test_a_shared_module_is_set_once() -> None:
+    """Else it would take draws from the parts after it."""
+    shared, after = nn.Linear(4, 4), nn.Linear(4, 4)
+    torch.manual_seed(0)
+    initialise(nn.ModuleList([shared, after]))
+    expected = [shared.weight.clone(), after.weight.clone()]
+    torch.manual_seed(0)
+    initialise(nn.ModuleList([shared, nn.Sequential(shared), shared, after]))
+    assert torch.equal(shared.weight, expected[0])
+    assert torch.equal(after.weight, expected[1])
+
+
+def test_reversible_or_not_has_the_same_weights() -> None:
+    """reformer-pytorch lists its blocks twice."""
+    weights = []
+    for reversible in (False, True):
+        model = Reformer(16, 2, 2, 64, reversible=reversible)
+        torch.manual_seed(0)
+        initialise(model)
+        weights.append([p.clone() for p in model.parameters()])
+    assert all(torch.equal(one, two) for one, two in zip(*weights, strict=True))
+
+
+def assembled(folder: Path, seed: int) -> Experiment:
+    file = write_experiment(
+        folder, data=f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}", seed=seed
+    )
+    loaded = load(file)
+    return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+
+
+def test_a_seed_means_the_same_weights(tmp_path: Path) -> None:
+    """Whatever torch's global generator has done, which assembling leaves as it was."""
+    torch.manual_seed(1)
+    first = assembled(tmp_path, 0).run.objective.state_dict()
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    second = assembled(tmp_path, 0).run.objective.state_dict()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+    other = assembled(tmp_path, 1).run.objective.state_dict()
+    same = {name for name in first if torch.equal(first[name], other[name])}
+    assert all(first[name].ndim < 2 for name in same), "a matrix does not depend on the seed"
+    assert len(same) < len(first)
+
+
+def test_assembled_weights_have_the_deviation(tmp_path: Path) -> None:
+    generator = assembled(tmp_path, 0).run.objective.generator
+    assert 0.018 < generator.embeddings.tokens.weight.std() < 0.022
+    assert not generator.token_head.bias.any()
+    assert (generator.embeddings.norm.weight == 1).all()

@@ -1,0 +1,145 @@
+"""Padding, and logits at chosen positions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from electra_lab.backbones.bert import Bert
+from electra_lab.backbones.reformer import Reformer
+from electra_lab.backbones.transformer import Transformer
+from electra_lab.model.embeddings import Embeddings
+from electra_lab.model.heads import ReplacedHead, TokenHead
+from electra_lab.model.network import Network
+
+VOCABULARY, DIM, MAX_LENGTH, PAD = 30, 16, 32, 3
+BACKBONES = {
+    "bert": lambda: Bert(DIM, 2, 2, MAX_LENGTH),
+    "transformer": lambda: Transformer(DIM, 2, 2, MAX_LENGTH),
+    "reformer": lambda: Reformer(DIM, 2, 2, MAX_LENGTH, bucket_size=4, hashes=2),
+}
+
+
+class Recorder(nn.Module):
+    """A backbone that returns its input and remembers what it was given."""
+
+    positions = "lab"
+
+    def __init__(self, length_multiple: int) -> None:
+        super().__init__()
+        self.length_multiple = length_multiple
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        self.x, self.mask = x, mask
+        return x
+
+
+def network(backbone: Any, embedding_dim: int = 8) -> Network:
+    positions = backbone.positions == "lab"
+    made = Network(
+        Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=positions, dropout=0.1),
+        backbone,
+        DIM,
+        pad_id=PAD,
+        token_head=TokenHead(DIM, embedding_dim, VOCABULARY),
+        replaced_head=ReplacedHead(DIM),
+    )
+    return made.eval()
+
+
+@lru_cache
+def of(name: str) -> Network:
+    torch.manual_seed(0)
+    return network(BACKBONES[name]())
+
+
+def tokens_and_mask(real: list[int], length: int, left: bool) -> tuple[Tensor, Tensor]:
+    tokens = torch.randint(5, VOCABULARY, (len(real), length), generator=torch.Generator().manual_seed(length))
+    places = torch.arange(length)
+    inside = torch.tensor(real).unsqueeze(1)
+    return tokens, places >= length - inside if left else places < inside
+
+
+@pytest.mark.parametrize(("length", "padded"), [(1, 8), (7, 8), (8, 8), (9, 16)])
+def test_the_length_is_padded_to_the_multiple_and_cut_again(length: int, padded: int) -> None:
+    """Added positions are padding: the pad token, masked."""
+    recorder = Recorder(8)
+    made = network(recorder, embedding_dim=DIM)
+    tokens, mask = tokens_and_mask([length, length], length, left=False)
+    segments = torch.ones_like(tokens)
+    states = made.hidden(tokens, mask, segments)
+    assert states.shape == (2, length, DIM)
+    assert recorder.x.shape == (2, padded, DIM)
+    assert recorder.mask.sum(1).tolist() == [length, length]
+    assert recorder.mask[:, :length].all()
+    whole = made.embeddings(
+        torch.nn.functional.pad(tokens, (0, padded - length), value=PAD),
+        torch.nn.functional.pad(segments, (0, padded - length)),
+    )
+    assert torch.equal(recorder.x, whole)
+    assert torch.equal(states, whole[:, :length])
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_what_padding_holds_never_matters(backbone: str, data: st.DataObject) -> None:
+    """Bit by bit, on either side, rows of nothing but padding included."""
+    length = data.draw(st.integers(1, 20))
+    real = data.draw(st.lists(st.integers(0, length), min_size=1, max_size=4))
+    tokens, mask = tokens_and_mask(real, length, data.draw(st.booleans()))
+    held = data.draw(st.lists(st.integers(0, VOCABULARY - 1), min_size=tokens.numel(), max_size=tokens.numel()))
+    other = torch.where(mask, tokens, torch.tensor(held).view_as(tokens))
+    segments = torch.zeros_like(tokens)
+    with torch.no_grad():
+        one, two = (of(backbone).hidden(t, mask, segments) for t in (tokens, other))
+    assert one.isfinite().all()
+    assert torch.equal(one[mask], two[mask])
+
+
+@pytest.mark.parametrize("backbone", ["bert", "transformer"])
+def test_left_padding_is_as_good_as_right_padding(backbone: str) -> None:
+    """Positions are counted from the left, so without their table a row has the same states on either side."""
+    torch.manual_seed(0)
+    made = network(BACKBONES[backbone]())
+    assert made.embeddings.positions is not None
+    nn.init.zeros_(made.embeddings.positions.weight)
+    row = torch.randint(5, VOCABULARY, (1, 6))
+    mask = torch.ones(1, 11, dtype=torch.bool)
+    with torch.no_grad():
+        sides = []
+        for padding in ((5, 0), (0, 5)):
+            tokens = torch.nn.functional.pad(row, padding, value=7)
+            seen = mask & torch.nn.functional.pad(torch.ones_like(row, dtype=torch.bool), padding)
+            sides.append(made.hidden(tokens, seen, torch.zeros_like(tokens))[seen])
+    torch.testing.assert_close(*sides, rtol=1e-5, atol=1e-5)
+
+
+def test_token_logits_are_those_of_all_positions_gathered() -> None:
+    made, hidden = of("bert"), torch.randn(3, 12, DIM)
+    positions = torch.randint(0, 12, (3, 5))
+    everywhere = made.token_logits(hidden, torch.arange(12).expand(3, -1))
+    assert everywhere.shape == (3, 12, VOCABULARY)
+    gathered = everywhere.gather(1, positions.unsqueeze(-1).expand(-1, -1, VOCABULARY))
+    torch.testing.assert_close(made.token_logits(hidden, positions), gathered, rtol=1e-5, atol=1e-6)
+    assert made.token_head is not None
+    direct = made.token_head(hidden[1, positions[1, 2]], made.embeddings.tokens.weight)
+    torch.testing.assert_close(gathered[1, 2], direct, rtol=1e-5, atol=1e-6)
+
+
+def test_replaced_logits_are_one_a_position() -> None:
+    assert of("bert").replaced_logits(torch.randn(3, 12, DIM)).shape == (3, 12)
+
+
+def test_a_head_that_was_not_built_says_so() -> None:
+    made = Network(Embeddings(VOCABULARY, DIM, 8, positions=True, dropout=0.0), Recorder(1), DIM, pad_id=PAD)
+    with pytest.raises(AssertionError, match="without a token head"):
+        made.token_logits(torch.zeros(1, 2, DIM), torch.zeros(1, 1, dtype=torch.long))
+    with pytest.raises(AssertionError, match="without a replaced-token head"):
+        made.replaced_logits(torch.zeros(1, 2, DIM))

@@ -1,0 +1,87 @@
+"""The README is true: its YAML is the one that is shipped, its commands and snippets run as written."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from electra_lab.cli import main
+from tests.helpers import ROOT, python, write_experiment
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.M | re.S)
+
+
+def snippet(name: str) -> str:
+    """The block whose first line is `# name`."""
+    return next(text for _, text in BLOCKS if text.startswith(f"# {name}\n"))
+
+
+def test_the_experiment_is_the_one_that_is_shipped() -> None:
+    shipped = (ROOT / "experiments" / "reformer_small.yaml").read_text(encoding="utf-8")
+    assert shipped in [text for language, text in BLOCKS if language == "yaml"]
+
+
+COMMANDS = [line[2:] for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if line[:2] == "$ "]
+
+
+def test_commands_are_all_known() -> None:
+    assert {c.split()[0] for c in COMMANDS} == {"make", "electra-lab"}
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M)
+    assert {c.split()[1] for c in COMMANDS if c.startswith("make")} <= set(targets)
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if " check " in c or " registry " in c])
+def test_commands_answer(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", command.split())
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out
+
+
+def test_the_component_of_ones_own_runs_and_obeys_its_laws(tmp_path: Path) -> None:
+    """The three files of the README as they stand there, on a corpus that takes seconds."""
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    for name in ("my_samplers.py", "mine.yaml", "test_my_samplers.py"):
+        (tmp_path / name).write_text(snippet(name), encoding="utf-8")
+    write_experiment(tmp_path)  # for its corpus
+    small = ["corpus={type: text_files, paths: [corpus.txt]}", "tokenizer.vocab_size=200", "data.held_out=0.3",
+             "data.store=store", "train.steps=2"]  # fmt: skip
+    options = [word for each in small for word in ("--set", each)]
+    done = python("-m", "electra_lab", "run", "mine.yaml", *options, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "my_samplers.py:8" in done.stderr
+    assert (tmp_path / "run" / "plugins" / "my_samplers.py").is_file()
+
+    tests = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "test_my_samplers.py",
+        "-k",
+        "ordinary or alone or differently",
+    ]
+    done = python(*tests, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    import registry.errors as errors
+
+    stated = {int(code) for code in re.findall(r"(\d+) [a-z]", README.split("Exit codes:")[1].split("\n\n")[0])}
+    real = {e.exit_code for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.LabError)}
+    assert stated == real | {0}
+
+
+def test_every_room_is_listed() -> None:
+    listed = set(re.findall(r"^electra_lab/(\w+)", README, flags=re.M))
+    rooms = {p.stem for p in (ROOT / "electra_lab").iterdir() if p.stem[0] != "_"}
+    assert listed == rooms
