@@ -31,7 +31,8 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         lines.append(f"  {key:<14}{component.type:<14}{registry.get(component.type).place}{size}")
     lines.append(
         f"  data          {store.documents['train']:,} documents, {len(store.train):,} tokens to train; "
-        f"{store.documents['held_out']:,} and {len(store.held_out):,} held out; vocabulary {experiment.vocabulary.size:,}"
+        f"{store.documents['held_out']:,} and {len(store.held_out):,} held out; "
+        f"vocabulary {experiment.vocabulary.size:,}"
     )
     lines.append(f"  compute       {plan.steps * plan.flops_per_step:.3g} FLOPs in all")
     return "\n".join(lines)

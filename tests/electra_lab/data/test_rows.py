@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -65,7 +67,7 @@ def test_a_row_begins_with_cls_and_ends_with_sep(texts: list[list[int]], length:
         assert MASK not in row
         assert PAD not in row[:size]
         assert set(row[size:]) <= {PAD}
-        assert (SEP, SEP) not in set(zip(row, row[1:], strict=False))
+        assert (SEP, SEP) not in set(pairwise(row))
 
 
 @given(texts=documents, length=lengths)

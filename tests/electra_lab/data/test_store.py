@@ -235,13 +235,13 @@ def test_a_corpus_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 def test_a_damaged_store_is_named_with_the_cure(tmp_path: Path, file: str, damage: Callable[[Path], Any]) -> None:
     store = opened(tmp_path)
     damage(store.folder / file)
-    corpus = Documents(DOCUMENTS)
+    corpus, said = Documents(DOCUMENTS), []
     with pytest.raises(
         DataError, match=r"the token store is damaged \(.*\)\. Delete the folder; it is built anew\."
     ) as e:
-        opened(tmp_path, corpus)
+        opened(tmp_path, corpus, said=said)
     assert str(e.value).startswith(str(store.folder))
-    assert not corpus.readings
+    assert (corpus.readings, said) == (0, [])
 
 
 SLOW = """

@@ -103,6 +103,15 @@ def test_what_padding_holds_never_matters(backbone: str, data: st.DataObject) ->
     assert torch.equal(one[mask], two[mask])
 
 
+def test_a_backbone_is_given_the_pad_token_whatever_padding_holds() -> None:
+    """So that one that does not mask well enough is safe too."""
+    recorder = Recorder(1)
+    made = network(recorder, embedding_dim=DIM)
+    tokens, mask = tokens_and_mask([2, 5, 0], 6, left=False)
+    made.hidden(tokens, mask, torch.zeros_like(tokens))
+    assert torch.equal(recorder.x, made.embeddings(tokens.masked_fill(~mask, PAD), torch.zeros_like(tokens)))
+
+
 @pytest.mark.parametrize("backbone", ["bert", "transformer"])
 def test_left_padding_is_as_good_as_right_padding(backbone: str) -> None:
     """Positions are counted from the left, so without their table a row has the same states on either side."""
