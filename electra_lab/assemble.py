@@ -26,9 +26,12 @@ from electra_lab.training.loop import Plan, Run
 from electra_lab.training.optimizer import make_optimizer
 from electra_lab.training.random import digest
 from registry import Vocabulary, backbones, corpora, masking_strategies, objectives, samplers, tokenizers
+from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from registry.contracts import Corpus
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,9 @@ def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
     """The tokenised corpus of an experiment, from its store or made now. Raises DataError, ConfigError."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     config = loaded.config
-    try:
-        corpus = corpora.get(config.corpus.type).component(**config.corpus.keywords())
-    except ValueError as error:
-        raise loaded.problem(("corpus",), f"{config.corpus.type} refuses this: {error}") from error
+    corpus = _corpus(loaded)
+    # Only plug-ins that make the data: a changed sampler is no reason to tokenise anew.
+    sources = {corpora.get(config.corpus.type).file, tokenizers.get(config.tokenizer.type).file}
     return open_store(
         config.data.store,
         corpus,
@@ -62,16 +64,33 @@ def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
         {
             "corpus_type": config.corpus.type,
             "tokenizer": config.tokenizer.dump(),
-            "plugins": sorted(plugin.sha256 for plugin in loaded.plugins),
+            "plugins": sorted(p.sha256 for p in loaded.plugins if p.file in sources),
         },
         announce,
     )
 
 
 def check(loaded: Loaded) -> None:
-    """Build the networks without memory (meta device), to hear what their constructors refuse. Raises ConfigError."""
+    """All that can be found out without reading a corpus. Raises ConfigError, DataError.
+
+    The networks are built without memory (meta device), to hear what their constructors refuse.
+    """
+    _corpus(loaded)
     with torch.device("meta"):
         _pair(loaded, vocabulary_size=8, pad_id=0)
+    if loaded.config.train.flops is None:
+        _steps(loaded, 0)
+
+
+def _corpus(loaded: Loaded) -> Corpus:
+    component = loaded.config.corpus
+    try:
+        corpus: Corpus = corpora.get(component.type).component(**component.keywords())
+    except DataError as error:
+        raise loaded.problem(("corpus",), str(error), DataError) from None
+    except ValueError as error:
+        raise loaded.problem(("corpus",), f"{component.type} refuses this: {error}") from error
+    return corpus
 
 
 def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
@@ -138,7 +157,11 @@ def _pair(loaded: Loaded, vocabulary_size: int, pad_id: int) -> tuple[Network, N
             module: nn.Module = entry.component(
                 sizes.dim, sizes.depth, sizes.heads, embedding.max_length, **component.keywords()
             )
-        except (ValueError, AssertionError) as error:  # reformer-pytorch and x-transformers refuse with assert
+        except (
+            ValueError,
+            AssertionError,
+            RuntimeError,
+        ) as error:  # the libraries refuse with assert, torch by the last
             raise loaded.problem((key,), f"{component.type} refuses this: {error}") from error
         length, multiple = config.data.sequence_length, int(module.length_multiple)  # type: ignore[arg-type]
         padded = length + -length % multiple

@@ -107,11 +107,13 @@ class Detection:
 class Prediction:
     """What a masked language model was asked and what it said, for metrics.
 
-    positions Int[B K], valid Bool[B K], loss Float[B K] in nats, correct Bool[B K] (its most likely token is right).
+    positions Int[B K], valid Bool[B K], hidden Bool[B K] (it saw [MASK] there, not a token), loss Float[B K] in nats,
+    correct Bool[B K] (its most likely token is right).
     """
 
     positions: Int[Tensor, "B K"]
     valid: Bool[Tensor, "B K"]
+    hidden: Bool[Tensor, "B K"]
     loss: Float[Tensor, "B K"]
     correct: Bool[Tensor, "B K"]
 

@@ -11,7 +11,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from registry.errors import LabError, PluginError
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded file and the hash of what was loaded, for the run directory."""
+    """A loaded file with what was loaded, for the run directory."""
 
     file: Path
     sha256: str
+    source: bytes = field(repr=False)
 
 
 _loaded: dict[Path, Plugin] = {}
@@ -37,7 +38,7 @@ def load_plugin(path: Path, registries: Iterable[Registry[Any]]) -> Plugin:
         source = file.read_bytes()
     except OSError as error:
         raise PluginError(f"{path}: the plug-in cannot be read ({error.strerror}).") from None
-    plugin = Plugin(file, hashlib.sha256(source).hexdigest())
+    plugin = Plugin(file, hashlib.sha256(source).hexdigest(), source)
     if loaded := _loaded.get(file):
         if loaded != plugin:
             raise PluginError(f"{path}: the plug-in changed since this process loaded it. Start a new process.")

@@ -56,7 +56,7 @@ def test_the_component_of_ones_own_runs_and_obeys_its_laws(tmp_path: Path) -> No
     done = python("-m", "electra_lab", "run", "mine.yaml", *options, "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "my_samplers.py:8" in done.stderr
-    assert (tmp_path / "run" / "plugins" / "my_samplers.py").is_file()
+    assert [p.name[9:] for p in (tmp_path / "run" / "plugins").iterdir()] == ["my_samplers.py"]
 
     tests = [
         "-m",

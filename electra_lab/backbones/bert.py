@@ -64,6 +64,8 @@ class Bert(nn.Module):
     ) -> None:
         super().__init__()
         self.dim, self.inner = dim, round(dim * ff_mult)
+        if self.inner < 1:
+            raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         self.layers = nn.ModuleList(_Layer(dim, heads, self.inner, dropout) for _ in range(depth))
 
     def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:

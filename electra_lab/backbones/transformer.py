@@ -45,6 +45,8 @@ class Transformer(nn.Module):
         super().__init__()
         if rotary and (dim // heads) % 2:
             raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {dim // heads}.")
+        if int(dim * ff_mult) < 1:
+            raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         self.positions = "own" if rotary else "lab"
         self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
         self.encoder = Encoder(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from electra_lab.config.problems import sentences
 from electra_lab.config.schema import Component, Experiment
 from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, to_yaml, with_overrides
 from registry import Plugin, load_plugin
-from registry.errors import ConfigError
+from registry.errors import ConfigError, LabError
 from registry.signature import validate
 
 
@@ -25,9 +26,9 @@ class Loaded:
     marks: Mapping[Loc, Mark]
     plugins: tuple[Plugin, ...]
 
-    def problem(self, loc: Loc, reason: str) -> ConfigError:
+    def problem(self, loc: Loc, reason: str, kind: type[LabError] = ConfigError) -> LabError:
         """An error found later, while assembling, at the line that caused it."""
-        return ConfigError(f"{mark_at(self.marks, loc)}: {'.'.join(map(str, loc))}: {reason}")
+        return kind(f"{mark_at(self.marks, loc)}: {'.'.join(map(str, loc))}: {reason}")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
@@ -60,7 +61,7 @@ def _imports(root: Node) -> Iterator[Plugin]:
     for index, item in enumerate(node.value if node and isinstance(node.value, list) else []):
         if isinstance(item, Node) and isinstance(item.value, str):
             path = _absolute(Path(item.value), ("imports", index), item.mark)
-            if not path.is_file():
+            if not os.path.isfile(path):
                 raise ConfigError(f"{item.mark}: imports.{index}: there is no file {path}.")
             yield load_plugin(path)
 

@@ -23,9 +23,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class Sizes(Strict):
     """What every backbone has, set beside its own options."""
 
-    dim: Positive
-    depth: Positive
-    heads: Positive
+    dim: Annotated[int, Field(gt=0, le=65_536)]
+    depth: Annotated[int, Field(gt=0, le=1_000)]
+    heads: Annotated[int, Field(gt=0, le=65_536)]
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class Data(Strict):
 
 
 class Embedding(Strict):
-    dim: Positive = 128
-    max_length: Positive = 512
+    dim: Annotated[int, Field(gt=0, le=65_536)] = 128
+    max_length: Annotated[int, Field(gt=0, le=1 << 24)] = 512
     tie: Literal["none", "tokens", "embeddings"] = "embeddings"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
@@ -115,7 +115,7 @@ class Train(Strict):
     """Exactly one of steps, tokens, flops says when training ends."""
 
     steps: Positive | None = None
-    tokens: Positive | None = None
+    tokens: Annotated[float, Field(gt=0)] | None = None
     flops: Annotated[float, Field(gt=0)] | None = None
     batch_size: Positive = 128
     micro_batch_size: Positive | None = None

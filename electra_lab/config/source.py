@@ -6,6 +6,7 @@ PyYAML scans and composes; its YAML 1.1 constructors, which read `1e-4` as text 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Node:
         raise ConfigError(f"{parent.mark}: extends: must be the path of one file.")
     parent_path = path.parent / parent.value
     chain = (*children, path)
-    if not parent_path.is_file():
+    if not os.path.isfile(parent_path):
         raise ConfigError(f"{parent.mark}: extends: there is no file {parent_path}.")
     if parent_path.resolve() in {p.resolve() for p in chain}:
         raise ConfigError(f"{parent.mark}: extends: goes round in a circle through {parent_path}.")

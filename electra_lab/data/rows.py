@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Rows:
     """A stream of documents, each closed by [SEP], as rows `[CLS] ... [SEP]` of `length` tokens.
 
-    Documents follow one another in a row and are carried on in the next, so no token is lost; only the last row of
-    the stream is padded. All tokens are segment 0.
+    Documents follow one another in a row and are carried on in the next, so no token is lost. A row that ends with a
+    document has its [SEP] already and one position of padding; the stream's last row is padded to the length. All
+    tokens are segment 0.
     """
 
     def __init__(self, stream: NDArray[Any], length: int, vocabulary: Vocabulary) -> None:

@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from electra_lab.data.vocabulary import special_ids
 from registry.errors import DataError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def open_store(
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
     folder = root / key
-    if not folder.exists():  # it came by a rename, so it is whole
+    if not os.path.exists(folder):  # it came by a rename, so it is whole
         announce("reading the corpus and training the tokenizer (once; the result is kept)")
         _build(folder, key, corpus, train_tokenizer, held_out, identity)
     return _load(folder, key)
@@ -147,6 +148,7 @@ def _write(
                 f"there with data.held_out {held_out}. Change it, or give more and shorter documents."
             )
     tokenizer = train_tokenizer(spools["train"])
+    special_ids(tokenizer)
     tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text, not the mask token
     kind = "uint16" if tokenizer.get_vocab_size() <= 1 << 16 else "uint32"
     for split, spool in spools.items():
@@ -189,7 +191,7 @@ def _is(opened: IO[Any], path: Path) -> bool:
 
 def _make_folders(folder: Path) -> list[Path]:
     """Create `folder` and its parents; returns those that were not there, innermost first."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -14,23 +14,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
+COUNTED = 1 << 24
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.device) -> Vocabulary:
-    """Raises DataError if the tokenizer lacks a special token."""
-    size = tokenizer.get_vocab_size()
+def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of the special tokens. Raises DataError if the tokenizer lacks one."""
     found = {name: tokenizer.token_to_id(name) for name in SPECIAL}
     ids = {name: id for name, id in found.items() if id is not None}
     if missing := found.keys() - ids.keys():
         raise DataError(
             f"the tokenizer has no {', '.join(sorted(missing))}; the lab needs all of {', '.join(SPECIAL)}."
         )
+    return ids
+
+
+def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.device) -> Vocabulary:
+    """Raises DataError if the tokenizer lacks a special token."""
+    size, ids = tokenizer.get_vocab_size(), special_ids(tokenizer)
     is_special = torch.zeros(size, dtype=torch.bool)
     is_special[list(ids.values())] = True
     # WordPiece marks what continues a word; everything else begins one.
     begins = [not (tokenizer.id_to_token(id) or "").startswith("##") for id in range(size)]
-    counts = torch.from_numpy(np.bincount(train, minlength=size))
+    # In pieces: numpy counts in eight bytes a token.
+    pieces = [train[start : start + COUNTED] for start in range(0, len(train), COUNTED)]
+    counts = torch.from_numpy(sum((np.bincount(piece, minlength=size) for piece in pieces), np.zeros(size, np.int64)))
     return Vocabulary(
         size=size,
         pad_id=ids["[PAD]"],

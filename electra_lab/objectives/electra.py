@@ -72,10 +72,11 @@ class Electra(nn.Module):
         }
         if self.training:
             return Losses(terms)
+        hidden_from_it = masked.inputs.gather(1, masked.positions) == self.vocabulary.mask_id
         correct = token_logits.argmax(-1) == originals
         return Losses(
             terms,
-            Prediction(masked.positions, masked.valid, mlm, correct),
+            Prediction(masked.positions, masked.valid, hidden_from_it, mlm, correct),
             Detection(inputs, replaced, replaced_logits),
         )
 

@@ -42,7 +42,9 @@ class Console:
     def record(self, values: dict[str, Any]) -> None:
         """One line a record: short enough to read, the same on a terminal and in a log."""
         losses = "  ".join(
-            f"{name.removesuffix('_loss')} {values[name]:.3f}" for name in values if name.endswith("_loss")
+            f"{name.removesuffix('_loss')} {values[name]:.3f}"
+            for name in ("generator_loss", "discriminator_loss")
+            if name in values
         )
         if values["split"] == "train":
             tail = f"{values['tokens_per_second']:,.0f} tokens/s"

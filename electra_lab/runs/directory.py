@@ -10,7 +10,6 @@ import fcntl
 import json
 import math
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -50,15 +49,18 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory. The lock goes with the process, so a killed one leaves nothing to clean up."""
-        with _disk(self.path), (self.path / ".lock").open("a+") as lock:
+        with _disk(self.path):
+            lock = (self.path / ".lock").open("a+")
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
                 raise ConfigError(f"{self.path}: is in use by process {lock.read().strip() or '?'}.") from None
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
+            with _disk(self.path):
+                lock.truncate(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
             yield
 
     def write(self, name: str, text: str) -> None:
@@ -77,10 +79,10 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path / name}: cannot be read ({error}).") from None
 
-    def keep_plugin(self, file: Path) -> None:
+    def keep_plugin(self, name: str, source: bytes) -> None:
         with _disk(self.path):
             (self.path / "plugins").mkdir(exist_ok=True)
-            shutil.copyfile(file, self.path / "plugins" / file.name)
+            (self.path / "plugins" / name).write_bytes(source)
 
     def append(self, record: dict[str, Any]) -> None:
         """One line of metrics.jsonl. JSON knows no NaN: what is not finite is null."""
@@ -96,11 +98,20 @@ class RunDirectory:
         records: list[dict[str, Any]] = []
         for number, line in enumerate(lines, start=1):
             try:
-                records.append(json.loads(line))
-            except ValueError:
+                record = json.loads(line)
+                _ = record["step"], record["split"]
+            except (ValueError, TypeError, KeyError):
                 if number < len(lines):
-                    raise CheckpointError(f"{self.metrics}:{number}: is no JSON record; the file is damaged.") from None
+                    raise CheckpointError(f"{self.metrics}:{number}: is no record; the file is damaged.") from None
+            else:
+                records.append(record)
         return records
+
+    def flush(self) -> None:
+        """Bring metrics.jsonl to the disk, as a checkpoint is: it must not be behind one after a power cut."""
+        if self.metrics.is_file():
+            with _disk(self.metrics), self.metrics.open("a") as stream:
+                os.fsync(stream.fileno())
 
     def truncate(self, step: int) -> None:
         """Forget the records after `step`: the run goes on from there."""
@@ -109,8 +120,13 @@ class RunDirectory:
 
 
 def refuse_used(out: Path | None) -> None:
-    """Raises ConfigError if `--out` is neither absent nor empty."""
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    """Raises ConfigError if `--out` is neither absent nor empty, or cannot be made."""
+    if out is None:
+        return
+    above = next(folder for folder in (out, *out.absolute().parents) if os.path.exists(folder))
+    if above != out and not above.is_dir():
+        raise ConfigError(f"--out {out}: cannot be created: {above} is no folder.")
+    if above == out and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
             f"--out {out}: exists and is not empty. To go on with a run: electra-lab resume {out}. "
             "For a new one choose another folder."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -22,7 +23,8 @@ from electra_lab.runs.report import write_report
 from electra_lab.training.checkpoint import load_newest, save
 from electra_lab.training.device import choose_device
 from electra_lab.training.loop import train
-from registry.errors import ConfigError, DataError, Interrupted, OutOfMemoryError, Preempted
+from registry import Plugin
+from registry.errors import CheckpointError, ConfigError, DataError, Interrupted, OutOfMemoryError, Preempted
 
 
 def run(file: Path, overrides: list[str], out: Path | None, device: str) -> Path:
@@ -30,54 +32,68 @@ def run(file: Path, overrides: list[str], out: Path | None, device: str) -> Path
     and networks are known to be good."""
     refuse_used(out)
     loaded = load(file, overrides)
+    source = file.read_text(encoding="utf-8-sig")  # now: it may be edited while the corpus is read
     check(loaded)
     where, console = choose_device(device), Console()
-    experiment = assemble(loaded, open_data(loaded, console.say), where)
-    directory = RunDirectory.create(out, loaded.config.name)
-    with directory.locked():
-        config = dump(loaded.config)
-        directory.write("source.yaml", file.read_text(encoding="utf-8-sig"))
-        directory.write("config.yaml", config)
-        for plugin in loaded.plugins:
-            directory.keep_plugin(plugin.file)
-        directory.write_json("provenance.json", provenance(loaded, experiment, config))
-        _train(directory, loaded, experiment, console)
+    store = open_data(loaded, console.say)
+    with _enough_memory():
+        experiment = assemble(loaded, store, where)
+        directory = RunDirectory.create(out, loaded.config.name)
+        with directory.locked():
+            config = dump(loaded.config)
+            directory.write("source.yaml", source)
+            directory.write("config.yaml", config)
+            for plugin in loaded.plugins:
+                directory.keep_plugin(kept_name(plugin), plugin.source)
+            directory.write_json("provenance.json", provenance(loaded, experiment, config))
+            _train(directory, loaded, experiment, console)
     return directory.path
 
 
 def resume(path: Path, device: str) -> Path:
     """Go on with a run from its newest valid checkpoint. Raises LabError."""
     directory = RunDirectory.open(path)
-    with directory.locked():
+    with directory.locked(), _enough_memory():
         started = directory.read_json("provenance.json")
+        try:
+            config_sha256, plugins = started["config_sha256"], [p["sha256"] for p in started["plugins"]]
+            store_key, environment_then = started["data"]["store"], started["environment"]
+        except (KeyError, TypeError):
+            raise CheckpointError(f"{path / 'provenance.json'}: is damaged; the run cannot be resumed.") from None
         config = path / "config.yaml"
-        if hashlib.sha256(config.read_bytes()).hexdigest() != started["config_sha256"]:
+        if hashlib.sha256(config.read_bytes()).hexdigest() != config_sha256:
             raise ConfigError(f"{config}: was changed since the run began. Undo that, or start a new run from it.")
         loaded = load(config)
-        for plugin, before in zip(loaded.plugins, started["plugins"], strict=True):
-            if plugin.sha256 != before["sha256"]:
-                kept = path / "plugins" / plugin.file.name
-                raise ConfigError(f"{plugin.file}: was changed since the run began; the run's version is {kept}.")
+        for plugin, then in zip(loaded.plugins, plugins, strict=True):
+            if plugin.sha256 != then:
+                raise ConfigError(f"{plugin.file}: was changed since the run began; {path / 'plugins'} has what ran.")
         where, console = choose_device(device), Console()
         store = open_data(loaded, console.say)
-        if store.key != started["data"]["store"]:
+        if store.key != store_key:
             raise DataError(
-                f"{path}: the corpus is not the one that the run began with (token store {store.key}, then "
-                f"{started['data']['store']}). For corpus docstrings, other versions of Python or torch do that."
+                f"{path}: the corpus is not the one that the run began with (token store {store.key}, was {store_key})."
+                " Its files changed, or the version of tokenizers; for corpus docstrings, of Python or torch."
             )
         experiment = assemble(loaded, store, where)
-        if changes := differences(started["environment"], environment(experiment)):
+        if changes := differences(environment_then, environment(experiment)):
             console.say(f"note: going on is not bit-exact, because of {', '.join(changes)}")
         state = load_newest(directory.checkpoints, experiment.run.objective, experiment.run.optimizer, console.say)
         if state:
             experiment.run.restore(state)
         directory.truncate(experiment.run.step)
-        if experiment.run.step >= experiment.plan.steps:
+        if not state:
+            console.say("there is no checkpoint yet; starting again from the beginning")
+        elif experiment.run.step >= experiment.plan.steps:
             console.say("the run is complete already")
         else:
             console.say(f"going on after step {experiment.run.step}")
         _train(directory, loaded, experiment, console)
     return path
+
+
+def kept_name(plugin: Plugin) -> str:
+    """What a plug-in's copy in the run directory is called; two files may share a name."""
+    return f"{plugin.sha256[:8]}-{plugin.file.name}"
 
 
 def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:
@@ -87,38 +103,50 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
     def save_checkpoint() -> None:
         state = experiment.run.state(plan.on_non_finite)
         saved, keep = experiment.run, loaded.config.checkpoint.keep
+        directory.flush()
         save(directory.checkpoints, saved.step, saved.objective, saved.optimizer, state, keep)
 
     started = time.perf_counter()
-    try:
-        with _signals() as arrived, console.progress(experiment.run.step, plan.steps):
-            for record in train(experiment.run, plan, experiment.train, experiment.held_out, experiment.vocabulary):
-                if record.evaluation and record.evaluation.examples:
-                    directory.write_json("examples.json", summary.readable(record.evaluation.examples, experiment))
-                if record.values:
-                    directory.append(record.values)
-                    console.record(record.values)
-                    continue
-                console.advance(record.step)
-                done = record.step == plan.steps
-                if done or arrived or record.step % every == 0:
-                    save_checkpoint()
-                if arrived and not done:
-                    raise _stopped(arrived[0], record.step, directory.path)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemoryError(
-            f"step {experiment.run.step + 1} needs more memory than there is ({str(error).splitlines()[0]}). Set "
-            f"train.micro_batch_size below {plan.micro_batch_size}: the result stays the same."
-        ) from error
+    with _signals() as arrived, console.progress(experiment.run.step, plan.steps):
+        for record in train(experiment.run, plan, experiment.train, experiment.held_out, experiment.vocabulary):
+            if record.evaluation and record.evaluation.examples:
+                directory.write_json("examples.json", summary.readable(record.evaluation.examples, experiment))
+            if record.values:
+                directory.append(record.values)
+                console.record(record.values)
+                continue
+            console.advance(record.step)
+            done = record.step == plan.steps
+            if done or arrived or record.step % every == 0:
+                save_checkpoint()
+            if arrived and not done:
+                raise _stopped(arrived[0], record.step, directory.path)
     report = write_report(directory)
     console.say(summary.closing(directory, report, time.perf_counter() - started))
 
 
 @contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Tell what torch says of memory in a sentence; on the CPU it says it in a plain RuntimeError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = str(error)
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not re.search(
+            r"can't allocate memory|not enough memory|out of memory", said
+        ):
+            raise
+        raise OutOfMemoryError(
+            f"there is not enough memory ({(said.splitlines() or ['no details'])[0]}). In a new run, lower "
+            "train.micro_batch_size (which changes no mask and no draw), evaluate.batch_size, or the networks' sizes."
+        ) from error
+
+
+@contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM, to be acted on between two steps. A second one acts at once."""
+    """Collect SIGINT, SIGTERM and SIGHUP, to be acted on between two steps. A second one acts at once."""
     arrived: list[int] = []
-    handled = (signal.SIGINT, signal.SIGTERM)
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def note(number: int, _: FrameType | None) -> None:
         arrived.append(number)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 import electra_lab
+import registry
 from electra_lab.assemble import Experiment
 from electra_lab.config.load import Loaded
 
@@ -70,14 +71,15 @@ def _version(name: str) -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit of the code that runs, if it runs from a checkout."""
-    folder = Path(electra_lab.__file__).parent
+    """Commit of the code that runs, if git tracks it."""
+    code = [str(Path(package.__file__ or "").parent) for package in (electra_lab, registry)]
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()
+        command = ["git", "-C", code[0], *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", "."))}
+        git("ls-files", "--error-unmatch", "__init__.py")  # else it merely lies inside somebody's repository
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
     except (OSError, subprocess.SubprocessError):
         return None

@@ -59,10 +59,10 @@ def readable(examples: list[Example], experiment: Experiment) -> list[list[dict[
     return shown
 
 
-def findings(held_out: dict[str, Any]) -> list[tuple[str, float, str]]:
+def findings(held_out: dict[str, Any]) -> list[tuple[str, float | None, str]]:
     """The last held-out evaluation against its baselines: (what, value, what it means)."""
     h = held_out
-    rows: list[tuple[str, float, str]] = []
+    rows: list[tuple[str, float | None, str]] = []
     if "discriminator_auc" in h:
         rows += [
             (
@@ -86,6 +86,12 @@ def findings(held_out: dict[str, Any]) -> list[tuple[str, float, str]]:
                 "generator loss",
                 h["generator_loss"],
                 f"nats a masked token; word frequencies alone give {h['unigram_entropy']:.3f}",
+            ),
+            (
+                "  where it saw [MASK]",
+                h.get("generator_mask_loss"),
+                f"word frequencies alone give {_number(h.get('unigram_mask_entropy')).strip()} there; the other masked "
+                "tokens it saw, and may copy",
             ),
             ("generator accuracy", h["generator_accuracy"], "of the masked tokens, the share it puts first"),
         ]

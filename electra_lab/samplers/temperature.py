@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @samplers.register("temperature")
 def temperature(
-    logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(gt=0)] = 1.0
+    logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(ge=1e-6)] = 1.0
 ) -> Int[Tensor, "N"]:
     """Draw from softmax(logits / temperature) with one random number a row, by the inverse CDF.
 

@@ -32,7 +32,10 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, state: dict[str, Any], keep: int) -> Path:
-    """Write checkpoints/step-*; then remove all but the newest `keep`. Raises CheckpointError, losing nothing."""
+    """Write checkpoints/step-*; then remove all but the newest `keep`. Raises CheckpointError, losing nothing.
+
+    Checkpoints of later steps belong to a past that this run has gone back behind (they were damaged): they go too.
+    """
     final = folder / f"step-{step:08d}"
     building = folder / f".building-{step:08d}"
     try:
@@ -60,15 +63,21 @@ def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, state
             f"{final}: the checkpoint cannot be written ({reason}). Earlier checkpoints are untouched; "
             "make room and resume."
         ) from None
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
+    found = checkpoints(folder)
+    place = found.index(final)
+    for old in (*found[place + 1 :], *found[: max(0, place + 1 - keep)]):
+        shutil.rmtree(old, ignore_errors=True)  # what cannot be removed does no harm
     return final
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints, oldest first: folders of ours that carry a manifest."""
+    return [path for path in _named(folder) if not path.is_symlink() and (path / "MANIFEST.json").is_file()]
+
+
+def _named(folder: Path) -> list[Path]:
     found = [(int(m[1]), path) for path in folder.glob("step-*") if (m := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found) if not path.is_symlink() and (path / "MANIFEST.json").is_file()]
+    return [path for _, path in sorted(found)]
 
 
 def load_newest(
@@ -78,7 +87,7 @@ def load_newest(
 
     Raises CheckpointError if there are some and none is usable, or one belongs to other networks.
     """
-    found = sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=lambda p: p.name)
+    found = _named(folder)
     for path in reversed(found):
         if problem := damage(path):
             warn(f"{path}: {problem}; trying the checkpoint before it")

@@ -48,7 +48,10 @@ def evaluate(
     """Metrics over all maskable positions of `rows`, beside two baselines that know no context.
 
     generator_loss        cross-entropy at the masked positions, nats
-    unigram_entropy       the same for add-one training frequencies: what a generator without context reaches
+    unigram_entropy       the same for add-one training frequencies
+    generator_mask_loss, unigram_mask_entropy
+                          both where the generator saw [MASK]: at the other masked positions it saw a token, mostly the
+                          right one, which it can copy without understanding anything; so these two are the fair pair
     discriminator_*       auc; accuracy, precision, recall at probability 0.5
     always_original_*     a detector that answers "original" everywhere (its AUC is 0.5)
     unigram_auc           a detector that scores a token by -log(training frequency)
@@ -57,7 +60,7 @@ def evaluate(
     objective.eval()
     device = vocabulary.counts.device
     seed_global(seed, EVALUATION)
-    frequencies = (vocabulary.counts + 1).double()
+    frequencies = (vocabulary.counts + 1).double().masked_fill(vocabulary.is_special, 0)
     surprise = -(frequencies / frequencies.sum()).log()
 
     # Rows spread over the whole split, not its first ones, which are neighbours.
@@ -66,18 +69,23 @@ def evaluate(
     sums: dict[str, list[Any]] = {}
     detections: list[tuple[NDArray[Any], ...]] = []
     shown: list[Example] = []
-    predicted = correct = nats = unigram_nats = torch.zeros((), dtype=torch.float64, device=device)
+    correct = 0.0
+    asked_sums = torch.zeros(6, dtype=torch.float64, device=device)
     for batch in rows.in_order(batch_size, device):
         with autocast(device, precision):
             losses: Losses = objective(batch, Streams(seed, EVALUATION, batch.examples))
         for name, term in losses.terms.items():
             sums.setdefault(name, []).append((term.sum.double(), term.count, term.weight))
         if (asked := losses.prediction) is not None:
-            originals = batch.tokens.gather(1, asked.positions)
-            predicted = predicted + asked.valid.sum()
-            correct = correct + (asked.correct & asked.valid).sum()
-            nats = nats + asked.loss.double().masked_fill(~asked.valid, 0).sum()
-            unigram_nats = unigram_nats + surprise[originals].masked_fill(~asked.valid, 0).sum()
+            unigram = surprise[batch.tokens.gather(1, asked.positions)]
+            asked_sums += torch.stack(
+                [
+                    column.double().masked_fill(~chosen, 0).sum()
+                    for chosen in (asked.valid, asked.valid & asked.hidden)
+                    for column in (torch.ones_like(unigram), asked.loss, unigram)
+                ]
+            )
+            correct += float((asked.correct & asked.valid).sum())
         if (seen := losses.detection) is not None:
             maskable = batch.mask & ~vocabulary.is_special[batch.tokens]
             columns = (seen.replaced, seen.logits.float(), surprise[seen.inputs].float())
@@ -90,9 +98,11 @@ def evaluate(
         count = sum(int(c) for _, c, _ in parts)
         metrics[f"{name}_loss"] = sum(float(s) for s, _, _ in parts) / max(count, 1)
         metrics["loss"] += parts[0][2] * metrics[f"{name}_loss"]
-    if float(predicted):
-        metrics["generator_accuracy"] = float(correct / predicted)
-        metrics["unigram_entropy"] = float(unigram_nats / predicted)
+    predicted, _, unigram_nats, masks, mask_nats, unigram_mask_nats = asked_sums.tolist()
+    if predicted:
+        metrics |= {"generator_accuracy": correct / predicted, "unigram_entropy": unigram_nats / predicted}
+    if masks:
+        metrics |= {"generator_mask_loss": mask_nats / masks, "unigram_mask_entropy": unigram_mask_nats / masks}
     if detections:
         metrics |= _detection_metrics(*(np.concatenate(column) for column in zip(*detections, strict=True)))
     return Evaluation(metrics, shown)

@@ -74,7 +74,8 @@ class Random:
         counter = torch.arange(numbers, device=first.device).to(torch.int32)
         call = _signed(self._calls * 0x9E3779B9)
         bits = counter + mix_(first + call).unsqueeze(1)
-        mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
+        # The call goes into both words: else two long calls whose counters overlap would share a stretch of numbers.
+        mix_(mix_(bits).bitwise_xor_(mix_(second ^ call).unsqueeze(1)))
         # 23 bits and a half: exact in float32, and never 0 or 1.
         bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
         return bits.float().mul_(2.0**-23).add_(2.0**-24).view(rows, *shape)

@@ -45,7 +45,10 @@ def training_step(
     micro_batch_size: int,
     precision: Precision,
 ) -> StepResult:
-    """Forward, backward and update on one global batch. The result does not depend on how it is split.
+    """Forward, backward and update on one global batch.
+
+    Masks, draws and the losses' divisors do not depend on how it is split; dropout and LSH rotations do, as libraries
+    draw them from torch's global generator, once for each micro-batch.
 
     A step whose loss or gradient is not finite leaves weights and optimizer as they were, decided on the device.
     """

@@ -44,7 +44,7 @@ def test_uniform_against_numpy() -> None:
         second = mixed(mixed(mixed(examples ^ k1) + np.uint32(tag)) ^ k0)
         counter = np.arange(12, dtype=np.uint32)
         call = np.uint32(0x9E3779B9)
-        bits = mixed(mixed(counter + mixed(first + call)[:, None]) ^ second[:, None])
+        bits = mixed(mixed(counter + mixed(first + call)[:, None]) ^ mixed(second ^ call)[:, None])
     expected = ((bits >> np.uint32(9)).astype(np.float64) + 0.5) / 2**23
     assert (numbers == expected.reshape(4, 6)).all()
 
