@@ -87,7 +87,7 @@ def _corpus(loaded: Loaded) -> Corpus:
     try:
         corpus: Corpus = corpora.get(component.type).component(**component.keywords())
     except DataError as error:
-        raise loaded.problem(("corpus",), str(error), DataError) from None
+        raise loaded.problem(("corpus",), f"{component.type}: {error}", DataError) from None
     except ValueError as error:
         raise loaded.problem(("corpus",), f"{component.type} refuses this: {error}") from error
     return corpus

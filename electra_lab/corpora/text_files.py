@@ -39,7 +39,7 @@ class TextFiles:
             files = [match for match in matches if match.is_file()]
             if not files:
                 what = "it is a folder; write a pattern such as its *.txt" if matches else "no file matches"
-                raise DataError(f"corpus text_files: {path}: {what}.")
+                raise DataError(f"{path}: {what}.")
             self.files += files
 
     def __iter__(self) -> Iterator[str]:

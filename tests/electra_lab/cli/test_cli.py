@@ -212,7 +212,7 @@ def test_registry_list_json_gives_options_with_type_default_and_bounds(lab):
     gumbel = next(entry for entry in kinds["samplers"] if entry["name"] == "gumbel")
     assert gumbel["summary"].startswith("Draw from softmax")
     assert re.search(r"samplers/gumbel\.py:\d+$", gumbel["place"])
-    assert gumbel["options"] == [{"name": "temperature", "type": "float", "bounds": "> 0", "default": 1.0}]
+    assert gumbel["options"] == [{"name": "temperature", "type": "float", "bounds": ">= 1e-06", "default": 1.0}]
     paths = next(e for e in kinds["corpora"] if e["name"] == "text_files")["options"][0]
     assert (paths["name"], paths["type"], "default" in paths) == ("paths", "list[Path]", False)
 
@@ -222,7 +222,7 @@ def test_registry_describe_shows_docstring_options_and_yaml(lab, kind: str):
     code, out, _ = lab("registry", "describe", kind, "gumbel")
     assert code == 0
     assert re.match(r"sampler gumbel  \S*samplers/gumbel\.py:\d+\n\nDraw from softmax", out)
-    assert re.search(r"^  temperature +float +default 1\.0  > 0$", out, re.MULTILINE)
+    assert re.search(r"^  temperature +float +default 1\.0  >= 1e-06$", out, re.MULTILINE)
     assert out.endswith("\n  {type: gumbel}\n")
 
 
@@ -282,5 +282,5 @@ def test_a_missing_corpus_in_a_real_process(tmp_path: Path):
     here.mkdir()
     done = python("-m", "electra_lab", "run", str(file), cwd=here)
     assert done.returncode == 3
-    assert done.stderr == f"corpus text_files: {tmp_path}/corpus.txt: no file matches.\n"
+    assert done.stderr == f"{file}:2: corpus: text_files: {tmp_path}/corpus.txt: no file matches.\n"
     assert nothing_written(here)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from electra_lab.config.generator import _nearest, scaled_generator
 from electra_lab.config.load import Loaded, dump, load
-from registry import discovery, masking_strategies, samplers
+from registry import discovery, samplers
 from registry.errors import ConfigError, PluginError
 from tests.helpers import experiment_text, line_of, write_experiment
 
@@ -312,7 +312,7 @@ CHOICES = st.fixed_dictionaries(
         "train.learning_rate": st.floats(1e-12, 1e12),
         "train": st.sampled_from(["{tokens: 900, steps: ~}", "{flops: 1e12, steps: ~}", "{micro_batch_size: 1}"]),
         "masking": st.sampled_from(["{type: random_token, mask_prob: 1}", "{mask_prob: 0.3}"]),
-        "sampler": st.sampled_from(["{type: argmax}", "{temperature: 1e-30}"]),
+        "sampler": st.sampled_from(["{type: argmax}", "{temperature: 1e-5}"]),
         "discriminator.ff_mult": st.floats(0.5, 8),
         "generator": st.sampled_from(["{type: reformer}", "{type: transformer, rotary: true}", "{dropout: 0}"]),
         "evaluate.every": st.sampled_from(["~", "7"]),
@@ -337,12 +337,3 @@ def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(t
     loaded = load(path)
     assert loaded.config.sampler.keywords()["maybe"] is None
     assert reloaded(loaded, tmp_path / "runs/config.yaml").config == loaded.config
-
-
-def test_a_masking_strategy_without_shares_is_no_bug_of_ours(tmp_path: Path):
-    def bare(tokens, maskable, vocabulary, rng, /, *, mask_prob: float = 0.15):
-        """A strategy that replaces nothing at random."""
-
-    with masking_strategies.isolated():
-        masking_strategies.register("bare")(bare)
-        assert load(write_experiment(tmp_path, masking="{type: bare}")).config.masking.keywords() == {"mask_prob": 0.15}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from electra_lab.runs import execute
 from electra_lab.runs.console import Console
 from electra_lab.runs.directory import RunDirectory
-from registry.errors import CheckpointError, ConfigError, DataError, Interrupted, Preempted
+from registry.errors import CheckpointError, ConfigError, DataError, Interrupted, OutOfMemoryError, Preempted
 from tests.helpers import ROOT, write_experiment
 
 TRAIN = "{steps: 12, batch_size: 4, micro_batch_size: 2, warmup_steps: 3, precision: fp32, log_every: 5}"
@@ -194,6 +196,59 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"),
     ):
         execute.resume(path, "cpu")
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "not JSON"])
+def test_a_damaged_run_directory_is_a_sentence(tmp_path: Path, content: str) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    (path / "provenance.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"provenance.json: (is damaged|cannot be read)"):
+        execute.resume(path, "cpu")
+
+
+@pytest.mark.parametrize("line", ["[]", "{}", "half a rec"])
+def test_a_damaged_line_of_metrics_is_named_and_a_cut_last_one_left_out(tmp_path: Path, line: str) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    metrics = path / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole + line)
+    execute.resume(path, "cpu")
+    assert metrics.read_text() == whole
+    metrics.write_text(line + "\n" + whole)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl:1: is no record"):
+        execute.resume(path, "cpu")
+
+
+def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = run(experiment(tmp_path), tmp_path / "whole")
+    early = run(experiment(tmp_path), tmp_path / "early")
+    shutil.rmtree(early / "checkpoints")
+    execute.resume(early, "cpu")
+    assert "starting again from the beginning" in capsys.readouterr().err
+    assert_same(whole, early)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("CUDA out of")],
+    ids=lambda e: type(e).__name__,
+)
+def test_too_little_memory_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(execute, "train", full)
+    with pytest.raises(OutOfMemoryError, match=r"train\.micro_batch_size"):
+        run(experiment(tmp_path), tmp_path / "run")
+
+
+def test_another_runtime_error_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(execute, "train", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(experiment(tmp_path), tmp_path / "run")
 
 
 def test_no_run_directory(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def without_evaluation(directory: RunDirectory) -> None:
 def test_the_report_is_one_page_that_loads_nothing(directory: RunDirectory) -> None:
     written = page(directory)
     assert written.tags[:2] == ["html", "head"]
-    assert written.tags.count("svg") == 3
+    assert written.tags.count("svg") == 4
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(written.tags)
     loading = [(n, v) for n, v in written.attributes if n in ("src", "href", "xlink:href", "data", "action", "srcset")]
     assert all(value.startswith("#") for _, value in loading), loading

@@ -119,6 +119,18 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path: Path, how: str,
         assert str(newest) in warnings[0]
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_save_after_a_fallback_outlives_the_damaged_checkpoint(tmp_path: Path, keep: int) -> None:
+    """The damaged one has the higher step; it must neither displace the new one nor be chosen again."""
+    written(tmp_path, 10, 20)
+    (tmp_path / "step-00000020" / "state.safetensors").write_bytes(b"")
+    written(tmp_path, 15, keep=keep)
+    state = load_newest(tmp_path, *trained(0), pytest.fail)
+    assert state is not None
+    assert state["step"] == 15
+    assert len(checkpoints(tmp_path)) == keep
+
+
 def test_none_is_usable(tmp_path: Path) -> None:
     written(tmp_path, 10, 20)
     for path in checkpoints(tmp_path):

@@ -33,6 +33,8 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
     """Recomputed row by row with scikit-learn, over all maskable positions of the whole split."""
     labels, scores, surprise, nats, unigram, correct = [], [], [], [], [], []
     counts = np.bincount(made.store.train, minlength=made.vocabulary.size) + 1
+    counts[list(made.vocabulary.special_ids)] = 0  # no detector or generator of words counts separators
+    at_mask: list[bool] = []
     objective = made.run.objective.eval()
     for batch in made.held_out.in_order(1, made.device):
         with torch.no_grad():
@@ -48,6 +50,7 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
             if asked.valid[0, slot]:
                 nats.append(float(asked.loss[0, slot]))
                 correct.append(bool(asked.correct[0, slot]))
+                at_mask.append(bool(asked.hidden[0, slot]))
                 unigram.append(-math.log(counts[tokens[place]] / counts.sum()))
     said = [score > 0 for score in scores]
     found = metrics(made)
@@ -61,6 +64,8 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
         "generator_loss": np.mean(nats),
         "generator_accuracy": np.mean(correct),
         "unigram_entropy": np.mean(unigram),
+        "generator_mask_loss": np.mean(np.array(nats)[at_mask]),
+        "unigram_mask_entropy": np.mean(np.array(unigram)[at_mask]),
         "replaced_share": np.mean(labels),
     }
     for name, value in expected.items():
