@@ -59,7 +59,7 @@ def _charts(last: dict[str, Any] | None) -> list[Chart]:
     """Each loss, and the AUC."""
     charts = [
         Chart("Generator loss, nats", "generator_loss", "unigram_entropy", "word frequencies alone"),
-        Chart("Generator loss where it saw [MASK]", "generator_mask_loss", "unigram_mask_entropy", "word frequencies"),
+        Chart("Generator loss at [MASK], nats", "generator_mask_loss", "unigram_mask_entropy", "word frequencies"),
         Chart("Discriminator loss, nats", "discriminator_loss"),
         Chart("Discriminator AUC", "discriminator_auc", "unigram_auc", "rare-token detector"),
     ]

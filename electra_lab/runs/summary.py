@@ -88,10 +88,10 @@ def findings(held_out: dict[str, Any]) -> list[tuple[str, float | None, str]]:
                 f"nats a masked token; word frequencies alone give {h['unigram_entropy']:.3f}",
             ),
             (
-                "  where it saw [MASK]",
+                "generator loss at [MASK]",
                 h.get("generator_mask_loss"),
-                f"word frequencies alone give {_number(h.get('unigram_mask_entropy')).strip()} there; the other masked "
-                "tokens it saw, and may copy",
+                f"word frequencies alone give {_number(h.get('unigram_mask_entropy')).strip()}; at the other masked "
+                "positions it saw a token that it may copy",
             ),
             ("generator accuracy", h["generator_accuracy"], "of the masked tokens, the share it puts first"),
         ]
