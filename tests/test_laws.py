@@ -35,12 +35,49 @@ class TestArgmax(SamplerContract):
         return torch.zeros_like(logits, dtype=torch.float64).index_fill(0, logits.argmax(-1), 1.0)
 
 
+class TestTopK(SamplerContract):
+    name, options = "top_k", {"k": 40, "temperature": 1.5}
+
+    def distribution(self, logits: torch.Tensor) -> torch.Tensor:
+        likely = logits.double().argsort(descending=True, stable=True)[:40]
+        kept = torch.full_like(logits, float("-inf"), dtype=torch.float64)
+        kept[likely] = logits.double()[likely] / 1.5
+        return kept.softmax(-1)
+
+
+class TestNucleus(SamplerContract):
+    name, options = "nucleus", {"p": 0.8}
+
+    def distribution(self, logits: torch.Tensor) -> torch.Tensor:
+        """Token by token, most likely first, until 0.8 are reached."""
+        probabilities = logits.double().softmax(-1)
+        kept, total = torch.zeros_like(probabilities), 0.0
+        for token in probabilities.argsort(descending=True, stable=True).tolist():
+            if total >= 0.8:
+                break
+            kept[token] = probabilities[token]
+            total += float(probabilities[token])
+        return kept / kept.sum()
+
+
 class TestReplaceProb(MaskingContract):
     name = "replace_prob"
 
 
 class TestRandomToken(MaskingContract):
     name = "random_token"
+
+
+class TestWholeWord(MaskingContract):
+    name, exact = "whole_word", False
+
+
+class TestSpan(MaskingContract):
+    name, exact = "span", False
+
+
+class TestSpanUniform(TestSpan):
+    options = {"length": "uniform", "longest": 3}  # noqa: RUF012  # read, never changed
 
 
 class TestBert(BackboneContract):

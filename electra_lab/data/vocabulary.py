@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +35,7 @@ def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.dev
     size, ids = tokenizer.get_vocab_size(), special_ids(tokenizer)
     is_special = torch.zeros(size, dtype=torch.bool)
     is_special[list(ids.values())] = True
-    # WordPiece marks what continues a word; everything else begins one.
-    begins = [not (tokenizer.id_to_token(id) or "").startswith("##") for id in range(size)]
+    begins = torch.tensor(_begin_words(tokenizer))
     # In pieces: numpy counts in eight bytes a token.
     pieces = [train[start : start + COUNTED] for start in range(0, len(train), COUNTED)]
     counts = torch.from_numpy(sum((np.bincount(piece, minlength=size) for piece in pieces), np.zeros(size, np.int64)))
@@ -48,6 +48,19 @@ def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.dev
         special_ids=tuple(sorted(ids.values())),
         is_special=is_special.to(device),
         ordinary_ids=(~is_special).nonzero().squeeze(1).to(device),
-        word_start=(torch.tensor(begins) & ~is_special).to(device),
+        word_start=(begins & ~is_special).to(device),
         counts=counts.to(device),
     )
+
+
+def _begin_words(tokenizer: Tokenizer) -> list[bool]:
+    """Which tokens begin a word, by the mark that the tokenizer's kind uses; what is no letter or digit stands alone.
+
+    WordPiece marks what continues a word (`##`), byte-level BPE and Unigram what begins one (`\u0120`, `\u2581`).
+    """
+    kind = (json.loads(tokenizer.to_str())["decoder"] or {}).get("type")
+    names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]
+    if kind in ("ByteLevel", "Metaspace"):
+        mark = "\u0120" if kind == "ByteLevel" else "\u2581"
+        return [name.startswith(mark) or not name[:1].isalnum() for name in names]
+    return [not name.startswith("##") for name in names]

@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from registry.contracts import Random, Vocabulary
 
 
+def slots_of(mask_prob: float, length: int) -> int:
+    """K: the slots that a row of `length` positions has for masked tokens."""
+    return math.ceil(mask_prob * length - 1e-9)
+
+
 @lru_cache(maxsize=64)
 def count_table(mask_prob: float, length: int, device: torch.device) -> Int[Tensor, "T+1"]:
     """count(m) = ceil(mask_prob * m - 1e-9) for every number m of maskable tokens, up to `length`.
 
     In Python's doubles: in float32, ceil(.15 * 100) is 16.
     """
-    counts = [math.ceil(mask_prob * m - 1e-9) for m in range(length + 1)]
-    return torch.tensor(counts, device=device)
+    return torch.tensor([slots_of(mask_prob, m) for m in range(length + 1)], device=device)
 
 
 def uniform_positions(
@@ -38,7 +42,7 @@ def uniform_positions(
     counts = count_table(mask_prob, length, maskable.device)
     # Doubles hold the 23 random bits and the position: no two keys are equal, so no device breaks ties its own way.
     keys = rng.uniform(rows, length).double() + torch.arange(length, device=maskable.device) * 2.0**-40
-    slots = math.ceil(mask_prob * length - 1e-9)
+    slots = slots_of(mask_prob, length)
     positions = keys.masked_fill(~maskable, -1.0).topk(slots, dim=-1).indices
     chosen = counts[maskable.sum(-1)]
     return positions, torch.arange(slots, device=maskable.device) < chosen.unsqueeze(-1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from electra_lab.samplers._inverse_cdf import inverse_cdf
 from registry import samplers
 
 if TYPE_CHECKING:
@@ -24,8 +25,4 @@ def temperature(
     The distribution of `gumbel` with a V-th of its random numbers. The limit of a small temperature is `argmax`.
     """
     scores = (logits - logits.amax(-1, keepdim=True)) / temperature
-    probabilities = scores.softmax(-1).double()  # float32 sums of 30,522 terms would lose the tail
-    cumulative = probabilities.cumsum(-1)
-    threshold = rng.uniform(logits.shape[0], 1) * cumulative[:, -1:]
-    # The first token past the threshold that has a probability: rounding must not land on one without.
-    return ((cumulative > threshold) & (probabilities > 0)).int().argmax(-1)
+    return inverse_cdf(scores.softmax(-1).double(), rng)

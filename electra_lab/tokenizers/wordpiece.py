@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from electra_lab.tokenizers._special import SPECIAL
 from registry import tokenizers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.normalizers import Normalizer
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 MAX_ALPHABET = 1000
 
 

@@ -1,0 +1,37 @@
+"""Sampling from the bulk of the distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from electra_lab.samplers._inverse_cdf import inverse_cdf
+from registry import samplers
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32, Int
+    from torch import Tensor
+
+    from registry.contracts import Random
+
+
+@samplers.register("nucleus")
+def nucleus(
+    logits: Float32[Tensor, "N V"],
+    rng: Random,
+    /,
+    *,
+    p: Annotated[float, Field(gt=0, le=1)] = 0.9,
+    temperature: Annotated[float, Field(ge=1e-6)] = 1.0,
+) -> Int[Tensor, "N"]:
+    """Draw from the smallest set of most likely tokens whose probabilities add up to p or more (Holtzman et al. 2020).
+
+    p = 1 is `temperature`; a small p is `argmax`.
+    """
+    scores = (logits - logits.amax(-1, keepdim=True)) / temperature
+    probabilities, tokens = scores.softmax(-1).double().sort(dim=-1, descending=True, stable=True)
+    before = probabilities.cumsum(-1) - probabilities
+    drawn = inverse_cdf(probabilities.masked_fill(before >= p, 0.0), rng)
+    chosen: Tensor = tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+    return chosen

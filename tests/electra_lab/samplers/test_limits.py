@@ -1,0 +1,44 @@
+"""Samplers that become one another at the ends of their options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from electra_lab.training.random import Streams
+from registry import samplers
+
+
+def drawn(name: str, logits: torch.Tensor, **options: float) -> torch.Tensor:
+    random = Streams(0, 0, torch.arange(len(logits)))("sampling")
+    return samplers.get(name).component(logits, random, **options)
+
+
+LOGITS = torch.randn(400, 60, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("temperature", {"temperature": 1e-6}),
+        ("gumbel", {"temperature": 1e-6}),
+        ("top_k", {"k": 1}),
+        ("top_k", {"k": 7, "temperature": 1e-6}),
+        ("nucleus", {"p": 1e-6}),
+        ("nucleus", {"p": 1.0, "temperature": 1e-6}),
+    ],
+)
+def test_argmax_is_the_limit(name: str, options: dict[str, float]) -> None:
+    assert torch.equal(drawn(name, LOGITS, **options), LOGITS.argmax(-1))
+
+
+def test_a_k_above_the_vocabulary_takes_all_of_it() -> None:
+    flat = torch.zeros(3000, 10)
+    assert set(drawn("top_k", flat, k=99).tolist()) == set(range(10))
+
+
+def test_special_tokens_do_not_fill_the_k() -> None:
+    """Where fewer than k tokens are allowed, the forbidden ones among the k are never drawn."""
+    logits = torch.full((500, 10), float("-inf"))
+    logits[:, 3:5] = 0.0
+    assert set(drawn("top_k", logits, k=8).tolist()) == {3, 4}
