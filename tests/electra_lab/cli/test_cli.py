@@ -45,7 +45,7 @@ WRONG = {
     "unknown name": (
         {"sampler": "{type: gumbl}"},
         "{file}:{sampler}: sampler.type: no sampler is called 'gumbl'. Did you mean 'gumbel'? "
-        "Known: argmax, gumbel, temperature.",
+        "Known: argmax, gumbel, nucleus, temperature, top_k.",
     ),
     "typo in a key": (
         {"sampler": "{type: gumbel, temprature: 2.0}"},
@@ -240,7 +240,9 @@ def test_an_unknown_kind_or_name_gets_a_suggestion(lab):
     assert (code, out) == (2, "")
     assert err.startswith("there is no registry 'sampels'. Did you mean 'samplers'? Known: ")
     assert all(kind in err for kind in known.split(", "))
-    sentence = "no sampler is called 'gumbl'. Did you mean 'gumbel'? Known: argmax, gumbel, temperature.\n"
+    sentence = (
+        "no sampler is called 'gumbl'. Did you mean 'gumbel'? Known: argmax, gumbel, nucleus, temperature, top_k.\n"
+    )
     assert lab("registry", "describe", "sampler", "gumbl") == (2, "", sentence)
 
 
