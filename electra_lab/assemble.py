@@ -22,6 +22,7 @@ from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.training.device import choose_precision
+from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, rehearse
 from electra_lab.training.loop import Plan, Run
 from electra_lab.training.optimizer import make_optimizer
 from electra_lab.training.random import digest
@@ -106,11 +107,13 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
     length = config.data.sequence_length
     flops_per_step = 3 * config.train.batch_size * _row_flops(generator, discriminator, length, config.masking)
     pair.to(device)
-    objective: nn.Module = objectives.get(config.objective.type).component(
+    masking, sampler = masking_strategies.get(config.masking.type), samplers.get(config.sampler.type)
+    entry = objectives.get(config.objective.type)
+    objective: nn.Module = entry.component(
         generator,
         discriminator,
-        partial(masking_strategies.get(config.masking.type).component, **config.masking.keywords()),
-        partial(samplers.get(config.sampler.type).component, **config.sampler.keywords()),
+        GuardedMasking(masking, partial(masking.component, **config.masking.keywords())),
+        GuardedSampler(sampler, partial(sampler.component, **config.sampler.keywords())),
         vocabulary,
         **config.objective.keywords(),
     )
@@ -132,10 +135,12 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         flops_per_step=flops_per_step,
         examples=config.evaluate.examples,
     )
+    rows = Rows(store.train, length, vocabulary)
+    rehearse(objective, entry, rows.training_batch(plan.seed, 0, 2, device), plan.seed, plan.precision)
     return Experiment(
         Run(objective, optimizer),
         plan,
-        Rows(store.train, length, vocabulary),
+        rows,
         Rows(store.held_out, length, vocabulary),
         vocabulary,
         store.tokenizer,
@@ -163,6 +168,7 @@ def _pair(loaded: Loaded, vocabulary_size: int, pad_id: int) -> tuple[Network, N
             RuntimeError,
         ) as error:  # the libraries refuse with assert, torch by the last
             raise loaded.problem((key,), f"{component.type} refuses this: {error}") from error
+        refuse_backbone(module, entry)
         length, multiple = config.data.sequence_length, int(module.length_multiple)  # type: ignore[arg-type]
         padded = length + -length % multiple
         if padded > embedding.max_length:

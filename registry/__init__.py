@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from registry.contracts import Batch, Detection, Losses, Masked, Prediction, Term, Vocabulary
-from registry.core import Entry, Listing, Registry
+from registry.core import Entry, Registry
 from registry.discovery import Plugin
+from registry.discovery import blame as _blame
 from registry.discovery import load_plugin as _load_plugin
-from registry.errors import LabError
+from registry.errors import LabError, PluginError
+from registry.listing import Listing
 
 __electra_lab__ = True  # electra_lab checks this mark: `registry` is a name that another package could take
 
@@ -65,6 +67,11 @@ def load_plugin(path: Any) -> Plugin:
     return _load_plugin(path, ALL)
 
 
+def blame(error: BaseException) -> PluginError | None:
+    """The plug-in in whose code `error` arose, as a sentence; None if in none."""
+    return _blame(error, ALL)
+
+
 __all__ = [
     "ALL",
     "Batch",
@@ -80,6 +87,7 @@ __all__ = [
     "Term",
     "Vocabulary",
     "backbones",
+    "blame",
     "corpora",
     "load_plugin",
     "masking_strategies",

@@ -1,45 +1,38 @@
 """Registry[T]: names for the components of one kind, and where each of them is defined.
 
-Built-ins live in a home folder, one component a file, and the file's name is the component's name. So a listing
-reads folders and source text and imports nothing, and a lookup imports exactly one module.
+Built-ins live in a home folder, one component a file, and the file's name is the component's name; installed packages
+tell the names of theirs in their metadata. So a listing reads folders, metadata and source text and imports nothing,
+and a lookup imports exactly one module.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar
+from weakref import WeakSet
 
-from registry.errors import BadSignature, DuplicateName, UnknownName, did_you_mean
+from registry.errors import BadSignature, DuplicateName, LabError, PluginError, UnknownName, did_you_mean
+from registry.installed import Offer, offers
+from registry.listing import Listing, first_line, read, short
 from registry.signature import Strict, schema_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What is known of a component without importing it."""
-
-    name: str
-    summary: str
-    file: Path
-    line: int
-
-    @property
-    def place(self) -> str:
-        return f"{_short(self.file)}:{self.line}"
-
-
-@dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered component: the object, its options' schema, and where it is written."""
+    """A registered component: the object, its options' schema, and where it is written.
+
+    package  the installed package that it came with, with its version; None for built-ins and plug-in files
+    """
 
     kind: str
     name: str
@@ -48,14 +41,15 @@ class Entry(Generic[T]):
     line: int
     lead: tuple[str, ...]
     required: tuple[str, ...]
+    package: str | None
 
     @property
     def place(self) -> str:
-        return f"{_short(self.file)}:{self.line}"
+        return f"{short(self.file)}:{self.line}"
 
     @property
     def summary(self) -> str:
-        return _first_line(inspect.getdoc(self.component))
+        return first_line(inspect.getdoc(self.component))
 
     @cached_property
     def schema(self) -> type[Strict]:
@@ -72,6 +66,8 @@ class Registry(Generic[T]):
     contract          the name of the Protocol in registry.contracts
     """
 
+    _all: ClassVar[WeakSet[Registry[Any]]] = WeakSet()
+
     def __init__(
         self,
         singular: str,
@@ -85,17 +81,20 @@ class Registry(Generic[T]):
         self.singular, self.plural, self.home, self.contract = singular, plural, home, contract
         self.lead, self.required = lead, required
         self._entries: dict[str, Entry[T]] = {}
+        self._all.add(self)
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator: give `name` to a function or class. Refuses a taken name and a signature off the contract."""
         if not isinstance(name, str):
-            raise BadSignature(f'{_place(name)}: {self.plural}.register needs a name: @{self.plural}.register("name").')
+            raise BadSignature(f'{place(name)}: {self.plural}.register needs a name: @{self.plural}.register("name").')
 
         def decorate(component: T) -> T:
             if not _is_definition(component):
                 raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
             file, line = _source(component)
-            entry = Entry(self.singular, name, component, file, line, self.lead, self.required)
+            offer = next((o for o in offers(self.plural) if o.registers(component.__module__)), None)
+            package = offer.package if offer else None
+            entry = Entry(self.singular, name, component, file, line, self.lead, self.required, package)
             self._refuse_taken(entry)
             if not name.isidentifier():
                 raise BadSignature(f"{entry.place}: '{name}' is no name for a component: letters, digits and _ only.")
@@ -110,38 +109,83 @@ class Registry(Generic[T]):
         return decorate
 
     def _refuse_taken(self, entry: Entry[T]) -> None:
-        taken = self._entries.get(entry.name)
-        place = taken.place if taken else None
+        place = taken.place if (taken := self._entries.get(entry.name)) else None
         if taken is None and (home := self._home_file(entry.name)) and home != entry.file:
-            place = self._read(home).place
+            place = self._built_in(home).place
+        for offer in self._offers(entry.name) if place is None else ():
+            if not offer.registers(entry.component.__module__):
+                place = f"{offer.module} (installed package {offer.package})"
         if place:
             raise DuplicateName(
                 f"{entry.place}: {self.singular} '{entry.name}' is already defined at {place}. Choose another name."
             )
 
     def get(self, name: str) -> Entry[T]:
-        """The component called `name`; imports at most the one module that defines it. Raises UnknownName."""
-        if name not in self._entries and self._home_file(name):
-            importlib.import_module(f"{self.home}.{name}")
-            if name not in self._entries:
-                raise UnknownName(f"{self.home}.{name} does not register a {self.singular} called '{name}'.")
+        """The component called `name`; imports at most the one module that defines it.
+
+        Raises UnknownName; PluginError or DuplicateName for what an installed package offers and cannot give.
+        """
         if name not in self._entries:
-            raise UnknownName(f"no {self.singular} is called '{name}'.{did_you_mean(name, self.names())}")
+            if self._home_file(name):
+                importlib.import_module(f"{self.home}.{name}")
+                if name not in self._entries:
+                    raise UnknownName(f"{self.home}.{name} does not register a {self.singular} called '{name}'.")
+            elif offered := self._offers(name):
+                self._import(offered)
+            else:
+                raise UnknownName(f"no {self.singular} is called '{name}'.{did_you_mean(name, self.names())}")
         return self._entries[name]
 
+    def _import(self, offered: list[Offer]) -> None:
+        """Import the module behind an entry point, which registers the name."""
+        offer = offered[0]
+        which = f"{self.singular} '{offer.name}' of the installed package {offer.package}"
+        if problem := self._conflict(offered):
+            raise DuplicateName(problem)
+        try:
+            importlib.import_module(offer.module)
+        except (Exception, SystemExit) as error:
+            for registry in self._all:  # what it registered before it failed, in any of them
+                kept = {n: e for n, e in registry._entries.items() if not offer.registers(e.component.__module__)}
+                registry._entries = kept
+            said = str(error) if isinstance(error, LabError) else f"{_raised(error)}{type(error).__name__}: {error}"
+            raise PluginError(f"{which} cannot be loaded: {said}") from error
+        if offer.name not in self._entries:
+            raise PluginError(f"{which} cannot be loaded: {offer.module} does not register that name.")
+
     def names(self) -> list[str]:
-        """All names, built-in and plugged in; imports nothing."""
-        return sorted({path.stem for path in self._home_files()} | set(self._entries))
+        """All names: built-in, plugged in, offered by installed packages; imports nothing."""
+        offered = {offer.name for offer in offers(self.plural)}
+        return sorted({path.stem for path in self._home_files()} | set(self._entries) | offered)
 
     def listings(self) -> list[Listing]:
-        """What there is, read from source text; imports nothing."""
+        """What there is, read from source text and metadata; imports nothing."""
         return [self._listing(name) for name in self.names()]
 
     def _listing(self, name: str) -> Listing:
-        entry = self._entries.get(name)
-        if entry:
-            return Listing(name, entry.summary, entry.file, entry.line)
-        return self._read(cast("Path", self._home_file(name)))
+        offered = self._offers(name)
+        if home := self._home_file(name):
+            listing = self._built_in(home)
+        elif entry := self._entries.get(name):
+            listing = Listing(name, entry.summary, entry.place, entry.package)
+        else:
+            source = offered[0].source()
+            found = read(source, self.plural, name) if source else None
+            listing = Listing(name, found.summary if found else "", offered[0].module, offered[0].package)
+        return replace(listing, problem=self._conflict(offered)) if offered else listing
+
+    def _offers(self, name: str) -> list[Offer]:
+        return [offer for offer in offers(self.plural) if offer.name == name]
+
+    def _conflict(self, offered: list[Offer]) -> str | None:
+        """Why what is offered under one name cannot be had under it."""
+        name, packages = offered[0].name, " and ".join(offer.package for offer in offered)
+        if home := self._home_file(name):
+            place = self._built_in(home).place
+            return f"{self.singular} '{name}' of the installed package {packages} is hidden by the built-in at {place}."
+        if len(offered) > 1:
+            return f"{self.singular} '{name}' is offered by {packages}. Uninstall all but one of them."
+        return None
 
     def _home_files(self) -> list[Path]:
         spec = importlib.util.find_spec(self.home)
@@ -152,12 +196,13 @@ class Registry(Generic[T]):
     def _home_file(self, name: str) -> Path | None:
         return next((path for path in self._home_files() if path.stem == name), None)
 
-    def _read(self, path: Path) -> Listing:
-        """Summary and line of the decorated definition in a built-in's source text."""
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and any(map(_registers, node.decorator_list)):
-                return Listing(path.stem, _first_line(ast.get_docstring(node)), path, node.decorator_list[0].lineno)
-        return Listing(path.stem, "(registers nothing)", path, 1)
+    def _built_in(self, path: Path) -> Listing:
+        unread = Listing(path.stem, "(registers nothing)", f"{short(path)}:1")
+        return read(path, self.plural, path.stem) or unread
+
+    def plugged_in(self) -> list[Entry[T]]:
+        """What was registered by plug-in files and installed packages."""
+        return [e for e in self._entries.values() if not e.component.__module__.startswith(f"{self.home}.")]
 
     def forget(self, file: Path) -> None:
         """Drop what a plug-in file registered: it failed half-way."""
@@ -185,26 +230,15 @@ def _is_definition(component: object) -> bool:
     return inspect.isfunction(component) or inspect.isclass(component)
 
 
-def _place(component: Callable[..., Any]) -> str:
+def place(component: Callable[..., Any]) -> str:
+    """file:line of a function or class."""
     file, line = _source(component)
-    return f"{_short(file)}:{line}"
+    return f"{short(file)}:{line}"
 
 
-def _registers(decorator: ast.expr) -> bool:
-    return (
-        isinstance(decorator, ast.Call)
-        and isinstance(decorator.func, ast.Attribute)
-        and decorator.func.attr == "register"
-    )
-
-
-def _first_line(docstring: str | None) -> str:
-    return docstring.strip().splitlines()[0] if docstring and docstring.strip() else ""
-
-
-def _short(file: Path) -> str:
-    """`file` relative to the working directory where it lies below it, as compilers print it."""
-    try:
-        return str(file.relative_to(Path.cwd()))
-    except ValueError:
-        return str(file)
+def _raised(error: BaseException) -> str:
+    """`file:line: ` of the line that raised, the import machinery left out."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: "
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames and frames[-1].filename != __file__ else ""

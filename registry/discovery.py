@@ -1,7 +1,8 @@
-"""Plug-ins by file: the files that an experiment lists under `imports:`.
+"""Plug-ins by file: the files that an experiment lists under `imports:`; and whose fault an exception is.
 
 A plug-in imports `registry` (and torch), registers components with the decorator, and is used by name like a
-built-in. Nothing else ever loads code: an unknown name is an error, not an import.
+built-in. Beside these files and what installed packages offer (registry.installed), nothing ever loads code: an
+unknown name is an error, not an import.
 """
 
 from __future__ import annotations
@@ -15,17 +16,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from registry.core import Registry
+from registry.core import Entry, Registry
 from registry.errors import LabError, PluginError
+from registry.listing import short
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded file with what was loaded, for the run directory."""
+    """A loaded file with what was loaded, for the run directory.
+
+    package  the installed package that it belongs to, with its version; None for a file listed under `imports:`
+    """
 
     file: Path
     sha256: str
     source: bytes = field(repr=False)
+    package: str | None = None
+
+
+def packaged(entry: Entry[Any]) -> Plugin:
+    """The file of a component that came with an installed package."""
+    source = entry.file.read_bytes()
+    return Plugin(entry.file, hashlib.sha256(source).hexdigest(), source, entry.package)
 
 
 _loaded: dict[Path, Plugin] = {}
@@ -73,3 +85,22 @@ def _line(error: BaseException, file: Path) -> int:
 
 def _reason(error: BaseException) -> str:
     return error.msg if isinstance(error, SyntaxError) else str(error)
+
+
+def blame(error: BaseException, registries: Iterable[Registry[Any]]) -> PluginError | None:
+    """The plug-in in whose code, or in what it called, `error` arose: the component, the line, and the way there.
+
+    None where no plug-in's code was running.
+    """
+    entries = [entry for registry in registries for entry in registry.plugged_in()]
+    files = {str(entry.file) for entry in entries}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if not frames:
+        return None
+    last = frames[-1]
+    # The definition that the line stands in; a helper function above all of them belongs to the first.
+    own = sorted((e for e in entries if str(e.file) == last.filename), key=lambda e: e.line)
+    entry = next((e for e in reversed(own) if e.line <= (last.lineno or 0)), own[0])
+    way = "".join(f"\n  {short(Path(f.filename))}:{f.lineno} in {f.name}: {f.line}" for f in frames)
+    place = f"{short(entry.file)}:{last.lineno}"
+    return PluginError(f"{place}: {entry.kind} '{entry.name}' failed: {type(error).__name__}: {_reason(error)}{way}")

@@ -67,7 +67,11 @@ class BadSignature(ConfigError):
 
 
 class PluginError(ConfigError):
-    """A plug-in file cannot be loaded."""
+    """A plug-in cannot be loaded, or its code failed."""
+
+
+class BadResult(ConfigError):
+    """A component returned what its contract does not allow."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ import traceback
 
 import typer
 
+import registry
 from electra_lab.cli import check, registry_, resume, run
 from registry.errors import LabError
 
@@ -39,7 +40,16 @@ def main() -> None:
         raise SystemExit(6) from None
     except BrokenPipeError:  # `electra-lab registry list | head`
         raise SystemExit(0) from None
-    except Exception:
+    except Exception as error:
+        if plugin := registry.blame(error):
+            print(plugin, file=sys.stderr)
+            raise SystemExit(plugin.exit_code) from None
         traceback.print_exc()
-        print("\nThis is a bug in electra_lab, not in your experiment. Please report the lines above.", file=sys.stderr)
+        print(f"\nThis is a bug in electra_lab{_or_in_plugins()}. Please report the lines above.", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+def _or_in_plugins() -> str:
+    """Autograd and CUDA report some mistakes where the component's code no longer shows in the traceback."""
+    files = sorted({str(entry.file) for each in registry.ALL for entry in each.plugged_in()})
+    return f", or in the plug-ins that were loaded ({', '.join(files)})" if files else ", not in your experiment"

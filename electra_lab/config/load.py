@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from electra_lab.config.problems import sentences
-from electra_lab.config.schema import Component, Experiment
+from electra_lab.config.schema import Component, Experiment, Of
 from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, to_yaml, with_overrides
 from registry import Plugin, load_plugin
+from registry.discovery import packaged
 from registry.errors import ConfigError, LabError
 from registry.signature import validate
 
@@ -45,7 +46,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
             mark = marks.get(loc) or marks.get(("discriminator", *loc[1:]) if loc[0] == "generator" else loc)
             if mark or isinstance(loc[-1], str):
                 _set(values, loc, str(_absolute(found, loc, mark or Mark(str(path), Path.cwd()))))
-        return Loaded(validate(Experiment, values), marks, plugins)
+        config = validate(Experiment, values)
+        return Loaded(config, marks, plugins + tuple(_packaged(config)))
     except ValidationError as error:
         raise sentences(error, marks) from None
 
@@ -53,6 +55,11 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
 def dump(config: Experiment) -> str:
     """The filled-in config as YAML that `load` reads back to an equal config."""
     return to_yaml(config.model_dump(mode="json", exclude_none=True))
+
+
+def load_plugins(path: Path) -> tuple[Plugin, ...]:
+    """Load a plug-in file (`.py`), or those that an experiment file imports. Raises ConfigError, PluginError."""
+    return (load_plugin(path),) if path.suffix == ".py" else tuple(_imports(read_file(path)))
 
 
 def _imports(root: Node) -> Iterator[Plugin]:
@@ -64,6 +71,17 @@ def _imports(root: Node) -> Iterator[Plugin]:
             if not os.path.isfile(path):
                 raise ConfigError(f"{item.mark}: imports.{index}: there is no file {path}.")
             yield load_plugin(path)
+
+
+def _packaged(config: Experiment) -> Iterator[Plugin]:
+    """The files of the components that came with installed packages."""
+    entries = [
+        of.registry.get(getattr(config, name).type)
+        for name, field in Experiment.model_fields.items()
+        for of in field.metadata
+        if isinstance(of, Of)
+    ]
+    yield from {entry.file: packaged(entry) for entry in entries if entry.package}.values()
 
 
 def _absolute(path: Path, loc: Loc, mark: Mark) -> Path:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.heads import ReplacedHead, TokenHead
+from registry.core import place
+from registry.errors import BadResult
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
-    from torch import Tensor
 
 
 class Network(nn.Module):
@@ -55,7 +57,24 @@ class Network(nn.Module):
         if self.project is not None:
             x = self.project(x)
         states: Tensor = self.backbone(x, mask)
+        self._refuse_unlike(states, x)
         return states[:, :length]
+
+    def _refuse_unlike(self, states: object, x: Float[Tensor, "B T D"]) -> None:
+        """States have the shape and type of the input; under autocast any floating point type. Raises BadResult."""
+        name = type(self.backbone).__name__
+        if not isinstance(states, Tensor):
+            returned = f"a {type(states).__name__}"
+        elif states.shape != x.shape:
+            returned = f"the shape {list(states.shape)}"
+        elif states.dtype != x.dtype and not (states.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+            returned = f"the type {states.dtype}"
+        else:
+            return
+        raise BadResult(
+            f"{place(type(self.backbone))}: {name}.forward returned {returned}; it must return a tensor like its "
+            f"input, {list(x.shape)} of {x.dtype}."
+        )
 
     def token_logits(self, hidden: Float[Tensor, "B T D"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
         """Vocabulary logits at `positions` alone: they are most of the memory and much of the time."""

@@ -28,7 +28,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> dict
         "electra_lab": electra_lab.__version__,
         "git": _git(),
         "config_sha256": hashlib.sha256(config_yaml.encode()).hexdigest(),
-        "plugins": [{"file": str(p.file), "sha256": p.sha256} for p in loaded.plugins],
+        "plugins": [{"file": str(p.file), "sha256": p.sha256, "package": p.package} for p in loaded.plugins],
         "environment": environment(experiment),
         "platform": platform.platform(),
         "data": {

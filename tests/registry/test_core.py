@@ -11,6 +11,7 @@ import pytest
 from registry import ALL, masking_strategies, samplers
 from registry.core import Registry
 from registry.errors import BadSignature, DuplicateName, UnknownName
+from registry.listing import Listing, short
 from tests.helpers import python
 
 
@@ -61,12 +62,12 @@ def test_names_and_listings_hold_built_ins_and_plug_ins_in_order():
     assert {"argmax", "gumbel", "mine", "temperature"} <= set(samplers.names())
     assert samplers.names() == sorted(samplers.names()) == [listing.name for listing in samplers.listings()]
     listing = next(listing for listing in samplers.listings() if listing.name == "mine")
-    assert (listing.summary, listing.file) == ("Draw as I like.", Path(__file__))
+    assert (listing.summary, listing.place.split(":")[0]) == ("Draw as I like.", short(Path(__file__)))
 
 
 @pytest.mark.parametrize("registry", [samplers, masking_strategies], ids=lambda r: r.plural)
 def test_a_listing_read_from_source_says_what_the_import_says(registry: Registry):
-    read = {path.stem: registry._read(path) for path in registry._home_files()}
+    read = {path.stem: registry._built_in(path) for path in registry._home_files()}
     assert read
     for name, listing in read.items():
         entry = registry.get(name)
@@ -76,10 +77,11 @@ def test_a_listing_read_from_source_says_what_the_import_says(registry: Registry
 def test_a_listing_passes_over_definitions_that_register_nothing(tmp_path: Path):
     file = tmp_path / "late.py"
     file.write_text(
-        '@cache\ndef helper():\n    """No."""\n\n\n@samplers.register("late")\ndef late():\n    """Yes."""\n'
+        '@cache\ndef helper():\n    """No."""\n\n\n@backbones.register("late")\ndef other():\n    """Another kind."""\n'
+        '\n\n@samplers.register("later")\ndef later():\n    """Another name."""\n'
+        '\n\n@registry.samplers.register("late")\ndef late():\n    """Yes."""\n'
     )
-    listing = samplers._read(file)
-    assert (listing.name, listing.summary, listing.line) == ("late", "Yes.", 6)
+    assert samplers._built_in(file) == Listing("late", "Yes.", f"{file}:16")
 
 
 def test_every_registry_lists_at_least_one_documented_component():

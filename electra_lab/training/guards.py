@@ -1,0 +1,146 @@
+"""What components hand back, checked where it enters the lab, so that a mistake is told by the component's name.
+
+Shapes and types are checked at every call, which costs nothing. What the tensors hold is checked at the first call
+and, on the CPU, at every one; elsewhere reading it would make the host wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from electra_lab.training.device import Precision, autocast
+from electra_lab.training.random import Streams, seed_global
+from registry import Batch, Entry, Losses, Masked, Term, Vocabulary
+from registry.errors import BadResult
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float32, Int
+
+    from registry.contracts import Random
+
+
+class _Guard:
+    def __init__(self, entry: Entry[Any], component: Callable[..., Any]) -> None:
+        self.entry, self.component = entry, component
+        self._called = False
+
+    def refuse(self, reason: str) -> BadResult:
+        return BadResult(f"{self.entry.place}: {self.entry.kind} '{self.entry.name}' {reason}")
+
+    def like(self, what: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Raises BadResult unless `value` is a tensor of that shape and type."""
+        if not isinstance(value, Tensor):
+            raise self.refuse(f"returned a {type(value).__name__} as {what}, must be a tensor.")
+        if value.shape != shape or value.dtype != dtype:
+            got, must = f"{list(value.shape)} of {value.dtype}", f"{list(shape)} of {dtype}"
+            raise self.refuse(f"returned {what} {got}, must be {must}.")
+
+    def reads(self, device: torch.device) -> bool:
+        """Whether this call's tensors are read."""
+        first, self._called = not self._called, True
+        return (first or device.type == "cpu") and device.type != "meta" and not torch.compiler.is_compiling()
+
+
+class GuardedSampler(_Guard):
+    """A sampler whose draws are checked. Raises BadResult."""
+
+    def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, "N"]:
+        drawn: Tensor = self.component(logits, rng)
+        number, size = logits.shape
+        self.like("tokens", drawn, (number,), torch.int64)
+        if self.reads(logits.device) and number:
+            low, high = int(drawn.min()), int(drawn.max())
+            if low < 0 or high >= size:
+                raise self.refuse(f"drew the id {low if low < 0 else high}; ids are 0 to {size - 1}.")
+            excluded = logits.gather(1, drawn.unsqueeze(1)) == float("-inf")
+            if excluded.any() and not logits.isnan().any():  # NaN is told as a diverged run
+                token = int(drawn[excluded.squeeze(1)][0])
+                raise self.refuse(f"drew the id {token}, whose logit is -inf: special tokens must never be drawn.")
+        return drawn
+
+
+class GuardedMasking(_Guard):
+    """A masking strategy whose choices are checked. Raises BadResult."""
+
+    def __call__(
+        self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], vocabulary: Vocabulary, rng: Random
+    ) -> Masked:
+        masked = self.component(tokens, maskable, vocabulary, rng)
+        if not isinstance(masked, Masked):
+            raise self.refuse(f"returned a {type(masked).__name__}, must be a registry.Masked.")
+        self.like("inputs", masked.inputs, tuple(tokens.shape), torch.int64)
+        slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
+        self.like("positions", masked.positions, (len(tokens), slots), torch.int64)
+        self.like("valid", masked.valid, (len(tokens), slots), torch.bool)
+        if self.reads(tokens.device):
+            self._read(masked, tokens, maskable, vocabulary.size)
+        return masked
+
+    def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, size: int) -> None:
+        positions, valid = masked.positions, masked.valid
+        if ((positions < 0) | (positions >= tokens.shape[1])).any():
+            raise self.refuse(f"returned positions outside 0 to {tokens.shape[1] - 1}, in slots that count or do not.")
+        times = torch.zeros_like(tokens).scatter_add_(1, positions, valid.long())
+        wrong = {
+            "chose a position twice in one row.": times > 1,
+            "chose a token that may not be masked (padding or a special token).": (times > 0) & ~maskable,
+            "changed inputs at a position that it did not choose.": (times == 0) & (masked.inputs != tokens),
+            f"put an id outside 0 to {size - 1} into inputs.": (masked.inputs < 0) | (masked.inputs >= size),
+        }
+        for reason, where in wrong.items():
+            if where.any():
+                raise self.refuse(reason)
+
+
+def refuse_backbone(module: object, entry: Entry[Any]) -> None:
+    """Raises BadResult unless a newly built backbone has what the lab reads (registry.contracts.Backbone)."""
+
+    def refuse(reason: str) -> BadResult:
+        return BadResult(f"{entry.place}: {entry.kind} '{entry.name}' {reason}")
+
+    if not isinstance(module, nn.Module):
+        raise refuse("must be a class derived from torch.nn.Module.")
+    missing = [name for name in ("layers", "length_multiple", "positions", "at_step") if not hasattr(module, name)]
+    if missing:
+        raise refuse(f"has no {' and no '.join(missing)}; see registry/contracts.py: Backbone.")
+    multiple: Any = module.length_multiple
+    if type(multiple) is not int or multiple < 1:
+        raise refuse(f"has the length_multiple {multiple!r}, must be an integer above 0.")
+    if module.positions not in ("lab", "own"):
+        raise refuse(f"has the positions {module.positions!r}, must be 'lab' or 'own'.")
+
+
+def rehearse(objective: nn.Module, entry: Entry[Any], batch: Batch, seed: int, precision: Precision) -> None:
+    """One forward and backward pass and one evaluation on a few rows, so that a component that fails, fails before
+    anything is written. Leaves no gradient behind. Raises BadResult, or what the component raises.
+    """
+
+    def checked(losses: object, expected: set[str] | None) -> Losses:
+        if not isinstance(losses, Losses):
+            raise BadResult(f"{what} returned a {type(losses).__name__}, must be a registry.Losses.")
+        for name, term in losses.terms.items():
+            if not isinstance(term, Term) or term.sum.dim() or not term.sum.is_floating_point() or term.count.dim():
+                raise BadResult(f"{what} returned the term '{name}', which is no Term of a scalar sum and count.")
+        if not losses.terms or (expected is not None and set(losses.terms) != expected):
+            raise BadResult(f"{what} returned the terms {sorted(losses.terms)}; its counts() names {expected}.")
+        return losses
+
+    what = f"{entry.place}: {entry.kind} '{entry.name}'"
+    device = batch.tokens.device
+    seed_global(seed, 0)
+    for module in objective.modules():
+        if callable(at_step := getattr(module, "at_step", None)):
+            at_step(seed, 0)
+    counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
+    names = set(counts(batch, Streams(seed, 0, batch.examples)))
+    with autocast(device, precision):
+        terms = checked(objective.train()(batch, Streams(seed, 0, batch.examples)), names).terms
+    torch.stack([t.weight * t.sum / t.count.clamp(min=1) for t in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
+    objective.zero_grad(set_to_none=True)
+    with torch.no_grad(), autocast(device, precision):
+        checked(objective.eval()(batch, Streams(seed, 0, batch.examples)), names)
+    objective.train()
