@@ -16,23 +16,28 @@ from electra_lab.config.load import Loaded
 from electra_lab.config.schema import Component
 from electra_lab.data.rows import Rows
 from electra_lab.data.store import Store, open_store
-from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
 from electra_lab.model.flops import network_flops
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.training.device import choose_precision
+from electra_lab.training.device import Precision, choose_precision
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, rehearse
 from electra_lab.training.loop import Plan, Run
+from electra_lab.training.memory import peak_bytes, shapes_only
 from electra_lab.training.optimizer import make_optimizer
 from electra_lab.training.random import digest
-from registry import Vocabulary, backbones, corpora, masking_strategies, objectives, samplers, tokenizers
+from electra_lab.training.step import backward, first_losses
+from registry import Batch, Vocabulary, backbones, corpora, masking_strategies, objectives, samplers, tokenizers
 from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from registry.contracts import Corpus
+
+
+UNKNOWN_VOCABULARY = 30_522  # BERT's, which google-research/electra uses
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,27 @@ class Experiment:
     store: Store
     device: torch.device
     parameters: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would need.
+
+    vocabulary_size  None where the tokenizer's options do not say; then UNKNOWN_VOCABULARY stands in
+    parameters       as in Experiment; `parts`: embeddings, projection, backbone, head of each network
+    state_bytes      weights and the optimizer's two moments, in float32
+    working_bytes    the peak of what a forward and backward pass over one micro-batch makes, gradients included;
+                     None where a component needs numbers to go on
+    """
+
+    vocabulary_size: int | None
+    parameters: dict[str, int]
+    parts: dict[str, dict[str, int]]
+    steps: int
+    flops_per_step: int
+    precision: Precision
+    state_bytes: int
+    working_bytes: int | None
 
 
 def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
@@ -71,16 +97,22 @@ def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
     )
 
 
-def check(loaded: Loaded) -> None:
-    """All that can be found out without reading a corpus. Raises ConfigError, DataError.
+def check(loaded: Loaded) -> DataError | None:
+    """All that can be found out without reading a corpus. Raises ConfigError.
 
-    The networks are built without memory (meta device), to hear what their constructors refuse.
+    The networks are built without memory (meta device), to hear what their constructors refuse. Data that is not
+    here is no error of the file: what a run would raise for it is returned.
     """
-    _corpus(loaded)
+    absent = None
+    try:
+        _corpus(loaded)
+    except DataError as error:
+        absent = error
     with torch.device("meta"):
         _pair(loaded, vocabulary_size=8, pad_id=0)
     if loaded.config.train.flops is None:
         _steps(loaded, 0)
+    return absent
 
 
 def _corpus(loaded: Loaded) -> Corpus:
@@ -92,6 +124,32 @@ def _corpus(loaded: Loaded) -> Corpus:
     except ValueError as error:
         raise loaded.problem(("corpus",), f"{component.type} refuses this: {error}") from error
     return corpus
+
+
+def forecast(loaded: Loaded, device: torch.device) -> Forecast:
+    """What a run would need, from shapes alone: no corpus is read and no weight has memory. Raises ConfigError."""
+    config, train = loaded.config, loaded.config.train
+    size = getattr(config.tokenizer.options, "vocab_size", None)
+    length, micro = config.data.sequence_length, train.micro_batch_size or train.batch_size
+    with shapes_only():
+        vocabulary = stand_in_vocabulary(size or UNKNOWN_VOCABULARY)
+        pair = _pair(loaded, vocabulary.size, vocabulary.pad_id)
+        objective = _objective(loaded, pair, vocabulary)
+        flops_per_step = 3 * train.batch_size * _row_flops(*pair, length, config.masking)
+        tokens = torch.full((micro, length), vocabulary.size - 1)
+        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(micro))
+        precision = choose_precision(train.precision, device)
+        working = peak_bytes(lambda: backward(first_losses(objective, batch, config.seed, precision)))
+    return Forecast(
+        vocabulary_size=size,
+        parameters=_parameters(*pair),
+        parts={name: _parts(network) for name, network in zip(("generator", "discriminator"), pair, strict=True)},
+        steps=_steps(loaded, flops_per_step),
+        flops_per_step=flops_per_step,
+        precision=precision,
+        state_bytes=sum(12 * p.numel() for p in objective.parameters()),
+        working_bytes=working,
+    )
 
 
 def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
@@ -107,16 +165,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
     length = config.data.sequence_length
     flops_per_step = 3 * config.train.batch_size * _row_flops(generator, discriminator, length, config.masking)
     pair.to(device)
-    masking, sampler = masking_strategies.get(config.masking.type), samplers.get(config.sampler.type)
-    entry = objectives.get(config.objective.type)
-    objective: nn.Module = entry.component(
-        generator,
-        discriminator,
-        GuardedMasking(masking, partial(masking.component, **config.masking.keywords())),
-        GuardedSampler(sampler, partial(sampler.component, **config.sampler.keywords())),
-        vocabulary,
-        **config.objective.keywords(),
-    )
+    objective = _objective(loaded, (generator, discriminator), vocabulary)
     train = config.train
     optimizer = make_optimizer(objective, train.learning_rate, train.betas, train.epsilon, train.weight_decay)
     plan = Plan(
@@ -136,6 +185,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         examples=config.evaluate.examples,
     )
     rows = Rows(store.train, length, vocabulary)
+    entry = objectives.get(config.objective.type)
     rehearse(objective, entry, rows.training_batch(plan.seed, 0, 2, device), plan.seed, plan.precision)
     return Experiment(
         Run(objective, optimizer),
@@ -148,6 +198,19 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         device,
         _parameters(generator, discriminator),
     )
+
+
+def _objective(loaded: Loaded, pair: tuple[Network, Network], vocabulary: Vocabulary) -> nn.Module:
+    config = loaded.config
+    masking, sampler = masking_strategies.get(config.masking.type), samplers.get(config.sampler.type)
+    made: nn.Module = objectives.get(config.objective.type).component(
+        *pair,
+        GuardedMasking(masking, partial(masking.component, **config.masking.keywords())),
+        GuardedSampler(sampler, partial(sampler.component, **config.sampler.keywords())),
+        vocabulary,
+        **config.objective.keywords(),
+    )
+    return made
 
 
 def _pair(loaded: Loaded, vocabulary_size: int, pad_id: int) -> tuple[Network, Network]:
@@ -214,3 +277,7 @@ def _parameters(generator: Network, discriminator: Network) -> dict[str, int]:
     total = count(generator, discriminator)
     parts = {"generator": count(generator), "discriminator": count(discriminator)}
     return {**parts, "shared": sum(parts.values()) - total, "total": total}
+
+
+def _parts(network: Network) -> dict[str, int]:
+    return {name: sum(p.numel() for p in part.parameters()) for name, part in network.named_children()}

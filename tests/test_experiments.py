@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from electra_lab.assemble import check
+from electra_lab.assemble import check, forecast
 from electra_lab.config.load import dump, load
 from tests.helpers import ROOT
 
@@ -22,3 +23,61 @@ def test_shipped_experiment(file: Path, tmp_path: Path) -> None:
     again = tmp_path / "config.yaml"
     again.write_text(dump(loaded.config), encoding="utf-8")
     assert load(again).config == loaded.config
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "places"),
+    [
+        ("electra_small", 14e6, -6),
+        ("electra_small_pp", 14e6, -6),
+        ("electra_base", 110e6, -7),
+        ("electra_large", 335e6, -6),
+    ],
+)
+def test_paper_sizes_have_the_published_number_of_parameters(name: str, published: float, places: int) -> None:
+    """Of the discriminator (Clark et al. 2020, Tables 1 and 2), to the rounding of the paper."""
+    told = forecast(load(ROOT / "experiments" / f"{name}.yaml"), torch.device("cpu"))
+    assert round(told.parameters["discriminator"], places) == published
+    sizes = transformers_sizes(load(ROOT / "experiments" / f"{name}.yaml").config.discriminator.sizes)
+    assert told.parts["discriminator"]["backbone"] == sizes
+
+
+def transformers_sizes(sizes) -> int:
+    """What transformers' ELECTRA encoder of these sizes has."""
+    from transformers import ElectraConfig, ElectraModel
+
+    config = ElectraConfig(hidden_size=sizes.dim, num_hidden_layers=sizes.depth, num_attention_heads=sizes.heads,
+                           intermediate_size=4 * sizes.dim)  # fmt: skip
+    with torch.device("meta"):
+        return sum(p.numel() for p in ElectraModel(config).encoder.parameters())
+
+
+# The hyper-parameters of google-research/electra's configure_pretraining.py and of the paper's Table 6.
+PAPER = {
+    "electra_small": (12, 256, 4, 128, 64, 1, 0.15, 5e-4, 128, 128, 1_000_000),
+    "electra_small_pp": (12, 256, 4, 128, 256, 4, 0.15, 5e-4, 128, 512, 4_000_000),
+    "electra_base": (12, 768, 12, 768, 256, 4, 0.15, 2e-4, 256, 512, 766_000),
+    "electra_large": (24, 1024, 16, 1024, 256, 4, 0.25, 2e-4, 2048, 512, 400_000),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_paper_hyper_parameters(name: str) -> None:
+    config = load(ROOT / "experiments" / f"{name}.yaml").config
+    d, g, train = config.discriminator, config.generator, config.train
+    assert d.type == g.type == "bert"
+    assert d.sizes is not None
+    assert g.sizes is not None
+    assert g.sizes.depth == d.sizes.depth
+    masked = config.masking.keywords()
+    assert PAPER[name] == (d.sizes.depth, d.sizes.dim, d.sizes.heads, config.embedding.dim, g.sizes.dim, g.sizes.heads,
+                           masked["mask_prob"], train.learning_rate, train.batch_size, config.data.sequence_length,
+                           train.steps)  # fmt: skip
+    assert (masked["replace_prob"], masked["random_prob"]) == (0.85, 0.0)
+    assert (train.warmup_steps, train.weight_decay, train.betas, train.epsilon, train.clip_norm) == (
+        10_000, 0.01, (0.9, 0.999), 1e-6, 1.0
+    )  # fmt: skip
+    assert d.keywords() == g.keywords() == {"ff_mult": 4.0, "dropout": 0.1}
+    assert (config.embedding.dropout, config.embedding.max_length, config.embedding.tie) == (0.1, 512, "embeddings")
+    assert config.objective.keywords() == {"generator_weight": 1.0, "discriminator_weight": 50.0}
+    assert config.tokenizer.keywords()["vocab_size"] == 30_522

@@ -31,8 +31,14 @@ def run(
         typer.Option(metavar="DIR", help="The run directory; absent or empty. Default: runs/<name>/<time>."),
     ] = None,
     device: OnDevice = Device.auto,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell parameters, memory, FLOPs, steps and tokens; reads no corpus.")
+    ] = False,
 ) -> None:
     """Train an experiment and report what it learned."""
     from electra_lab.runs import execute
 
+    if dry_run:
+        print(execute.dry_run(file, set_ or [], out, device.value))
+        return
     print(execute.run(file, set_ or [], out, device.value))

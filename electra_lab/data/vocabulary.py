@@ -53,6 +53,16 @@ def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.dev
     )
 
 
+def stand_in_vocabulary(size: int) -> Vocabulary:
+    """A vocabulary of a size and nothing else, for what depends on shapes alone."""
+    ids = torch.arange(size)
+    pad, cls, sep, mask = range(len(SPECIAL))
+    special = ids < len(SPECIAL)
+    return Vocabulary(
+        size, pad, cls, sep, mask, (pad, cls, sep, mask), special, ids[len(SPECIAL) :], ~special, torch.ones_like(ids)
+    )
+
+
 def _begin_words(tokenizer: Tokenizer) -> list[bool]:
     """Which tokens begin a word, by the mark that the tokenizer's kind uses; what is no letter or digit stands alone.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from registry.contracts import Masked
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool, Float64, Int
     from torch import Tensor
 
     from registry.contracts import Random, Vocabulary
@@ -22,13 +21,21 @@ def slots_of(mask_prob: float, length: int) -> int:
     return math.ceil(mask_prob * length - 1e-9)
 
 
-@lru_cache(maxsize=64)
-def count_table(mask_prob: float, length: int, device: torch.device) -> Int[Tensor, "T+1"]:
-    """count(m) = ceil(mask_prob * m - 1e-9) for every number m of maskable tokens, up to `length`.
+def counts(maskable: Bool[Tensor, "B T"], mask_prob: float) -> Int[Tensor, "B"]:
+    """ceil(mask_prob * m - 1e-9) for each row's number m of maskable tokens, as `slots_of` has it.
 
-    In Python's doubles: in float32, ceil(.15 * 100) is 16.
+    In doubles: in float32, ceil(.15 * 100) is 16.
     """
-    return torch.tensor([slots_of(mask_prob, m) for m in range(length + 1)], device=device)
+    return (maskable.sum(-1).double() * mask_prob - 1e-9).ceil().long()
+
+
+def random_keys(maskable: Bool[Tensor, "B T"], rng: Random) -> Float64[Tensor, "B T"]:
+    """Numbers in (0, 1) to order positions by.
+
+    Doubles hold the 23 random bits and the position: no two keys are equal, so no device breaks ties its own way.
+    """
+    rows, length = maskable.shape
+    return rng.uniform(rows, length).double() + torch.arange(length, device=maskable.device) * 2.0**-40
 
 
 def uniform_positions(
@@ -38,14 +45,10 @@ def uniform_positions(
 
     K = count(T) is the same for all rows; `valid` marks the slots that count.
     """
-    rows, length = maskable.shape
-    counts = count_table(mask_prob, length, maskable.device)
-    # Doubles hold the 23 random bits and the position: no two keys are equal, so no device breaks ties its own way.
-    keys = rng.uniform(rows, length).double() + torch.arange(length, device=maskable.device) * 2.0**-40
-    slots = slots_of(mask_prob, length)
-    positions = keys.masked_fill(~maskable, -1.0).topk(slots, dim=-1).indices
-    chosen = counts[maskable.sum(-1)]
-    return positions, torch.arange(slots, device=maskable.device) < chosen.unsqueeze(-1)
+    slots = slots_of(mask_prob, maskable.shape[1])
+    positions = random_keys(maskable, rng).masked_fill(~maskable, -1.0).topk(slots, dim=-1).indices
+    valid = torch.arange(slots, device=maskable.device) < counts(maskable, mask_prob).unsqueeze(-1)
+    return positions, valid
 
 
 def corrupt(

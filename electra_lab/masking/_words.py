@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from electra_lab.masking._uniform import count_table, slots_of
+from electra_lab.masking._uniform import counts, random_keys, slots_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -25,19 +25,15 @@ def word_starts(
 
 def random_order(candidates: Bool[Tensor, "B T"], rng: Random) -> Int[Tensor, "B T"]:
     """The candidates' positions in random order, then all others."""
-    rows, length = candidates.shape
-    # Doubles hold the random bits and the position: no two keys are equal, so no device breaks ties its own way.
-    keys = rng.uniform(rows, length).double() + torch.arange(length, device=candidates.device) * 2.0**-40
-    return keys.masked_fill(~candidates, 2.0).argsort(-1)
+    return random_keys(candidates, rng).masked_fill(~candidates, 2.0).argsort(-1)
 
 
 def as_slots(
     chosen: Bool[Tensor, "B T"], order: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], mask_prob: float
 ) -> tuple[Int[Tensor, "B K"], Bool[Tensor, "B K"]]:
     """A choice of tokens as positions and valid. A row in which nothing fitted gets its first candidate's token."""
-    length = maskable.shape[1]
-    needed = count_table(mask_prob, length, maskable.device)[maskable.sum(-1)] > 0
+    needed = counts(maskable, mask_prob) > 0
     first = torch.zeros_like(chosen).scatter(1, order[:, :1], True)
     chosen = torch.where((needed & ~chosen.any(-1)).unsqueeze(-1), first, chosen)
-    positions = chosen.int().argsort(dim=-1, descending=True, stable=True)[:, : slots_of(mask_prob, length)]
+    positions = chosen.int().argsort(dim=-1, descending=True, stable=True)[:, : slots_of(mask_prob, maskable.shape[1])]
     return positions, chosen.gather(1, positions)

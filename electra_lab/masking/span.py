@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import torch
 from pydantic import Field
 
-from electra_lab.masking._uniform import corrupt, count_table
+from electra_lab.masking._uniform import corrupt, counts
 from electra_lab.masking._words import as_slots, random_order, word_starts
 from registry import masking_strategies
 
@@ -47,7 +47,7 @@ def span(
     starts = word_starts(tokens, maskable, vocabulary)
     order = random_order(starts, rng)
     words = _lengths(rng.uniform(*tokens.shape), length, longest, stop_prob)
-    most = count_table(mask_prob, width, tokens.device)[maskable.sum(-1)]
+    most = counts(maskable, mask_prob)
     begun = starts.cumsum(-1)  # the number of the word that a token belongs to
     blocks = (~maskable).cumsum(-1)  # changes wherever something unmaskable lies between
     chosen = torch.zeros_like(maskable)

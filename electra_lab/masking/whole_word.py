@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 
-from electra_lab.masking._uniform import corrupt, count_table
+from electra_lab.masking._uniform import corrupt, counts
 from electra_lab.masking._words import as_slots, random_order, word_starts
 from registry import masking_strategies
 
@@ -45,7 +45,7 @@ def whole_word(
     sizes, candidates = sizes.gather(1, order), starts.gather(1, order)
 
     # Taking words while they fit is sequential by nature; all rows go at once.
-    most = count_table(mask_prob, length, tokens.device)[maskable.sum(-1)]
+    most = counts(maskable, mask_prob)
     total, taken = torch.zeros_like(most), []
     for place in range(length):
         fits = candidates[:, place] & (total + sizes[:, place] <= most)

@@ -13,7 +13,7 @@ from types import FrameType
 
 import torch
 
-from electra_lab.assemble import Experiment, assemble, check, open_data
+from electra_lab.assemble import Experiment, assemble, check, forecast, open_data
 from electra_lab.config.load import Loaded, dump, load
 from electra_lab.runs import summary
 from electra_lab.runs.console import Console
@@ -48,6 +48,17 @@ def run(file: Path, overrides: list[str], out: Path | None, device: str) -> Path
             directory.write_json("provenance.json", provenance(loaded, experiment, config))
             _train(directory, loaded, experiment, console)
     return directory.path
+
+
+def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> str:
+    """What `run` would do and need, in words; reads no corpus, writes nothing. Raises LabError."""
+    refuse_used(out)
+    loaded = load(file, overrides)
+    if absent := check(loaded):
+        Console().say(f"note: {absent} A run would stop there.")
+    # A plan may be for another machine, so a device that is not here is no mistake.
+    where = torch.device(device) if device == "cuda" else choose_device(device)
+    return summary.forecast(loaded, forecast(loaded, where), where)
 
 
 def resume(path: Path, device: str) -> Path:

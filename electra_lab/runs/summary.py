@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from electra_lab.assemble import Experiment
+import torch
+
+from electra_lab.assemble import UNKNOWN_VOCABULARY, Experiment, Forecast
 from electra_lab.config.load import Loaded
 from electra_lab.runs.directory import RunDirectory
 from electra_lab.training.evaluation import Example
@@ -36,6 +38,37 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
     )
     lines.append(f"  compute       {plan.steps * plan.flops_per_step:.3g} FLOPs in all")
     return "\n".join(lines)
+
+
+def forecast(loaded: Loaded, forecast: Forecast, device: torch.device) -> str:
+    """What a run would do and need: parameters of each part, compute, tokens, memory."""
+    config, train, f = loaded.config, loaded.config.train, forecast
+    tokens = train.batch_size * config.data.sequence_length
+    plan_flops = f.steps * f.flops_per_step
+    vocabulary = f.vocabulary_size or UNKNOWN_VOCABULARY
+    known = "at most, as the tokenizer is not trained yet" if f.vocabulary_size else "assumed: the tokenizer tells none"
+    lines = [f"{config.name}: {f.steps:,} steps of {train.batch_size} x {config.data.sequence_length} tokens", "",
+             f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
+    for name in ("discriminator", "generator"):
+        parts = "  ".join(f"{part} {number:,}" for part, number in f.parts[name].items())
+        lines.append(f"    {name:<14}{f.parameters[name]:>14,}  {parts}")
+    shared, total = f.parameters["shared"], f.parameters["total"]
+    lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'in all':<14}{total:>14,}", "",
+              f"  tokens          {tokens:,} a step, {f.steps * tokens:.4g} in all",
+              f"  compute         {f.flops_per_step:.4g} FLOPs a step, {plan_flops:.4g} in all"]  # fmt: skip
+    state, rows = f"{_bytes(f.state_bytes)} of weights and optimizer", train.micro_batch_size or train.batch_size
+    if f.working_bytes is None:
+        memory = f"{state}; that of a step cannot be told from shapes, as a component reads numbers"
+    else:
+        memory = (f"about {_bytes(f.state_bytes + f.working_bytes)} on {device.type} in {f.precision}: {state}, "
+                  f"{_bytes(f.working_bytes)} at the peak of a step\n{'':18}for {rows:,} rows at a time "
+                  "(train.micro_batch_size); the program and its libraries come on top")  # fmt: skip
+    lines.append(f"  memory          {memory}")
+    return "\n".join(lines)
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
 
 
 def readable(examples: list[Example], experiment: Experiment) -> list[list[dict[str, Any]]]:

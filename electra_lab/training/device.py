@@ -25,7 +25,8 @@ def choose_precision(name: str, device: torch.device) -> Precision:
     """`auto` is bf16 where the device computes in it natively, else fp32."""
     if name == "auto":
         if device.type == "cuda":
-            native = torch.cuda.is_bf16_supported(including_emulation=False)
+            # Without a device, what a dry run is asked for is one of today's.
+            native = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
         else:
             capabilities = torch.cpu.get_capabilities()
             native = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

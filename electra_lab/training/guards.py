@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.training.device import Precision, autocast
-from electra_lab.training.random import Streams, seed_global
+from electra_lab.training.random import Streams
+from electra_lab.training.step import backward, first_losses
 from registry import Batch, Entry, Losses, Masked, Term, Vocabulary
 from registry.errors import BadResult
 
@@ -23,13 +24,17 @@ if TYPE_CHECKING:
     from registry.contracts import Random
 
 
+def _bad(entry: Entry[Any], reason: str) -> BadResult:
+    return BadResult(f"{entry.place}: {entry.kind} '{entry.name}' {reason}")
+
+
 class _Guard:
     def __init__(self, entry: Entry[Any], component: Callable[..., Any]) -> None:
         self.entry, self.component = entry, component
         self._called = False
 
     def refuse(self, reason: str) -> BadResult:
-        return BadResult(f"{self.entry.place}: {self.entry.kind} '{self.entry.name}' {reason}")
+        return _bad(self.entry, reason)
 
     def like(self, what: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         """Raises BadResult unless `value` is a tensor of that shape and type."""
@@ -39,10 +44,12 @@ class _Guard:
             got, must = f"{list(value.shape)} of {value.dtype}", f"{list(shape)} of {dtype}"
             raise self.refuse(f"returned {what} {got}, must be {must}.")
 
-    def reads(self, device: torch.device) -> bool:
-        """Whether this call's tensors are read."""
+    def reads(self, tensor: Tensor) -> bool:
+        """Whether this call's tensors are read. Those of a dry run have shapes alone."""
+        if type(tensor) is not Tensor or tensor.is_meta or torch.compiler.is_compiling():
+            return False
         first, self._called = not self._called, True
-        return (first or device.type == "cpu") and device.type != "meta" and not torch.compiler.is_compiling()
+        return first or tensor.device.type == "cpu"
 
 
 class GuardedSampler(_Guard):
@@ -52,7 +59,7 @@ class GuardedSampler(_Guard):
         drawn: Tensor = self.component(logits, rng)
         number, size = logits.shape
         self.like("tokens", drawn, (number,), torch.int64)
-        if self.reads(logits.device) and number:
+        if self.reads(drawn) and number:
             low, high = int(drawn.min()), int(drawn.max())
             if low < 0 or high >= size:
                 raise self.refuse(f"drew the id {low if low < 0 else high}; ids are 0 to {size - 1}.")
@@ -76,7 +83,7 @@ class GuardedMasking(_Guard):
         slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
         self.like("positions", masked.positions, (len(tokens), slots), torch.int64)
         self.like("valid", masked.valid, (len(tokens), slots), torch.bool)
-        if self.reads(tokens.device):
+        if self.reads(masked.positions):
             self._read(masked, tokens, maskable, vocabulary.size)
         return masked
 
@@ -98,49 +105,39 @@ class GuardedMasking(_Guard):
 
 def refuse_backbone(module: object, entry: Entry[Any]) -> None:
     """Raises BadResult unless a newly built backbone has what the lab reads (registry.contracts.Backbone)."""
-
-    def refuse(reason: str) -> BadResult:
-        return BadResult(f"{entry.place}: {entry.kind} '{entry.name}' {reason}")
-
     if not isinstance(module, nn.Module):
-        raise refuse("must be a class derived from torch.nn.Module.")
+        raise _bad(entry, "must be a class derived from torch.nn.Module.")
     missing = [name for name in ("layers", "length_multiple", "positions", "at_step") if not hasattr(module, name)]
     if missing:
-        raise refuse(f"has no {' and no '.join(missing)}; see registry/contracts.py: Backbone.")
+        raise _bad(entry, f"has no {' and no '.join(missing)}; see registry/contracts.py: Backbone.")
     multiple: Any = module.length_multiple
     if type(multiple) is not int or multiple < 1:
-        raise refuse(f"has the length_multiple {multiple!r}, must be an integer above 0.")
+        raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")
     if module.positions not in ("lab", "own"):
-        raise refuse(f"has the positions {module.positions!r}, must be 'lab' or 'own'.")
+        raise _bad(entry, f"has the positions {module.positions!r}, must be 'lab' or 'own'.")
 
 
 def rehearse(objective: nn.Module, entry: Entry[Any], batch: Batch, seed: int, precision: Precision) -> None:
     """One forward and backward pass and one evaluation on a few rows, so that a component that fails, fails before
     anything is written. Leaves no gradient behind. Raises BadResult, or what the component raises.
     """
-
-    def checked(losses: object, expected: set[str] | None) -> Losses:
-        if not isinstance(losses, Losses):
-            raise BadResult(f"{what} returned a {type(losses).__name__}, must be a registry.Losses.")
-        for name, term in losses.terms.items():
-            if not isinstance(term, Term) or term.sum.dim() or not term.sum.is_floating_point() or term.count.dim():
-                raise BadResult(f"{what} returned the term '{name}', which is no Term of a scalar sum and count.")
-        if not losses.terms or (expected is not None and set(losses.terms) != expected):
-            raise BadResult(f"{what} returned the terms {sorted(losses.terms)}; its counts() names {expected}.")
-        return losses
-
-    what = f"{entry.place}: {entry.kind} '{entry.name}'"
-    device = batch.tokens.device
-    seed_global(seed, 0)
-    for module in objective.modules():
-        if callable(at_step := getattr(module, "at_step", None)):
-            at_step(seed, 0)
     counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
     names = set(counts(batch, Streams(seed, 0, batch.examples)))
-    with autocast(device, precision):
-        terms = checked(objective.train()(batch, Streams(seed, 0, batch.examples)), names).terms
-    torch.stack([t.weight * t.sum / t.count.clamp(min=1) for t in terms.values()]).sum().backward()  # type: ignore[no-untyped-call]
+    losses = first_losses(objective, batch, seed, precision)
+    refuse_losses(losses, names, entry)
+    backward(losses)
     objective.zero_grad(set_to_none=True)
-    with torch.no_grad(), autocast(device, precision):
-        checked(objective.eval()(batch, Streams(seed, 0, batch.examples)), names)
+    with torch.no_grad(), autocast(batch.tokens.device, precision):
+        refuse_losses(objective.eval()(batch, Streams(seed, 0, batch.examples)), names, entry)
     objective.train()
+
+
+def refuse_losses(losses: object, names: set[str], entry: Entry[Any]) -> None:
+    """Raises BadResult unless an objective returned Losses with the terms that its counts() names."""
+    if not isinstance(losses, Losses):
+        raise _bad(entry, f"returned a {type(losses).__name__}, must be a registry.Losses.")
+    for name, term in losses.terms.items():
+        if not isinstance(term, Term) or term.sum.dim() or not term.sum.is_floating_point() or term.count.dim():
+            raise _bad(entry, f"returned '{name}', which is no registry.Term of a scalar sum and a scalar count.")
+    if not losses.terms or set(losses.terms) != names:
+        raise _bad(entry, f"returned the terms {sorted(losses.terms)}, but its counts() has {sorted(names)}.")

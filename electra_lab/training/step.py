@@ -12,7 +12,7 @@ from torch.optim import AdamW
 
 from electra_lab.training.device import Precision, autocast
 from electra_lab.training.random import Streams, seed_global
-from registry.contracts import Batch, Term
+from registry.contracts import Batch, Losses, Term
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,10 +52,7 @@ def training_step(
 
     A step whose loss or gradient is not finite leaves weights and optimizer as they were, decided on the device.
     """
-    seed_global(seed, step)
-    for module in objective.modules():
-        if callable(at_step := getattr(module, "at_step", None)):
-            at_step(seed, step)
+    prepare(objective, seed, step)
     device = batch.tokens.device
     parts = list(_split(batch, micro_batch_size))
     streams = [Streams(seed, step, part.examples) for part in parts]
@@ -84,6 +81,28 @@ def training_step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return StepResult(sums, counts, {name: term.weight for name, term in terms.items()}, norm, finite)
+
+
+def first_losses(objective: nn.Module, batch: Batch, seed: int, precision: Precision) -> Losses:
+    """The losses of one batch, as in the first step."""
+    prepare(objective, seed, 0)
+    with autocast(batch.tokens.device, precision):
+        losses: Losses = objective.train()(batch, Streams(seed, 0, batch.examples))
+    return losses
+
+
+def backward(losses: Losses) -> None:
+    """Gradients of losses that stand for a whole global batch."""
+    terms = losses.terms.values()
+    torch.stack([t.weight * t.sum / t.count.clamp(min=1) for t in terms]).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def prepare(objective: nn.Module, seed: int, step: int) -> None:
+    """What changes from step to step beside the weights: torch's global generator, and what backbones draw."""
+    seed_global(seed, step)
+    for module in objective.modules():
+        if callable(at_step := getattr(module, "at_step", None)):
+            at_step(seed, step)
 
 
 def _split(batch: Batch, size: int) -> Iterator[Batch]:

@@ -1,0 +1,176 @@
+"""What a component may not hand back is told by its name and line; what it may passes untouched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, refuse_losses, rehearse
+from electra_lab.training.memory import shapes_only
+from electra_lab.training.random import Streams
+from registry import Batch, Losses, Masked, Term, backbones, masking_strategies, objectives, samplers
+from registry.errors import BadResult
+from registry.testing import CLS, MASK, PAD, ObjectiveContract, vocabulary
+
+WORDS = vocabulary(20)
+LOGITS = torch.randn(6, 20, generator=torch.Generator().manual_seed(0)).masked_fill(WORDS.is_special, float("-inf"))
+TOKENS = torch.tensor([[CLS, 7, 8, 9, PAD], [CLS, 5, 6, PAD, PAD]])
+MASKABLE = TOKENS > MASK
+GUMBEL, REPLACE = samplers.get("gumbel"), masking_strategies.get("replace_prob")
+
+
+def rng(rows: int) -> Any:
+    return Streams(0, 0, torch.arange(rows))("test")
+
+
+def sampled(component: Callable[..., Any], logits: Tensor = LOGITS) -> Tensor:
+    return GuardedSampler(GUMBEL, component)(logits, rng(len(logits)))
+
+
+@pytest.mark.parametrize(
+    ("component", "reason"),
+    [
+        (lambda logits, _: None, "returned a NoneType as tokens, must be a tensor."),
+        (lambda logits, _: logits, "returned tokens [6, 20] of torch.float32, must be [6] of torch.int64."),
+        (lambda logits, _: logits.argmax(-1).int(), "returned tokens [6] of torch.int32, must be [6] of torch.int64."),
+        (lambda logits, _: logits.argmax(-1)[1:], "returned tokens [5] of torch.int64, must be [6] of torch.int64."),
+        (lambda logits, _: torch.full((6,), 20), "drew the id 20; ids are 0 to 19."),
+        (lambda logits, _: torch.full((6,), -1), "drew the id -1; ids are 0 to 19."),
+        (lambda logits, _: torch.full((6,), MASK), "drew the id 4, whose logit is -inf: special tokens must never"),
+    ],
+)
+def test_a_sampler_that_breaks_its_contract(component: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(BadResult, match=rf"samplers/gumbel\.py:\d+: sampler 'gumbel' {re.escape(reason)}"):
+        sampled(component)
+
+
+def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault() -> None:
+    assert torch.equal(sampled(GUMBEL.component), GUMBEL.component(LOGITS, rng(6)))
+    assert sampled(lambda logits, _: torch.zeros(6, dtype=torch.int64), LOGITS * float("nan")).tolist() == [0] * 6
+    assert sampled(GUMBEL.component, LOGITS[:0]).shape == (0,)
+
+
+def masked(change: Callable[[Masked], Any]) -> Masked:
+    def component(*arguments: Any) -> Any:
+        return change(REPLACE.component(*arguments, mask_prob=0.5, replace_prob=1.0, random_prob=0.0))
+
+    return GuardedMasking(REPLACE, component)(TOKENS, MASKABLE, WORDS, rng(2))
+
+
+def at(tensor: Tensor, row: int, column: int, value: int) -> Tensor:
+    changed = tensor.clone()
+    changed[row, column] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: (m.inputs, m.positions), "returned a tuple, must be a registry.Masked."),
+        (lambda m: replace(m, inputs=m.inputs[:, :-1]), "returned inputs [2, 4] of torch.int64, must be [2, 5]"),
+        (lambda m: replace(m, inputs=m.inputs.float()), "returned inputs [2, 5] of torch.float32, must be [2, 5]"),
+        (lambda m: replace(m, positions=m.positions[0]), "returned positions [3] of torch.int64, must be [2, 3]"),
+        (lambda m: replace(m, positions=None), "returned a NoneType as positions, must be a tensor."),
+        (
+            lambda m: replace(m, valid=m.valid.long()),
+            "returned valid [2, 3] of torch.int64, must be [2, 3] of torch.bo",
+        ),
+        (lambda m: replace(m, positions=at(m.positions, 1, 2, 5)), "returned positions outside 0 to 4, in slots that"),
+        (lambda m: replace(m, positions=at(m.positions, 1, 2, -1)), "returned positions outside 0 to 4, in slots that"),
+        (lambda m: replace(m, positions=m.positions[:, :1].expand(2, 3)), "chose a position twice in one row."),
+        (lambda m: replace(m, positions=at(m.positions, 0, 0, 0)), "chose a token that may not be masked (padding or"),
+        (lambda m: replace(m, inputs=at(m.inputs, 1, 4, 9)), "changed inputs at a position that it did not choose."),
+        (lambda m: replace(m, inputs=m.inputs.masked_fill(m.inputs == MASK, 20)), "put an id outside 0 to 19 into in"),
+        (lambda m: replace(m, inputs=m.inputs.masked_fill(m.inputs == MASK, -1)), "put an id outside 0 to 19 into in"),
+    ],
+)
+def test_a_masking_strategy_that_breaks_its_contract(change: Callable[[Masked], Any], reason: str) -> None:
+    pattern = rf"masking/replace_prob\.py:\d+: masking strategy 'replace_prob' {re.escape(reason)}"
+    with pytest.raises(BadResult, match=pattern):
+        masked(change)
+
+
+def test_a_good_masking_strategy_passes_untouched() -> None:
+    assert masked(lambda m: m).valid.sum() == 2 + 1
+
+
+def test_shapes_alone_are_not_read() -> None:
+    """In a dry run tensors hold no numbers; their shapes are still checked."""
+    with shapes_only():
+        logits = torch.zeros(6, 20)
+        assert sampled(lambda given, _: given.argmax(-1), logits).shape == (6,)
+        with pytest.raises(BadResult, match="must be"):
+            sampled(lambda given, _: given, logits)
+
+
+class Good(nn.Module):
+    layers, length_multiple, positions = (), 1, "own"
+
+    def at_step(self, seed: int, step: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"length_multiple": 0}, "has the length_multiple 0, must be an integer above 0."),
+        ({"length_multiple": 2.0}, "has the length_multiple 2.0, must be"),
+        ({"length_multiple": True}, "has the length_multiple True, must be"),
+        ({"positions": "learned"}, "has the positions 'learned', must be 'lab' or 'own'."),
+    ],
+)
+def test_a_backbone_without_what_the_lab_reads(members: dict[str, Any], reason: str) -> None:
+    entry = backbones.get("bert")
+    refuse_backbone(Good(), entry)
+    with pytest.raises(BadResult, match=rf"bert\.py:\d+: backbone 'bert' {re.escape(reason)}"):
+        refuse_backbone(type("Bad", (Good,), members)(), entry)
+
+
+def test_a_backbone_that_lacks_members_or_is_no_module() -> None:
+    with pytest.raises(BadResult, match=r"has no layers and no length_multiple and no positions and no at_step; see"):
+        refuse_backbone(nn.Linear(1, 1), backbones.get("bert"))
+    with pytest.raises(BadResult, match=r"must be a class derived from torch\.nn\.Module"):
+        refuse_backbone(object(), backbones.get("bert"))
+
+
+TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason"),
+    [
+        (torch.tensor(1.0), "returned a Tensor, must be a registry.Losses."),
+        (Losses({"a": (1.0, 1)}), "returned 'a', which is no registry.Term of a scalar sum and a scalar count."),
+        (Losses({"a": replace(TERM, sum=torch.ones(2))}), "returned 'a', which is no"),
+        (Losses({"a": replace(TERM, sum=torch.tensor(1))}), "returned 'a', which is no"),
+        (Losses({"a": replace(TERM, count=torch.ones(1))}), "returned 'a', which is no"),
+        (Losses({"b": TERM}), "returned the terms ['b'], but its counts() has ['a']."),
+        (Losses({}), "returned the terms [], but its counts() has ['a']."),
+    ],
+)
+def test_an_objective_that_breaks_its_contract(losses: Any, reason: str) -> None:
+    refuse_losses(Losses({"a": TERM}), {"a"}, objectives.get("electra"))
+    with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
+        refuse_losses(losses, {"a"}, objectives.get("electra"))
+
+
+def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() -> None:
+    suite = ObjectiveContract()
+    suite.name = "electra"
+    objective = suite.build()
+    modes: list[bool] = []
+    objective.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    tokens = torch.randint(5, 24, (2, 16))
+    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(2))
+    rehearse(objective, objectives.get("electra"), batch, 0, "fp32")
+    assert modes == [True, False]
+    assert objective.training
+    assert all(parameter.grad is None for parameter in objective.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
