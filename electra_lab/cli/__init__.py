@@ -8,7 +8,7 @@ import traceback
 import typer
 
 import registry
-from electra_lab.cli import check, registry_, resume, run
+from electra_lab.cli import check, registry_, resume, run, schema
 from registry.errors import LabError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("check")(check.check)
+app.command("schema")(schema.schema)
 app.add_typer(registry_.app, name="registry")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 from electra_lab.cli.run import File, Set
 
 
 def check(file: File, set_: Set = None) -> None:
-    """Find every error of an experiment without running it; print it with all defaults filled in."""
+    """Find every error of an experiment without running it; print it filled in, with the origin of each value."""
     from electra_lab.assemble import check
-    from electra_lab.config.load import dump, load
+    from electra_lab.config.load import load
+    from electra_lab.config.origins import dump_with_origins
 
     loaded = load(file, set_ or [])
-    check(loaded)
-    print(dump(loaded.config), end="")
+    if absent := check(loaded):
+        print(f"note: {absent} A run would stop there.", file=sys.stderr)
+    print(dump_with_origins(loaded), end="")

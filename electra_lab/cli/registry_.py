@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import registry
+from electra_lab.cli.schema import From
+from registry import Plugin
 from registry.core import Registry
-from registry.errors import UnknownName, did_you_mean
+from registry.errors import LabError, UnknownName, did_you_mean
 
 app = typer.Typer(help="What there is to put into an experiment.", no_args_is_help=True)
 
@@ -19,32 +22,49 @@ Kind = Annotated[str, typer.Argument(metavar="KIND", help="A registry: samplers,
 @app.command("list")
 def list_(
     kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this registry.")] = None,
+    from_: From = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With all options, for programs; imports the components.")
     ] = False,
 ) -> None:
-    """All components: name, summary, file:line. Imports none of them."""
+    """All components: name, summary, file:line, and those of installed packages. Imports none of them.
+
+    With --from, the components of that file alone, which is loaded for it.
+    """
     chosen = [_registry(kind)] if kind else list(registry.ALL)
+    files = {plugin.file for plugin in _load(from_)}
+    names = {r.plural: [e.name for e in r.plugged_in() if e.file in files] if from_ else r.names() for r in chosen}
+    chosen = [r for r in chosen if names[r.plural] or not from_]
     if as_json:
-        print(
-            json.dumps({r.plural: [_described(r, name) for name in r.names()] for r in chosen}, indent=1, default=str)
-        )
+        described = {r.plural: [_described_or_problem(r, name) for name in names[r.plural]] for r in chosen}
+        print(json.dumps(described, indent=1, default=str))
         return
     for number, r in enumerate(chosen):
-        listings = r.listings()
+        listings = [listing for listing in r.listings() if listing.name in names[r.plural]]
         print(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts.py: {r.contract}")
         for listing in listings:
-            print(f"  {listing.name:<16}{listing.place:<44}  {listing.summary}")
+            package = f"  ({listing.package})" if listing.package else ""
+            print(f"  {listing.name:<16}{listing.place:<44}  {listing.summary}{package}".rstrip())
+            if listing.problem:
+                print(f"    ! {listing.problem}")
+    if from_ and not chosen:
+        print("none: the file registers no component of this kind." if kind else "none: the file registers nothing.")
 
 
 @app.command("describe")
-def describe(kind: Kind, name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name.")]) -> None:
+def describe(
+    kind: Kind,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name.")],
+    from_: From = None,
+) -> None:
     """One component: what it does, its options with type, default and bounds, and YAML to paste."""
     import inspect
 
     r = _registry(kind)
+    _load(from_)
     entry = r.get(name)
-    print(f"{r.singular} {name}  {entry.place}\n\n{inspect.getdoc(entry.component)}\n")
+    package = f"  ({entry.package})" if entry.package else ""
+    print(f"{r.singular} {name}  {entry.place}{package}\n\n{inspect.getdoc(entry.component)}\n")
     options = _described(r, name)["options"]
     for option in options:
         default = "required" if "default" not in option else f"default {json.dumps(option['default'], default=str)}"
@@ -54,6 +74,22 @@ def describe(kind: Kind, name: Annotated[str, typer.Argument(metavar="NAME", hel
         print("  (no options)")
     required = "".join(f", {o['name']}: ..." for o in options if "default" not in o)
     print(f"\n  {{type: {name}{required}}}")
+
+
+def _load(files: list[Path] | None) -> list[Plugin]:
+    if not files:
+        return []
+    from electra_lab.config.load import load_plugins
+
+    return [plugin for file in files for plugin in load_plugins(file)]
+
+
+def _described_or_problem(r: Registry[Any], name: str) -> dict[str, Any]:
+    """An installed package's component that cannot be loaded spoils no listing."""
+    try:
+        return _described(r, name)
+    except LabError as error:
+        return {"name": name, "problem": str(error)}
 
 
 def _described(r: Registry[Any], name: str) -> dict[str, Any]:
@@ -68,7 +104,8 @@ def _described(r: Registry[Any], name: str) -> dict[str, Any]:
         if not field.is_required():
             described["default"] = field.default
         options.append(described)
-    return {"name": name, "summary": entry.summary, "place": entry.place, "options": options}
+    described = {"name": name, "summary": entry.summary, "place": entry.place, "options": options}
+    return described | ({"package": entry.package} if entry.package else {})
 
 
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "multiple of", "min_length": "at least"}

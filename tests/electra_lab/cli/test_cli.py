@@ -14,24 +14,6 @@ from electra_lab.cli import main
 from tests.helpers import EXPERIMENT, line_of, python, write_experiment
 
 
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """`lab("check", file)` runs the command line in an empty folder: (exit code, stdout, stderr)."""
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["electra-lab", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return call
-
-
 def nothing_written(folder: Path) -> bool:
     return not list(folder.iterdir())
 
@@ -155,13 +137,26 @@ def test_a_corpus_that_cannot_be_used_is_exit_code_3(lab, tmp_path: Path, conten
     assert nothing_written(tmp_path / "here")
 
 
+def test_data_that_is_not_here_is_no_mistake_of_the_file(lab, tmp_path: Path):
+    file = write_experiment(tmp_path / "there")
+    (file.parent / "corpus.txt").unlink()
+    code, out, err = lab("check", file)
+    assert code == 0
+    assert out.startswith("name: tiny")
+    sentence = f"{file}:2: corpus: text_files: {file.parent}/corpus.txt: no file matches."
+    assert err == f"note: {sentence} A run would stop there.\n"
+
+
 def test_check_prints_a_config_that_check_accepts(lab, tmp_path: Path):
     code, out, err = lab("check", write_experiment(tmp_path / "there"), "--set", "seed=7")
     assert (code, err) == (0, "")
     again = tmp_path / "again.yaml"
     again.write_text(out)
-    assert lab("check", again) == (0, out, "")
-    assert "seed: 7\n" in out
+    code, repeated, err = lab("check", again)
+    assert (code, err) == (0, "")
+    assert re.search(r"^seed: 7 +# --set seed=7$", out, re.MULTILINE)
+    assert re.search(rf"^seed: 7 +# {again}:2$", repeated, re.MULTILINE)  # the origins differ, the values do not
+    assert re.sub(" +#.*", "", repeated) == re.sub(" +#.*", "", out)
     assert nothing_written(tmp_path / "here")
 
 

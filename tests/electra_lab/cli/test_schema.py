@@ -1,0 +1,118 @@
+"""electra-lab schema: JSON on stdout and nothing else, plug-ins included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from electra_lab.config.source import parse
+from registry import discovery, samplers
+from registry.errors import PluginError
+from tests.helpers import EXPERIMENT, python, write_experiment
+
+PLUGIN = """\
+from typing import Annotated
+
+from pydantic import Field
+
+from registry import samplers
+
+print("a plug-in that talks")
+
+
+@samplers.register("plugged")
+def plugged(logits, rng, /, *, edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.1):
+    \"\"\"A sampler with a bounded option.\"\"\"
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(discovery, "_loaded", {})
+    path = tmp_path / "plugs/plug.py"
+    path.parent.mkdir()
+    path.write_text(PLUGIN)
+    with samplers.isolated():
+        yield path
+
+
+def accepts(schema: str, sampler: str) -> bool:
+    values = parse(EXPERIMENT.replace("{type: gumbel}", sampler), "", Path()).plain()
+    return Draft202012Validator(json.loads(schema)).is_valid(values)
+
+
+def test_a_real_process_prints_a_schema_and_nothing_else(tmp_path: Path):
+    done = python("-m", "electra_lab", "schema", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    Draft202012Validator.check_schema(json.loads(done.stdout))
+    assert accepts(done.stdout, "{type: gumbel}")
+    assert not accepts(done.stdout, "{type: gumbel, temprature: 1.0}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("by", ["file", "experiment", "child"])
+def test_a_plug_in_is_in_it_and_its_bounds_hold(lab, tmp_path: Path, plugin: Path, by: str):
+    experiment = write_experiment(tmp_path / "there", imports="[../plugs/plug.py]")
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: there/tiny.yaml\n")
+    code, out, err = lab("schema", "--from", {"file": plugin, "experiment": experiment, "child": child}[by])
+    assert (code, err) == (0, "a plug-in that talks\n")
+    assert accepts(out, "{type: plugged, edge: 0.4}")
+    assert not accepts(out, "{type: plugged, edge: 0.5}")
+    assert not accepts(out, "{type: plugged, temperature: 0.4}")
+
+
+def test_a_plug_in_is_not_in_it_unasked(lab, plugin: Path):
+    code, out, _ = lab("schema")
+    assert code == 0
+    assert not accepts(out, "{type: plugged}")
+
+
+def test_from_may_be_repeated(lab, plugin: Path):
+    other = plugin.with_name("other.py")
+    other.write_text(PLUGIN.replace("plugged", "another"))
+    code, out, _ = lab("schema", "--from", plugin, "--from", other)
+    assert code == 0
+    assert accepts(out, "{type: plugged}")
+    assert accepts(out, "{type: another}")
+
+
+def test_a_file_that_cannot_be_used_is_exit_code_2(lab, tmp_path: Path, plugin: Path):
+    assert lab("schema", "--from", "none.yaml") == (2, "", "none.yaml: cannot be read (No such file or directory).\n")
+    code, out, err = lab("schema", "--from", "none.py")
+    assert (code, out) == (2, "")
+    assert err.startswith("none.py: the plug-in cannot be read")
+    plugin.write_text("raise ValueError('no luck')\n")
+    code, out, err = lab("schema", "--from", plugin)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{plugin}:1: ValueError: no luck")
+    experiment = write_experiment(tmp_path / "there", imports="[none.py]")
+    code, out, err = lab("schema", "--from", experiment)
+    assert (code, out) == (2, "")
+    assert err == f"{experiment}:12: imports.0: there is no file {tmp_path}/there/none.py.\n"
+
+
+def test_what_cannot_be_loaded_is_told_on_stderr_and_the_rest_works(lab, monkeypatch: pytest.MonkeyPatch):
+    def get(name: str):
+        if name == "broken":
+            raise PluginError("no luck.")
+        return load(name)
+
+    load, names = samplers.get, samplers.names()
+    monkeypatch.setattr(samplers, "names", lambda: ["broken", *names])
+    monkeypatch.setattr(samplers, "get", get)
+    code, out, err = lab("schema")
+    assert (code, err) == (0, "sampler 'broken' is left out: no luck.\n")
+    assert accepts(out, "{type: gumbel}")
+
+
+def test_the_help_tells_how_to_use_it(lab):
+    code, out, _ = lab("schema", "--help")
+    assert code == 0
+    words = " ".join(out.split())
+    for told in ("Print the experiment file's JSON schema, for editors.", "--from", "yaml-language-server: $schema="):
+        assert told in words

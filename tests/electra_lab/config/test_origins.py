@@ -1,0 +1,180 @@
+"""Every value of the printed config has its origin behind it, and the text is still the config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.config.load import dump, load
+from electra_lab.config.origins import dump_with_origins
+from electra_lab.config.source import Loc, parse
+from registry import backbones
+from registry.signature import Strict
+from tests.helpers import experiment_text, line_of, write_experiment
+
+REFORMER = "{type: reformer, dim: 64, depth: 3, heads: 4, hashes: 7}"
+
+
+def origins(path: Path, *overrides: str) -> dict[Loc, str]:
+    """The comment behind each value."""
+    text = dump_with_origins(load(path, overrides))
+    lines = text.splitlines()
+    marks = {loc: int(mark.place.split(":")[1]) for loc, mark in parse(text, "", Path()).marks() if loc}
+    return {loc: lines[line - 1].partition("  # ")[2] for loc, line in marks.items()}
+
+
+def test_a_value_names_the_line_that_wrote_it_or_is_a_default(tmp_path: Path):
+    path = write_experiment(tmp_path)
+    found = origins(path)
+    for key in ("name", "corpus.type", "corpus.paths.0", "data.held_out", "train.steps", "masking.type"):
+        loc = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+        assert found[loc] == f"{path}:{line_of(str(loc[0]))}", key
+    for loc in (("seed",), ("imports",), ("data", "store"), ("train", "betas", 1), ("masking", "mask_prob")):
+        assert found[loc] == "default", loc
+    assert ("train", "micro_batch_size") not in found
+
+
+def test_what_only_holds_others_has_no_origin_of_its_own(tmp_path: Path):
+    found = origins(write_experiment(tmp_path))
+    sections = {loc[:1] for loc in found if len(loc) > 1}
+    assert {loc for loc, origin in found.items() if not origin} == {*sections, ("corpus", "paths"), ("train", "betas")}
+
+
+def test_a_set_and_a_parent_are_named(tmp_path: Path):
+    parent = write_experiment(tmp_path, "base.yaml")
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: base.yaml\n\nname: child\ntrain: {steps: 9}\nsampler: {type: argmax}\n")
+    found = origins(child, "train.batch_size=4", "train.betas=[0.5, 0.6]")
+    assert found["name",] == f"{child}:3"
+    assert found["train", "steps"] == f"{child}:4"
+    assert found["sampler", "type"] == f"{child}:5"
+    assert found["train", "precision"] == f"{parent}:{line_of('train')}"
+    assert found["corpus", "paths", 0] == f"{parent}:{line_of('corpus')}"
+    assert found["train", "batch_size"] == "--set train.batch_size=4"
+    assert found["train", "betas", 1] == "--set train.betas=[0.5, 0.6]"
+
+
+@pytest.mark.parametrize(
+    ("generator", "expected"),
+    [
+        (
+            "{scale: 0.5, dropout: 0}",
+            {
+                "type": "as the discriminator, {discriminator}",
+                "dim": "scale, {generator}",
+                "heads": "scale, {generator}",
+                "depth": "as the discriminator, {discriminator}",
+                "hashes": "as the discriminator, {discriminator}",
+                "bucket_size": "as the discriminator, default",
+                "dropout": "{generator}",
+            },
+        ),
+        ("{}", {"dim": "default scale 0.25", "heads": "default scale 0.25"}),
+        ("{dim: 8}", {"dim": "{generator}", "heads": "as the discriminator, {discriminator}"}),
+        ("{heads: 8}", {"heads": "{generator}", "dim": "as the discriminator, {discriminator}"}),
+        ("{depth: 1}", {"depth": "{generator}", "dim": "default scale 0.25"}),
+        (
+            "{type: bert, scale: 0.5}",
+            {
+                "type": "{generator}",
+                "dim": "scale, {generator}",
+                "depth": "as the discriminator, {discriminator}",
+                "dropout": "default",
+            },
+        ),
+        ("{type: reformer, scale: 0.5}", {"type": "{generator}", "hashes": "as the discriminator, {discriminator}"}),
+    ],
+)
+def test_a_generator_tells_what_it_took_over(tmp_path: Path, generator: str, expected: dict[str, str]):
+    path = write_experiment(tmp_path, discriminator=REFORMER, generator=generator)
+    found = origins(path)
+    places = {key: f"{path}:{line_of(key)}" for key in ("generator", "discriminator")}
+    for key, origin in expected.items():
+        assert found["generator", key] == origin.format(**places), key
+
+
+class Inner(Strict):
+    a: int = 1
+    b: int = 2
+
+
+class Nesting:
+    """A backbone with options that hold others."""
+
+    def __init__(self, dim, depth, heads, max_length, /, *, windows: list[int], taken: Inner, own: Inner):
+        """Nothing."""
+
+
+def test_a_list_or_mapping_is_taken_over_whole_or_not_at_all(tmp_path: Path):
+    discriminator = """
+  {type: nesting, dim: 16, depth: 1, heads: 2,
+   windows: [4,
+     5],
+   taken: {a: 3},
+   own: {a: 3, b: 3}}"""
+    path = write_experiment(tmp_path, discriminator=discriminator, generator="{own: {a: 4}}")
+    with backbones.isolated():
+        backbones.register("nesting")(Nesting)
+        found = {loc[1:]: origin for loc, origin in origins(path).items() if loc[0] == "generator"}
+    first = line_of("discriminator")
+    expected = {
+        ("windows", 0): f"as the discriminator, {path}:{first + 2}",
+        ("windows", 1): f"as the discriminator, {path}:{first + 3}",
+        ("taken", "a"): f"as the discriminator, {path}:{first + 4}",
+        ("taken", "b"): "as the discriminator, default",
+        ("own", "a"): f"{path}:{first + 6}",
+        ("own", "b"): "default",
+    }
+    assert {loc: found[loc] for loc in expected} == expected
+
+
+def test_comments_are_aligned_but_for_long_lines(tmp_path: Path):
+    folder = "long" * 20
+    lines = dump_with_origins(load(write_experiment(tmp_path / folder))).splitlines()
+    values = [line.rpartition("  # ")[0] for line in lines if "  # " in line]
+    long = [value for value in values if folder in value]
+    assert [value.endswith(("/corpus.txt", "/.store")) for value in long] == [True] * len(long)  # no blanks behind them
+    longest = max(len(value.rstrip()) for value in values if value not in long)
+    assert {len(value) for value in values if value not in long} == {longest}
+
+
+ODD = st.fixed_dictionaries(
+    {},
+    optional={
+        "seed": st.sampled_from([" 5", "5 # five", "\n  5"]),
+        "corpus.paths": st.lists(
+            st.sampled_from(["a # b", "a" * 70 + " " + "b" * 70, "ä b " * 30, "x\\ny " * 20, "'", "1e5", "a: b", " "]),
+            min_size=1,
+            max_size=4,
+        ).map(lambda paths: "[" + ", ".join(f'"{path}"' for path in paths) + "]"),
+        "corpus": st.just("{type: text_files, paths: [a],\n\n   documents: lines}"),
+        "data.store": st.sampled_from(['"# no comment"', '"\\u2028\\x85x"', "'it''s " + "long " * 40 + "'"]),
+        "generator": st.sampled_from(["{type: reformer}", "{dropout: 0}"]),
+    },
+)
+
+
+@given(ODD)
+@settings(max_examples=60, deadline=None)
+def test_the_printed_text_is_the_config(tmp_path_factory: pytest.TempPathFactory, choices: dict[str, str]):
+    folder = tmp_path_factory.mktemp("odd") / "a # b"
+    loaded = load(write_experiment(folder), [f"{key}={value}" for key, value in choices.items()])
+    printed = dump_with_origins(loaded)
+    assert parse(printed, "", Path()).plain() == parse(dump(loaded.config), "", Path()).plain()
+    again = folder / "runs/deep/again.yaml"
+    again.parent.mkdir(parents=True)
+    again.write_text(printed, encoding="utf-8")
+    assert load(again).config == loaded.config
+    assert dump(load(again).config) == dump(loaded.config)
+
+
+def test_a_file_called_oddly_does_not_break_its_comment(tmp_path: Path):
+    path = tmp_path / "two\nlines\x07: a # b.yaml"
+    path.write_text(experiment_text())
+    loaded = load(path)
+    printed = dump_with_origins(loaded)
+    assert parse(printed, "", Path()).plain() == parse(dump(loaded.config), "", Path()).plain()
+    assert f"{tmp_path}/two lines : a # b.yaml:1\n" in printed
