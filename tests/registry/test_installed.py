@@ -1,0 +1,376 @@
+"""Plug-ins by entry point: listed from metadata alone, imported when asked for, and a broken one spoils nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from electra_lab.cli import main
+from electra_lab.config.load import load
+from registry import ALL, backbones, load_plugin, masking_strategies, samplers
+from registry.errors import DuplicateName, LabError, PluginError, UnknownName
+from registry.listing import Listing
+from tests.helpers import ROOT, python, write_experiment
+
+GOOD = """\
+from registry import samplers
+
+
+@samplers.register("{name}")
+def {name}(logits, rng, /, *, heat: float = 1.0):
+    \"""One of a package.
+
+    More of it.
+    \"""
+    return logits.argmax(-1)
+"""
+
+
+class Packages:
+    """Packages as pip leaves them: modules, and .dist-info folders with METADATA and entry_points.txt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def install(self, package: str = "shop", version: str = "1.2", **modules: str) -> None:
+        """`modules`: name of the sampler -> text of the module `<package>_<name>`; that is what its entry point says.
+
+        An empty text leaves the module out.
+        """
+        points = {f"electra_lab.samplers:{name}": f"{package}_{name}" for name in modules}
+        self.write(package, version, points)
+        for name, text in modules.items():
+            if text:
+                self.module(f"{package}_{name}.py", text.replace("{name}", name))
+
+    def write(self, package: str, version: str, points: dict[str, str]) -> Path:
+        """The metadata; `points`: group:name -> module."""
+        info = self.folder / f"{package}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        lines = [f"[{key.split(':')[0]}]\n{key.split(':')[1]} = {module}\n" for key, module in points.items()]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        return info
+
+    def module(self, file: str, text: str) -> Path:
+        path = self.folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
+    """An empty folder on sys.path; what was imported from it is gone afterwards."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield Packages(folder)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def listing(name: str) -> Listing:
+    return next(found for found in samplers.listings() if found.name == name)
+
+
+def refusal(name: str, kind: type[LabError] = PluginError) -> str:
+    with pytest.raises(kind) as refused:
+        samplers.get(name)
+    assert type(refused.value) is kind
+    assert refused.value.exit_code == 2
+    return str(refused.value)
+
+
+def ended(*command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["electra-lab", *map(str, command)])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    return int(stopped.value.code or 0), said.out, said.err
+
+
+def test_an_offer_is_listed_without_an_import(packages: Packages) -> None:
+    packages.install(offered=GOOD)
+    assert "offered" in samplers.names()
+    found = listing("offered")
+    assert (found.summary, found.package, found.problem) == ("One of a package.", "shop 1.2", None)
+    assert found.place == "shop_offered"
+    assert "shop_offered" not in sys.modules
+
+
+def test_an_offer_is_imported_when_it_is_asked_for_and_only_then(packages: Packages) -> None:
+    packages.install(offered=GOOD, other="raise RuntimeError('nobody asked')")
+    samplers.get("gumbel")
+    assert "shop_offered" not in sys.modules
+    entry = samplers.get("offered")
+    assert (entry.package, entry.file.name, entry.line) == ("shop 1.2", "shop_offered.py", 4)
+    assert entry is samplers.get("offered")
+    assert "shop_other" not in sys.modules
+    after = listing("offered")
+    assert (after.summary, after.package, after.problem) == ("One of a package.", "shop 1.2", None)
+    assert after.place.endswith("shop_offered.py:4")
+
+
+def test_an_offer_belongs_to_its_own_registry(packages: Packages) -> None:
+    packages.write("shop", "1.2", {"electra_lab.samplers:one": "shop_one", "other_tool.samplers:two": "shop_two"})
+    assert "one" in samplers.names()
+    assert "one" not in backbones.names()
+    assert all("two" not in each.names() for each in ALL)
+
+
+def test_modules_inside_packages(packages: Packages) -> None:
+    """The packages around a module are not run to list it and to read its summary."""
+    modules = {"inner": "shop.parts.inner", "outer": "shop.all", "front": "shop.front"}
+    packages.write("shop", "1.2", {f"electra_lab.samplers:{name}": module for name, module in modules.items()})
+    packages.module("shop/__init__.py", "")
+    packages.module("shop/parts/__init__.py", "")
+    packages.module("shop/parts/inner.py", GOOD.replace("{name}", "inner"))
+    packages.module("shop/all/__init__.py", "import shop.all.outer\n")
+    packages.module("shop/all/outer.py", GOOD.replace("{name}", "outer"))
+    packages.module("shop/front/__init__.py", GOOD.replace("{name}", "front"))
+    summaries = [listing(name).summary for name in modules]
+    assert summaries == ["One of a package.", "", "One of a package."]
+    assert not [name for name in sys.modules if name.split(".")[0] == "shop"]
+    for name in modules:  # outer is registered by a module inside the one that is named
+        assert samplers.get(name).package == "shop 1.2"
+
+
+BROKEN = [
+    ("import no_such_module_here\n", "1: ModuleNotFoundError: No module named 'no_such_module_here'"),
+    ("x = 1\nfrom registry import no_such_thing\n", "2: ImportError: cannot import name 'no_such_thing'"),
+    ("x = 1\n\ndef (:\n", "3: SyntaxError: invalid syntax"),
+    ("import sys\n\nsys.exit(0)\n", "3: SystemExit: 0"),
+    ("def f():\n    return 1 / 0\n\n\nf()\n", "2: ZeroDivisionError: division by zero"),
+    (GOOD.replace("heat: float", "heat"), "4: broken: option 'heat' has no type; write for example"),
+    (GOOD.replace("logits, rng", "scores"), "4: broken: must take (logits, rng) before its options, takes (scores)."),
+    (GOOD.replace('"{name}"', '"gumbel"'), "4: sampler 'gumbel' is already defined at electra_lab/samplers/gumbel.py:"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), BROKEN, ids=[told.split(":")[1].strip() for _, told in BROKEN])
+def test_a_broken_module_is_named_with_package_file_and_line(packages: Packages, text: str, told: str) -> None:
+    packages.install(broken=text, offered=GOOD)
+    said = refusal("broken")
+    where = packages.folder / "shop_broken.py"
+    assert said.startswith(f"sampler 'broken' of the installed package shop 1.2 cannot be loaded: {where}:{told}")
+    assert "shop_broken" not in sys.modules
+    assert refusal("broken") == said, "asking again gives another answer"
+    # ... and it spoils nothing else.
+    assert samplers.get("offered").package == "shop 1.2"
+    assert samplers.get("gumbel").package is None
+    assert {"broken", "offered", "gumbel"} <= set(samplers.names())
+    assert listing("broken").package == "shop 1.2"
+
+
+def test_a_broken_module_leaves_nothing_half_registered_in_any_registry(packages: Packages) -> None:
+    other = """\
+from registry import backbones, masking_strategies
+
+@backbones.register("half")
+class Half:
+    \"""Half a backbone.\"""
+
+    def __init__(self, dim, depth, heads, max_length, /):
+        pass
+
+@masking_strategies.register("half")
+def half(tokens, maskable, vocabulary, rng, /, *, mask_prob: float, replace_prob: float, random_prob: float):
+    \"""Half a strategy.\"""
+
+"""
+    packages.install(broken=GOOD + other + "raise RuntimeError('late')\n")
+    assert refusal("broken").endswith("RuntimeError: late")
+    assert "half" not in backbones.names()
+    assert "half" not in masking_strategies.names()
+    assert not any(entry.name in ("half", "broken") for each in ALL for entry in each.plugged_in())
+    assert refusal("broken").endswith("RuntimeError: late"), "the second time it was told as taken, or as loaded"
+
+
+def test_a_broken_helper_is_told_at_its_own_line_and_its_half_is_gone(packages: Packages) -> None:
+    """What fails is a module that the offered one imports, after that one registered the name."""
+    packages.install(broken=GOOD + "\nimport shop_helper\n")
+    helper = packages.module("shop_helper.py", "x = 1\nraise ValueError('no luck')\n")
+    assert refusal("broken").endswith(f"cannot be loaded: {helper}:2: ValueError: no luck")
+    assert not samplers.plugged_in()
+    packages.module("shop_helper.py", "x = 1\n")
+    assert samplers.get("broken").package == "shop 1.2"
+
+
+def test_a_module_that_is_missing_or_does_not_register_the_name(packages: Packages) -> None:
+    packages.install(absent="", silent="x = 1\n", misspelt=GOOD.replace("{name}", "mispelt"))
+    assert "No module named 'shop_absent'" in refusal("absent")
+    assert listing("absent").package == "shop 1.2"
+    for name in ("silent", "misspelt"):
+        said = f"sampler '{name}' of the installed package shop 1.2 cannot be loaded: shop_{name} does not register"
+        assert refusal(name).startswith(said)
+        assert refusal(name).startswith(said)
+
+
+def test_two_packages_that_offer_one_name(packages: Packages) -> None:
+    packages.install("shop", "1.2", common=GOOD)
+    packages.install("stall", "0.1", common=GOOD, own=GOOD)
+    told = listing("common").problem or ""
+    assert "'common' is offered by" in told
+    assert {"shop 1.2", "stall 0.1"} == set(told.split("offered by ")[1].split(". Uninstall")[0].split(" and "))
+    assert refusal("common", DuplicateName) == told
+    assert not {"shop_common", "stall_common"} & set(sys.modules)
+    assert samplers.get("own").package == "stall 0.1"
+
+
+def test_the_same_name_in_two_registries_is_no_conflict(packages: Packages) -> None:
+    points = {"electra_lab.samplers:both": "shop_both", "electra_lab.corpora:both": "shop_text"}
+    packages.write("shop", "1.2", points)
+    packages.module("shop_both.py", GOOD.replace("{name}", "both"))
+    assert listing("both").problem is None
+    assert samplers.get("both").package == "shop 1.2"
+
+
+@pytest.mark.xfail(reason="the offer of a package makes the built-in refuse to register")
+def test_a_built_in_wins_over_an_offer_and_the_listing_says_so(packages: Packages) -> None:
+    packages.install(gumbel=GOOD)
+    # In a fresh process, where neither has been imported yet.
+    code = (
+        "import sys; from registry import samplers\n"
+        f"sys.path.insert(0, {str(packages.folder)!r})\n"
+        "(found,) = [found for found in samplers.listings() if found.name == 'gumbel']\n"
+        "print(found.place, found.problem, sep='\\n')\n"
+        "entry = samplers.get('gumbel')\n"
+        "print(entry.package, entry.component.__module__, 'shop_gumbel' in sys.modules)"
+    )
+    done = python("-c", code, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    place, problem, entry = done.stdout.splitlines()
+    assert place.startswith("electra_lab/samplers/gumbel.py:")
+    assert problem == f"sampler 'gumbel' of the installed package shop 1.2 is hidden by the built-in at {place}."
+    assert entry == "None electra_lab.samplers.gumbel False"
+    assert samplers.names().count("gumbel") == 1
+
+
+def test_a_plug_in_file_may_not_take_an_offered_name(packages: Packages, tmp_path: Path) -> None:
+    packages.install(offered=GOOD)
+    mine = tmp_path / "mine.py"
+    mine.write_text(GOOD.replace("{name}", "offered"))
+    with pytest.raises(DuplicateName, match=r"mine\.py:4: sampler 'offered' is already defined at shop_offered \(ins"):
+        load_plugin(mine)
+    assert samplers.get("offered").package == "shop 1.2"
+
+
+def test_another_module_of_the_package_may_not_take_the_name(packages: Packages) -> None:
+    packages.install(offered=GOOD, thief=GOOD.replace("{name}", "offered"))
+    assert "sampler 'offered' is already defined at shop_offered" in refusal("thief")
+    assert samplers.get("offered").file.name == "shop_offered.py"
+
+
+def test_a_package_may_be_found_twice(packages: Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An editable checkout beside an installed copy: the first on the path is what Python imports."""
+    packages.install(offered=GOOD)
+    second = Packages(tmp_path / "second")
+    second.install("shop", "1.3", offered=GOOD)
+    monkeypatch.syspath_prepend(str(second.folder))
+    assert listing("offered").package == "shop 1.3"
+    assert listing("offered").problem is None
+    assert samplers.get("offered").file == second.folder / "shop_offered.py"
+
+
+def test_damaged_metadata_is_skipped(packages: Packages) -> None:
+    packages.install("damaged", offered_not=GOOD)
+    (packages.folder / "damaged-1.2.dist-info" / "METADATA").write_bytes(b"\xff\xfe\x00 no metadata \x00")
+    torn = packages.write("torn", "1", {"electra_lab.samplers:torn": "torn"})
+    (torn / "entry_points.txt").write_bytes(b"[electra_lab.samplers\n\xff = = =\n")
+    nameless = packages.write("nameless", "1", {})
+    (nameless / "METADATA").unlink()
+    (packages.folder / "hollow-1.dist-info").mkdir()
+    packages.install(offered=GOOD)
+    assert samplers.get("offered").package == "shop 1.2"
+    assert {"gumbel", "offered"} <= set(samplers.names())
+    assert listing("offered").package == "shop 1.2"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["no spaces = shop", "a-b = shop", "odd = shop:attribute", "odd = shop.sub-part", "odd = 1+1", "odd =", "= shop"],
+)
+def test_an_odd_entry_point_never_breaks_a_listing_or_another_name(packages: Packages, line: str) -> None:
+    odd = packages.write("odd", "1", {})
+    (odd / "entry_points.txt").write_text(f"[electra_lab.samplers]\n{line}\n")
+    packages.install(offered=GOOD)
+    for name in samplers.names():
+        if name in ("odd", "a-b", "no spaces", ""):
+            with pytest.raises(LabError):
+                samplers.get(name)
+    assert samplers.listings()
+    assert samplers.get("offered").package == "shop 1.2"
+
+
+def test_unknown_names_are_answered_with_offers_too(packages: Packages) -> None:
+    packages.install(remarkable=GOOD)
+    said = refusal("remarkabel", UnknownName)
+    assert "Did you mean 'remarkable'?" in said
+    assert "gumbel" in said
+    assert "shop_remarkable" not in sys.modules
+
+
+def test_the_command_line(packages: Packages, capsys, monkeypatch) -> None:
+    """Listed with the package; described when asked for; a broken one ends with code 2, and the listing stays whole."""
+    packages.install(offered=GOOD, broken="import sys\nsys.exit(0)\n", gumbel=GOOD)
+
+    def lab(*command: str) -> tuple[int, str, str]:
+        return ended(*command, capsys=capsys, monkeypatch=monkeypatch)
+
+    code, out, _ = lab("registry", "list", "samplers")
+    assert code == 0
+    line = next(line for line in out.splitlines() if line.split()[:1] == ["offered"])
+    assert "One of a package." in line
+    assert not {"shop_offered", "shop_broken"} & set(sys.modules)
+    code, out, _ = lab("registry", "describe", "sampler", "offered")
+    assert code == 0
+    assert "heat" in out
+    code, out, err = lab("registry", "describe", "sampler", "broken")
+    assert (code, out) == (2, "")
+    assert err.startswith("sampler 'broken' of the installed package shop 1.2 cannot be loaded: ")
+    assert "shop_broken.py:2: SystemExit: 0" in err
+
+
+def test_an_experiment_uses_it_and_remembers_the_package(packages: Packages, tmp_path: Path) -> None:
+    packages.install(offered=GOOD, other="raise RuntimeError('nobody asked')")
+    loaded = load(write_experiment(tmp_path, sampler="{type: offered, heat: 2.0}"))
+    (plugin,) = loaded.plugins
+    assert (plugin.package, plugin.file.name) == ("shop 1.2", "shop_offered.py")
+    assert plugin.source == (packages.folder / "shop_offered.py").read_bytes()
+    assert load(write_experiment(tmp_path, sampler="{type: gumbel}")).plugins == ()
+
+
+def test_an_experiment_with_a_broken_package_ends_with_code_2_and_writes_nothing(
+    packages: Packages, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    packages.install(broken=GOOD.replace("heat: float", "heat"))
+    file = write_experiment(tmp_path / "here", sampler="{type: broken}")
+    before = sorted(tmp_path.rglob("*"))
+    run = ("run", str(file), "--out", str(tmp_path / "run"))
+    code, out, err = ended(*run, capsys=capsys, monkeypatch=monkeypatch)
+    assert (code, out) == (2, "")
+    assert "installed package shop 1.2" in err
+    assert "shop_broken.py:4" in err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.xfail(reason="only what the offered module itself registered is forgotten")
+@pytest.mark.parametrize("helper", ["shop_helper.py", "shop/__init__.py"])
+def test_what_a_failing_helper_registered_is_gone_too(packages: Packages, helper: str) -> None:
+    """The module around or behind the offered one registers something and fails; Python forgets it, so must the lab."""
+    module = "shop.inner" if "/" in helper else "shop_inner"
+    packages.write("shop", "1.2", {"electra_lab.samplers:inner": module})
+    packages.module(helper, GOOD.replace("{name}", "extra") + "\nraise ValueError('no luck')\n")
+    packages.module(module.replace(".", "/") + ".py", "import shop_helper\n" + GOOD.replace("{name}", "inner"))
+    said = refusal("inner")
+    assert said.endswith("ValueError: no luck")
+    assert "extra" not in samplers.names()
+    assert refusal("inner") == said

@@ -1,0 +1,203 @@
+"""docs/extending.md is true: its files and commands run as written, and what it shows is what the lab says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import registry
+from electra_lab.cli import main
+from registry import discovery
+from tests.helpers import ROOT, python
+
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.M | re.S)
+NAMED = re.compile(r"# (\S+\.(?:py|yaml|toml))\n")
+FILES = {named[1]: text for _, text in BLOCK.findall(PAGE) if (named := NAMED.match(text))}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of the page, and `experiments/` as shipped but for a corpus that takes seconds.
+
+    Its vocabulary is as large as the real one: the page shows ids.
+    """
+    folder = tmp_path_factory.mktemp("bench")
+    shipped = ROOT / "experiments"
+    experiments = folder / "experiments"
+    experiments.mkdir()
+    (experiments / "plugins").symlink_to(shipped / "plugins")
+    parts = ("ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu", "va", "we", "zi")
+    words = ["".join(word) for word in product(parts, repeat=3)]
+    (folder / "corpus.txt").write_text("\n\n".join(" ".join(words[i::90] * 2) for i in range(90)), encoding="utf-8")
+    (experiments / "reformer_small.yaml").write_text(
+        f"extends: {shipped / 'reformer_small.yaml'}\n"
+        "corpus: {type: text_files, paths: [../corpus.txt]}\n"
+        "data: {store: ../store, held_out: 0.1}\n"
+        "evaluate: {examples: 0}\n",
+        encoding="utf-8",
+    )
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def fresh() -> Iterator[None]:
+    """As in a new process: no plug-in is loaded."""
+    with ExitStack() as stack:
+        for each in registry.ALL:
+            stack.enter_context(each.isolated())
+        discovery._loaded.clear()
+        yield
+
+
+def answer(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code, and what an `electra-lab` command prints where it is run by `cd bench`; `> FILE` writes it there."""
+    words, target = shlex.split(command), None
+    if ">" in words:
+        *words, _, target = words
+    assert words[0] == "electra-lab"
+    capsys.readouterr()
+    code: object = 0
+    with fresh(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        try:
+            main()
+        except SystemExit as stopped:
+            code = stopped.code
+    said = capsys.readouterr()
+    if target:
+        Path(target).write_text(said.out, encoding="utf-8")
+    return int(str(code or 0)), said.err + said.out
+
+
+def commands() -> list[tuple[str, str]]:
+    """(command, what is shown below it) of every `$ ` line."""
+    found: list[tuple[str, str]] = []
+    for kind, text in BLOCK.findall(PAGE):
+        for line in text.splitlines() if kind == "console" else ():
+            if line.startswith("$ "):
+                found.append((line[2:], ""))
+            else:
+                found[-1] = (found[-1][0], found[-1][1] + line + "\n")
+    return found
+
+
+def pattern(shown: str) -> str:
+    """`...` stands for anything, on a line of its own for any lines; blanks for blanks."""
+    lines = (re.escape(line).replace(r"\.\.\.", ".*").replace(r"\ ", " +") + "\n" for line in shown.splitlines())
+    return "".join("(?:.*\n)*?" if line == ".*\n" else line for line in lines)
+
+
+def test_nothing_to_a_sampler_of_ones_own_takes_fifteen_lines_and_four(bench: Path, monkeypatch, capsys) -> None:
+    first = PAGE.split("\n## ")[1]
+    blocks = BLOCK.findall(first)
+    (sampler,) = [text for kind, text in blocks if kind == "python"]
+    (experiment,) = [text for kind, text in blocks if kind == "yaml"]
+    assert first.startswith("A sampler in fifteen lines")
+    assert len(sampler.splitlines()) <= 15
+    assert len(experiment.splitlines()) <= 4
+    monkeypatch.chdir(bench)
+    only = {"exploring.py", "mine.yaml"}
+    assert {name for name in only if (bench / name).is_file()} == only
+    code, said = answer("electra-lab run mine.yaml --set train.steps=2", capsys)
+    assert code == 0, said
+    assert "sampler       exploring     exploring.py:8" in said
+
+
+@pytest.mark.parametrize(("command", "shown"), [c for c in commands() if c[0].startswith("electra-lab")])
+def test_a_command_answers_what_is_shown(command: str, shown: str, bench: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(bench)
+    code, said = answer(command.replace("train.steps=20", "train.steps=2"), capsys)
+    assert code == 0, said
+    assert said or ">" in command
+    assert re.fullmatch(pattern(shown), said) or not shown, said
+
+
+def test_the_other_commands_are_tested_elsewhere() -> None:
+    """pip in tests/test_plugins.py, pytest below."""
+    others = {command.split()[0] for command, _ in commands()} - {"electra-lab"}
+    assert others == {"pip", "python"}
+
+
+def test_the_files_obey_the_laws_by_the_command_that_is_shown(bench: Path) -> None:
+    (command,) = [shlex.split(c) for c, _ in commands() if c.startswith("python")]
+    done = python(*command[1:], "-p", "no:cacheprovider", cwd=bench)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+
+
+def mistakes() -> list[tuple[str, str, str]]:
+    """(file, the line that is written into it, what the lab says) of the section on mistakes."""
+    section = PAGE.split("\n## When something is wrong")[1].split("\n## ")[0]
+    found, file, line = [], "", ""
+    for match in re.finditer(r"^In `(.+?)`:$|" + BLOCK.pattern, section, flags=re.M | re.S):
+        if match[1]:
+            file = match[1]
+        elif match[2] == "text":
+            found.append((file, line, match[3]))
+        else:
+            line = match[3]
+    return found
+
+
+@pytest.mark.parametrize(("file", "line", "shown"), mistakes())
+def test_a_mistake_is_told_as_shown(file: str, line: str, shown: str, bench: Path, monkeypatch, capsys) -> None:
+    assert line.count("\n") == 1
+    monkeypatch.chdir(bench)
+    lines = FILES[file].splitlines(keepends=True)
+    begins = re.match(r"\s*@?\w+", line)[0]  # type: ignore[index]
+    (place,) = [number for number, old in enumerate(lines) if old.startswith(begins)]
+    lines[place] = line
+    (bench / file).write_text("".join(lines), encoding="utf-8")
+    run = "electra-lab run mine.yaml --out nothing"
+    if file == "averages.py":
+        run += (
+            " --set 'imports=[exploring.py, averages.py]' --set generator.type=averages"
+            " --set 'discriminator={type: averages, dim: 128, depth: 2, heads: 1}'"
+        )
+    try:
+        code, said = answer(run, capsys)
+    finally:
+        (bench / file).write_text(FILES[file], encoding="utf-8")
+    said = re.sub(r"^reading the corpus .*\n", "", said).replace(f"{ROOT}/", "").replace(f"{bench}/", "")
+    assert code == 2, said
+    assert said == shown
+    assert not (bench / "nothing").exists()
+
+
+def test_the_mistakes_that_are_shown() -> None:
+    assert len(mistakes()) >= 10
+    assert {file for file, _, _ in mistakes()} == {"exploring.py", "averages.py", "mine.yaml"}
+
+
+def test_every_kind_is_in_the_table_with_its_parameters() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", PAGE, flags=re.M))
+    assert set(rows) == {each.plural for each in registry.ALL}
+    for each in registry.ALL:
+        assert tuple(re.findall(r"`(\w+)`", rows[each.plural])) == each.lead, each.plural
+
+
+def test_what_it_says_of_options_and_of_the_laws() -> None:
+    assert all(f"`{name}`" in PAGE for name in registry.masking_strategies.required)
+    assert "size, rows, rounds = 30_522" in (ROOT / "registry" / "testing.py").read_text(encoding="utf-8")
+
+
+def test_the_package_is_the_one_that_is_shipped() -> None:
+    shipped = (ROOT / "experiments" / "plugins" / "package" / "pyproject.toml").read_text(encoding="utf-8")
+    assert FILES["pyproject.toml"] == shipped
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [ROOT / "docs" / "extending.md", ROOT / "experiments" / "plugins" / "package" / "README.md"]
+    for page in pages:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page}: {target}"
