@@ -203,9 +203,10 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
 def _objective(loaded: Loaded, pair: tuple[Network, Network], vocabulary: Vocabulary) -> nn.Module:
     config = loaded.config
     masking, sampler = masking_strategies.get(config.masking.type), samplers.get(config.sampler.type)
+    masked = config.masking.keywords()
     made: nn.Module = objectives.get(config.objective.type).component(
         *pair,
-        GuardedMasking(masking, partial(masking.component, **config.masking.keywords())),
+        GuardedMasking(masking, partial(masking.component, **masked), masked["mask_prob"]),
         GuardedSampler(sampler, partial(sampler.component, **config.sampler.keywords())),
         vocabulary,
         **config.objective.keywords(),

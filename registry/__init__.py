@@ -12,9 +12,8 @@ from typing import Any
 
 from registry.contracts import Batch, Detection, Losses, Masked, Prediction, Term, Vocabulary
 from registry.core import Entry, Registry
-from registry.discovery import Plugin
+from registry.discovery import Plugin, load_plugin
 from registry.discovery import blame as _blame
-from registry.discovery import load_plugin as _load_plugin
 from registry.errors import LabError, PluginError
 from registry.listing import Listing
 
@@ -60,11 +59,6 @@ ALL: tuple[Registry[Component], ...] = (
     corpora,
     tokenizers,
 )
-
-
-def load_plugin(path: Any) -> Plugin:
-    """Load a plug-in file into the registries. See registry.discovery.load_plugin."""
-    return _load_plugin(path, ALL)
 
 
 def blame(error: BaseException) -> PluginError | None:

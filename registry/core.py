@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,9 +111,10 @@ class Registry(Generic[T]):
 
     def _refuse_taken(self, entry: Entry[T]) -> None:
         place = taken.place if (taken := self._entries.get(entry.name)) else None
-        if taken is None and (home := self._home_file(entry.name)) and home != entry.file:
+        home = self._home_file(entry.name)
+        if taken is None and home and home != entry.file:
             place = self._built_in(home).place
-        for offer in self._offers(entry.name) if place is None else ():
+        for offer in self._offers(entry.name) if place is None and home is None else ():
             if not offer.registers(entry.component.__module__):
                 place = f"{offer.module} (installed package {offer.package})"
         if place:
@@ -145,9 +147,7 @@ class Registry(Generic[T]):
         try:
             importlib.import_module(offer.module)
         except (Exception, SystemExit) as error:
-            for registry in self._all:  # what it registered before it failed, in any of them
-                kept = {n: e for n, e in registry._entries.items() if not offer.registers(e.component.__module__)}
-                registry._entries = kept
+            self.forget_failed()
             said = str(error) if isinstance(error, LabError) else f"{_raised(error)}{type(error).__name__}: {error}"
             raise PluginError(f"{which} cannot be loaded: {said}") from error
         if offer.name not in self._entries:
@@ -204,9 +204,12 @@ class Registry(Generic[T]):
         """What was registered by plug-in files and installed packages."""
         return [e for e in self._entries.values() if not e.component.__module__.startswith(f"{self.home}.")]
 
-    def forget(self, file: Path) -> None:
-        """Drop what a plug-in file registered: it failed half-way."""
-        self._entries = {name: entry for name, entry in self._entries.items() if entry.file != file}
+    @classmethod
+    def forget_failed(cls) -> None:
+        """Drop what modules registered, in any registry, whose import failed half-way: Python has dropped these."""
+        for registry in cls._all:
+            entries = registry._entries.items()
+            registry._entries = {name: e for name, e in entries if e.component.__module__ in sys.modules}
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

@@ -43,7 +43,7 @@ def packaged(entry: Entry[Any]) -> Plugin:
 _loaded: dict[Path, Plugin] = {}
 
 
-def load_plugin(path: Path, registries: Iterable[Registry[Any]]) -> Plugin:
+def load_plugin(path: Path) -> Plugin:
     """Run a plug-in file once in this process. Raises PluginError with file:line."""
     file = path.resolve()
     try:
@@ -67,11 +67,10 @@ def load_plugin(path: Path, registries: Iterable[Registry[Any]]) -> Plugin:
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:  # a plug-in that calls sys.exit must not end the lab with code 0
         sys.modules.pop(name, None)
-        for registry in registries:
-            registry.forget(file)
+        Registry.forget_failed()
         if isinstance(error, LabError):
             raise
-        raise PluginError(f"{path}:{_line(error, file)}: {type(error).__name__}: {_reason(error)}") from error
+        raise PluginError(f"{short(file)}:{_line(error, file)}: {type(error).__name__}: {_reason(error)}") from error
     _loaded[file] = plugin
     return plugin
 

@@ -142,6 +142,9 @@ def schema_of(
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise refuse(f"an option's type cannot be resolved ({error}); import it at run time.") from None
 
+    for name in required:
+        if float not in (plain := typing.get_args(hints[name])[:1] or (hints[name],)):
+            raise refuse(f"option '{name}' must be a float, is {getattr(plain[0], '__name__', plain[0])}.")
     fields: dict[str, Any] = {
         p.name: (hints[p.name], ... if p.default is inspect.Parameter.empty else p.default) for p in options
     }

@@ -39,6 +39,11 @@ def main() -> None:
     except MemoryError as error:
         print(f"there is not enough memory ({error}). Use a smaller corpus, batch or network.", file=sys.stderr)
         raise SystemExit(6) from None
+    except SystemExit as error:  # typer's own way to end; from inside a component it would look like success
+        if plugin := registry.blame(error):
+            print(plugin, file=sys.stderr)
+            raise SystemExit(plugin.exit_code) from None
+        raise
     except BrokenPipeError:  # `electra-lab registry list | head`
         raise SystemExit(0) from None
     except Exception as error:

@@ -69,6 +69,8 @@ class Network(nn.Module):
             returned = f"the shape {list(states.shape)}"
         elif states.dtype != x.dtype and not (states.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
             returned = f"the type {states.dtype}"
+        elif x.requires_grad and torch.is_grad_enabled() and not states.requires_grad:
+            returned = "a tensor that no gradient passes"
         else:
             return
         raise BadResult(

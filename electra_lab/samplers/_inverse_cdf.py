@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int
     from torch import Tensor
@@ -18,5 +20,7 @@ def inverse_cdf(probabilities: Float64[Tensor, "N V"], rng: Random) -> Int[Tenso
     """
     cumulative = probabilities.cumsum(-1)
     threshold = rng.uniform(len(probabilities), 1) * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).clamp(max=cumulative.shape[-1] - 1)
     # An index without a probability must not be hit, not even by the rounding of a parallel sum.
-    return ((cumulative > threshold) & (probabilities > 0)).int().argmax(-1)
+    possible = probabilities.gather(-1, drawn.unsqueeze(-1)).squeeze(-1) > 0
+    return torch.where(possible, drawn, probabilities.argmax(-1))

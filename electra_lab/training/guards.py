@@ -6,6 +6,8 @@ and, on the CPU, at every one; elsewhere reading it would make the host wait for
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ def _bad(entry: Entry[Any], reason: str) -> BadResult:
 
 
 class _Guard:
+    names: tuple[str, ...]  # of the tensors that the component is given
+
     def __init__(self, entry: Entry[Any], component: Callable[..., Any]) -> None:
         self.entry, self.component = entry, component
         self._called = False
@@ -44,6 +48,16 @@ class _Guard:
             got, must = f"{list(value.shape)} of {value.dtype}", f"{list(shape)} of {dtype}"
             raise self.refuse(f"returned {what} {got}, must be {must}.")
 
+    def untouched(self, component: Callable[..., Any], *arguments: Any) -> Any:
+        """What `component` returns. Raises BadResult if it changes a tensor that it is given."""
+        tensors = [each for each in arguments if isinstance(each, Tensor)]
+        before = [each._version for each in tensors]
+        returned = component(*arguments)
+        for name, each, version in zip(self.names, tensors, before, strict=False):
+            if each._version != version:
+                raise self.refuse(f"changed {name} in place; it must leave what it is given as it is.")
+        return returned
+
     def reads(self, tensor: Tensor) -> bool:
         """Whether this call's tensors are read. Those of a dry run have shapes alone."""
         if type(tensor) is not Tensor or tensor.is_meta or torch.compiler.is_compiling():
@@ -55,8 +69,10 @@ class _Guard:
 class GuardedSampler(_Guard):
     """A sampler whose draws are checked. Raises BadResult."""
 
+    names = ("logits",)
+
     def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, "N"]:
-        drawn: Tensor = self.component(logits, rng)
+        drawn: Tensor = self.untouched(self.component, logits, rng)
         number, size = logits.shape
         self.like("tokens", drawn, (number,), torch.int64)
         if self.reads(drawn) and number:
@@ -73,22 +89,31 @@ class GuardedSampler(_Guard):
 class GuardedMasking(_Guard):
     """A masking strategy whose choices are checked. Raises BadResult."""
 
+    names = ("tokens", "maskable")
+
+    def __init__(self, entry: Entry[Any], component: Callable[..., Any], mask_prob: float) -> None:
+        super().__init__(entry, component)
+        self.mask_prob = mask_prob
+
     def __call__(
         self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], vocabulary: Vocabulary, rng: Random
     ) -> Masked:
-        masked = self.component(tokens, maskable, vocabulary, rng)
+        masked = self.untouched(self.component, tokens, maskable, vocabulary, rng)
         if not isinstance(masked, Masked):
             raise self.refuse(f"returned a {type(masked).__name__}, must be a registry.Masked.")
         self.like("inputs", masked.inputs, tuple(tokens.shape), torch.int64)
         slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
         self.like("positions", masked.positions, (len(tokens), slots), torch.int64)
         self.like("valid", masked.valid, (len(tokens), slots), torch.bool)
+        most = math.ceil(self.mask_prob * tokens.shape[1] - 1e-9)
+        if slots > most:
+            raise self.refuse(f"returned {slots} slots a row; mask_prob {self.mask_prob:g} allows {most}.")
         if self.reads(masked.positions):
-            self._read(masked, tokens, maskable, vocabulary.size)
+            self._read(masked, tokens, maskable, vocabulary)
         return masked
 
-    def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, size: int) -> None:
-        positions, valid = masked.positions, masked.valid
+    def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary) -> None:
+        positions, valid, size = masked.positions, masked.valid, vocabulary.size
         if ((positions < 0) | (positions >= tokens.shape[1])).any():
             raise self.refuse(f"returned positions outside 0 to {tokens.shape[1] - 1}, in slots that count or do not.")
         times = torch.zeros_like(tokens).scatter_add_(1, positions, valid.long())
@@ -101,6 +126,11 @@ class GuardedMasking(_Guard):
         for reason, where in wrong.items():
             if where.any():
                 raise self.refuse(reason)
+        strange = vocabulary.is_special[masked.inputs] & (masked.inputs != vocabulary.mask_id)
+        if (strange & (masked.inputs != tokens)).any():
+            raise self.refuse("put a special token other than [MASK] into inputs.")
+        if (maskable.any(-1) & ~valid.any(-1)).any():
+            raise self.refuse("chose nothing in a row that has tokens to choose from.")
 
 
 def refuse_backbone(module: object, entry: Entry[Any]) -> None:
@@ -113,6 +143,18 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
     multiple: Any = module.length_multiple
     if type(multiple) is not int or multiple < 1:
         raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")
+    calls: dict[str, tuple[Any, ...]] = {"forward": ("x", "mask"), "at_step": ("seed", "step")}
+    if callable(getattr(module, "flops", None)):
+        calls["flops"] = ("length",)
+    for name, arguments in calls.items():
+        try:
+            inspect.signature(getattr(module, name)).bind(*arguments)
+        except TypeError as error:
+            raise _bad(entry, f"cannot be called as {name}({', '.join(arguments)}): {error}.") from None
+    if "flops" in calls and not isinstance(told := module.flops(multiple), int):  # type: ignore[operator]
+        raise _bad(entry, f"says flops({multiple}) is {told!r}, must be an integer.")
+    if not any(True for _ in module.parameters()):
+        raise _bad(entry, "has no parameters: there is nothing to train.")
     if module.positions not in ("lab", "own"):
         raise _bad(entry, f"has the positions {module.positions!r}, must be 'lab' or 'own'.")
 

@@ -233,7 +233,6 @@ def test_the_same_name_in_two_registries_is_no_conflict(packages: Packages) -> N
     assert samplers.get("both").package == "shop 1.2"
 
 
-@pytest.mark.xfail(reason="the offer of a package makes the built-in refuse to register")
 def test_a_built_in_wins_over_an_offer_and_the_listing_says_so(packages: Packages) -> None:
     packages.install(gumbel=GOOD)
     # In a fresh process, where neither has been imported yet.
@@ -362,7 +361,6 @@ def test_an_experiment_with_a_broken_package_ends_with_code_2_and_writes_nothing
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.xfail(reason="only what the offered module itself registered is forgotten")
 @pytest.mark.parametrize("helper", ["shop_helper.py", "shop/__init__.py"])
 def test_what_a_failing_helper_registered_is_gone_too(packages: Packages, helper: str) -> None:
     """The module around or behind the offered one registers something and fails; Python forgets it, so must the lab."""

@@ -50,6 +50,17 @@ def test_a_sampler_that_breaks_its_contract(component: Callable[..., Any], reaso
         sampled(component)
 
 
+def test_what_is_given_must_be_left_as_it_is() -> None:
+    with pytest.raises(BadResult, match="sampler 'gumbel' changed logits in place"):
+        sampled(lambda logits, _: logits.mul_(2).argmax(-1), LOGITS.clone())
+
+    def spoils(tokens: Tensor, maskable: Tensor, *_: Any) -> Any:
+        maskable.logical_not_()
+
+    with pytest.raises(BadResult, match="masking strategy 'replace_prob' changed maskable in place"):
+        GuardedMasking(REPLACE, spoils, 0.5)(TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2))
+
+
 def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault() -> None:
     assert torch.equal(sampled(GUMBEL.component), GUMBEL.component(LOGITS, rng(6)))
     assert sampled(lambda logits, _: torch.zeros(6, dtype=torch.int64), LOGITS * float("nan")).tolist() == [0] * 6
@@ -60,7 +71,7 @@ def masked(change: Callable[[Masked], Any]) -> Masked:
     def component(*arguments: Any) -> Any:
         return change(REPLACE.component(*arguments, mask_prob=0.5, replace_prob=1.0, random_prob=0.0))
 
-    return GuardedMasking(REPLACE, component)(TOKENS, MASKABLE, WORDS, rng(2))
+    return GuardedMasking(REPLACE, component, 0.5)(TOKENS, MASKABLE, WORDS, rng(2))
 
 
 def at(tensor: Tensor, row: int, column: int, value: int) -> Tensor:
@@ -86,6 +97,18 @@ def at(tensor: Tensor, row: int, column: int, value: int) -> Tensor:
         (lambda m: replace(m, positions=m.positions[:, :1].expand(2, 3)), "chose a position twice in one row."),
         (lambda m: replace(m, positions=at(m.positions, 0, 0, 0)), "chose a token that may not be masked (padding or"),
         (lambda m: replace(m, inputs=at(m.inputs, 1, 4, 9)), "changed inputs at a position that it did not choose."),
+        (
+            lambda m: replace(m, inputs=m.inputs.masked_fill(m.inputs == MASK, CLS)),
+            "put a special token other than [MASK]",
+        ),
+        (
+            lambda m: replace(m, inputs=TOKENS, valid=m.valid & False),
+            "chose nothing in a row that has tokens to choose",
+        ),
+        (
+            lambda m: replace(m, positions=m.positions.repeat(1, 2), valid=m.valid.repeat(1, 2)),
+            "returned 6 slots a row;",
+        ),
         (lambda m: replace(m, inputs=m.inputs.masked_fill(m.inputs == MASK, 20)), "put an id outside 0 to 19 into in"),
         (lambda m: replace(m, inputs=m.inputs.masked_fill(m.inputs == MASK, -1)), "put an id outside 0 to 19 into in"),
     ],
@@ -112,6 +135,13 @@ def test_shapes_alone_are_not_read() -> None:
 class Good(nn.Module):
     layers, length_multiple, positions = (), 1, "own"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x
+
     def at_step(self, seed: int, step: int) -> None:
         pass
 
@@ -122,6 +152,14 @@ class Good(nn.Module):
         ({"length_multiple": 0}, "has the length_multiple 0, must be an integer above 0."),
         ({"length_multiple": 2.0}, "has the length_multiple 2.0, must be"),
         ({"length_multiple": True}, "has the length_multiple True, must be"),
+        (
+            {"at_step": lambda self, step: None},
+            "cannot be called as at_step(seed, step): too many positional arguments.",
+        ),
+        ({"forward": lambda self, x: x}, "cannot be called as forward(x, mask): too many positional arguments."),
+        ({"flops": lambda self: 1}, "cannot be called as flops(length): too many positional arguments."),
+        ({"flops": lambda self, length: 1.5}, "says flops(1) is 1.5, must be an integer."),
+        ({"parameters": lambda self: iter(())}, "has no parameters: there is nothing to train."),
         ({"positions": "learned"}, "has the positions 'learned', must be 'lab' or 'own'."),
     ],
 )
