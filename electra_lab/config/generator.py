@@ -54,6 +54,6 @@ def _sizes(scale: float, discriminator: dict[str, Any]) -> tuple[int, int]:
 
 def _nearest(scale: float, discriminator: dict[str, Any]) -> float:
     width: int = discriminator["dim"]
-    scales = [dim / width for dim in range(1, 8 * width + 1)]
+    scales = [float(f"{dim / width:g}") for dim in range(1, 8 * width + 1)]  # as they are printed
     works = [s for s in scales if (sizes := _sizes(s, discriminator))[0] % sizes[1] == 0]
     return min(works, key=lambda s: (abs(s - scale), s))
