@@ -110,6 +110,39 @@ class TestReformerReversible(TestReformer):
     options = {"bucket_size": 4, "hashes": 2, "reversible": True}  # noqa: RUF012  # read, never changed
 
 
+class TestReformerLocalHeads(TestReformer):
+    options = {"bucket_size": 4, "hashes": 2, "local_heads": 1}  # noqa: RUF012  # read, never changed
+
+
+class TestReformerLocalHeadsLearnedPositions(TestReformer):
+    options = {"bucket_size": 4, "local_heads": 1, "rotary": False}  # noqa: RUF012  # read, never changed
+
+
+class TestReformerMemory(TestReformer):
+    options = {"bucket_size": 4, "hashes": 2, "memory": 8}  # noqa: RUF012  # read, never changed
+
+
+class TestReformerGlu(TestReformer):
+    options = {"bucket_size": 4, "hashes": 2, "glu": True}  # noqa: RUF012  # read, never changed
+
+
+class TestReformerEverything(TestReformer):
+    sizes = (32, 2, 4)
+    options = dict(bucket_size=4, hashes=3, local_heads=1, memory=16, glu=True, reversible=True)  # noqa: C408, RUF012
+
+
+class TestPerformer(BackboneContract):
+    name, options = "performer", {"features": 24}
+
+
+class TestPerformerLearnedPositions(BackboneContract):
+    name, options = "performer", {"features": 24, "rotary": False}
+
+
+class TestPerformerLocalHeads(BackboneContract):
+    name, options = "performer", {"features": 24, "local_heads": 1, "window": 4}
+
+
 class TestElectra(ObjectiveContract):
     name = "electra"
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 from reformer_pytorch import Reformer as Encoder
-from reformer_pytorch.reformer_pytorch import FixedPositionalEmbedding
+from reformer_pytorch.reformer_pytorch import (
+    FixedPositionalEmbedding,
+    LocalAttention,
+    LSHSelfAttention,
+    apply_rotary_pos_emb,
+)
 from torch import nn
 
 from registry import backbones
@@ -19,6 +24,25 @@ if TYPE_CHECKING:
 EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
 
 
+class _RotaryLocalAttention(LocalAttention):  # type: ignore[misc]  # the library has no types
+    """The library's attention within a window, given the positions that the library gives to hashed heads alone."""
+
+    def __init__(self, bucket_size: int, dropout: float, rotary: FixedPositionalEmbedding) -> None:
+        super().__init__(2 * bucket_size, dropout=dropout, shared_qk=True, look_forward=1)
+        self.rotary = rotary
+
+    def forward(
+        self,
+        query: Float[Tensor, "BH T d"],
+        key: Float[Tensor, "BH T d"],
+        value: Float[Tensor, "BH T d"],
+        input_mask: Bool[Tensor, "B T"],
+    ) -> Float[Tensor, "BH T d"]:
+        rotated = apply_rotary_pos_emb(query, self.rotary(query))  # query and key are the same
+        attended: Tensor = super().forward(rotated, rotated, value, input_mask=input_mask)
+        return attended
+
+
 @backbones.register("reformer")
 class Reformer(nn.Module):
     """Reformer encoder with LSH attention (Kitaev et al. 2020; reformer-pytorch).
@@ -27,6 +51,11 @@ class Reformer(nn.Module):
                  the lab adds learned positions. Hashing ignores rotary positions, attention within a bucket sees them
     bucket_size  positions that share a bucket; the lab pads the length to a multiple of twice that
     hashes       rounds of hashing; more are nearer to full attention, and cost in proportion
+    local_heads  how many of the heads, instead of hashing, see their window of 2 bucket_size positions and the two
+                 beside it: neighbours for certain, and nothing far
+    memory       learned vectors that every hashed head may attend to, beside the row's own positions (Sukhbaatar et al.
+                 2019, "Augmenting self-attention with persistent memory"); a multiple of twice the bucket size
+    glu          gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
     reversible   keep no activations and recompute them in the backward pass: memory that does not grow with depth,
                  for about a third more time a step. It excludes two forward passes before one backward pass
                  (the second overwrites the first's buckets), torch.compile, and frozen input embeddings; under
@@ -48,30 +77,51 @@ class Reformer(nn.Module):
         rotary: bool = True,
         bucket_size: Annotated[int, Field(ge=1)] = 64,
         hashes: Annotated[int, Field(ge=1)] = 4,
+        local_heads: Annotated[int, Field(ge=0)] = 0,
+        memory: Annotated[int, Field(ge=0)] = 0,
         ff_mult: Annotated[int, Field(ge=1)] = 4,
+        glu: bool = False,
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
         reversible: bool = False,
     ) -> None:
         super().__init__()
         if rotary and (dim // heads) % 2:
             raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {dim // heads}.")
+        if local_heads >= heads:
+            raise ValueError(
+                f"local_heads {local_heads} must be below heads {heads}: one head at least has to hash, "
+                "as local heads see nothing far."
+            )
+        if memory % (2 * bucket_size):
+            raise ValueError(
+                f"memory {memory} must be a multiple of twice bucket_size, here {2 * bucket_size}: "
+                "it is hashed with the row, in whole pairs of buckets."
+            )
         self.positions = "own" if rotary else "lab"
         self.rotary = FixedPositionalEmbedding(dim // heads) if rotary else None
         self.length_multiple = 2 * bucket_size
         self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
+        self.memory, self.glu, self.local_dim = memory, glu, dim // heads * local_heads
         self.encoder = Encoder(
             dim,
             depth,
             heads,
             bucket_size=bucket_size,
             n_hashes=hashes,
+            n_local_attn_heads=local_heads,
+            num_mem_kv=memory,
             ff_chunks=1,  # the library's 100 are slow at our lengths
             ff_mult=ff_mult,
+            ff_glu=glu,
             lsh_dropout=dropout,
             ff_dropout=dropout,
             post_attn_dropout=dropout,
             reverse_thres=0 if reversible else 1 << 62,  # the length above which it runs reversibly
         )
+        if self.rotary is not None and local_heads:
+            for module in self.encoder.modules():
+                if isinstance(module, LSHSelfAttention):
+                    module.local_attn = _RotaryLocalAttention(bucket_size, dropout, self.rotary)
         self.norm = nn.LayerNorm(dim)  # reformer-pytorch leaves it to its language model
 
     @property
@@ -97,8 +147,12 @@ class Reformer(nn.Module):
         """Rotations follow torch's global generator, which is seeded from (seed, step) already."""
 
     def flops(self, length: int) -> int:
-        """Per layer, with R rounds of hashing, buckets of S and T/S buckets: three projections 6 T D^2, hashing
-        R T D (T/S), attention over 2S keys a round 8 R T S D, feed-forward 4 T D F."""
+        """Per layer, with M memory vectors, N = T + M, L of the D columns in local heads, R rounds of hashing over
+        buckets of S: projections of keys and values 4 N D^2 and of the output 2 T D^2; hashing R N (D - L) (N/S);
+        attention over 2S keys a round 8 R N S (D - L), over a local head's 6S keys 24 T S L; feed-forward 4 T D F
+        (6 T D F with GLU)."""
         t, d, s, r = length, self.dim, self.bucket_size, self.hashes
-        layer = 6 * t * d * d + r * t * d * (t // s) + 8 * r * t * s * d + 4 * t * d * d * self.ff_mult
+        n, hashed = t + self.memory, self.dim - self.local_dim
+        attention = r * n * hashed * (n // s) + 8 * r * n * s * hashed + 24 * t * s * self.local_dim
+        layer = 4 * n * d * d + 2 * t * d * d + attention + (6 if self.glu else 4) * t * d * d * self.ff_mult
         return len(self.layers) * layer

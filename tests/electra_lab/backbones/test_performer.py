@@ -1,0 +1,371 @@
+"""FAVOR+ against exact softmax attention, the distribution of its features, and what changes over time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from electra_lab.backbones import performer as module
+from electra_lab.backbones.performer import Performer, favor_attention, local_attention, random_features, rotate
+
+WIDTH, LENGTH, DIM, DEPTH, HEADS = 16, 24, 32, 2, 2
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def attention_inputs(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values. Small ones: the variance of the estimate grows exponentially with their norms."""
+    query, key, value = torch.randn(3, 2, 2, LENGTH, WIDTH, generator=seeded(0), dtype=torch.float64)
+    return query * scale, key * scale, value
+
+
+def masks(padding: int) -> Tensor:
+    """The first row is padded on the right, the second one on the left."""
+    visible = torch.ones(2, LENGTH, dtype=torch.bool)
+    visible[0, LENGTH - padding :] = visible[1, :padding] = False
+    return visible
+
+
+def performer(dim: int = DIM, **options: Any) -> Performer:
+    torch.manual_seed(0)
+    return Performer(dim, DEPTH, HEADS, 64, **{"features": 8, "dropout": 0.0, **options})
+
+
+def error(features: int, seed: int, visible: Tensor) -> float:
+    query, key, value = attention_inputs()
+    exact = F.scaled_dot_product_attention(query, key, value, attn_mask=visible[:, None, None, :])
+    estimate = favor_attention(query, key, value, visible, random_features(features, WIDTH, seeded(seed)))
+    return float((estimate - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("padding", [0, 7])
+def test_the_error_falls_with_the_number_of_features(padding: int) -> None:
+    """As one over the square root: sixteen times the features, a quarter of the error; padding plays no part."""
+    means = [sum(error(m, seed, masks(padding)) for seed in range(10)) / 10 for m in (32, 512, 8192)]
+    assert all(2.4 < few / many < 6 for few, many in pairwise(means)), means
+    assert means[-1] < 0.04
+
+
+def test_orthogonal_features_err_less_than_independent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    visible = masks(0)
+    orthogonal = sum(error(WIDTH, seed, visible) for seed in range(200))
+    monkeypatch.setattr(f"{__name__}.random_features", lambda m, d, generator: torch.randn(m, d, generator=generator))
+    assert orthogonal < 0.97 * sum(error(WIDTH, seed, visible) for seed in range(200))
+
+
+def test_features_are_orthogonal_within_a_block() -> None:
+    features = random_features(40, WIDTH, seeded(0))
+    assert features.shape == (40, WIDTH)
+    for block in features.split(WIDTH):
+        directions = F.normalize(block, dim=-1)
+        torch.testing.assert_close(directions @ directions.T, torch.eye(len(block)), atol=1e-5, rtol=0)
+
+
+def test_each_feature_is_gaussian() -> None:
+    """Wherever it stands in its block: mean 0, covariance I, and squared norms as chi-square has them.
+
+    Q of a QR decomposition has a diagonal that leans to one side; bounds are six standard errors.
+    """
+    blocks = 10_000
+    features = random_features(blocks * WIDTH, WIDTH, seeded(0)).view(blocks, WIDTH, WIDTH).double()
+    assert features.mean(0).abs().max() < 6 / blocks**0.5
+    assert (features.var(0) - 1).abs().max() < 6 * (2 / blocks) ** 0.5
+    everything = features.flatten(0, 1)
+    assert (everything.T @ everything / len(everything) - torch.eye(WIDTH)).abs().max() < 6 * (2 / blocks) ** 0.5
+    squares = everything.square().sum(-1)
+    assert float(squares.mean()) == pytest.approx(WIDTH, rel=0.01)
+    assert float(squares.var()) == pytest.approx(2 * WIDTH, rel=0.05)
+
+
+@pytest.mark.parametrize("padding", [0, 7])
+def test_gradients_are_those_of_the_plain_formula(padding: int) -> None:
+    """The shifts that keep it in range cancel, in the gradient too."""
+    projection, visible = random_features(32, WIDTH, seeded(3)).double(), masks(padding)
+    inputs = [t.requires_grad_() for t in attention_inputs()]
+
+    def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        q, k = (
+            (x @ projection.T - x.square().sum(-1, keepdim=True) / 2).exp()
+            for x in (query / WIDTH**0.25, key / WIDTH**0.25)
+        )
+        weights = (q @ k.transpose(-1, -2)) * visible[:, None, None, :]
+        return (weights / weights.sum(-1, keepdim=True)) @ value
+
+    directions = torch.randn(2, 2, LENGTH, WIDTH, generator=seeded(4), dtype=torch.float64)
+    found, expected = favor_attention(*inputs, visible, projection), plain(*inputs)
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(
+        torch.autograd.grad((found * directions).sum(), inputs),
+        torch.autograd.grad((expected * directions).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("scale", [0.1, 10, 1e3, 1e6])
+def test_weights_add_up_to_one_however_large_the_inputs(scale: float) -> None:
+    """So the mean of ones is one, and gradients are finite: no division by next to nothing."""
+    query, key, value = (t.float().requires_grad_() for t in attention_inputs(scale))
+    projection = random_features(64, WIDTH, seeded(0))
+    ones = favor_attention(query, key, torch.ones_like(value), masks(7), projection)
+    torch.testing.assert_close(ones, torch.ones_like(ones))
+    favor_attention(query, key, value, masks(7), projection).square().sum().backward()
+    for tensor in (query, key, value):
+        assert tensor.grad is not None
+        assert tensor.grad.isfinite().all()
+        assert value.grad.abs().max() > 0
+
+
+def test_exponentials_are_float32_under_autocast() -> None:
+    """Of the bfloat16 numbers that arrive, the attention is exact to float32's precision."""
+    query, key, value = (t.bfloat16() for t in attention_inputs(2.0))
+    projection = random_features(64, WIDTH, seeded(0))
+    expected = favor_attention(query.double(), key.double(), value.double(), masks(3), projection)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = favor_attention(query, key, value, masks(3), projection)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"rotary": False}, {"local_heads": 1, "window": 4}], ids=str)
+def test_bfloat16_autocast_trains(options: dict[str, Any]) -> None:
+    model = performer(**options).train()
+    x = (20 * torch.randn(2, LENGTH, DIM, generator=seeded(1))).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        states = model(x, masks(5))
+    plain = model(x, masks(5))
+    assert (states - plain).abs().max() < 0.1 * plain.abs().max()
+    states.square().sum().backward()
+    assert all(t.grad is not None and t.grad.isfinite().all() for t in (x, *model.parameters()))
+
+
+def test_the_whole_encoder_nears_softmax_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same weights, and every other part as it is."""
+    x, mask = torch.randn(2, LENGTH, DIM, generator=seeded(1)), masks(5)
+    errors = []
+    for features in (8, 4096):
+        model = performer(features=features).eval().requires_grad_(False)
+        estimate = model(x, mask)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                module,
+                "favor_attention",
+                lambda q, k, v, visible, _: F.scaled_dot_product_attention(q, k, v, visible[:, None, None, :]),
+            )
+            exact = model(x, mask)
+        errors.append(float((estimate - exact)[mask].norm() / (exact - x)[mask].norm()))
+    assert errors[1] < 0.04
+    assert errors[0] > 5 * errors[1]
+
+
+def test_a_key_that_is_padding_weighs_nothing() -> None:
+    """Bit for bit, and not a little of it either: values of padding may be anything, not a number included."""
+    query, key, value = attention_inputs()
+    visible, projection = masks(7), random_features(32, WIDTH, seeded(0))
+    hidden = ~visible[:, None, :, None]
+    once = favor_attention(query, key, value, visible, projection)
+    again = favor_attention(
+        query, key.masked_fill(hidden, 100.0), value.masked_fill(hidden, float("nan")), visible, projection
+    )
+    assert torch.equal(once, again)
+    cut = favor_attention(query[:1, :, :17], key[:1, :, :17], value[:1, :, :17], visible[:1, :17], projection)
+    torch.testing.assert_close(once[:1, :, :17], cut)
+
+
+def test_rotary_products_depend_on_the_distance_alone() -> None:
+    angles = performer()._angles(torch.zeros(1, LENGTH, DIM))
+    assert angles.shape == (LENGTH, WIDTH // 2)
+    query, key = (t[:1, :1, :1].expand(1, 1, LENGTH, WIDTH) for t in attention_inputs()[:2])
+    products = (rotate(query, angles) @ rotate(key, angles).transpose(-1, -2))[0, 0]
+    for distance in (-5, 0, 1, 7):
+        same = products.diagonal(distance)
+        torch.testing.assert_close(same, same[:1].expand_as(same), rtol=0, atol=1e-5)
+    assert products[0].std() > 0.1 * products[0].abs().mean()
+    torch.testing.assert_close(rotate(query, angles).norm(dim=-1), query.norm(dim=-1))
+    turns = angles[1]  # in one step: one radian, down to about a ten-thousandth
+    assert turns[0] == 1
+    assert turns[-1] == pytest.approx(10_000 ** -(1 - 2 / WIDTH))
+
+
+def test_the_encoder_turns_queries_and_keys_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the same vector stands at every position, products of the two are functions of the distance."""
+    products = []
+
+    def spy(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
+        products.append(query @ key.transpose(-1, -2))
+        return value
+
+    monkeypatch.setattr(module, "favor_attention", spy)
+    performer().eval()(torch.randn(DIM, generator=seeded(1)).expand(1, LENGTH, DIM), masks(0)[:1])
+    for head in products[0][0]:
+        for distance in (-5, 0, 1, 7):
+            same = head.diagonal(distance)
+            torch.testing.assert_close(same, same[:1].expand_as(same), rtol=0, atol=1e-5)
+        assert head[0].std() > 0.01
+
+
+def test_without_rotary_positions_the_lab_gives_them() -> None:
+    x, order = torch.randn(2, LENGTH, DIM, generator=seeded(1)), torch.randperm(LENGTH, generator=seeded(2))
+    for rotary, positions in ((True, "own"), (False, "lab")):
+        model = performer(rotary=rotary).eval()
+        assert model.positions == positions
+        same = torch.allclose(model(x, masks(0))[:, order], model(x[:, order], masks(0)), atol=1e-5)
+        assert same == (positions == "lab")
+
+
+@pytest.mark.parametrize("window", [4, 8, LENGTH])
+@pytest.mark.parametrize("padding", [0, 7, 13])
+def test_local_attention_is_softmax_attention_within_windows(window: int, padding: int) -> None:
+    """Over a position's own window and those beside it, as far as it is no padding."""
+    (query, key, value), visible = attention_inputs(1.0), masks(padding)
+    block = torch.arange(LENGTH) // window
+    near = (block.unsqueeze(1) - block).abs() <= 1
+    expected = F.scaled_dot_product_attention(query, key, value, near & visible[:, None, None, :])
+    noise = torch.where(visible[:, None, :, None], 0.0, 100.0)
+    found = local_attention(query, key + noise, value + noise, visible, window, 0.0)
+    assert found.isfinite().all()
+    real = visible[:, None, :].expand(-1, 2, -1)
+    torch.testing.assert_close(found[real], expected[real])
+
+
+@pytest.mark.parametrize(("changed", "seeing"), [(0, range(0, 8)), (13, range(8, 20)), (23, range(16, 24))])
+def test_a_local_head_sees_its_window_and_the_two_beside(changed: int, seeing: range) -> None:
+    """In the encoder: of a layer in which only the local head is heard."""
+    torch.manual_seed(0)
+    model = Performer(DIM, 1, 2, 64, features=8, local_heads=1, window=4).eval().requires_grad_(False)
+    model.layers[0].attended.weight[:, DIM // 2 :] = 0.0  # local heads come first
+    x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
+    other = x.clone()
+    other[:, changed] += torch.randn(DIM, generator=seeded(2))
+    differs = (model(x, masks(0)) != model(other, masks(0))).any(-1)
+    assert all(row.nonzero().flatten().tolist() == list(seeing) for row in differs)
+
+
+def test_local_heads_need_whole_windows() -> None:
+    assert performer(local_heads=1, window=4).length_multiple == 4
+    assert performer(window=4).length_multiple == 1
+    with pytest.raises(ValueError, match=r"local_heads 2 must be below heads 2: one head at least has to see"):
+        performer(local_heads=2)
+
+
+def test_dropout_acts_on_the_weights_of_local_attention() -> None:
+    query, key, _ = (t.float() for t in attention_inputs(1.0))
+    value, visible = torch.ones_like(query), masks(0)
+    torch.testing.assert_close(local_attention(query, key, value, visible, 4, 0.0), value)
+    assert local_attention(query, key, value, visible, 4, 0.5).std() > 0.1
+
+
+def test_flops_of_local_heads() -> None:
+    """By hand, for one layer of width 16 with 4 heads of 4, one of them local, over 32 positions in windows of 8."""
+    model = Performer(16, 1, 4, 64, features=5, local_heads=1, window=8, ff_mult=2.0)
+    projections, feed_forward = 4 * (2 * 32 * 16 * 16), 2 * (2 * 32 * 16 * 32)
+    estimated = 3 * (4 * (2 * 32 * 4 * 5) + 2 * 32 * 5)  # heads of features; four products and the normaliser
+    local = 2 * (2 * 32 * 24 * 4)  # two products over three windows
+    assert model.flops(32) == projections + feed_forward + estimated + local
+
+
+def test_sizes_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"even head width; dim 6 / heads 2 is 3\."):
+        performer(dim=6)
+    assert performer(dim=6, rotary=False).positions == "lab"
+    with pytest.raises(ValueError, match=r"ff_mult 0\.001 leaves the feed-forward no width at dim 32"):
+        performer(ff_mult=0.001)
+
+
+def features_at(model: Performer, seed: int, step: int) -> Tensor:
+    model.at_step(seed, step)
+    return model.features.clone()
+
+
+def test_features_are_redrawn_at_their_interval_alone() -> None:
+    model = performer(redraw_every=10)
+    first, second = features_at(model, 0, 0), features_at(model, 0, 10)
+    assert not torch.equal(second, first)
+    assert torch.equal(features_at(model, 0, 19), second)
+    assert torch.equal(features_at(model, 0, 9), first)
+    assert not torch.equal(features_at(model, 1, 9), first)
+    assert not torch.equal(features_at(model, 0, 20), second)
+
+
+def test_features_are_a_function_of_seed_and_step() -> None:
+    """Resumed in the middle, whatever was drawn before and whatever torch's own generator does, which is left alone."""
+    through, resumed = performer(redraw_every=10), performer(redraw_every=10)
+    for step in range(34):
+        through.at_step(7, step)
+    torch.manual_seed(99)
+    state = torch.get_rng_state()
+    assert torch.equal(features_at(resumed, 7, 33), through.features)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_features_change_what_is_computed() -> None:
+    model = performer(redraw_every=1).eval()
+    x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
+    model.at_step(0, 1)
+    once = model(x, masks(0))
+    assert torch.equal(model(x, masks(0)), once)
+    model.at_step(0, 2)
+    assert (model(x, masks(0)) - once).abs().max() > 1e-3
+
+
+def test_features_that_are_never_redrawn() -> None:
+    model = performer(redraw_every=0)
+    first = model.features.clone()
+    assert torch.equal(features_at(model, 5, 100_000), first)
+
+
+def test_each_layer_has_features_of_its_own() -> None:
+    one, two = performer().features
+    assert not torch.equal(one, two)
+    assert one.shape == (8, WIDTH)
+
+
+def test_a_checkpoint_holds_the_features_that_its_weights_know() -> None:
+    """Loaded and evaluated without a step, the states are the same; so they are after the step that comes next."""
+    trained, loaded = performer(redraw_every=10), performer(redraw_every=10)
+    trained.at_step(3, 25)
+    loaded.load_state_dict(trained.state_dict())
+    x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
+    assert torch.equal(loaded.eval()(x, masks(0)), trained.eval()(x, masks(0)))
+    loaded.at_step(3, 26)
+    assert torch.equal(loaded.features, trained.features)
+    loaded.load_state_dict(trained.state_dict())
+    fresh = performer(redraw_every=10)
+    fresh.load_state_dict(trained.state_dict())
+    assert torch.equal(features_at(fresh, 0, 0), features_at(performer(redraw_every=10), 0, 0)), "not the checkpoint's"
+
+
+def test_networks_are_built_on_the_meta_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `check` does; nothing is drawn there, so the first real step still has to."""
+    with torch.device("meta"), monkeypatch.context() as patch:
+        patch.setattr(module, "random_features", None)
+        model = performer(redraw_every=10)
+        model.at_step(0, 25)
+    assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
+    model.to_empty(device="cpu")
+    assert torch.equal(features_at(model, 0, 25), features_at(performer(redraw_every=10), 0, 25))
+
+
+def test_the_cost_is_linear_in_the_length() -> None:
+    model = performer()
+    assert model.flops(2048) == 64 * model.flops(32)
+
+
+def test_options_shape_the_network() -> None:
+    model = performer(features=100, ff_mult=1.5)
+    assert model.features.shape == (DEPTH, 100, WIDTH)
+    assert model.layers[0].expand.out_features == 48
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model = performer(dropout=0.5).train()
+    x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
+    assert not torch.equal(model(x, masks(0)), model(x, masks(0)))
+    assert torch.equal(model.eval()(x, masks(0)), model(x, masks(0)))
