@@ -12,7 +12,7 @@ run: $(VENV)/run.stamp
 
 # All tests, with linters and types: under ten minutes on two CPU cores.
 test: check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 
 # Style and types.
 check: $(VENV)/dev.stamp

@@ -6,14 +6,18 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, reduce
+from operator import getitem
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
 
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import Component
+from electra_lab.config.schema import Experiment as Config
+from electra_lab.config.source import read_file
 from electra_lab.data.rows import Rows
 from electra_lab.data.store import Store, open_store
 from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
@@ -21,14 +25,24 @@ from electra_lab.model.flops import network_flops
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.training.device import Precision, choose_precision
+from electra_lab.training.checkpoint import load_part
+from electra_lab.training.device import choose_precision
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, rehearse
-from electra_lab.training.loop import Plan, Run
-from electra_lab.training.memory import peak_bytes, shapes_only
+from electra_lab.training.loop import Flops, Plan, Run
 from electra_lab.training.optimizer import make_optimizer
 from electra_lab.training.random import digest
-from electra_lab.training.step import backward, first_losses
-from registry import Batch, Vocabulary, backbones, corpora, masking_strategies, objectives, samplers, tokenizers
+from electra_lab.training.scheduled import Number, Scheduled
+from registry import (
+    Vocabulary,
+    backbones,
+    corpora,
+    generators,
+    masking_strategies,
+    objectives,
+    samplers,
+    schedules,
+    tokenizers,
+)
 from registry.errors import DataError
 
 if TYPE_CHECKING:
@@ -37,7 +51,8 @@ if TYPE_CHECKING:
     from registry.contracts import Corpus
 
 
-UNKNOWN_VOCABULARY = 30_522  # BERT's, which google-research/electra uses
+Pair: TypeAlias = tuple[nn.Module | None, Network]  # the generator may be no network
+PROGRESS = [i / 1000 for i in range(1001)]  # where a schedule's largest number is looked for
 
 
 @dataclass(frozen=True)
@@ -53,27 +68,6 @@ class Experiment:
     store: Store
     device: torch.device
     parameters: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What a run would need.
-
-    vocabulary_size  None where the tokenizer's options do not say; then UNKNOWN_VOCABULARY stands in
-    parameters       as in Experiment; `parts`: embeddings, projection, backbone, head of each network
-    state_bytes      weights and the optimizer's two moments, in float32
-    working_bytes    the peak of what a forward and backward pass over one micro-batch makes, gradients included;
-                     None where a component needs numbers to go on
-    """
-
-    vocabulary_size: int | None
-    parameters: dict[str, int]
-    parts: dict[str, dict[str, int]]
-    steps: int
-    flops_per_step: int
-    precision: Precision
-    state_bytes: int
-    working_bytes: int | None
 
 
 def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
@@ -108,11 +102,56 @@ def check(loaded: Loaded) -> DataError | None:
         _corpus(loaded)
     except DataError as error:
         absent = error
-    with torch.device("meta"):
-        _pair(loaded, vocabulary_size=8, pad_id=0)
-    if loaded.config.train.flops is None:
-        _steps(loaded, 0)
+    try:
+        with torch.device("meta"):
+            build_pair(loaded, stand_in_vocabulary(8))
+    except Exception:  # a constructor may read numbers of its own, which the meta device does not have
+        build_pair(loaded, stand_in_vocabulary(8))
+    budgeted_steps(loaded, None)
+    _refuse_biased_sampler(loaded)
+    try:
+        _refuse_another_run(loaded)
+    except DataError as error:
+        absent = error
     return absent
+
+
+def _refuse_biased_sampler(loaded: Loaded) -> None:
+    config = loaded.config
+    if not config.needs.unbiased or config.sampler is None:
+        return
+    plain = config.sampler.type in ("gumbel", "temperature") and config.sampler.keywords()["temperature"] == 1.0
+    if not plain or any(key.startswith("sampler.") for key in config.schedules):
+        reason = f"{config.objective.type} needs draws from the generator's own softmax. Use {{type: temperature}}."
+        raise loaded.problem(("sampler",), reason)
+
+
+def _frozen_run(config: Config) -> Path | None:
+    return getattr(config.objective.options, config.needs.frozen) if config.needs.frozen else None
+
+
+def _refuse_another_run(loaded: Loaded) -> None:
+    """Where the generator is another run's: raises ConfigError if that read other data or was another network,
+    DataError if it is not there."""
+    run = _frozen_run(loaded.config)
+    if run is None:
+        return
+    if not (run / "config.yaml").is_file() or not any((run / "checkpoints").glob("step-*")):
+        place = ("objective", loaded.config.needs.frozen or "")
+        raise loaded.problem(place, f"{run} is no run directory with a checkpoint.", DataError)
+    theirs: Any = read_file(run / "config.yaml").plain()
+    ours = loaded.config.model_dump(mode="json", exclude_none=True)
+    theirs["generator"] = theirs.get("generator") or theirs["discriminator"]
+    same = ("corpus", "tokenizer", "generator", "data.held_out", "embedding.dim", "embedding.max_length")
+    for key in same:
+        loc: tuple[str, ...] = tuple(key.split("."))
+        try:
+            one, two = (reduce(getitem, loc, config) for config in (ours, theirs))
+        except (KeyError, TypeError):
+            place = ("objective", loaded.config.needs.frozen or "")
+            raise loaded.problem(place, f"{run / 'config.yaml'} is no experiment of ours: it lacks {key}.") from None
+        if one != two:
+            raise loaded.problem(loc, f"is {one}, but the run whose generator is taken, {run}, has {two}.")
 
 
 def _corpus(loaded: Loaded) -> Corpus:
@@ -126,32 +165,6 @@ def _corpus(loaded: Loaded) -> Corpus:
     return corpus
 
 
-def forecast(loaded: Loaded, device: torch.device) -> Forecast:
-    """What a run would need, from shapes alone: no corpus is read and no weight has memory. Raises ConfigError."""
-    config, train = loaded.config, loaded.config.train
-    size = getattr(config.tokenizer.options, "vocab_size", None)
-    length, micro = config.data.sequence_length, train.micro_batch_size or train.batch_size
-    with shapes_only():
-        vocabulary = stand_in_vocabulary(size or UNKNOWN_VOCABULARY)
-        pair = _pair(loaded, vocabulary.size, vocabulary.pad_id)
-        objective = _objective(loaded, pair, vocabulary)
-        flops_per_step = 3 * train.batch_size * _row_flops(*pair, length, config.masking)
-        tokens = torch.full((micro, length), vocabulary.size - 1)
-        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(micro))
-        precision = choose_precision(train.precision, device)
-        working = peak_bytes(lambda: backward(first_losses(objective, batch, config.seed, precision)))
-    return Forecast(
-        vocabulary_size=size,
-        parameters=_parameters(*pair),
-        parts={name: _parts(network) for name, network in zip(("generator", "discriminator"), pair, strict=True)},
-        steps=_steps(loaded, flops_per_step),
-        flops_per_step=flops_per_step,
-        precision=precision,
-        state_bytes=sum(12 * p.numel() for p in objective.parameters()),
-        working_bytes=working,
-    )
-
-
 def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
     """Data and networks of an experiment. Raises ConfigError at the line that caused it."""
     config = loaded.config
@@ -159,18 +172,23 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
     # Weights are drawn on the CPU, so that a seed means the same ones on every device.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(digest("weights", config.seed) % 2**63)
-        generator, discriminator = _pair(loaded, vocabulary.size, vocabulary.pad_id)
-        pair = nn.ModuleList([generator, discriminator])
-        initialise(pair)
-    length = config.data.sequence_length
-    flops_per_step = 3 * config.train.batch_size * _row_flops(generator, discriminator, length, config.masking)
-    pair.to(device)
-    objective = _objective(loaded, (generator, discriminator), vocabulary)
-    train = config.train
+        pair = build_pair(loaded, vocabulary)
+        initialise(nn.ModuleList(networks(pair).values()))
+        objective = build_objective(loaded, pair, vocabulary)
+        for part in objective.children():
+            if part not in pair:  # what the objective itself learns, such as a gate
+                initialise(part)
+    if (run := _frozen_run(config)) is not None:
+        assert pair[0] is not None
+        load_part(run / "checkpoints", ("generator", "discriminator"), pair[0])
+    length, flops = config.data.sequence_length, price(pair, config)
+    objective.to(device)
+    train, steps = config.train, budgeted_steps(loaded, flops)
+    _schedule(loaded, objective, steps)
     optimizer = make_optimizer(objective, train.learning_rate, train.betas, train.epsilon, train.weight_decay)
     plan = Plan(
         seed=config.seed,
-        steps=_steps(loaded, flops_per_step),
+        steps=steps,
         batch_size=train.batch_size,
         micro_batch_size=train.micro_batch_size or train.batch_size,
         learning_rate=train.learning_rate,
@@ -181,12 +199,13 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         evaluate_every=config.evaluate.every,
         evaluate_batch_size=config.evaluate.batch_size,
         on_non_finite=train.on_non_finite,
-        flops_per_step=flops_per_step,
+        flops=flops,
         examples=config.evaluate.examples,
     )
     rows = Rows(store.train, length, vocabulary)
     entry = objectives.get(config.objective.type)
-    rehearse(objective, entry, rows.training_batch(plan.seed, 0, 2, device), plan.seed, plan.precision)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        rehearse(objective, entry, rows.training_batch(plan.seed, 0, 2, device), plan.seed, plan.precision)
     return Experiment(
         Run(objective, optimizer),
         plan,
@@ -196,25 +215,54 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         store.tokenizer,
         store,
         device,
-        _parameters(generator, discriminator),
+        count_parameters(pair),
     )
 
 
-def _objective(loaded: Loaded, pair: tuple[Network, Network], vocabulary: Vocabulary) -> nn.Module:
+def build_objective(loaded: Loaded, pair: Pair, vocabulary: Vocabulary) -> nn.Module:
     config = loaded.config
-    masking, sampler = masking_strategies.get(config.masking.type), samplers.get(config.sampler.type)
-    masked = config.masking.keywords()
+    masking, masked, sampler = masking_strategies.get(config.masking.type), config.masking.keywords(), None
+    if config.sampler is not None:
+        sampler = GuardedSampler(samplers.get(config.sampler.type), **config.sampler.keywords())
     made: nn.Module = objectives.get(config.objective.type).component(
         *pair,
-        GuardedMasking(masking, partial(masking.component, **masked), masked["mask_prob"]),
-        GuardedSampler(sampler, partial(sampler.component, **config.sampler.keywords())),
+        GuardedMasking(masking, _largest_mask_prob(config), **masked),
+        sampler,
         vocabulary,
         **config.objective.keywords(),
     )
     return made
 
 
-def _pair(loaded: Loaded, vocabulary_size: int, pad_id: int) -> tuple[Network, Network]:
+def _largest_mask_prob(config: Config) -> float:
+    """Of the whole training, in doubles."""
+    given: float = config.masking.keywords()["mask_prob"]
+    schedule = config.schedules.get("masking.mask_prob")
+    return max(map(_number(schedule), PROGRESS)) if schedule else given
+
+
+def _number(component: Component) -> Callable[[float], float]:
+    return partial(schedules.get(component.type).component, **component.keywords())
+
+
+def _schedule(loaded: Loaded, objective: nn.Module, steps: int) -> None:
+    """Let the numbers under `schedules` follow them."""
+    numbers: list[Number] = []
+    for key, component in loaded.config.schedules.items():
+        section, option = key.split(".")
+        if section == "objective":
+            if not isinstance(getattr(objective, option, None), float):
+                name = loaded.config.objective.type
+                raise loaded.problem(("schedules", key), f"{name} keeps no number of that name, so it cannot change.")
+            put: Callable[[torch.Tensor], None] = partial(setattr, objective, option)
+        else:
+            put = partial(getattr(objective, section).options.__setitem__, option)
+        numbers.append(Number(_number(component), put))
+    if numbers:
+        objective.schedules = Scheduled(numbers, steps)
+
+
+def build_pair(loaded: Loaded, vocabulary: Vocabulary) -> Pair:
     config = loaded.config
     embedding = config.embedding
 
@@ -243,42 +291,76 @@ def _pair(loaded: Loaded, vocabulary_size: int, pad_id: int) -> tuple[Network, N
             )
         return module, sizes.dim
 
-    discriminator, generator = backbone("discriminator", config.discriminator), backbone("generator", config.generator)
-    sizes = EmbeddingSizes(vocabulary_size, embedding.dim, embedding.max_length, embedding.dropout)
+    discriminator = backbone("discriminator", config.discriminator)
+    if embedding.tie == "all" and config.generator and config.generator.dump() != config.discriminator.dump():
+        reason = (
+            "all shares the whole encoder, but generator and discriminator differ. Write generator: {scale: 1.0}, with "
+            "no option of its own, or use tie: embeddings."
+        )
+        raise loaded.problem(("embedding", "tie"), reason)
+    fixed = config.generator is not None and config.generator.sizes is None
+    generator, width = (None, 0) if config.generator is None or fixed else backbone("generator", config.generator)
+    sizes = EmbeddingSizes(vocabulary.size, embedding.dim, embedding.max_length, embedding.dropout)
     try:
-        return make_pair(*generator, *discriminator, sizes, embedding.tie, pad_id)
+        pair = make_pair(generator, width, *discriminator, sizes, embedding.tie, vocabulary.pad_id, config.needs.head)
     except ValueError as error:
         raise loaded.problem(("embedding", "tie"), str(error)) from None
+    if config.generator is not None and fixed:
+        made: nn.Module = generators.get(config.generator.type).component(vocabulary, **config.generator.keywords())
+        return made, pair[1]
+    return pair
 
 
-def _row_flops(generator: Network, discriminator: Network, length: int, masking: Component) -> int:
-    slots = math.ceil(masking.keywords()["mask_prob"] * length - 1e-9)
-    return network_flops(generator, length, slots) + network_flops(discriminator, length, 0)
+def price(pair: Pair, config: Config) -> Flops:
+    """Of a step: a forward pass and, for what learns, a backward pass of twice its cost, over the global batch.
+
+    Vocabulary logits are wanted at the masked positions, or as the objective says.
+    """
+    length, needs = config.data.sequence_length, config.needs
+    masked = math.ceil(_largest_mask_prob(config) * length - 1e-9)
+    slots = {"generator": masked, "discriminator": length if needs.everywhere else masked}
+    rows = {
+        name: network_flops(network, length, slots[name]) if isinstance(network, Network) else 0
+        for name, network in networks(pair).items()
+    }
+    guess, study = (config.train.batch_size * rows.get(name, 0) for name in ("generator", "discriminator"))
+    if needs.first_stage:
+        return Flops(guess + 3 * study, getattr(config.objective.options, needs.first_stage), 3 * guess)
+    return Flops((1 if needs.frozen else 3) * guess + 3 * study)
 
 
-def _steps(loaded: Loaded, flops_per_step: int) -> int:
-    """The number of steps that the budget buys: whole ones, at least one."""
-    train, length = loaded.config.train, loaded.config.data.sequence_length
+def budgeted_steps(loaded: Loaded, flops: Flops | None) -> int:
+    """The number of steps that the budget buys: whole ones, at least one. Without `flops`, only what needs none."""
+    config, train, length = loaded.config, loaded.config.train, loaded.config.data.sequence_length
     if train.steps is not None:
         return train.steps
-    key, budget, price = "tokens", float(train.tokens or 0), train.batch_size * length
-    if train.flops is not None:
-        key, budget, price = "flops", train.flops, flops_per_step
-    if budget < price:
+    if train.tokens is not None:
+        key, budget, price = "tokens", train.tokens, train.batch_size * length
+        steps = int(budget // price)
+    elif flops is not None:
+        key, budget, price = "flops", float(train.flops or 0), flops.total(1)
+        steps = flops.steps(budget)
+    else:
+        return 1
+    if not steps:
         raise loaded.problem(("train", key), f"{budget:g} does not pay for one step, which costs {price:g}.")
-    return int(budget // price)
+    if config.needs.first_stage and steps <= (first := getattr(config.objective.options, config.needs.first_stage)):
+        reason = f"{first} steps of the first stage leave none for the second: train.{key} buys {steps} steps."
+        raise loaded.problem(("objective", config.needs.first_stage), reason)
+    return steps
 
 
-def _parameters(generator: Network, discriminator: Network) -> dict[str, int]:
-    """Parameters of each part; `shared` are counted in both networks and once in `total`."""
+def networks(pair: Pair) -> dict[str, nn.Module]:
+    named = zip(("generator", "discriminator"), pair, strict=True)
+    return {name: network for name, network in named if network is not None}
+
+
+def count_parameters(pair: Pair) -> dict[str, int]:
+    """Parameters of each network; `shared` are counted in both and once in `total`."""
 
     def count(*modules: nn.Module) -> int:
         return sum(p.numel() for p in {p for m in modules for p in m.parameters()})
 
-    total = count(generator, discriminator)
-    parts = {"generator": count(generator), "discriminator": count(discriminator)}
+    parted = networks(pair)
+    parts, total = {name: count(network) for name, network in parted.items()}, count(*parted.values())
     return {**parts, "shared": sum(parts.values()) - total, "total": total}
-
-
-def _parts(network: Network) -> dict[str, int]:
-    return {name: sum(p.numel() for p in part.parameters()) for name, part in network.named_children()}

@@ -10,7 +10,7 @@ def my_sampler(logits, rng, /, *, temperature: float = 1.0):
 from collections.abc import Callable
 from typing import Any
 
-from registry.contracts import Batch, Detection, Losses, Masked, Prediction, Term, Vocabulary
+from registry.contracts import Batch, Detection, Losses, Masked, Needs, Prediction, Term, Vocabulary
 from registry.core import Entry, Registry
 from registry.discovery import Plugin, load_plugin
 from registry.discovery import blame as _blame
@@ -46,9 +46,16 @@ objectives: Registry[Component] = Registry(
     lead=("generator", "discriminator", "masking", "sampler", "vocabulary"),
     contract="Objective",
 )
+generators: Registry[Component] = Registry(
+    "generator", "generators", home="electra_lab.generators", lead=("vocabulary",), contract="Generator"
+)
 corpora: Registry[Component] = Registry("corpus", "corpora", home="electra_lab.corpora", lead=(), contract="Corpus")
 tokenizers: Registry[Component] = Registry(
     "tokenizer", "tokenizers", home="electra_lab.tokenizers", lead=("documents",), contract="TokenizerTrainer"
+)
+
+schedules: Registry[Component] = Registry(
+    "schedule", "schedules", home="electra_lab.schedules", lead=("progress",), contract="Schedule"
 )
 
 ALL: tuple[Registry[Component], ...] = (
@@ -56,8 +63,10 @@ ALL: tuple[Registry[Component], ...] = (
     masking_strategies,
     samplers,
     objectives,
+    generators,
     corpora,
     tokenizers,
+    schedules,
 )
 
 
@@ -75,6 +84,7 @@ __all__ = [
     "Listing",
     "Losses",
     "Masked",
+    "Needs",
     "Plugin",
     "Prediction",
     "Registry",
@@ -83,9 +93,11 @@ __all__ = [
     "backbones",
     "blame",
     "corpora",
+    "generators",
     "load_plugin",
     "masking_strategies",
     "objectives",
     "samplers",
+    "schedules",
     "tokenizers",
 ]

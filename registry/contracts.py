@@ -6,8 +6,8 @@ Letters: B rows of a batch, T positions, K masked slots a row, V vocabulary, D w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Float32, Int
@@ -88,7 +88,7 @@ class Term:
 
     sum: Float[Tensor, ""]
     count: Int[Tensor, ""]
-    weight: float
+    weight: float | Float[Tensor, ""]
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Losses:
-    """An objective's result: named terms, and what evaluation measures."""
+    """An objective's result: named terms, and what evaluation measures.
+
+    predictions  by network, `generator` or `discriminator`: what it said of the masked tokens
+    """
 
     terms: Mapping[str, Term]
-    prediction: Prediction | None = None
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
     detection: Detection | None = None
 
 
@@ -177,7 +180,9 @@ class Sampler(Protocol):
 
 
 class Network(Protocol):
-    """What an objective sees of a network."""
+    """What an objective sees of a network; `dim` is the width D of its states."""
+
+    dim: int
 
     def hidden(
         self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
@@ -188,17 +193,73 @@ class Network(Protocol):
     def replaced_logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]: ...
 
 
+class Generator(Protocol):
+    """A generator that learns nothing, in the place of a network. Registered as a class, an nn.Module:
+
+    __init__(self, vocabulary, /, *, <options>)
+
+    What an objective needs of a generator network, and its `dim`.
+    """
+
+    dim: int
+
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T D"]: ...
+
+    def token_logits(self, hidden: Float[Tensor, "B T D"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]: ...
+
+
+class Schedule(Protocol):
+    """A number that changes while training."""
+
+    def __call__(self, progress: float, /, **options: Any) -> float:
+        """`progress` goes from 0 at the first step to 1 at the last."""
+        ...
+
+
 class Streams(Protocol):
     """The random numbers of one step: a Random for each purpose."""
 
     def __call__(self, purpose: str) -> Random: ...
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What an objective is handed. A key of the experiment that it does not need is refused.
+
+    generator    a generator network beside the network under study
+    head         of the network under study: `replaced` for detection, `tokens` for vocabulary logits
+    everywhere   the network under study predicts tokens at every position, not only at the masked ones
+    sampler      a sampler
+    unbiased     it must draw from the generator's own softmax
+    learning     the generator must be a network
+    untied       the two networks may share no parameter
+    first_stage  the option that holds the number of steps of a first stage, which must be fewer than all
+    frozen       the option that holds the run directory whose generator is loaded, and never trained
+    """
+
+    generator: bool = True
+    head: Literal["replaced", "tokens"] = "replaced"
+    everywhere: bool = False
+    sampler: bool = True
+    unbiased: bool = False
+    learning: bool = False
+    untied: bool = False
+    first_stage: str | None = None
+    frozen: str | None = None
+
+
 class Objective(Protocol):
     """The root module that owns both networks. Registered as a class, an nn.Module:
 
     __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, <options>)
+
+    `needs`, a Needs, says what of this is there; the rest is None. `discriminator` is the network under study.
+    A method at_step(seed, step), as backbones have, is called before every step if there is one.
     """
+
+    needs: Needs
 
     def forward(self, batch: Batch, rng: Streams) -> Losses: ...
 

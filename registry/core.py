@@ -68,6 +68,7 @@ class Registry(Generic[T]):
     """
 
     _all: ClassVar[WeakSet[Registry[Any]]] = WeakSet()
+    _importing: ClassVar[Offer | None] = None  # the entry point whose module is being imported
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Registry(Generic[T]):
             if not _is_definition(component):
                 raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
             file, line = _source(component)
-            offer = next((o for o in offers(self.plural) if o.registers(component.__module__)), None)
+            offer = next((o for o in offers(self.plural) if o.registers(component.__module__)), self._importing)
             package = offer.package if offer else None
             entry = Entry(self.singular, name, component, file, line, self.lead, self.required, package)
             self._refuse_taken(entry)
@@ -114,9 +115,9 @@ class Registry(Generic[T]):
         home = self._home_file(entry.name)
         if taken is None and home and home != entry.file:
             place = self._built_in(home).place
-        for offer in self._offers(entry.name) if place is None and home is None else ():
-            if not offer.registers(entry.component.__module__):
-                place = f"{offer.module} (installed package {offer.package})"
+        offered = self._offers(entry.name) if place is None and home is None else []
+        if offered and not any(o.registers(entry.component.__module__) or o == self._importing for o in offered):
+            place = f"{offered[0].module} (installed package {offered[0].package})"
         if place:
             raise DuplicateName(
                 f"{entry.place}: {self.singular} '{entry.name}' is already defined at {place}. Choose another name."
@@ -127,29 +128,31 @@ class Registry(Generic[T]):
 
         Raises UnknownName; PluginError or DuplicateName for what an installed package offers and cannot give.
         """
+        if not self._home_file(name) and (offered := self._offers(name)) and (problem := self._conflict(offered)):
+            raise DuplicateName(problem)
         if name not in self._entries:
             if self._home_file(name):
                 importlib.import_module(f"{self.home}.{name}")
                 if name not in self._entries:
                     raise UnknownName(f"{self.home}.{name} does not register a {self.singular} called '{name}'.")
             elif offered := self._offers(name):
-                self._import(offered)
+                self._import(offered[0])
             else:
                 raise UnknownName(f"no {self.singular} is called '{name}'.{did_you_mean(name, self.names())}")
         return self._entries[name]
 
-    def _import(self, offered: list[Offer]) -> None:
+    def _import(self, offer: Offer) -> None:
         """Import the module behind an entry point, which registers the name."""
-        offer = offered[0]
         which = f"{self.singular} '{offer.name}' of the installed package {offer.package}"
-        if problem := self._conflict(offered):
-            raise DuplicateName(problem)
+        before, Registry._importing = Registry._importing, offer
         try:
             importlib.import_module(offer.module)
         except (Exception, SystemExit) as error:
             self.forget_failed()
             said = str(error) if isinstance(error, LabError) else f"{_raised(error)}{type(error).__name__}: {error}"
             raise PluginError(f"{which} cannot be loaded: {said}") from error
+        finally:
+            Registry._importing = before
         if offer.name not in self._entries:
             raise PluginError(f"{which} cannot be loaded: {offer.module} does not register that name.")
 

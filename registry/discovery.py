@@ -36,7 +36,10 @@ class Plugin:
 
 def packaged(entry: Entry[Any]) -> Plugin:
     """The file of a component that came with an installed package."""
-    source = entry.file.read_bytes()
+    try:
+        source = entry.file.read_bytes()
+    except OSError:  # compiled or zipped: there is no source to keep
+        source = b""
     return Plugin(entry.file, hashlib.sha256(source).hexdigest(), source, entry.package)
 
 

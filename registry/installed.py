@@ -11,9 +11,11 @@ Nothing of it is imported until an experiment asks for that name, so a broken pa
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 PREFIX = "electra_lab."
@@ -34,8 +36,15 @@ class Offer:
 
     def source(self) -> Path | None:
         """The file of the module, found without importing the packages around it."""
-        relative = self.module.replace(".", "/")
-        candidates = (Path(folder, relative + end) for folder in sys.path for end in (".py", "/__init__.py"))
+        top, *rest = self.module.split(".")
+        try:
+            spec = find_spec(top)  # of a top-level name, this imports nothing
+        except (ImportError, ValueError):
+            return None
+        if spec is None or not rest:
+            return Path(spec.origin) if spec and spec.origin else None
+        folders = [Path(folder, *rest[:-1]) for folder in spec.submodule_search_locations or ()]
+        candidates = [folder / (rest[-1] + end) for folder in folders for end in (".py", "/__init__.py")]
         return next((path for path in candidates if path.is_file()), None)
 
 
@@ -58,8 +67,9 @@ def _scan(path: tuple[str, ...]) -> tuple[Offer, ...]:
 
 
 def _offers(distribution: Distribution, package: str) -> list[Offer]:
-    return [
-        Offer(point.group, point.name, point.module, package)
-        for point in distribution.entry_points
-        if point.group.startswith(PREFIX)
-    ]
+    found = []
+    for point in distribution.entry_points:
+        if point.group.startswith(PREFIX):
+            with suppress(AttributeError):  # a value that names no module
+                found.append(Offer(point.group, point.name, point.module, package))
+    return found

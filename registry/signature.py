@@ -143,8 +143,10 @@ def schema_of(
         raise refuse(f"an option's type cannot be resolved ({error}); import it at run time.") from None
 
     for name in required:
-        if float not in (plain := typing.get_args(hints[name])[:1] or (hints[name],)):
-            raise refuse(f"option '{name}' must be a float, is {getattr(plain[0], '__name__', plain[0])}.")
+        hint = hints[name]
+        plain = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+        if plain is not float:
+            raise refuse(f"option '{name}' must be a float, is {getattr(plain, '__name__', plain)}.")
     fields: dict[str, Any] = {
         p.name: (hints[p.name], ... if p.default is inspect.Parameter.empty else p.default) for p in options
     }

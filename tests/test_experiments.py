@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_lab.assemble import check, forecast
+from electra_lab.assemble import check
 from electra_lab.config.load import dump, load
+from electra_lab.forecast import forecast
 from tests.helpers import ROOT
 
 FILES = sorted((ROOT / "experiments").rglob("*.yaml"))
@@ -79,5 +80,11 @@ def test_paper_hyper_parameters(name: str) -> None:
     )  # fmt: skip
     assert d.keywords() == g.keywords() == {"ff_mult": 4.0, "dropout": 0.1}
     assert (config.embedding.dropout, config.embedding.max_length, config.embedding.tie) == (0.1, 512, "embeddings")
-    assert config.objective.keywords() == {"generator_weight": 1.0, "discriminator_weight": 50.0}
+    assert config.objective.keywords() == {
+        "generator_weight": 1.0,
+        "discriminator_weight": 50.0,
+        "disallow_correct": False,
+        "generator_smoothing": 0.0,
+        "discriminator_smoothing": 0.0,
+    }
     assert config.tokenizer.keywords()["vocab_size"] == 30_522

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
-from registry import backbones, masking_strategies, objectives, samplers
+from registry import Batch, backbones, masking_strategies, objectives, samplers
 from registry.testing import BackboneContract, MaskingContract, ObjectiveContract, SamplerContract
 
 
@@ -147,7 +150,47 @@ class TestElectra(ObjectiveContract):
     name = "electra"
 
 
-SUITES = [suite for suite in list(globals().values()) if isinstance(suite, type) and hasattr(suite, "name")]
+class TestElectraMaskedOnly(ObjectiveContract):
+    name = "electra_masked_only"
+
+    def judged(self, batch: Batch, chosen: torch.Tensor) -> torch.Tensor:
+        return chosen
+
+
+class TestMlm(ObjectiveContract):
+    name = "mlm"
+
+
+class TestReplaceMlm(ObjectiveContract):
+    name = "replace_mlm"
+
+
+class TestAllTokensMlm(ObjectiveContract):
+    name = "all_tokens_mlm"
+
+
+class TestTwoStage(ObjectiveContract):
+    name, options = "two_stage", {"generator_steps": 3}
+
+
+class TestTwoStageSecond(TestTwoStage):
+    def build(self, **options: Any) -> Any:
+        objective = super().build(**options)
+        objective.at_step(0, 5)
+        return objective
+
+
+class TestFrozenGenerator(ObjectiveContract):
+    name, options = "frozen_generator", {"run": Path("runs/earlier")}
+
+
+class TestAdversarial(ObjectiveContract):
+    name = "adversarial"
+
+
+SUITES = [
+    suite for suite in list(globals().values()) if isinstance(suite, type) and {"name", "registry"} <= {*dir(suite)}
+]
 
 
 @pytest.mark.parametrize("registry", [backbones, masking_strategies, samplers, objectives], ids=lambda r: r.plural)

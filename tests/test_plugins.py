@@ -142,9 +142,9 @@ from registry import Masked, masking_strategies
 @masking_strategies.register("mine")
 def mine(tokens, maskable, vocabulary, rng, /, *, mask_prob: float = 0.15, replace_prob: float = 1.0,
          random_prob: float = 0.0):
-    \"""Mine: the first token that may be masked.\"""
-    positions = maskable.int().argmax(-1, keepdim=True)
-    valid = maskable.any(-1, keepdim=True)
+    \"""Mine: one token of a row.\"""
+    positions = maskable.int().topk(3).indices
+    valid = maskable.any(-1, keepdim=True) & (torch.arange(3) < 1)
     seen = torch.where(valid, vocabulary.mask_id, tokens.gather(1, positions))
     inputs = tokens.scatter(1, positions, seen)
     return Masked(inputs, positions, valid)
@@ -209,23 +209,23 @@ MASKINGS = {
         5, r"masking strategy 'mine' chose a token that may not be masked \(padding or a special token\)",
     ),
     "twice": (
-        MASKED, "  return Masked(inputs, positions.repeat(1, 2), valid.repeat(1, 2))",
+        MASKED, "  return Masked(inputs, positions[:, :1].repeat(1, 3), valid[:, :1].repeat(1, 3))",
         5, r"masking strategy 'mine' chose a position twice in one row",
     ),
     "outside": (MASKED, "  return Masked(inputs, positions + 99, valid)", 5, r".* positions outside 0 to 15"),
     "more": (MASKED, "  return Masked(inputs * 0 + vocabulary.mask_id, positions, valid)",
              5, r"masking strategy 'mine' changed inputs at a position that it did not choose"),
-    "id": (MASKED, "  return Masked(inputs.scatter(1, positions, 10**6), positions, valid)",
+    "id": (MASKED, "  return Masked(torch.where(inputs == vocabulary.mask_id, 10**6, inputs), positions, valid)",
            5, r"masking strategy 'mine' put an id outside 0 to \d+ into inputs"),
     "floats": (MASKED, "  return Masked(inputs.float(), positions, valid)", 5, r".* returned inputs .*float32"),
     "valid": (MASKED, "  return Masked(inputs, positions, valid.int())", 5, r".* returned valid .* of torch\.int"),
-    "shape": (MASKED, "  return Masked(inputs, positions[0], valid)", 5, r".* returned positions \[1\] of"),
+    "shape": (MASKED, "  return Masked(inputs, positions[0], valid)", 5, r".* returned positions \[3\] of"),
     "tuple": (MASKED, "  return inputs, positions, valid", 5, r".* returned a tuple, must be a registry\.Masked"),
     "none": (MASKED, "  pass", 5, r"masking strategy 'mine' returned a NoneType, must be a registry\.Masked"),
     "in place": ("tokens.scatter(", "tokens.scatter_(", 5, r"masking strategy 'mine' changed tokens in place"),
     "text": ("mask_prob: float = 0.15", "mask_prob: str = 'a'", 5, r".*\bmask_prob\b"),
     "slots": (MASKED, "  return Masked(inputs, positions.repeat(1, 9), valid.repeat(1, 9))",
-              5, r"masking strategy 'mine' returned 9 slots a row; mask_prob 0\.15 allows 3"),
+              5, r"masking strategy 'mine' returned 27 slots a row; at mask_prob 0\.15 there must be 3"),
     "nothing": (MASKED, "  return Masked(tokens, positions, valid & False)",
                 5, r"masking strategy 'mine' chose nothing in a row that has tokens to choose from"),
     "cls": ("vocabulary.mask_id, tokens", "vocabulary.cls_id, tokens",

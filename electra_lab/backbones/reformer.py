@@ -102,6 +102,7 @@ class Reformer(nn.Module):
         self.length_multiple = 2 * bucket_size
         self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
         self.memory, self.glu, self.local_dim = memory, glu, dim // heads * local_heads
+        self.reversible = reversible
         self.encoder = Encoder(
             dim,
             depth,

@@ -44,8 +44,6 @@ def main() -> None:
             print(plugin, file=sys.stderr)
             raise SystemExit(plugin.exit_code) from None
         raise
-    except BrokenPipeError:  # `electra-lab registry list | head`
-        raise SystemExit(0) from None
     except Exception as error:
         if plugin := registry.blame(error):
             print(plugin, file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 
 from electra_lab.cli.run import File, Set
 
@@ -13,7 +14,9 @@ def check(file: File, set_: Set = None) -> None:
     from electra_lab.config.load import load
     from electra_lab.config.origins import dump_with_origins
 
-    loaded = load(file, set_ or [])
-    if absent := check(loaded):
+    with redirect_stdout(sys.stderr):  # what a plug-in prints is no YAML
+        loaded = load(file, set_ or [])
+        absent = check(loaded)
+    if absent:
         print(f"note: {absent} A run would stop there.", file=sys.stderr)
     print(dump_with_origins(loaded), end="")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,11 +34,13 @@ def list_(
     With --from, the components of that file alone, which is loaded for it.
     """
     chosen = [_registry(kind)] if kind else list(registry.ALL)
-    files = {plugin.file for plugin in _load(from_)}
+    with redirect_stdout(sys.stderr):  # what a plug-in prints is no answer of ours
+        files = {plugin.file for plugin in _load(from_)}
     names = {r.plural: [e.name for e in r.plugged_in() if e.file in files] if from_ else r.names() for r in chosen}
     chosen = [r for r in chosen if names[r.plural] or not from_]
     if as_json:
-        described = {r.plural: [_described_or_problem(r, name) for name in names[r.plural]] for r in chosen}
+        with redirect_stdout(sys.stderr):
+            described = {r.plural: [_described_or_problem(r, name) for name in names[r.plural]] for r in chosen}
         print(json.dumps(described, indent=1, default=str))
         return
     for number, r in enumerate(chosen):
@@ -48,7 +52,7 @@ def list_(
             if listing.problem:
                 print(f"    ! {listing.problem}")
     if from_ and not chosen:
-        print("none: the file registers no component of this kind." if kind else "none: the file registers nothing.")
+        print("none: it registers no component of this kind." if kind else "none: it registers nothing.")
 
 
 @app.command("describe")
@@ -61,8 +65,9 @@ def describe(
     import inspect
 
     r = _registry(kind)
-    _load(from_)
-    entry = r.get(name)
+    with redirect_stdout(sys.stderr):
+        _load(from_)
+        entry = r.get(name)
     package = f"  ({entry.package})" if entry.package else ""
     print(f"{r.singular} {name}  {entry.place}{package}\n\n{inspect.getdoc(entry.component)}\n")
     options = _described(r, name)["options"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +40,6 @@ def run(
     """Train an experiment and report what it learned."""
     from electra_lab.runs import execute
 
-    if dry_run:
-        print(execute.dry_run(file, set_ or [], out, device.value))
-        return
-    print(execute.run(file, set_ or [], out, device.value))
+    with redirect_stdout(sys.stderr):  # what a plug-in prints is no answer of ours
+        answer = (execute.dry_run if dry_run else execute.run)(file, set_ or [], out, device.value)
+    print(answer)

@@ -5,7 +5,8 @@ the parent has, so nothing is required and no default is named, but what it writ
 
 Not said, as JSON schema has no arithmetic: that heads divide dim, that `scale` gives sizes that divide and fit,
 sequence_length <= max_length, replace_prob + random_prob <= 1, that micro_batch_size divides batch_size, and that an
-integer may not be written 1.0. Nor what only code can tell: a component's constructor, a validator of a plug-in's.
+integer may not be written 1.0, and that a first stage leaves steps for the second. Nor what only code can tell: a
+component's constructor, a validator of a plug-in's, which numbers a schedule can change and whether it stays in bounds.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pydantic import BaseModel, Field, create_model
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from electra_lab.config.generator import DEFAULT_SCALE
-from electra_lab.config.schema import Experiment, Of, Sizes
-from registry import Entry, LabError, Registry
+from electra_lab.config.schema import OF_SCHEDULE, Experiment, Of, Sizes
+from registry import Entry, LabError, Needs, Registry, generators
 from registry.signature import Strict
 
 Schema = dict[str, Any]
@@ -27,7 +28,8 @@ Entries = Mapping[str, list[Entry[Any]]]
 DESCRIPTION = (
     "An experiment of electra_lab. `electra-lab check FILE` tells more than this schema can: that heads divide dim, "
     "that generator.scale gives sizes that divide and fit, data.sequence_length <= embedding.max_length, "
-    "replace_prob + random_prob <= 1, that micro_batch_size divides batch_size, that an integer is not written 1.0."
+    "replace_prob + random_prob <= 1, that micro_batch_size divides batch_size, that an integer is not written 1.0, "
+    "that the first stage of an objective leaves steps for the second, which numbers a schedule can change, how far."
 )
 COMPONENTS = {key: of for key, field in Experiment.model_fields.items() for of in field.metadata if isinstance(of, Of)}
 
@@ -63,16 +65,22 @@ class _Partial(_Complete):
 def experiment_schema() -> tuple[Schema, list[str]]:
     """The schema with the components that are registered now, and for each that cannot be loaded a sentence why."""
     problems: dict[str, None] = {}
-    entries = {key: list(_loadable(of.registry, problems)) for key, of in COMPONENTS.items()}
+    entries = {
+        key: [entry for registry in (of.registry, of.also) if registry for entry in _loadable(registry, problems)]
+        for key, of in {**COMPONENTS, "schedules": OF_SCHEDULE}.items()
+    }
     partial, definitions = _generate("partial", _Partial, entries)
     complete, others = _generate("complete", _Complete, entries)
 
     for key, of in COMPONENTS.items():
         if of.scaled:  # its type may come from the discriminator
             rules = zip(entries[key], complete["properties"][key]["allOf"], strict=True)
-            complete["allOf"] = [_inheriting(entry, rule["then"]) for entry, rule in rules]
+            sized = [(entry, rule["then"]) for entry, rule in rules if entry.kind == of.registry.singular]
+            complete["allOf"] = [_inheriting(entry, options) for entry, options in sized]
         else:
             complete["properties"][key]["required"] = ["type"]
+    complete["allOf"] += [_needing(entry, True) for entry in entries["objective"]]
+    partial["allOf"] = [_needing(entry, False) for entry in entries["objective"]]
     budgets = [_given(name) for name in ("steps", "tokens", "flops")]
     complete["properties"]["train"]["oneOf"] = budgets
     partial["properties"]["train"]["oneOf"] = [*budgets, {"not": {"anyOf": budgets}}]
@@ -112,18 +120,27 @@ def _generate(mood: str, how: type[GenerateJsonSchema], entries: Entries) -> tup
     properties["extends"] = {"type": "string", "description": "The experiment file that this one changes."}
     for key, found in entries.items():
         options = [refs[models[key, entry.name], "validation"] for entry in found]
+        if key == "schedules":
+            properties[key] |= {"additionalProperties": _choice(found, options) | {"required": ["type"]}}
+            continue
         properties[key] = _choice(found, options)
+        if COMPONENTS[key].optional:
+            properties[key]["type"] = ["object", "null"]
         if COMPONENTS[key].scaled:
             properties[key] |= {"if": _given("scale"), "then": {"properties": {"dim": False, "heads": False}}}
-            for option in options:
-                _taken_over(definitions[option["$ref"].removeprefix("#/$defs/")])
+            for entry, option in zip(found, options, strict=True):
+                if entry.kind == COMPONENTS[key].registry.singular:
+                    _taken_over(definitions[option["$ref"].removeprefix("#/$defs/")])
     return experiment, definitions
 
 
 def _model(key: str, entry: Entry[Any]) -> type[BaseModel]:
     """All that may stand in the mapping of a component."""
-    of = COMPONENTS[key]
-    bases: list[type[Strict]] = [entry.schema, *([Sizes] if of.sized else []), *([Scaled] if of.scaled else [])]
+    of = COMPONENTS.get(key, OF_SCHEDULE)
+    own = entry.kind == of.registry.singular
+    bases: list[type[Strict]] = [
+        entry.schema, *([Sizes] if of.sized and own else []), *([Scaled] if of.scaled and own else [])
+    ]  # fmt: skip
     kind: Any = Literal[entry.name]
     return create_model(f"{key}_{entry.name}", __base__=tuple(bases), __doc__=entry.summary, type=(kind, ...))
 
@@ -160,8 +177,28 @@ def _inheriting(entry: Entry[Any], options: Schema) -> Schema:
     }
 
 
+def _needing(objective: Entry[Any], complete: bool) -> Schema:
+    """What an objective needs must be there, and what it does not need may not; a partial file may leave it out."""
+    needs: Needs = getattr(objective.component, "needs", Needs())
+    present = {key: bool(getattr(needs, key)) for key, of in COMPONENTS.items() if of.optional}
+    rule: Schema = {
+        "properties": {key: {"type": "object" if needed else "null"} for key, needed in present.items()},
+    }
+    if needs.learning:
+        fixed = {"properties": {"type": {"enum": generators.names()}}, "required": ["type"]}
+        rule["properties"]["generator"]["not"] = fixed
+    if needs.untied:
+        rule["properties"]["embedding"] = {"properties": {"tie": {"const": "none"}}}
+    if complete:
+        rule["required"] = [key for key, needed in present.items() if needed]
+        if needs.untied:
+            rule["required"].append("embedding")
+            rule["properties"]["embedding"]["required"] = ["tie"]
+    return {"if": {"properties": {"objective": _is(objective.name)}, "required": ["objective"]}, "then": rule}
+
+
 def _is(name: str) -> Schema:
-    return {"properties": {"type": {"const": name}}, "required": ["type"]}
+    return {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]}
 
 
 def _given(name: str) -> Schema:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from electra_lab.config.problems import sentences
 from electra_lab.config.schema import Component, Experiment, Of
 from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, to_yaml, with_overrides
-from registry import Plugin, load_plugin
+from registry import Plugin, load_plugin, schedules
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError
 from registry.signature import validate
@@ -76,11 +76,12 @@ def _imports(root: Node) -> Iterator[Plugin]:
 def _packaged(config: Experiment) -> Iterator[Plugin]:
     """The files of the components that came with installed packages."""
     entries = [
-        of.registry.get(getattr(config, name).type)
+        (of.also if of.also and not component.sizes else of.registry).get(component.type)
         for name, field in Experiment.model_fields.items()
         for of in field.metadata
-        if isinstance(of, Of)
+        if isinstance(of, Of) and (component := getattr(config, name)) is not None
     ]
+    entries += [schedules.get(component.type) for component in config.schedules.values()]
     yield from {entry.file: packaged(entry) for entry in entries if entry.package}.values()
 
 

@@ -46,6 +46,8 @@ def _taken_over(loaded: Loaded, loc: Loc) -> str:
     if loc[1] in ("dim", "heads") and not {("generator", "dim"), ("generator", "heads")} & set(marks):
         scale = marks.get(("generator", "scale"))
         return f"scale, {scale}" if scale else f"default scale {DEFAULT_SCALE}"
-    if loc[1] in ("type", "dim", "depth", "heads") or config.generator.type == config.discriminator.type:
+    if loc[1] in ("type", "dim", "depth", "heads") or (
+        config.generator and config.generator.type == config.discriminator.type
+    ):
         return f"as the discriminator, {_origin(loaded, ('discriminator', *loc[1:]))}"
     return "default"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, GetCoreSchemaHandler, ValidationInfo, model_validator
+from pydantic import Field, GetCoreSchemaHandler, ValidationError, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from electra_lab.config.generator import scaled_generator, without_scale
 from electra_lab.config.problems import problem
-from registry import backbones, corpora, masking_strategies, objectives, samplers, tokenizers
+from registry import (
+    Needs,
+    backbones,
+    corpora,
+    generators,
+    masking_strategies,
+    objectives,
+    samplers,
+    schedules,
+    tokenizers,
+)
 from registry.core import Registry
-from registry.errors import LabError
+from registry.errors import LabError, did_you_mean
 from registry.signature import Strict, validate
 
 Positive = Annotated[int, Field(gt=0)]
@@ -52,17 +63,23 @@ class Of:
     registry: Registry[Any]
     sized: bool = False
     scaled: bool = False  # the generator: sizes and options may come from the discriminator
+    optional: bool = False  # the objective may do without it, and says so
+    also: Registry[Any] | None = None  # names that may stand there too, without sizes
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
             self._validate,
-            serialization=core_schema.plain_serializer_function_ser_schema(Component.dump),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda c: c and c.dump()),
         )
 
-    def _validate(self, values: Any, info: ValidationInfo) -> Component:
+    def _validate(self, values: Any, info: ValidationInfo) -> Component | None:
+        if values is None and self.optional:
+            return None
         singular = self.registry.singular
         if not isinstance(values, dict):
             raise problem((), f"must be a mapping such as {{type: {self.registry.names()[0]}}}.", values)
+        if self.also and values.get("type") in self.also.names():
+            return self._named(self.also, dict(values))
         if self.scaled:
             if "discriminator" not in info.data:  # its own errors are reported; what would follow from them is not
                 values = without_scale(values)
@@ -92,10 +109,24 @@ class Of:
         }
         return Component(name, validate(entry.schema, options), sizes)
 
+    @staticmethod
+    def _named(registry: Registry[Any], values: dict[str, Any]) -> Component:
+        """A component that has nothing but its own options."""
+        name = values.pop("type")
+        try:
+            entry = registry.get(name)
+        except LabError as error:
+            raise problem(("type",), str(error), name) from None
+        return Component(name, validate(entry.schema, values))
+
 
 def _sized(schema: type[Strict]) -> type[Strict]:
     """Sizes and a backbone's options as one model, so that all errors and suggestions come at once."""
     return type(schema.__name__, (schema, Sizes), {"__module__": __name__})
+
+
+OF_SCHEDULE = Of(schedules)
+OF_GENERATOR = Of(backbones, sized=True, scaled=True, optional=True, also=generators)
 
 
 class Data(Strict):
@@ -107,7 +138,7 @@ class Data(Strict):
 class Embedding(Strict):
     dim: Annotated[int, Field(gt=0, le=65_536)] = 128
     max_length: Annotated[int, Field(gt=0, le=1 << 24)] = 512
-    tie: Literal["none", "tokens", "embeddings"] = "embeddings"
+    tie: Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"] = "embeddings"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
@@ -162,13 +193,63 @@ class Experiment(Strict):
     data: Data = Data()
     embedding: Embedding = Embedding()
     discriminator: Annotated[Component, Of(backbones, sized=True)]
-    generator: Annotated[Component, Of(backbones, sized=True, scaled=True)]
+    generator: Annotated[Component | None, OF_GENERATOR] = None
     masking: Annotated[Component, Of(masking_strategies)]
-    sampler: Annotated[Component, Of(samplers)]
+    sampler: Annotated[Component | None, Of(samplers, optional=True)] = None
     objective: Annotated[Component, Of(objectives)]
+    schedules: dict[str, Annotated[Component, OF_SCHEDULE]] = Field(default_factory=dict)
     train: Train
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
+
+    @property
+    def needs(self) -> Needs:
+        """What the objective is handed."""
+        return getattr(objectives.get(self.objective.type).component, "needs", Needs())
+
+    @model_validator(mode="after")
+    def _has_what_the_objective_needs(self) -> Experiment:
+        name, needs = self.objective.type, self.needs
+        for key, needed in (("generator", needs.generator), ("sampler", needs.sampler)):
+            given = getattr(self, key)
+            if needed and given is None:
+                raise problem((key,), f"is required: {name} needs a {key}.")
+            if given is not None and not needed:
+                raise problem((key,), f"{name} needs no {key}; remove this key (over a parent's, write {key}: null).")
+        if needs.learning and self.generator and self.generator.sizes is None:
+            reason = f"{self.generator.type} is no network, and {name} needs one."
+            raise problem(("generator", "type"), reason, self.generator.type)
+        if needs.untied and self.embedding.tie != "none":
+            reason = f"must be none: {name} freezes the generator, so nothing of it may be shared."
+            raise problem(("embedding", "tie"), reason, self.embedding.tie)
+        first = getattr(self.objective.options, needs.first_stage) if needs.first_stage else 0
+        if self.train.steps is not None and first >= self.train.steps:
+            reason = f"{first} steps of the first stage leave none for the second: train.steps is {self.train.steps}."
+            raise problem(("objective", needs.first_stage or ""), reason, first)
+        return self
+
+    @model_validator(mode="after")
+    def _schedules_change_numbers(self) -> Experiment:
+        sections = {"sampler": samplers, "masking": masking_strategies, "objective": objectives}
+        numbers: dict[str, tuple[type[Strict], dict[str, Any]]] = {}
+        for section, registry in sections.items():
+            if (component := getattr(self, section)) is not None:
+                schema = registry.get(component.type).schema
+                for option, field in schema.model_fields.items():
+                    if field.annotation is float and (section != "masking" or option == "mask_prob"):
+                        numbers[f"{section}.{option}"] = schema, component.options.model_dump(mode="json")
+        for key, schedule in self.schedules.items():
+            if key not in numbers:
+                raise problem(("schedules", key), f"is no number that can change.{did_you_mean(key, numbers)}", key)
+            at = partial(schedules.get(schedule.type).component, **schedule.keywords())
+            schema, options = numbers[key]
+            for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
+                try:
+                    validate(schema, options | {key.split(".")[1]: at(progress)})
+                except ValidationError as error:
+                    said = error.errors()[0]["msg"]
+                    raise problem(("schedules", key), f"at {progress:.0%} of training {key} {said}") from None
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:

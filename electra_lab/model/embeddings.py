@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -23,7 +24,7 @@ class Embeddings(nn.Module):
 
     def __init__(self, vocabulary_size: int, dim: int, max_length: int, *, positions: bool, dropout: float) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary_size, dim)
+        self.tokens: nn.Embedding | Shifted = nn.Embedding(vocabulary_size, dim)
         self.positions = nn.Embedding(max_length, dim) if positions else None
         self.segments = nn.Embedding(SEGMENTS, dim)
         self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
@@ -39,3 +40,27 @@ class Embeddings(nn.Module):
     @property
     def dim(self) -> int:
         return self.tokens.embedding_dim
+
+
+class Shifted(nn.Module):
+    """Another table plus a difference that starts at zero; gradients reach the difference alone.
+
+    Gradient-disentangled embedding sharing of DeBERTa-v3 (He et al. 2021, section 3.3). Stands where an nn.Embedding
+    stands.
+    """
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.table = table
+        self.num_embeddings, self.embedding_dim = table.num_embeddings, table.embedding_dim
+        self.difference = nn.Embedding(table.num_embeddings, table.embedding_dim)
+        nn.init.zeros_(self.difference.weight)
+
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T E"]:
+        vectors: Tensor = F.embedding(tokens, self.table.weight.detach()) + self.difference(tokens)
+        return vectors
+
+    @property
+    def weight(self) -> Float[Tensor, "V E"]:
+        """The table that is read, for an output layer that is tied to it."""
+        return self.table.weight.detach() + self.difference.weight

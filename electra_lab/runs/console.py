@@ -48,6 +48,8 @@ class Console:
         )
         if values["split"] == "train":
             tail = f"{values['tokens_per_second']:,.0f} tokens/s"
+        elif "discriminator_auc" in values:
+            tail = f"AUC {values['discriminator_auc']:.3f}"
         else:
-            tail = f"AUC {values.get('discriminator_auc', float('nan')):.3f}"
+            tail = f"token accuracy {values.get('discriminator_token_accuracy', float('nan')):.3f}"
         self.say(f"step {values['step']:>6}  {values['split']:<8}  {losses}  {tail}")

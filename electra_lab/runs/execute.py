@@ -8,13 +8,15 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 
 import torch
 
-from electra_lab.assemble import Experiment, assemble, check, forecast, open_data
+from electra_lab.assemble import Experiment, assemble, check, open_data
 from electra_lab.config.load import Loaded, dump, load
+from electra_lab.forecast import forecast
 from electra_lab.runs import summary
 from electra_lab.runs.console import Console
 from electra_lab.runs.directory import RunDirectory, refuse_used
@@ -33,7 +35,8 @@ def run(file: Path, overrides: list[str], out: Path | None, device: str) -> Path
     refuse_used(out)
     loaded = load(file, overrides)
     source = file.read_text(encoding="utf-8-sig")  # now: it may be edited while the corpus is read
-    check(loaded)
+    if absent := check(loaded):
+        raise absent
     where, console = choose_device(device), Console()
     store = open_data(loaded, console.say)
     with _enough_memory():
@@ -67,7 +70,8 @@ def resume(path: Path, device: str) -> Path:
     with directory.locked(), _enough_memory():
         started = directory.read_json("provenance.json")
         try:
-            config_sha256, plugins = started["config_sha256"], [p["sha256"] for p in started["plugins"]]
+            config_sha256 = started["config_sha256"]
+            plugins = [(p["sha256"], p.get("package")) for p in started["plugins"]]
             store_key, environment_then = started["data"]["store"], started["environment"]
         except (KeyError, TypeError):
             raise CheckpointError(f"{path / 'provenance.json'}: is damaged; the run cannot be resumed.") from None
@@ -75,9 +79,12 @@ def resume(path: Path, device: str) -> Path:
         if hashlib.sha256(config.read_bytes()).hexdigest() != config_sha256:
             raise ConfigError(f"{config}: was changed since the run began. Undo that, or start a new run from it.")
         loaded = load(config)
-        for plugin, then in zip(loaded.plugins, plugins, strict=True):
-            if plugin.sha256 != then:
-                raise ConfigError(f"{plugin.file}: was changed since the run began; {path / 'plugins'} has what ran.")
+        for plugin, then in zip_longest(loaded.plugins, plugins):
+            if plugin is None or (plugin.sha256, plugin.package) != then:
+                what = (
+                    f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
+                )
+                raise ConfigError(f"{what}: the plug-ins changed since the run began; {path / 'plugins'} has what ran.")
         where, console = choose_device(device), Console()
         store = open_data(loaded, console.say)
         if store.key != store_key:

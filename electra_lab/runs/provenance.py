@@ -39,7 +39,8 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> dict
         },
         "parameters": experiment.parameters,
         "steps": experiment.plan.steps,
-        "flops_per_step": experiment.plan.flops_per_step,
+        "flops_per_step": experiment.plan.flops.per_step,
+        "flops": experiment.plan.flops.total(experiment.plan.steps),
     }
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from electra_lab.assemble import UNKNOWN_VOCABULARY, Experiment, Forecast
+from electra_lab.assemble import Experiment
 from electra_lab.config.load import Loaded
+from electra_lab.forecast import UNKNOWN_VOCABULARY, Forecast
 from electra_lab.runs.directory import RunDirectory
 from electra_lab.training.evaluation import Example
-from registry import backbones, masking_strategies, objectives, samplers
+from registry import backbones, generators, masking_strategies, objectives, samplers
 
 EXCERPT = 28  # tokens of a row that are shown
 
@@ -19,24 +20,26 @@ EXCERPT = 28  # tokens of a row that are shown
 def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
     """What is about to be trained, with the file behind each name."""
     config, plan, store = loaded.config, experiment.plan, experiment.store
-    parts = [
-        ("discriminator", backbones, config.discriminator),
-        ("generator", backbones, config.generator),
-        ("masking", masking_strategies, config.masking),
-        ("sampler", samplers, config.sampler),
-        ("objective", objectives, config.objective),
-    ]
+    parts = {
+        "discriminator": (backbones, config.discriminator),
+        "generator": (backbones if config.generator and config.generator.sizes else generators, config.generator),
+        "masking": (masking_strategies, config.masking),
+        "sampler": (samplers, config.sampler),
+        "objective": (objectives, config.objective),
+    }
     lines = [f"{config.name}: {plan.steps:,} steps of {plan.batch_size} x {config.data.sequence_length} tokens on "
              f"{experiment.device}, {plan.precision}, into {path}"]  # fmt: skip
-    for key, registry, component in parts:
+    for key, (registry, component) in parts.items():
+        if component is None:
+            continue
         size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
-        lines.append(f"  {key:<14}{component.type:<14}{registry.get(component.type).place}{size}")
+        lines.append(f"  {key:<14}{component.type + '  ':<14}{registry.get(component.type).place}{size}")
     lines.append(
         f"  data          {store.documents['train']:,} documents, {len(store.train):,} tokens to train; "
         f"{store.documents['held_out']:,} and {len(store.held_out):,} held out; "
         f"vocabulary {experiment.vocabulary.size:,}"
     )
-    lines.append(f"  compute       {plan.steps * plan.flops_per_step:.3g} FLOPs in all")
+    lines.append(f"  compute       {plan.flops.total(plan.steps):.3g} FLOPs in all")
     return "\n".join(lines)
 
 
@@ -44,25 +47,28 @@ def forecast(loaded: Loaded, forecast: Forecast, device: torch.device) -> str:
     """What a run would do and need: parameters of each part, compute, tokens, memory."""
     config, train, f = loaded.config, loaded.config.train, forecast
     tokens = train.batch_size * config.data.sequence_length
-    plan_flops = f.steps * f.flops_per_step
     vocabulary = f.vocabulary_size or UNKNOWN_VOCABULARY
     known = "at most, as the tokenizer is not trained yet" if f.vocabulary_size else "assumed: the tokenizer tells none"
     lines = [f"{config.name}: {f.steps:,} steps of {train.batch_size} x {config.data.sequence_length} tokens", "",
              f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
-    for name in ("discriminator", "generator"):
+    for name in [name for name in ("discriminator", "generator") if name in f.parts]:
         parts = "  ".join(f"{part} {number:,}" for part, number in f.parts[name].items())
-        lines.append(f"    {name:<14}{f.parameters[name]:>14,}  {parts}")
+        lines.append(f"    {name:<14}{f.parameters[name]:>14,}  {parts}".rstrip())
+    price = f"{f.flops.at_first:.4g}, later " * bool(f.flops.first) + f"{f.flops.per_step:.4g}"
     shared, total = f.parameters["shared"], f.parameters["total"]
     lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'in all':<14}{total:>14,}", "",
               f"  tokens          {tokens:,} a step, {f.steps * tokens:.4g} in all",
-              f"  compute         {f.flops_per_step:.4g} FLOPs a step, {plan_flops:.4g} in all"]  # fmt: skip
+              f"  compute         {price} FLOPs a step, {f.flops.total(f.steps):.4g} in all"]  # fmt: skip
     state, rows = f"{_bytes(f.state_bytes)} of weights and optimizer", train.micro_batch_size or train.batch_size
-    if f.working_bytes is None:
-        memory = f"{state}; that of a step cannot be told from shapes, as a component reads numbers"
+    if f.working_bytes is None or f.evaluation_bytes is None:
+        memory = f"{state}; what a step adds cannot be told from shapes, as a component reads numbers"
     else:
-        memory = (f"about {_bytes(f.state_bytes + f.working_bytes)} on {device.type} in {f.precision}: {state}, "
-                  f"{_bytes(f.working_bytes)} at the peak of a step\n{'':18}for {rows:,} rows at a time "
-                  "(train.micro_batch_size); the program and its libraries come on top")  # fmt: skip
+        peak = max(f.working_bytes, f.evaluation_bytes)
+        memory = (f"about {_bytes(f.state_bytes + peak)} on {device.type} in {f.precision}: {state}, and at the peak\n"
+                  f"{'':18}{_bytes(f.working_bytes)} of a step, {rows:,} at a time (train.micro_batch_size), or\n"
+                  f"{'':18}{_bytes(f.evaluation_bytes)} of evaluation, {config.evaluate.batch_size:,} rows at a time "
+                  "(evaluate.batch_size);\n"
+                  f"{'':18}the program and its libraries come on top")  # fmt: skip
     lines.append(f"  memory          {memory}")
     return "\n".join(lines)
 
@@ -113,21 +119,24 @@ def findings(held_out: dict[str, Any]) -> list[tuple[str, float | None, str]]:
             ("precision", h["discriminator_precision"], "of the tokens called replaced, the share that is"),
             ("recall", h["discriminator_recall"], "of the replaced tokens, the share called so"),
         ]
-    if "generator_accuracy" in h:
+    for who, name in (("generator", "generator"), ("discriminator", "discriminator_token")):
+        if f"{name}_accuracy" not in h:
+            continue
         rows += [
             (
-                "generator loss",
-                h["generator_loss"],
+                f"{who}{' token' if name != who else ''} loss",
+                h[f"{name}_loss"],
                 f"nats a masked token; word frequencies alone give {h['unigram_entropy']:.3f}",
             ),
-            (
-                "generator loss at [MASK]",
-                h.get("generator_mask_loss"),
+            (f"{who}{' token' if name != who else ''} accuracy", h[f"{name}_accuracy"],
+             "of the masked tokens, the share it puts first"),
+        ]  # fmt: skip
+        if f"{name}_mask_loss" in h:
+            meaning = (
                 f"word frequencies alone give {_number(h.get('unigram_mask_entropy')).strip()}; at the other masked "
-                "positions it saw a token that it may copy",
-            ),
-            ("generator accuracy", h["generator_accuracy"], "of the masked tokens, the share it puts first"),
-        ]
+                "positions it saw a token that it may copy"
+            )
+            rows.insert(-1, (f"{who} loss at [MASK]", h[f"{name}_mask_loss"], meaning))
     return rows
 
 

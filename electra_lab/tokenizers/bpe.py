@@ -19,7 +19,7 @@ def bpe(
     documents: Iterable[str],
     /,
     *,
-    vocab_size: Annotated[int, Field(ge=300)] = 50_265,
+    vocab_size: Annotated[int, Field(ge=300, le=1 << 24)] = 50_265,
     lowercase: bool = False,
     min_frequency: Annotated[int, Field(ge=1)] = 2,
 ) -> Tokenizer:

@@ -23,7 +23,7 @@ def wordpiece(
     documents: Iterable[str],
     /,
     *,
-    vocab_size: Annotated[int, Field(ge=100)] = 30_522,
+    vocab_size: Annotated[int, Field(ge=100, le=1 << 24)] = 30_522,
     lowercase: bool = True,
     min_frequency: Annotated[int, Field(ge=1)] = 2,
 ) -> Tokenizer:

@@ -100,6 +100,32 @@ def load_newest(
     return None
 
 
+@torch.no_grad()
+def load_part(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:
+    """Load what the newest valid checkpoint has under the first of `prefixes` that it knows into `module`.
+
+    Returns the checkpoint's name. Raises CheckpointError, saying what does not fit.
+    """
+    for path in reversed(_named(folder)):
+        if damage(path):
+            continue
+        saved = load_file(path / "state.safetensors")
+        found = [prefix for prefix in prefixes if any(name.startswith(f"model.{prefix}.") for name in saved)]
+        given = {
+            n.removeprefix(f"model.{found[0]}."): t for n, t in saved.items() if n.startswith(f"model.{found[0]}.")
+        }
+        own = _model_tensors(module)
+        if wrong := sorted(n for n in given.keys() | own.keys() if n not in given or n not in own
+                           or given[n].shape != own[n].shape):  # fmt: skip
+            raise CheckpointError(
+                f"{path}: {found[0]} is another network; {wrong[0]} (and {len(wrong) - 1} more) differ."
+            )
+        for name, value in own.items():
+            value.copy_(given[name])
+        return path.name
+    raise CheckpointError(f"{folder}: there is no usable checkpoint.")
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:

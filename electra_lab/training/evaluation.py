@@ -48,10 +48,13 @@ def evaluate(
     """Metrics over all maskable positions of `rows`, beside two baselines that know no context.
 
     generator_loss        cross-entropy at the masked positions, nats
-    unigram_entropy       the same for add-one training frequencies
+    generator_accuracy    share of the masked tokens that it puts first
+    unigram_entropy       the cross-entropy of add-one training frequencies there
     generator_mask_loss, unigram_mask_entropy
-                          both where the generator saw [MASK]: at the other masked positions it saw a token, mostly the
-                          right one, which it can copy without understanding anything; so these two are the fair pair
+                          both losses where the generator saw [MASK]: at the other masked positions it saw a token,
+                          mostly the right one, which it can copy without understanding anything; so these two are the
+                          fair pair
+    discriminator_token_* the same of a network under study that predicts tokens
     discriminator_*       auc; accuracy, precision, recall at probability 0.5
     always_original_*     a detector that answers "original" everywhere (its AUC is 0.5)
     unigram_auc           a detector that scores a token by -log(training frequency)
@@ -69,27 +72,31 @@ def evaluate(
     sums: dict[str, list[Any]] = {}
     detections: list[tuple[NDArray[Any], ...]] = []
     shown: list[Example] = []
-    correct = 0.0
-    asked_sums = torch.zeros(6, dtype=torch.float64, device=device)
+    asked_sums: dict[str, torch.Tensor] = {}
     for batch in rows.in_order(batch_size, device):
         with autocast(device, precision):
             losses: Losses = objective(batch, Streams(seed, EVALUATION, batch.examples))
         for name, term in losses.terms.items():
-            sums.setdefault(name, []).append((term.sum.double(), term.count, term.weight))
-        if (asked := losses.prediction) is not None:
-            unigram = surprise[batch.tokens.gather(1, asked.positions)]
-            asked_sums += torch.stack(
+            sums.setdefault(name, []).append((term.sum.double(), term.count, float(term.weight)))
+        for name, asked in losses.predictions.items():
+            columns = (
+                torch.ones_like(asked.loss),
+                asked.loss,
+                surprise[batch.tokens.gather(1, asked.positions)],
+                asked.correct,
+            )
+            read = torch.stack(
                 [
                     column.double().masked_fill(~chosen, 0).sum()
                     for chosen in (asked.valid, asked.valid & asked.hidden)
-                    for column in (torch.ones_like(unigram), asked.loss, unigram)
+                    for column in columns
                 ]
             )
-            correct += float((asked.correct & asked.valid).sum())
+            asked_sums[name] = asked_sums[name] + read if name in asked_sums else read
         if (seen := losses.detection) is not None:
             maskable = batch.mask & ~vocabulary.is_special[batch.tokens]
-            columns = (seen.replaced, seen.logits.float(), surprise[seen.inputs].float())
-            detections.append(tuple(column[maskable].cpu().numpy() for column in columns))
+            kept = (seen.replaced, seen.logits.float(), surprise[seen.inputs].float())
+            detections.append(tuple(column[maskable].cpu().numpy() for column in kept))
             shown += [_example(batch, seen, maskable, place) for place in _places(batch, wanted)]
     objective.train(was_training)
 
@@ -98,14 +105,23 @@ def evaluate(
         count = sum(int(c) for _, c, _ in parts)
         metrics[f"{name}_loss"] = sum(float(s) for s, _, _ in parts) / max(count, 1)
         metrics["loss"] += parts[0][2] * metrics[f"{name}_loss"]
-    predicted, _, unigram_nats, masks, mask_nats, unigram_mask_nats = asked_sums.tolist()
-    if predicted:
-        metrics |= {"generator_accuracy": correct / predicted, "unigram_entropy": unigram_nats / predicted}
-    if masks:
-        metrics |= {"generator_mask_loss": mask_nats / masks, "unigram_mask_entropy": unigram_mask_nats / masks}
+    for name, read in asked_sums.items():
+        metrics |= _prediction_metrics("generator" if name == "generator" else f"{name}_token", read.tolist())
     if detections:
         metrics |= _detection_metrics(*(np.concatenate(column) for column in zip(*detections, strict=True)))
     return Evaluation(metrics, shown)
+
+
+def _prediction_metrics(name: str, sums: list[float]) -> dict[str, float]:
+    """Of sums over the masked positions, then over those where [MASK] was seen: number, nats, unigram nats, correct."""
+    metrics: dict[str, float] = {}
+    number, nats, unigram, correct, masks, mask_nats, unigram_mask, _ = sums
+    if number:
+        metrics |= {f"{name}_loss": nats / number, f"{name}_accuracy": correct / number}
+        metrics |= {"unigram_entropy": unigram / number}
+    if masks:
+        metrics |= {f"{name}_mask_loss": mask_nats / masks, "unigram_mask_entropy": unigram_mask / masks}
+    return metrics
 
 
 def _detection_metrics(replaced: NDArray[Any], logits: NDArray[Any], surprise: NDArray[Any]) -> dict[str, float]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from electra_lab.training.device import Precision, autocast
 from electra_lab.training.random import Streams
-from electra_lab.training.step import backward, first_losses
+from electra_lab.training.step import backward, losses_at
 from registry import Batch, Entry, Losses, Masked, Term, Vocabulary
 from registry.errors import BadResult
 
@@ -33,8 +34,8 @@ def _bad(entry: Entry[Any], reason: str) -> BadResult:
 class _Guard:
     names: tuple[str, ...]  # of the tensors that the component is given
 
-    def __init__(self, entry: Entry[Any], component: Callable[..., Any]) -> None:
-        self.entry, self.component = entry, component
+    def __init__(self, entry: Entry[Any], **options: Any) -> None:
+        self.entry, self.options = entry, options
         self._called = False
 
     def refuse(self, reason: str) -> BadResult:
@@ -48,11 +49,11 @@ class _Guard:
             got, must = f"{list(value.shape)} of {value.dtype}", f"{list(shape)} of {dtype}"
             raise self.refuse(f"returned {what} {got}, must be {must}.")
 
-    def untouched(self, component: Callable[..., Any], *arguments: Any) -> Any:
-        """What `component` returns. Raises BadResult if it changes a tensor that it is given."""
+    def returned(self, *arguments: Any, **options: Any) -> Any:
+        """What the component returns. Raises BadResult if it changes a tensor that it is given."""
         tensors = [each for each in arguments if isinstance(each, Tensor)]
         before = [each._version for each in tensors]
-        returned = component(*arguments)
+        returned = self.entry.component(*arguments, **(self.options | options))
         for name, each, version in zip(self.names, tensors, before, strict=False):
             if each._version != version:
                 raise self.refuse(f"changed {name} in place; it must leave what it is given as it is.")
@@ -72,7 +73,7 @@ class GuardedSampler(_Guard):
     names = ("logits",)
 
     def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, "N"]:
-        drawn: Tensor = self.untouched(self.component, logits, rng)
+        drawn: Tensor = self.returned(logits, rng)
         number, size = logits.shape
         self.like("tokens", drawn, (number,), torch.int64)
         if self.reads(drawn) and number:
@@ -91,25 +92,30 @@ class GuardedMasking(_Guard):
 
     names = ("tokens", "maskable")
 
-    def __init__(self, entry: Entry[Any], component: Callable[..., Any], mask_prob: float) -> None:
-        super().__init__(entry, component)
-        self.mask_prob = mask_prob
+    def __init__(self, entry: Entry[Any], largest: float | None = None, **options: Any) -> None:
+        """`largest` is the largest mask_prob of a schedule: there are as many slots always."""
+        super().__init__(entry, **options)
+        self.largest: float = options["mask_prob"] if largest is None else largest
 
     def __call__(
         self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], vocabulary: Vocabulary, rng: Random
     ) -> Masked:
-        masked = self.untouched(self.component, tokens, maskable, vocabulary, rng)
+        mask_prob = min(float(self.options["mask_prob"]), self.largest)
+        masked = self.returned(tokens, maskable, vocabulary, rng, mask_prob=mask_prob)
         if not isinstance(masked, Masked):
             raise self.refuse(f"returned a {type(masked).__name__}, must be a registry.Masked.")
         self.like("inputs", masked.inputs, tuple(tokens.shape), torch.int64)
         slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
         self.like("positions", masked.positions, (len(tokens), slots), torch.int64)
         self.like("valid", masked.valid, (len(tokens), slots), torch.bool)
-        most = math.ceil(self.mask_prob * tokens.shape[1] - 1e-9)
-        if slots > most:
-            raise self.refuse(f"returned {slots} slots a row; mask_prob {self.mask_prob:g} allows {most}.")
+        most, all_slots = (math.ceil(share * tokens.shape[1] - 1e-9) for share in (mask_prob, self.largest))
+        if slots != most:
+            raise self.refuse(f"returned {slots} slots a row; at mask_prob {mask_prob:g} there must be {most}.")
         if self.reads(masked.positions):
             self._read(masked, tokens, maskable, vocabulary)
+        if self.largest > mask_prob:
+            spare = (0, all_slots - slots)
+            return Masked(masked.inputs, F.pad(masked.positions, spare), F.pad(masked.valid, spare))
         return masked
 
     def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary) -> None:
@@ -161,25 +167,53 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
 
 def rehearse(objective: nn.Module, entry: Entry[Any], batch: Batch, seed: int, precision: Precision) -> None:
     """One forward and backward pass and one evaluation on a few rows, so that a component that fails, fails before
-    anything is written. Leaves no gradient behind. Raises BadResult, or what the component raises.
+    anything is written. Leaves neither gradients nor changed buffers behind. Raises BadResult, or what the component
+    raises.
     """
+    before = {name: value.clone() for name, value in objective.named_buffers()}
     counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
     names = set(counts(batch, Streams(seed, 0, batch.examples)))
-    losses = first_losses(objective, batch, seed, precision)
-    refuse_losses(losses, names, entry)
+    losses = losses_at(0, objective, batch, seed, precision)
+    refuse_losses(losses, names, entry, batch)
     backward(losses)
     objective.zero_grad(set_to_none=True)
     with torch.no_grad(), autocast(batch.tokens.device, precision):
-        refuse_losses(objective.eval()(batch, Streams(seed, 0, batch.examples)), names, entry)
+        refuse_losses(objective.eval()(batch, Streams(seed, 0, batch.examples)), names, entry, batch)
+    for name, value in objective.named_buffers():
+        value.copy_(before[name])
     objective.train()
 
 
-def refuse_losses(losses: object, names: set[str], entry: Entry[Any]) -> None:
+def _refuse_findings(losses: Losses, shape: tuple[int, ...], entry: Entry[Any]) -> None:
+    """What metrics read. Raises BadResult."""
+
+    def refuse_unlike(what: str, tensors: Mapping[str, tuple[object, bool]], shape: tuple[int, ...]) -> None:
+        for name, (value, whole) in tensors.items():
+            right = isinstance(value, Tensor) and value.shape == shape and value.is_floating_point() == (not whole)
+            kind = "integer or bool" if whole else "floating point"
+            if not right:
+                raise _bad(entry, f"returned {what} whose {name} is no {kind} tensor of shape {list(shape)}.")
+
+    for name, asked in losses.predictions.items():
+        if name not in ("generator", "discriminator"):
+            raise _bad(entry, f"returned a prediction of '{name}', must be of 'generator' or 'discriminator'.")
+        shape_of_slots = tuple(asked.positions.shape) if isinstance(asked.positions, Tensor) else ()
+        kinds = {"positions": True, "valid": True, "hidden": True, "loss": False, "correct": True}
+        if len(shape_of_slots) != 2 or shape_of_slots[0] != shape[0]:
+            raise _bad(entry, f"returned a prediction whose positions are not of shape [{shape[0]}, K].")
+        refuse_unlike("a prediction", {n: (getattr(asked, n), whole) for n, whole in kinds.items()}, shape_of_slots)
+    if (seen := losses.detection) is not None:
+        found = {"inputs": (seen.inputs, True), "replaced": (seen.replaced, True), "logits": (seen.logits, False)}
+        refuse_unlike("a detection", found, shape)
+
+
+def refuse_losses(losses: object, names: set[str], entry: Entry[Any], batch: Batch) -> None:
     """Raises BadResult unless an objective returned Losses with the terms that its counts() names."""
     if not isinstance(losses, Losses):
         raise _bad(entry, f"returned a {type(losses).__name__}, must be a registry.Losses.")
     for name, term in losses.terms.items():
         if not isinstance(term, Term) or term.sum.dim() or not term.sum.is_floating_point() or term.count.dim():
             raise _bad(entry, f"returned '{name}', which is no registry.Term of a scalar sum and a scalar count.")
+    _refuse_findings(losses, tuple(batch.tokens.shape), entry)
     if not losses.terms or set(losses.terms) != names:
         raise _bad(entry, f"returned the terms {sorted(losses.terms)}, but its counts() has {sorted(names)}.")

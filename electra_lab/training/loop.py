@@ -24,6 +24,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Flops:
+    """What training costs: `per_step`, but for the `first` steps, which cost `at_first` each."""
+
+    per_step: int
+    first: int = 0
+    at_first: int = 0
+
+    def total(self, steps: int) -> int:
+        early = min(steps, self.first)
+        return early * self.at_first + (steps - early) * self.per_step
+
+    def steps(self, budget: float) -> int:
+        """How many steps `budget` pays for."""
+        if self.first and budget < self.total(self.first):
+            return int(budget // self.at_first)
+        return self.first + int((budget - self.total(self.first)) // self.per_step)
+
+
+@dataclass(frozen=True)
 class Plan:
     """What the loop needs to know of the config, in numbers."""
 
@@ -39,7 +58,7 @@ class Plan:
     evaluate_every: int | None
     evaluate_batch_size: int
     on_non_finite: Literal["stop", "skip"]
-    flops_per_step: int
+    flops: Flops
     examples: int
 
 
@@ -69,7 +88,8 @@ class Window:
     def read(self) -> tuple[int, dict[str, float]]:
         """The number of steps that were not finite, and the window's means. The one host sync."""
         taken, norm, *terms = self.totals.tolist() if self.totals is not None else (0.0, 0.0)
-        means = {n: terms[2 * i] / max(terms[2 * i + 1], 1) for i, n in enumerate(self.names)}
+        # A term that nothing counted in has no mean: the objective is in another stage.
+        means = {n: terms[2 * i] / terms[2 * i + 1] for i, n in enumerate(self.names) if terms[2 * i + 1]}
         losses = {f"{name}_loss": mean for name, mean in means.items()}
         loss = sum(self.weights[name] * mean for name, mean in means.items())
         return self.steps - int(taken), {"loss": loss, **losses, "gradient_norm": norm / max(taken, 1)}
@@ -151,7 +171,7 @@ def train(run: Run, plan: Plan, rows: Rows, held_out: Rows, vocabulary: Vocabula
                 "learning_rate": rate,
                 "skipped_steps": run.skipped,
                 "tokens": run.step * plan.batch_size * rows.length,
-                "flops": run.step * plan.flops_per_step,
+                "flops": plan.flops.total(run.step),
                 "tokens_per_second": tokens / seconds,
                 "seconds": seconds,
             }

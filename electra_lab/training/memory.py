@@ -8,14 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+from registry.errors import LabError
 
 
 @contextmanager
@@ -37,7 +34,9 @@ def peak_bytes(computation: Callable[[], object]) -> int | None:
     try:
         with _Live() as live:
             computation()
-    except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException):
+    except LabError:
+        raise
+    except Exception:  # torch has many ways to say that a shape alone does not tell
         return None
     return int(live.peak)
 

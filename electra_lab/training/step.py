@@ -80,14 +80,14 @@ def training_step(
         group["lr"] = learning_rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(sums, counts, {name: term.weight for name, term in terms.items()}, norm, finite)
+    return StepResult(sums, counts, {name: float(term.weight) for name, term in terms.items()}, norm, finite)
 
 
-def first_losses(objective: nn.Module, batch: Batch, seed: int, precision: Precision) -> Losses:
-    """The losses of one batch, as in the first step."""
-    prepare(objective, seed, 0)
+def losses_at(step: int, objective: nn.Module, batch: Batch, seed: int, precision: Precision) -> Losses:
+    """The losses of one batch, as in that step."""
+    prepare(objective, seed, step)
     with autocast(batch.tokens.device, precision):
-        losses: Losses = objective.train()(batch, Streams(seed, 0, batch.examples))
+        losses: Losses = objective.train()(batch, Streams(seed, step, batch.examples))
     return losses
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from electra_lab.cli import main
 from electra_lab.config.load import load
-from registry import ALL, backbones, load_plugin, masking_strategies, samplers
-from registry.errors import DuplicateName, LabError, PluginError, UnknownName
+from registry import ALL, backbones, installed, load_plugin, masking_strategies, samplers
+from registry.errors import ConfigError, DuplicateName, LabError, PluginError, UnknownName
 from registry.listing import Listing
 from tests.helpers import ROOT, python, write_experiment
 
@@ -372,3 +372,49 @@ def test_what_a_failing_helper_registered_is_gone_too(packages: Packages, helper
     assert said.endswith("ValueError: no luck")
     assert "extra" not in samplers.names()
     assert refusal("inner") == said
+
+
+def test_a_module_may_register_through_another_of_its_package(packages: Packages) -> None:
+    packages.write("facade", "1.0", {"electra_lab.samplers:behind": "facade_plugin"})
+    packages.module("facade_plugin.py", "import facade_inner\n")
+    packages.module("facade_inner.py", GOOD.replace("{name}", "behind"))
+    assert samplers.get("behind").package == "facade 1.0"
+
+
+def test_a_contested_name_spoils_no_other_of_its_module(packages: Packages) -> None:
+    packages.write("one", "1.0", {"electra_lab.samplers:own": "one_all", "electra_lab.samplers:contested": "one_all"})
+    packages.module("one_all.py", GOOD.replace("{name}", "own") + GOOD.replace("{name}", "contested"))
+    packages.write("two", "2.0", {"electra_lab.samplers:contested": "two_missing"})
+    assert samplers.get("own").package == "one 1.0"
+    with pytest.raises(DuplicateName, match=r"is offered by (one 1\.0 and two 2\.0|two 2\.0 and one 1\.0)"):
+        samplers.get("contested")
+
+
+def test_an_entry_point_without_a_module_costs_its_package_nothing_else(packages: Packages) -> None:
+    packages.write(
+        "shop", "1.2", {"electra_lab.samplers:odd": "not a module", "electra_lab.samplers:even": "shop_even"}
+    )
+    packages.module("shop_even.py", GOOD.replace("{name}", "even"))
+    assert "odd" not in samplers.names()
+    assert samplers.get("even").package == "shop 1.2"
+
+
+def test_a_run_is_not_resumed_with_another_version_of_a_package(packages: Packages, tmp_path: Path) -> None:
+    from electra_lab.runs import execute
+
+    packages.install(offered=GOOD.replace("return logits.argmax(-1)", "return logits.argmax(-1)"))
+    file = write_experiment(
+        tmp_path, sampler="{type: offered}", data="{sequence_length: 16, held_out: 0.3, store: store}"
+    )
+    run = execute.run(file, [], tmp_path / "run", "cpu")
+    execute.resume(run, "cpu")
+    metadata = packages.folder / "shop-1.2.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("1.2", "9.0"))
+    installed._scan.cache_clear()
+    with samplers.isolated():
+        samplers._entries.pop("offered")
+        sys.modules.pop("shop_offered")
+        with pytest.raises(
+            ConfigError, match=r"shop_offered\.py \(shop 9\.0\): the plug-ins changed since the run began"
+        ):
+            execute.resume(run, "cpu")

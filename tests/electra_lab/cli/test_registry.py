@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.electra_lab.cli.conftest import Lab
+from tests.helpers import write_experiment
 
 PLUGIN = '''\
 from registry import masking_strategies, samplers
@@ -51,7 +52,7 @@ def test_kind_json_and_describe(lab: Lab, plugin: Path) -> None:
     assert code == 0
     assert out.startswith(f"sampler plain  {plugin}:4\n\nDraw plainly.\n")
     assert lab("registry", "list", "corpora", "--from", plugin) == (
-        0, "none: the file registers no component of this kind.\n", ""
+        0, "none: it registers no component of this kind.\n", ""
     )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ def test_a_file_that_registers_nothing_or_cannot_be_loaded(lab: Lab, tmp_path: P
     empty, broken = tmp_path / "empty.py", tmp_path / "broken.py"
     empty.write_text("")
     broken.write_text("x = 1\nimport nothing_of_that_name\n")
-    assert lab("registry", "list", "--from", empty) == (0, "none: the file registers nothing.\n", "")
+    assert lab("registry", "list", "--from", empty) == (0, "none: it registers nothing.\n", "")
     code, out, err = lab("registry", "list", "--from", broken)
     assert (code, out) == (2, "")
     assert err == f"{broken}:2: ModuleNotFoundError: No module named 'nothing_of_that_name'\n"
@@ -71,3 +72,20 @@ def test_without_from_what_another_call_loaded_is_listed_among_the_others(lab: L
     lab("registry", "list", "--from", plugin)
     _, out, _ = lab("registry", "list", "samplers")
     assert re.search(r"^  gumbel ", out, re.MULTILINE)
+
+
+def test_what_a_plug_in_prints_is_no_part_of_the_answer(lab: Lab, plugin: Path) -> None:
+    noisy = plugin.parent / "noisy.py"
+    noisy.write_text(f"print('NOISE')\n{PLUGIN}")
+    code, out, err = lab("registry", "list", "samplers", "--from", noisy, "--json")
+    assert code == 0
+    assert [entry["name"] for entry in json.loads(out)["samplers"]] == ["plain"]
+    assert err == "NOISE\n"
+
+
+def test_a_files_printing_stays_out_of_the_checked_config(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text("print('NOISE')\n")
+    code, out, err = lab("check", write_experiment(tmp_path, imports="[noisy.py]"))
+    assert code == 0
+    assert out.startswith("name: tiny")
+    assert err == "NOISE\n"

@@ -57,7 +57,7 @@ def test_a_step_costs_what_the_formula_says(tmp_path: Path, discriminator: str, 
             made.run.objective, made.run.optimizer, batch,
             seed=0, step=0, learning_rate=1e-3, clip_norm=1.0, micro_batch_size=BATCH, precision="fp32",
         )  # fmt: skip
-    assert made.plan.flops_per_step == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert made.plan.flops.per_step == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_one_bert_layer_by_hand() -> None:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from electra_lab.backbones.bert import Bert
+from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
+from electra_lab.model.embeddings import Shifted
+from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.training.checkpoint import load_newest, save
+from electra_lab.training.optimizer import make_optimizer
 
 SIZES = EmbeddingSizes(vocabulary_size=30, dim=16, max_length=32, dropout=0.0)
 
 
 def bert(dim: int) -> nn.Module:
     return Bert(dim, 1, 2, 32, dropout=0.0)
+
+
+TIES = ["none", "tokens", "embeddings", "all", "gradient_disentangled"]
 
 
 def pair(tie: Any, generator_dim: int = 8, discriminator_dim: int = 16) -> tuple[Network, Network]:
@@ -116,6 +126,221 @@ def test_the_token_head_has_no_table_of_its_own() -> None:
     after = generator.token_logits(hidden, positions)
     changed = (before != after).any(0).any(0)
     assert changed.nonzero().tolist() == [[7]]
+
+
+# What learns from what
+
+
+class Both(nn.Module):
+    """A generator and a discriminator as objectives hold them."""
+
+    def __init__(self, tie: str, head: Any = "replaced", width: int | None = None) -> None:
+        super().__init__()
+        width = width or (16 if tie == "all" else 8)
+        torch.manual_seed(0)
+        self.generator, self.discriminator = make_pair(bert(width), width, bert(16), 16, SIZES, tie, 0, head)
+        initialise(self)
+        for name, parameter in self.named_parameters():
+            if "difference" not in name:
+                parameter.data += 0.2 * torch.randn_like(parameter)
+
+    def teach(self, network: str) -> set[str]:
+        """The parameters that the loss of one network reaches, by the name that both have them under."""
+        self.zero_grad()
+        tokens, positions = torch.arange(5, 23).view(2, 9), torch.tensor([[1, 4], [0, 2]])
+        student = getattr(self, network)
+        states = student.hidden(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
+        said = student.replaced_logits(states) if student.replaced_head else student.token_logits(states, positions)
+        said.square().sum().backward()
+        return {name for name, p in self.named_parameters() if p.grad is not None and p.grad.any()}
+
+
+GENERATOR_TABLE, DISCRIMINATOR_TABLE = (f"{n}.embeddings.tokens.weight" for n in ("generator", "discriminator"))
+DIFFERENCE = "discriminator.embeddings.tokens.difference.weight"
+TABLES = {  # of the generator's loss, of the discriminator's; a shared parameter bears the generator's name
+    "none": ({GENERATOR_TABLE}, {DISCRIMINATOR_TABLE}),
+    "tokens": ({GENERATOR_TABLE}, {GENERATOR_TABLE}),
+    "embeddings": ({GENERATOR_TABLE}, {GENERATOR_TABLE}),
+    "all": ({GENERATOR_TABLE}, {GENERATOR_TABLE}),
+    "gradient_disentangled": ({GENERATOR_TABLE}, {DIFFERENCE}),
+}
+
+
+@pytest.mark.parametrize("head", ["replaced", "tokens"])
+@pytest.mark.parametrize("tie", TIES)
+def test_which_loss_reaches_which_table(tie: str, head: str) -> None:
+    both = Both(tie, head)
+    found = [both.teach(network) for network in ("generator", "discriminator")]
+    assert tuple({name for name in reached if ".tokens." in name} for reached in found) == TABLES[tie]
+
+
+@pytest.mark.parametrize("tie", TIES)
+def test_a_loss_reaches_all_of_its_own_network_and_of_the_other_what_is_shared(tie: str) -> None:
+    """But for the frozen half of a table plus a difference."""
+    both = Both(tie)
+    names = {id(p): name for name, p in both.named_parameters()}
+    for network in ("generator", "discriminator"):
+        own = {names[id(p)] for p in getattr(both, network).parameters()}
+        if network == "discriminator" and tie == "gradient_disentangled":
+            own -= {GENERATOR_TABLE}
+        assert both.teach(network) == own
+
+
+SHARED = {
+    "none": [],
+    "tokens": ["embeddings.tokens.weight"],
+    "embeddings": [f"embeddings.{n}" for n in (
+        "tokens.weight", "positions.weight", "segments.weight", "norm.weight", "norm.bias"
+    )],
+    "gradient_disentangled": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tie", TIES)
+def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_checkpoint(
+    tmp_path: Path, tie: str
+) -> None:
+    """Under the generator's name; and a checkpoint brings back both networks, tied as they were."""
+    both, other = Both(tie), Both(tie)
+    encoder = [f"backbone.{name}" for name, _ in bert(16).named_parameters()]
+    shared = SHARED["embeddings"] + encoder if tie == "all" else SHARED[tie]
+    optimizers = [make_optimizer(each, 1e-3, (0.9, 0.999), 1e-6, 0.01) for each in (both, other)]
+    listed = [p for group in optimizers[0].param_groups for p in group["params"]]
+    assert len(listed) == len({id(p) for p in listed}) == len(list(both.parameters()))
+    path = save(tmp_path / "checkpoints", 1, both, optimizers[0], {}, keep=1)
+    written = {name.removeprefix("model.") for name in load_file(path / "state.safetensors")}
+    assert written == {name for name, _ in both.named_parameters()}
+    for network in (both.generator, both.discriminator):
+        assert set(shared) <= {name for name, _ in network.named_parameters()}
+    assert not written & {f"discriminator.{name}" for name in shared}
+    assert {f"generator.{name}" for name in shared} <= written
+    for parameter in other.parameters():
+        parameter.data.zero_()
+    load_newest(tmp_path / "checkpoints", other, optimizers[1], print)
+    assert_alike(both, other)
+
+
+def assert_alike(one: nn.Module, two: nn.Module) -> None:
+    first, second = one.state_dict(), two.state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("tie", TIES)
+def test_a_state_dict_goes_out_and_comes_back(tmp_path: Path, tie: str) -> None:
+    """All names of both networks are in it, so it loads strictly, and what was shared is shared still."""
+    both, other = Both(tie), Both(tie)
+    save_file({name: value.clone() for name, value in both.state_dict().items()}, tmp_path / "both.safetensors")
+    for parameter in other.parameters():
+        parameter.data.zero_()
+    other.load_state_dict(load_file(tmp_path / "both.safetensors"))
+    assert_alike(both, other)
+    tokens = torch.arange(5, 23).view(2, 9)
+    for network in ("generator", "discriminator"):
+        one, two = (getattr(each, network).hidden(tokens, tokens > 0, tokens * 0) for each in (both, other))
+        assert torch.equal(one, two)
+
+
+# all
+
+
+def test_all_shares_the_encoder_the_projection_and_the_embeddings_and_keeps_the_heads_apart() -> None:
+    """At an embedding of another width, where there is a projection."""
+    generator, discriminator = pair("all", 8, 8)
+    assert generator.project is discriminator.project is not None
+    assert generator.backbone is discriminator.backbone
+    assert generator.embeddings is discriminator.embeddings
+    shared = set(generator.parameters()) & set(discriminator.parameters())
+    for network, head in ((generator, "token_head"), (discriminator, "replaced_head")):
+        assert {name.split(".")[0] for name, p in network.named_parameters() if p not in shared} == {head}
+    tokens = torch.arange(5, 23).view(2, 9)
+    states = [network.hidden(tokens, tokens > 0, tokens * 0) for network in (generator, discriminator)]
+    assert torch.equal(*states)
+    heads = make_pair(bert(8), 8, bert(8), 8, SIZES, "all", 0, "tokens")
+    assert heads[0] is not None
+    assert heads[0].token_head is not heads[1].token_head
+
+
+@pytest.mark.parametrize(
+    ("generator", "discriminator"),
+    [
+        ((Bert(8, 1, 2, 32), 8), (Bert(16, 1, 2, 32), 16)),
+        ((Bert(16, 2, 2, 32), 16), (Bert(16, 1, 2, 32), 16)),
+        ((Transformer(64, 1, 2, 32), 64), (Bert(64, 1, 2, 32), 64)),
+    ],
+    ids=["width", "depth", "kind"],
+)
+def test_encoders_that_differ_cannot_be_one(generator: Any, discriminator: Any) -> None:
+    with pytest.raises(ValueError, match=r"the two backbones differ\. Write generator: {scale: 1\.0}"):
+        make_pair(*generator, *discriminator, SIZES, "all", pad_id=0)
+
+
+def test_a_reversible_encoder_cannot_run_twice_before_one_backward_pass() -> None:
+    def reformers(reversible: bool) -> list[Any]:
+        return [Reformer(16, 1, 2, 32, bucket_size=4, reversible=reversible) for _ in range(2)]
+
+    one, two = reformers(True)
+    with pytest.raises(ValueError, match="Use reversible: false, or tie: embeddings"):
+        make_pair(one, 16, two, 16, SIZES, "all", pad_id=0)
+    make_pair(one, 16, two, 16, SIZES, "embeddings", pad_id=0)
+    one, two = reformers(False)
+    networks = make_pair(one, 16, two, 16, SIZES, "all", pad_id=0)
+    assert networks[0] is not None
+    assert networks[0].backbone is networks[1].backbone is two
+
+
+# gradient_disentangled
+
+
+def read(network: Network, tokens: Tensor) -> Tensor:
+    return network.embeddings.tokens(tokens)
+
+
+def test_a_difference_starts_at_nothing_and_follows_the_generator() -> None:
+    """The discriminator reads the generator's table, as it is now, plus what it has learned itself."""
+    both, tokens = Both("gradient_disentangled"), torch.arange(30)
+    table = both.discriminator.embeddings.tokens
+    assert isinstance(table, Shifted)
+    assert torch.equal(read(both.discriminator, tokens), read(both.generator, tokens))
+    with torch.no_grad():
+        both.generator.embeddings.tokens.weight += 1.0
+        table.difference.weight[7] = 0.5
+    expected = both.generator.embeddings.tokens.weight.detach() + 0.5 * (tokens == 7).unsqueeze(1)
+    torch.testing.assert_close(read(both.discriminator, tokens), expected)
+    torch.testing.assert_close(table.weight, expected)  # what an output layer is tied to
+    torch.testing.assert_close(read(both.generator, tokens), both.generator.embeddings.tokens.weight)
+    assert table.num_embeddings == 30
+    assert both.discriminator.embeddings.dim == 16
+
+
+def test_a_difference_gets_the_gradient_that_a_table_of_its_own_would_get() -> None:
+    both, apart = Both("gradient_disentangled"), Both("none")
+    with torch.no_grad():
+        for name, parameter in apart.named_parameters():
+            parameter.copy_(dict(both.named_parameters())[GENERATOR_TABLE if name == DISCRIMINATOR_TABLE else name])
+    both.teach("discriminator")
+    apart.teach("discriminator")
+    found, expected = both.get_parameter(DIFFERENCE).grad, apart.get_parameter(DISCRIMINATOR_TABLE).grad
+    assert found is not None
+    torch.testing.assert_close(found, expected)
+
+
+def test_only_the_token_table_is_disentangled() -> None:
+    generator, discriminator = pair("gradient_disentangled")
+    assert isinstance(discriminator.embeddings.tokens, Shifted)
+    assert discriminator.embeddings.tokens.table is generator.embeddings.tokens
+    for part in ("positions", "segments", "norm"):
+        assert getattr(generator.embeddings, part) is not getattr(discriminator.embeddings, part)
+    assert generator.backbone is not discriminator.backbone
+
+
+def test_without_a_generator_there_is_one_network_with_the_head_that_is_asked_for() -> None:
+    for tie in TIES:
+        nobody, studied = make_pair(None, 0, bert(16), 16, SIZES, tie, 0, "tokens")  # type: ignore[arg-type]
+        assert nobody is None
+        assert isinstance(studied.embeddings.tokens, nn.Embedding)
+        assert studied.token_head is not None
+        assert studied.replaced_head is None
 
 
 @pytest.mark.parametrize("generator_knows", [True, False])

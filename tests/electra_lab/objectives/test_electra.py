@@ -126,7 +126,7 @@ def test_loss_is_the_plain_formula() -> None:
     given = batch()
     objective = electra().eval()
     losses = objective(given, Streams(0, 0, given.examples))
-    asked, seen = losses.prediction, losses.detection
+    asked, seen = losses.predictions["generator"], losses.detection
     assert losses.terms["generator"].weight == 1.0
     assert losses.terms["discriminator"].weight == 50.0
     rtd = F.binary_cross_entropy_with_logits(seen.logits[given.mask], seen.replaced[given.mask].float())

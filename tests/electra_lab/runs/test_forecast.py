@@ -97,7 +97,7 @@ def test_a_component_that_reads_numbers_costs_the_estimate_of_memory_alone(tmp_p
     (tmp_path / "reading.py").write_text(READS_NUMBERS)
     file = write_experiment(tmp_path, imports="[reading.py]", sampler="{type: reading}")
     text = told(file)
-    assert re.search(r"memory +\S+ MB of weights and optimizer; that of a step cannot be told from shapes", text)
+    assert re.search(r"memory +\S+ MB of weights and optimizer; what a step adds cannot be told from shapes", text)
     assert "FLOPs a step" in text
     run = execute.run(file, [], tmp_path / "run", "cpu")  # a forecast leaves nothing behind that a run trips over
     assert (run / "report.html").is_file()
@@ -118,3 +118,51 @@ def test_the_command_says_where_it_is_not_allowed(
         main()
     assert ended.value.code == 2
     assert "exists and is not empty" in capsys.readouterr().err
+
+
+READING_BACKBONE = '''\
+import torch
+from registry import backbones
+
+
+@backbones.register("reading")
+class Reading(torch.nn.Module):
+    """Reads numbers where it is built and where it runs, as stochastic depth and unpadding do."""
+
+    length_multiple, positions = 1, "lab"
+
+    def __init__(self, dim, depth, heads, max_length, /):
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0, 0.1, depth)]
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(dim, dim) for _ in range(depth))
+
+    def forward(self, x, mask):
+        if not mask.all():
+            x = x * mask.unsqueeze(-1)
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+    def at_step(self, seed, step):
+        """Nothing changes."""
+'''
+
+
+def test_a_backbone_that_reads_numbers_is_checked_forecast_and_run(tmp_path: Path) -> None:
+    """It has no formula either: its operations are counted with numbers."""
+    (tmp_path / "reading.py").write_text(READING_BACKBONE)
+    discriminator = "{type: reading, dim: 16, depth: 2, heads: 2}"
+    file = write_experiment(tmp_path, imports="[reading.py]", discriminator=discriminator, generator="{scale: 0.5}")
+    text = told(file)
+    assert (execute.run(file, [], tmp_path / "run", "cpu") / "report.html").is_file()
+    assert numbers(line(text, "discriminator"))[3] == 2 * (16 * 16 + 16)
+    assert re.search(r"compute +[1-9]\S* FLOPs a step", text)
+    assert "cannot be told from shapes" in text
+
+
+def test_evaluation_counts_where_it_needs_more(tmp_path: Path) -> None:
+    sections = {"train": "{steps: 1, batch_size: 2}", "evaluate": "{batch_size: 64}"}
+    text = told(write_experiment(tmp_path, **sections))
+    state, step, evaluation = (float(n) for n in re.findall(r"([\d.]+) MB (?:of|at)", text))
+    assert evaluation > 4 * step
+    assert float(re.search(r"about ([\d.]+) MB", text)[1]) == pytest.approx(state + evaluation, abs=0.11)

@@ -39,7 +39,7 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
     for batch in made.held_out.in_order(1, made.device):
         with torch.no_grad():
             losses = objective(batch, Streams(0, EVALUATION, batch.examples))
-        asked, seen = losses.prediction, losses.detection
+        asked, seen = losses.predictions["generator"], losses.detection
         tokens = batch.tokens[0].tolist()
         for place, token in enumerate(tokens):
             if batch.mask[0, place] and token not in made.vocabulary.special_ids:

@@ -14,7 +14,18 @@ from torch import Tensor, nn
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, refuse_losses, rehearse
 from electra_lab.training.memory import shapes_only
 from electra_lab.training.random import Streams
-from registry import Batch, Losses, Masked, Term, backbones, masking_strategies, objectives, samplers
+from registry import (
+    Batch,
+    Detection,
+    Losses,
+    Masked,
+    Prediction,
+    Term,
+    backbones,
+    masking_strategies,
+    objectives,
+    samplers,
+)
 from registry.errors import BadResult
 from registry.testing import CLS, MASK, PAD, ObjectiveContract, vocabulary
 
@@ -30,7 +41,7 @@ def rng(rows: int) -> Any:
 
 
 def sampled(component: Callable[..., Any], logits: Tensor = LOGITS) -> Tensor:
-    return GuardedSampler(GUMBEL, component)(logits, rng(len(logits)))
+    return GuardedSampler(replace(GUMBEL, component=component))(logits, rng(len(logits)))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +65,13 @@ def test_what_is_given_must_be_left_as_it_is() -> None:
     with pytest.raises(BadResult, match="sampler 'gumbel' changed logits in place"):
         sampled(lambda logits, _: logits.mul_(2).argmax(-1), LOGITS.clone())
 
-    def spoils(tokens: Tensor, maskable: Tensor, *_: Any) -> Any:
+    def spoils(tokens: Tensor, maskable: Tensor, *_: Any, **__: Any) -> Any:
         maskable.logical_not_()
 
     with pytest.raises(BadResult, match="masking strategy 'replace_prob' changed maskable in place"):
-        GuardedMasking(REPLACE, spoils, 0.5)(TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2))
+        GuardedMasking(replace(REPLACE, component=spoils), mask_prob=0.5)(
+            TOKENS.clone(), MASKABLE.clone(), WORDS, rng(2)
+        )
 
 
 def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault() -> None:
@@ -68,10 +81,10 @@ def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault()
 
 
 def masked(change: Callable[[Masked], Any]) -> Masked:
-    def component(*arguments: Any) -> Any:
-        return change(REPLACE.component(*arguments, mask_prob=0.5, replace_prob=1.0, random_prob=0.0))
+    def component(*arguments: Any, mask_prob: float) -> Any:
+        return change(REPLACE.component(*arguments, mask_prob=mask_prob, replace_prob=1.0, random_prob=0.0))
 
-    return GuardedMasking(REPLACE, component, 0.5)(TOKENS, MASKABLE, WORDS, rng(2))
+    return GuardedMasking(replace(REPLACE, component=component), mask_prob=0.5)(TOKENS, MASKABLE, WORDS, rng(2))
 
 
 def at(tensor: Tensor, row: int, column: int, value: int) -> Tensor:
@@ -177,6 +190,10 @@ def test_a_backbone_that_lacks_members_or_is_no_module() -> None:
         refuse_backbone(object(), backbones.get("bert"))
 
 
+BATCH = Batch(TOKENS, TOKENS > PAD, TOKENS * 0, torch.arange(2))
+SLOTS = torch.zeros(2, 3, dtype=torch.long)
+ASKED = Prediction(SLOTS, SLOTS > 0, SLOTS > 0, SLOTS.float(), SLOTS > 0)
+SEEN = Detection(TOKENS, TOKENS > 7, TOKENS.float())
 TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
 
 
@@ -188,14 +205,32 @@ TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
         (Losses({"a": replace(TERM, sum=torch.ones(2))}), "returned 'a', which is no"),
         (Losses({"a": replace(TERM, sum=torch.tensor(1))}), "returned 'a', which is no"),
         (Losses({"a": replace(TERM, count=torch.ones(1))}), "returned 'a', which is no"),
+        (Losses({"a": TERM}, {"mine": ASKED}), "returned a prediction of 'mine', must be of 'generator' or"),
+        (
+            Losses({"a": TERM}, {"generator": replace(ASKED, positions=SLOTS[0])}),
+            "returned a prediction whose posit",
+        ),
+        (
+            Losses({"a": TERM}, {"generator": replace(ASKED, loss=SLOTS.float()[:, :2])}),
+            "returned a prediction whose",
+        ),
+        (
+            Losses({"a": TERM}, {"generator": replace(ASKED, valid=SLOTS.float())}),
+            "returned a prediction whose v",
+        ),
+        (
+            Losses({"a": TERM}, {}, replace(SEEN, logits=TOKENS.float()[:, :-1])),
+            "returned a detection whose log",
+        ),
+        (Losses({"a": TERM}, {}, replace(SEEN, replaced=None)), "returned a detection whose replaced is no"),
         (Losses({"b": TERM}), "returned the terms ['b'], but its counts() has ['a']."),
         (Losses({}), "returned the terms [], but its counts() has ['a']."),
     ],
 )
 def test_an_objective_that_breaks_its_contract(losses: Any, reason: str) -> None:
-    refuse_losses(Losses({"a": TERM}), {"a"}, objectives.get("electra"))
+    refuse_losses(Losses({"a": TERM}), {"a"}, objectives.get("electra"), BATCH)
     with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
-        refuse_losses(losses, {"a"}, objectives.get("electra"))
+        refuse_losses(losses, {"a"}, objectives.get("electra"), BATCH)
 
 
 def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() -> None:

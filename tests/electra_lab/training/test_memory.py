@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.assemble import forecast
 from electra_lab.config.load import load
+from electra_lab.forecast import forecast
 from electra_lab.training.memory import peak_bytes, shapes_only
 from tests.helpers import write_experiment
 
@@ -68,5 +68,8 @@ def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
     same, two = of("train.batch_size=128")
     assert same == state
     assert 1.9 < two / one < 2.0
-    assert of("train.batch_size=128", "train.micro_batch_size=64") == (state, one)
+    # The second micro-batch finds the gradients of the first, four bytes a parameter; the state has twelve.
+    split = of("train.batch_size=128", "train.micro_batch_size=64")
+    assert split[0] == state
+    assert one + 0.5 * state / 3 < split[1] < one + 1.5 * state / 3
     assert of("train.batch_size=128", "train.precision=bf16")[1] < 0.9 * two

@@ -143,7 +143,7 @@ def test_bf16_keeps_weights_and_losses_in_float32(tmp_path: Path) -> None:
 
 def test_steps_of_each_budget(tmp_path: Path) -> None:
     """Steps, tokens and FLOPs buy whole steps; too little for one is refused."""
-    priced = experiment(tmp_path).plan.flops_per_step
+    priced = experiment(tmp_path).plan.flops.per_step
     for budget, steps in (("steps: 7", 7), (f"tokens: {16 * 8 * 3 + 5}", 3), (f"flops: {priced * 4.5}", 4)):
         made = experiment(tmp_path, train=f"{{{budget}, batch_size: 8, precision: fp32}}")
         assert made.plan.steps == steps

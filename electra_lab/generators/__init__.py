@@ -1,0 +1,1 @@
+"""Generators that are no networks, one a file. Contract: registry.contracts.Generator."""

@@ -1,0 +1,14 @@
+"""Guessing at random."""
+
+from __future__ import annotations
+
+from electra_lab.generators.unigram import Unigram
+from registry import Vocabulary, generators
+
+
+@generators.register("uniform")
+class Uniform(Unigram):
+    """Draw replacements uniformly from the ordinary tokens (`uniform_generator` of google-research/electra)."""
+
+    def __init__(self, vocabulary: Vocabulary, /) -> None:
+        super().__init__(vocabulary, power=0.0)

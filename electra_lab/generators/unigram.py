@@ -1,0 +1,43 @@
+"""Guessing by word frequencies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from registry import Vocabulary, generators
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+@generators.register("unigram")
+class Unigram(nn.Module):
+    """Draw replacements by how often tokens occur in the training text, whatever stands around them.
+
+    The unigram generator of Clark et al. (2020, section 3.2 and figure 3). It learns nothing; its predictions are
+    (1 + count)^power, so that a token of the held-out text alone is possible too.
+
+    power  0.75 is word2vec's choice for negative samples (Mikolov et al. 2013); 0 is `uniform`
+    """
+
+    dim = 1
+    scores: Tensor
+
+    def __init__(self, vocabulary: Vocabulary, /, *, power: Annotated[float, Field(ge=0)] = 1.0) -> None:
+        super().__init__()
+        scores = power * (vocabulary.counts + 1).float().log()
+        self.register_buffer("scores", scores.masked_fill(vocabulary.is_special, float("-inf")), persistent=False)
+
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T 1"]:
+        """There are no states."""
+        return torch.zeros(*tokens.shape, 1, device=tokens.device)
+
+    def token_logits(self, hidden: Float[Tensor, "B T 1"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
+        return self.scores.expand(*positions.shape, -1)

@@ -1,0 +1,1 @@
+"""What lets other people's code use the lab, and the lab other people's formats."""

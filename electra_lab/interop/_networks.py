@@ -1,0 +1,163 @@
+"""A user's networks as objectives want them: registry.contracts.Network around any nn.Module that takes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+def tensor_of(output: Any) -> Tensor:
+    """The tensor that a network meant: itself, an output's `logits` (transformers), or the first of several."""
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    return found if isinstance(found, Tensor) else tensor_of(output[0])
+
+
+class Guess:
+    """The Network of a generator that has answered already: its states are its logits Float[B T V]."""
+
+    def __init__(self, output: Any, tokens: Int[Tensor, "B T"]) -> None:
+        self._logits = tensor_of(output)
+        if self._logits.dim() != 3 or self._logits.shape[:2] != tokens.shape:
+            raise ValueError(
+                f"for tokens of shape {list(tokens.shape)} the network returned {list(self._logits.shape)}; it must "
+                "return vocabulary logits, [batch, length, vocabulary]."
+            )
+        self.dim = self._logits.shape[-1]
+
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T V"]:
+        return self._logits
+
+    def token_logits(self, hidden: Float[Tensor, "B T V"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
+        return hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, self.dim))
+
+    def replaced_logits(self, hidden: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
+        raise NotImplementedError("a generator detects nothing")
+
+
+class Verdict:
+    """The Network of a discriminator: its states are its logits, one a position. `options` go to every call."""
+
+    dim = 1
+
+    def __init__(self, network: nn.Module, options: Mapping[str, Any]) -> None:
+        self._network, self._options = network, options
+
+    def hidden(
+        self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T 1"]:
+        logits = tensor_of(self._network(tokens, **self._options))
+        if logits.numel() != tokens.numel():
+            raise ValueError(
+                f"for tokens of shape {list(tokens.shape)} the discriminator returned {list(logits.shape)}; it must "
+                "return one logit a position. Give discr_dim, the width of its states, to have a head put on top."
+            )
+        return logits.reshape(*tokens.shape, 1)
+
+    def token_logits(self, hidden: Float[Tensor, "B T 1"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
+        raise NotImplementedError("a discriminator predicts no tokens")
+
+    def replaced_logits(self, hidden: Float[Tensor, "B T 1"]) -> Float[Tensor, "B T"]:
+        return hidden.squeeze(-1)
+
+
+class _Heard(BaseException):
+    """Leaves a network whose layer has spoken. Not an Exception, so that no network's own `except` stops it."""
+
+
+class Detector(nn.Module):
+    """A head on one layer of a network: tokens, and whatever else the network takes, to logits Float[B T 1].
+
+    layer  the name of a module of the network, the index of one of its children, or -1 for what the network returns
+
+    The layer is read by a hook that lives for one call. A layer that speaks once in a forward pass is the last thing
+    that is computed of the network; where it speaks several times, which the first call tells, the last time counts.
+    """
+
+    def __init__(self, network: nn.Module, dim: int, layer: str | int) -> None:
+        super().__init__()
+        self.net, self.head, self.layer = network, nn.Linear(dim, 1), layer
+        self._speaks_once: bool | None = None
+        self._path()  # a wrong name shows now
+
+    def forward(self, tokens: Int[Tensor, "B T"], **options: Any) -> Float[Tensor, "B T 1"]:
+        states = self._read(tokens, options) if self.layer != -1 else self.net(tokens, **options)
+        logits: Tensor = self.head(tensor_of(states))
+        return logits
+
+    def _path(self) -> str:
+        """The layer's name within the network."""
+        if self.layer == -1:
+            return ""
+        try:
+            path = self.layer if isinstance(self.layer, str) else [n for n, _ in self.net.named_children()][self.layer]
+            self.net.get_submodule(path)
+        except (AttributeError, IndexError):
+            known = ", ".join(name for name, _ in self.net.named_children())
+            raise ValueError(f"discr_layer: the discriminator has no layer {self.layer!r}. It has: {known}.") from None
+        return path
+
+    def after(self) -> Iterator[tuple[str, nn.Module]]:
+        """(name, module) of all that the network defines after the layer, and so, as far as one can tell, runs
+        after it."""
+        module, walked = self.net, ""
+        for step in self._path().split(".") if self.layer != -1 else ():
+            names = [name for name, _ in module.named_children()]
+            for name in names[names.index(step) + 1 :]:
+                yield f"{walked}{name}", module.get_submodule(name)
+            module, walked = module.get_submodule(step), f"{walked}{step}."
+
+    def _read(self, tokens: Int[Tensor, "B T"], options: Mapping[str, Any]) -> Any:
+        layer, heard = self.net.get_submodule(self._path()), []
+
+        def listen(module: nn.Module, _: Any, output: Any) -> None:
+            heard.append(output)
+            if self._speaks_once:
+                raise _Heard
+
+        def too_early(module: nn.Module, _: Any) -> None:
+            if not heard:
+                raise RuntimeError(
+                    f"discr_layer: {self.layer!r} needs a {type(module).__name__} that the discriminator defines "
+                    "after it; distributed training would not average its gradients. Define it before."
+                )
+
+        handles = [layer.register_forward_hook(listen)]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            handles += [module.register_forward_pre_hook(too_early) for _, module in self.after()]
+        try:
+            self.net(tokens, **options)
+        except _Heard:
+            pass
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not heard:
+            raise ValueError(f"discr_layer: {self.layer!r} took no part in the discriminator's forward pass.")
+        if self._speaks_once is None:
+            self._speaks_once = len(heard) == 1
+        return heard[-1]
+
+
+def tie(network: nn.Module, table: nn.Parameter, to: nn.Parameter) -> None:
+    """Wherever `network` uses the parameter `table`, it uses `to` from now on, its output layer included.
+
+    `generator.token_emb = discriminator.token_emb` leaves an output layer tied to the table that went away.
+    Raises ValueError if `table` is no parameter of `network`, or if the shapes differ.
+    """
+    if table.shape != to.shape:
+        raise ValueError(f"tie: a parameter of shape {list(table.shape)} cannot become one of {list(to.shape)}.")
+    places = [(m, n) for m in network.modules() for n, p in m.named_parameters(recurse=False) if p is table]
+    if not places and not any(p is to for p in network.parameters()):
+        raise ValueError("tie: the network has no such parameter.")
+    for module, name in places:
+        setattr(module, name, to)

@@ -1,0 +1,93 @@
+"""A generator that learns to mislead the discriminator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from electra_lab.objectives._shared import cloze, detect, full_precision, mask, replace, term
+from registry import Batch, Detection, Losses, Masked, Needs, Vocabulary, objectives
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from registry.contracts import Network, Streams
+
+
+@objectives.register("adversarial")
+class Adversarial(nn.Module):
+    """The generator maximises the discriminator's loss, by REINFORCE (Clark et al. 2020, section 3.2 and appendix F).
+
+    The discriminator learns as in `electra`. The reward of a sampled token is the discriminator's loss at its place,
+    under the paper's assumption that it does not depend on the other samples. A learned baseline -log sigmoid(w h), on
+    the generator's states h, is taken off; it is fitted by cross-entropy to exp(-reward), and does not shape h. The
+    sampler must draw from the generator's own softmax (`gumbel` or `temperature` at temperature 1), or the gradient is
+    biased. The generator's masked language modelling is measured, not trained.
+
+    baseline_weight  of the baseline's own loss
+    entropy_weight   of a bonus for the entropy of the generator's prediction, which adversarial training makes small
+    """
+
+    needs = Needs(unbiased=True, learning=True)
+
+    def __init__(
+        self,
+        generator: Network,
+        discriminator: Network,
+        masking: Callable[..., Masked],
+        sampler: Callable[..., Tensor],
+        vocabulary: Vocabulary,
+        /,
+        *,
+        generator_weight: Annotated[float, Field(ge=0)] = 1.0,
+        discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
+        baseline_weight: Annotated[float, Field(ge=0)] = 1.0,
+        entropy_weight: Annotated[float, Field(ge=0)] = 0.0,
+    ) -> None:
+        super().__init__()
+        self.generator, self.discriminator = generator, discriminator
+        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
+        self.baseline_weight, self.entropy_weight = baseline_weight, entropy_weight
+        self.baseline = nn.Linear(generator.dim, 1, bias=False)
+
+    def forward(self, batch: Batch, rng: Streams) -> Losses:
+        masked = mask(self.masking, batch, self.vocabulary, rng)
+        guess = cloze(self.generator, masked, batch)
+        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng)
+        logits, losses = detect(self.discriminator, inputs, batch)
+
+        # Special tokens are never drawn, so they are no actions; where the original itself is drawn, that is one.
+        allowed = guess.logits.masked_fill(self.vocabulary.is_special, float("-inf"))
+        log_probabilities = allowed.log_softmax(-1)
+        sampled = inputs.gather(1, masked.positions)
+        log_probability = log_probabilities.gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
+        reward = losses.detach().gather(1, masked.positions)
+        states = guess.hidden.detach().gather(1, masked.positions.unsqueeze(-1).expand(-1, -1, guess.hidden.shape[-1]))
+        value = full_precision(self.baseline(states)).squeeze(-1)
+        advantage = reward + F.logsigmoid(value.detach())
+        entropy = -(log_probabilities.exp() * log_probabilities.masked_fill(self.vocabulary.is_special, 0.0)).sum(-1)
+        terms = {
+            "policy": term(-advantage * log_probability, masked.valid, self.generator_weight),
+            "entropy": term(-entropy, masked.valid, self.entropy_weight),
+            "baseline": term(
+                F.binary_cross_entropy_with_logits(value, (-reward).exp(), reduction="none"),
+                masked.valid,
+                self.baseline_weight,
+            ),
+            "discriminator": term(losses, batch.mask, self.discriminator_weight),
+        }
+        if self.training:
+            return Losses(terms)
+        predictions = {"generator": guess.prediction(self.vocabulary)}
+        return Losses(terms, predictions, Detection(inputs, inputs != batch.tokens, logits))
+
+    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
+        """The masked tokens, and for the discriminator the tokens that are not padding."""
+        masked = mask(self.masking, batch, self.vocabulary, rng).valid.sum()
+        return {"policy": masked, "entropy": masked, "baseline": masked, "discriminator": batch.mask.sum()}

@@ -1,0 +1,103 @@
+"""Masked language modelling over all tokens, with a copy mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from electra_lab.objectives._shared import cloze, full_precision, mask, replace, term
+from registry import Batch, Losses, Masked, Needs, Prediction, Vocabulary, objectives
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from registry.contracts import Network, Streams
+
+
+@objectives.register("all_tokens_mlm")
+class AllTokensMlm(nn.Module):
+    """Predict the original of every token from text in which a generator has replaced some.
+
+    "All-Tokens MLM" of Clark et al. (2020, section 3.5): Replace MLM over all tokens, with a copy mechanism. A gate
+    gives the probability D that the token is the original; the prediction is D on the token that is seen plus (1 - D)
+    times the softmax over the vocabulary. The loss is averaged over all tokens that are not padding. Vocabulary logits
+    exist for every position, so memory and compute are a multiple of the other objectives'.
+
+    disallow_correct  the generator's samples never equal the original
+    """
+
+    needs = Needs(head="tokens", everywhere=True)
+
+    def __init__(
+        self,
+        generator: Network,
+        discriminator: Network,
+        masking: Callable[..., Masked],
+        sampler: Callable[..., Tensor],
+        vocabulary: Vocabulary,
+        /,
+        *,
+        generator_weight: Annotated[float, Field(ge=0)] = 1.0,
+        discriminator_weight: Annotated[float, Field(ge=0)] = 1.0,
+        disallow_correct: bool = False,
+    ) -> None:
+        super().__init__()
+        self.generator, self.discriminator = generator, discriminator
+        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
+        self.disallow_correct = disallow_correct
+        self.copy = nn.Linear(discriminator.dim, 1)
+
+    def forward(self, batch: Batch, rng: Streams) -> Losses:
+        masked = mask(self.masking, batch, self.vocabulary, rng)
+        guess = cloze(self.generator, masked, batch)
+        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+        hidden = self.discriminator.hidden(inputs, batch.mask, batch.segments)
+        everywhere = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
+        logits = full_precision(self.discriminator.token_logits(hidden, everywhere))
+        copy = full_precision(self.copy(hidden)).squeeze(-1)
+        losses = copy_losses(logits, copy, inputs, batch.tokens)
+        terms = {
+            "generator": term(guess.losses(), masked.valid, self.generator_weight),
+            "discriminator": term(losses, batch.mask, self.discriminator_weight),
+        }
+        if self.training:
+            return Losses(terms)
+        at = masked.positions
+        likeliest = _mixture(logits, copy, inputs).argmax(-1)
+        second = Prediction(
+            at,
+            masked.valid,
+            torch.zeros_like(masked.valid),  # it never sees [MASK]
+            losses.gather(1, at),
+            likeliest.gather(1, at) == guess.originals,
+        )
+        return Losses(terms, {"generator": guess.prediction(self.vocabulary), "discriminator": second})
+
+    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
+        """The masked tokens, and the tokens that are not padding."""
+        masked = mask(self.masking, batch, self.vocabulary, rng)
+        return {"generator": masked.valid.sum(), "discriminator": batch.mask.sum()}
+
+
+def copy_losses(
+    logits: Float[Tensor, "B T V"], copy: Float[Tensor, "B T"], inputs: Int[Tensor, "B T"], tokens: Int[Tensor, "B T"]
+) -> Float[Tensor, "B T"]:
+    """-log(D [token = input] + (1 - D) softmax(logits)[token]) with D = sigmoid(copy), in the domain of logarithms."""
+    said = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(copy)
+    generated = F.logsigmoid(-copy) - said
+    copied = torch.logaddexp(F.logsigmoid(copy), generated)
+    return -torch.where(inputs == tokens, copied, generated)
+
+
+def _mixture(
+    logits: Float[Tensor, "B T V"], copy: Float[Tensor, "B T"], inputs: Int[Tensor, "B T"]
+) -> Float[Tensor, "B T V"]:
+    gate = copy.sigmoid().unsqueeze(-1)
+    return ((1 - gate) * logits.softmax(-1)).scatter_add(-1, inputs.unsqueeze(-1), gate)

@@ -1,0 +1,1 @@
+"""Schedules, one a file: numbers that change while training. Contract: registry.contracts.Schedule."""

@@ -1,0 +1,122 @@
+"""Objectives that do not fit the rest of the file: refused by `check` and `run`, at the line, with a cure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import line_of, write_experiment
+
+TWO_STAGE = {"embedding": "{dim: 8, max_length: 16, tie: none}"}
+ALL = "{dim: 8, max_length: 16, tie: all}"
+REFORMER = "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, reversible: true}"
+
+# What is wrong: the sections of the file, the line that is named, and the sentence.
+WRONG = {
+    "a generator for mlm": (
+        {"objective": "{type: mlm}", "sampler": "null"}, "generator",
+        r"generator: mlm needs no generator; remove this key \(over a parent's, write generator: null\)\.",
+    ),
+    "a sampler for mlm": (
+        {"objective": "{type: mlm}", "generator": "null"}, "sampler",
+        r"sampler: mlm needs no sampler; remove this key \(over a parent's, write sampler: null\)\.",
+    ),
+    "no generator": ({"generator": "null"}, "generator", r"generator: is required: electra needs a generator\."),
+    "no sampler": ({"sampler": "null"}, "sampler", r"sampler: is required: electra needs a sampler\."),
+    "no sampler for the frozen generator": (
+        {"sampler": "null", "objective": "{type: frozen_generator, run: nowhere}", **TWO_STAGE}, "sampler",
+        r"sampler: is required: frozen_generator needs a sampler\.",
+    ),
+    "a shared table that two stages would change": (
+        {"objective": "{type: two_stage, generator_steps: 1}", "train": "{steps: 2}"}, None,
+        r"embedding\.tie: must be none: two_stage freezes the generator, so nothing of it may be shared\.",
+    ),
+    "a shared table that must be frozen": (
+        {"objective": "{type: frozen_generator, run: nowhere}", "embedding": ALL.replace("all", "tokens")}, "embedding",
+        r"embedding\.tie: must be none: frozen_generator freezes the generator, so nothing of it may be shared\.",
+    ),
+    "as many steps of the first stage as there are": (
+        {"objective": "{type: two_stage, generator_steps: 5}", "train": "{steps: 5}", **TWO_STAGE}, "objective",
+        r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.steps is 5\.",
+    ),
+    "more tokens than are paid for": (  # a step has 2 x 16 tokens
+        {"objective": "{type: two_stage, generator_steps: 5}", "train": "{tokens: 160, batch_size: 2}", **TWO_STAGE},
+        "objective",
+        r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.tokens buys 5 steps",
+    ),
+    "two stages without the length of the first": (
+        {"objective": "{type: two_stage}", **TWO_STAGE}, "objective", r"objective\.generator_steps: is required\."
+    ),
+    "encoders of other sizes cannot be one": (
+        {"embedding": ALL}, "embedding",
+        r"embedding\.tie: all shares the whole encoder, but generator and discriminator differ\. Write generator: "
+        r"\{scale: 1\.0\}, with no option of its own, or use tie: embeddings\.",
+    ),
+    "an encoder of another depth": (
+        {"embedding": ALL, "generator": "{scale: 1.0, depth: 2}"}, "embedding", r"embedding\.tie: all shares the"
+    ),
+    "an encoder with an option of its own": (
+        {"embedding": ALL, "generator": "{scale: 1.0, dropout: 0.5}"}, "embedding", r"embedding\.tie: all shares the"
+    ),
+    "a reversible encoder cannot run twice": (
+        {"embedding": ALL, "discriminator": REFORMER, "generator": "{scale: 1.0}"}, "embedding",
+        r"embedding\.tie: tie: all runs the encoder twice before one backward pass, which reversible layers cannot\. "
+        r"Use reversible: false, or tie: embeddings\.",
+    ),
+}  # fmt: skip
+RIGHT = {
+    "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
+    "two stages": {"objective": "{type: two_stage, generator_steps: 4}", "train": "{steps: 5}", **TWO_STAGE},
+    "two stages by tokens": {
+        "objective": "{type: two_stage, generator_steps: 4}", "train": "{tokens: 160, batch_size: 2}", **TWO_STAGE
+    },
+    "one encoder": {"embedding": ALL, "generator": "{scale: 1.0}"},
+    "one Reformer": {
+        "embedding": ALL, "generator": "{scale: 1.0}", "discriminator": REFORMER.replace("true", "false")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["check", "run"])
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_go_together(lab, tmp_path: Path, verb: str, case: str) -> None:
+    sections, key, sentence = WRONG[case]
+    file = write_experiment(tmp_path / "there", **sections)
+    code, out, err = lab(verb, file)
+    line = line_of(key, file.read_text()) if key else line_of("embedding")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"{re.escape(str(file))}:{line}: {sentence}.*\n", err), err
+    assert not list((tmp_path / "here").iterdir())
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_what_goes_together(lab, tmp_path: Path, case: str) -> None:
+    """One step away from what is refused."""
+    code, _, err = lab("check", write_experiment(tmp_path / "there", **RIGHT[case]))
+    assert (code, err) == (0, "")
+
+
+def test_a_budget_in_flops_must_pay_for_both_stages(lab, tmp_path: Path) -> None:
+    """It takes the vocabulary to know what a step costs, so this is found by `run`, before it writes anything."""
+    objective, train = "{type: two_stage, generator_steps: 5}", "{flops: 5.0e+5, batch_size: 2}"
+    file = write_experiment(tmp_path / "there", objective=objective, train=train, **TWO_STAGE)
+    code, _, err = lab("run", file, "--out", tmp_path / "out", "--set", f"data.store={tmp_path}/store")
+    assert code == 2
+    sentence = r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.flops buys \d"
+    assert re.search(rf"{re.escape(str(file))}:{line_of('objective')}: {sentence} steps\.\n$", err), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_run_of_a_frozen_generator_that_is_not_there_is_exit_code_3(lab, tmp_path: Path) -> None:
+    """`check` only notes it: the file is good, and the run may come."""
+    file = write_experiment(tmp_path / "there", objective="{type: frozen_generator, run: ../earlier}", **TWO_STAGE)
+    sentence = (
+        f"{file}:{line_of('objective')}: objective.run: {tmp_path}/earlier is no run directory with a checkpoint."
+    )
+    code, out, err = lab("check", file)
+    assert (code, err) == (0, f"note: {sentence} A run would stop there.\n")
+    assert f"run: {tmp_path}/earlier " in out
+    assert lab("run", file) == (3, "", f"{sentence}\n")
+    assert not list((tmp_path / "here").iterdir())

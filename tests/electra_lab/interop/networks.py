@@ -1,0 +1,122 @@
+"""Networks for the tests of the drop-in classes, and both packages under one roof."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import electra_pytorch.electra_pytorch as electra_seed
+import mlm_pytorch.mlm_pytorch as mlm_seed
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.interop.electra_pytorch import MLM, Electra
+from registry.testing import CLS, MASK, PAD, SEP
+
+SIZE = 30
+IDS: dict[str, Any] = {"mask_token_id": MASK, "pad_token_id": PAD, "mask_ignore_token_ids": [CLS, SEP]}
+
+OURS = SimpleNamespace(Electra=Electra, MLM=MLM)
+THEIRS = SimpleNamespace(Electra=electra_seed.Electra, MLM=mlm_seed.MLM)
+BOTH_KINDS = pytest.mark.parametrize("kind", ["Electra", "MLM"])
+
+
+class Tiny(nn.Module):
+    """Tokens to [B T width], each position knowing those before it. Keeps what it was shown."""
+
+    def __init__(self, width: int, size: int = SIZE) -> None:
+        super().__init__()
+        self.table, self.mix, self.out = nn.Embedding(size, 8), nn.Linear(8, 8), nn.Linear(8, width)
+
+    def forward(self, tokens: Tensor, **options: Any) -> Tensor:
+        self.seen, self.options = tokens, options
+        x = self.table(tokens)
+        if (mask := options.get("mask")) is not None:
+            x = x * mask.unsqueeze(-1)
+        return self.out(torch.tanh(self.mix(x + x.cumsum(1) / 5)))
+
+
+class Constant(nn.Module):
+    """The same logits at every position. Keeps what it was shown."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+
+    def forward(self, tokens: Tensor, **_: Any) -> Tensor:
+        self.seen = tokens
+        return self.logits.expand(*tokens.shape, -1)
+
+
+def build(package: Any, kind: str, network: nn.Module | None = None, **options: Any) -> tuple[nn.Module, Any]:
+    """A trainer and the network in it that predicts tokens."""
+    torch.manual_seed(0)
+    network = network or Tiny(SIZE)
+    if kind == "Electra":
+        return package.Electra(network, Tiny(1), **{**IDS, **options}), network
+    return package.MLM(network, **{**IDS, **options}), network
+
+
+def loss_of(result: Any) -> Tensor:
+    return result if isinstance(result, Tensor) else result.loss
+
+
+def row(left: int, real: int, right: int, rows: int = 8) -> Tensor:
+    """Ordinary tokens between padding."""
+    tokens = torch.randint(5, SIZE, (rows, left + real + right), generator=torch.Generator().manual_seed(1))
+    tokens[:, :left] = tokens[:, left + real :] = PAD
+    return tokens
+
+
+def text(rows: int = 6, length: int = 20, padding: int = 5) -> Tensor:
+    """[CLS] ordinary tokens [SEP] and padding."""
+    tokens = row(1, length - padding - 2, padding + 1, rows)
+    tokens[:, 0], tokens[:, length - padding - 1] = CLS, SEP
+    return tokens
+
+
+def give_them_the_choices_of(ours: Electra | MLM, tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """electra-pytorch and mlm-pytorch mask what ours just masked, and draw what ours just drew.
+
+    Masks and draws are read off what the networks in ours were shown, so nothing of ours is replaced. Everything that
+    is masked must have become [MASK].
+    """
+    chosen = (ours.generator if isinstance(ours, Electra) else ours.transformer).seen != tokens
+    exact = SimpleNamespace(  # labels are float32 there, which costs a float64 comparison half of its digits
+        cross_entropy=F.cross_entropy,
+        binary_cross_entropy_with_logits=lambda x, y: F.binary_cross_entropy_with_logits(x, y.to(x.dtype)),
+    )
+    for module in (electra_seed, mlm_seed):
+        monkeypatch.setattr(module, "get_mask_subset_with_prob", lambda *_: chosen)
+        monkeypatch.setattr(module, "prob_mask_like", lambda t, _: torch.ones_like(t, dtype=torch.bool))
+        monkeypatch.setattr(module, "F", exact)
+    if isinstance(ours, Electra):
+        network = getattr(ours.discriminator, "net", ours.discriminator)
+        drawn = network.seen[chosen]
+        monkeypatch.setattr(electra_seed, "gumbel_sample", lambda *_, **__: drawn)
+
+
+def gradients(networks: list[nn.Module], loss: Tensor) -> dict[str, Tensor]:
+    """By name, each shared parameter once; those that get one."""
+    root = nn.ModuleList(networks)
+    root.zero_grad()
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    return {name: p.grad.clone() for name, p in root.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(one: dict[str, Tensor], two: dict[str, Tensor], tolerance: float) -> None:
+    assert one.keys() == two.keys()
+    for name in one:
+        assert (one[name] - two[name]).norm() <= tolerance * two[name].norm(), name
+
+
+def watch(network: nn.Module) -> nn.Module:
+    """`network`, which from now on keeps the tokens that it was shown last."""
+
+    def keep(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        module.seen = arguments[0]
+
+    network.register_forward_pre_hook(keep)
+    return network

@@ -1,0 +1,357 @@
+"""The drop-in classes: the interface of electra-pytorch and mlm-pytorch, and their numbers where those are right.
+
+What is wrong there has its own file, test_defects.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import electra_pytorch.electra_pytorch as electra_seed
+import pytest
+import torch
+from reformer_pytorch import ReformerLM
+from torch import Tensor, nn
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+from electra_lab.interop import electra_pytorch as interop
+from electra_lab.interop.electra_pytorch import MLM, Electra, Results
+from registry.testing import CLS, MASK, PAD, SEP
+from tests.electra_lab.interop.networks import (
+    BOTH_KINDS,
+    IDS,
+    OURS,
+    SIZE,
+    THEIRS,
+    Constant,
+    Tiny,
+    assert_same_gradients,
+    build,
+    give_them_the_choices_of,
+    gradients,
+    loss_of,
+    row,
+    text,
+    watch,
+)
+
+PRECISIONS = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+
+
+@BOTH_KINDS
+def test_signatures_begin_as_theirs(kind: str) -> None:
+    for method in ("__init__", "forward"):
+        theirs, ours = (inspect.signature(getattr(getattr(p, kind), method)) for p in (THEIRS, OURS))
+        one = [(p.name, p.kind, p.default or None) for p in theirs.parameters.values()]
+        two = [(p.name, p.kind, p.default or None) for p in ours.parameters.values() if p.name != "seed"]
+        assert one == two
+    assert Results._fields == electra_seed.Results._fields
+    attributes = {name for name in vars(build(THEIRS, kind)[0]) if name[0] != "_"}
+    assert attributes <= set(vars(build(OURS, kind)[0]))
+
+
+@PRECISIONS
+@pytest.mark.parametrize("magic", [{}, {"discr_dim": 8}, {"discr_dim": 8, "discr_layer": "mix"}])
+def test_losses_and_gradients_are_those_of_electra_pytorch(
+    monkeypatch: pytest.MonkeyPatch, magic: dict[str, Any], dtype: torch.dtype, tolerance: float
+) -> None:
+    """Given the masks and samples of ours. Rows have [CLS], [SEP] and padding; the two networks share their table."""
+    tokens = text()
+    options = {} if magic else {"mask": tokens != PAD}
+    torch.manual_seed(0)
+    generator, discriminator = Tiny(SIZE).to(dtype), Tiny(8 if magic else 1).to(dtype)
+    generator.table = discriminator.table
+    ours = Electra(generator, discriminator, replace_prob=1.0, **IDS, **magic).to(dtype)
+    theirs = THEIRS.Electra(generator, discriminator, **IDS, **magic).to(dtype)
+    networks: list[nn.Module] = [generator, discriminator]
+    if magic:
+        theirs.discriminator[1] = ours.discriminator.head
+        networks.append(ours.discriminator.head)
+    for _ in range(2):
+        one = ours(tokens, **options)
+        give_them_the_choices_of(ours, tokens, monkeypatch)
+        two = theirs(tokens, **options)
+        for name in ("loss", "mlm_loss", "disc_loss"):
+            torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=tolerance, atol=0)
+            found, expected = (gradients(networks, getattr(results, name)) for results in (one, two))
+            assert_same_gradients(found, expected, tolerance)
+        for name in ("gen_acc", "disc_labels", "disc_predictions"):
+            assert torch.equal(getattr(one, name), getattr(two, name))
+
+
+@PRECISIONS
+def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
+) -> None:
+    """LSH attention, reversible layers, tied embeddings, features by a hook; also once the network is left early."""
+    tokens, magic = row(0, 32, 0), {"discr_dim": 16, "discr_layer": "reformer"}
+    torch.manual_seed(0)
+    sizes = {"num_tokens": SIZE, "emb_dim": 8, "dim": 16, "heads": 2, "dim_head": 8, "depth": 2, "max_seq_len": 32}
+    generator, discriminator = (watch(ReformerLM(**sizes, bucket_size=8, ff_chunks=1).to(dtype)) for _ in range(2))
+    generator.token_emb, generator.pos_emb = discriminator.token_emb, discriminator.pos_emb
+    ours = Electra(generator, discriminator, replace_prob=1.0, **IDS, **magic).to(dtype)
+    theirs = THEIRS.Electra(generator, discriminator, **IDS, **magic)
+    theirs.discriminator[1] = head = ours.discriminator.head
+    for step in range(2):
+        torch.manual_seed(step)  # of the rotations, the only thing that ours draws there
+        one = ours(tokens)
+        found = gradients([generator, discriminator, head], one.loss)
+        with monkeypatch.context() as patch:
+            give_them_the_choices_of(ours, tokens, patch)
+            torch.manual_seed(step)
+            two = theirs(tokens)
+        torch.testing.assert_close(one.loss, two.loss, rtol=tolerance, atol=0)
+        assert_same_gradients(found, gradients([generator, discriminator, head], two.loss), tolerance)
+        discriminator.reformer._forward_hooks.clear()  # theirs, which stays (B13)
+        theirs.discriminator[0].hook_registered = False
+
+
+@PRECISIONS
+def test_loss_and_gradients_are_those_of_mlm_pytorch(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
+) -> None:
+    tokens, (ours, network) = text(), build(OURS, "MLM", replace_prob=1.0)
+    ours, theirs = ours.to(dtype), THEIRS.MLM(network, **IDS)
+    one = ours(tokens)
+    found = gradients([network], one)
+    give_them_the_choices_of(ours, tokens, monkeypatch)
+    two = theirs(tokens)
+    torch.testing.assert_close(one, two, rtol=tolerance, atol=0)
+    assert_same_gradients(found, gradients([network], two), tolerance)
+
+
+def test_weights_and_settings_are_read_at_every_call() -> None:
+    tokens, (trainer, network) = text(), build(OURS, "Electra", replace_prob=1.0)
+    results = trainer(tokens)
+    torch.testing.assert_close(results.loss, results.mlm_loss + 50 * results.disc_loss)
+    trainer.gen_weight, trainer.disc_weight, trainer.mask_prob = 2.0, 3.0, 1.0
+    results = trainer(tokens)
+    torch.testing.assert_close(results.loss, 2 * results.mlm_loss + 3 * results.disc_loss)
+    assert (network.seen[(tokens > 4)] == MASK).all()
+    trainer.temperature = 0.0
+    trainer(tokens)
+    guess = network(network.seen).index_fill(-1, torch.tensor([PAD, CLS, SEP, MASK]), float("-inf")).argmax(-1)
+    assert torch.equal(trainer.discriminator.seen, torch.where(tokens > 4, guess, tokens))
+
+
+def test_temperature_sharpens() -> None:
+    tokens, logits = row(0, 50, 0), torch.randn(SIZE, generator=torch.Generator().manual_seed(0))
+    hits = []
+    for temperature in (0.1, 1.0, 10.0):
+        trainer, _ = build(OURS, "Electra", Constant(logits), temperature=temperature, mask_prob=1.0)
+        trainer(tokens)
+        drawn = trainer.discriminator.seen
+        probabilities = (logits.index_fill(0, torch.tensor([PAD, CLS, SEP, MASK]), -1e9) / temperature).softmax(-1)
+        share = float((drawn == probabilities.argmax()).float().mean())
+        assert share == pytest.approx(float(probabilities.max()), abs=0.1)
+        hits.append(share)
+    assert hits[0] > hits[1] > hits[2]
+
+
+def test_evaluation_of_a_row_depends_on_neither_batch_nor_padding() -> None:
+    """Its masks and draws follow from what stands in it; different rows get different ones."""
+    tokens, (trainer, network) = text(), build(OURS, "Electra", replace_prob=1.0)
+    trainer.eval()
+    alone = []
+    for part in (tokens, tokens[2:3], tokens[2:3, :15], tokens.flip(0)):
+        trainer(part)
+        alone.append((network.seen, trainer.discriminator.seen))
+    for one, two, short, flipped in zip(*alone, strict=True):
+        assert torch.equal(one[2:3], two)
+        assert torch.equal(one[2:3, :15], short)
+        assert torch.equal(one, flipped.flip(0))
+    assert len({tuple(line.tolist()) for line in (alone[0][0] == MASK)}) > 1
+
+
+def test_ranks_draw_as_one_process_draws_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, (trainer, network) = text(), build(OURS, "Electra")
+    trainer(tokens)
+    whole = network.seen, trainer.discriminator.seen
+    parts = []
+    for rank in range(2):
+        monkeypatch.setattr(interop, "_rank", lambda rank=rank: rank)
+        trainer.step = 0
+        trainer(tokens[rank * 3 : rank * 3 + 3])
+        parts.append((network.seen, trainer.discriminator.seen))
+    for one, first, second in zip(whole, *parts, strict=True):
+        assert torch.equal(one, torch.cat([first, second]))
+    monkeypatch.undo()
+    assert interop._rank() == 0
+
+
+@BOTH_KINDS
+def test_checkpoints_of_theirs_load(kind: str) -> None:
+    tokens = text()
+    for magic in ({}, {"discr_dim": 8, "discr_layer": "mix"}) if kind == "Electra" else ({},):
+        theirs, _ = build(THEIRS, kind, **magic)
+        ours, _ = build(OURS, kind, **magic)
+        if magic:
+            theirs.discriminator[0].net = Tiny(8)
+            ours.discriminator.net = Tiny(8)
+        for parameter in theirs.parameters():
+            parameter.data += 1
+        ours(tokens)
+        ours.load_state_dict(theirs.state_dict())
+        assert ours.step == 0
+        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(one, two)
+    again, _ = build(OURS, kind)
+    ours, _ = build(OURS, kind)
+    ours(tokens)
+    assert all(isinstance(value, Tensor) for value in ours.state_dict().values())
+    nn.ModuleDict({"inside": again}).load_state_dict(nn.ModuleDict({"inside": ours}).state_dict())
+    assert again.step == copy.deepcopy(ours).step == 1
+
+
+def test_a_discriminator_called_0_and_1_is_not_renamed() -> None:
+    """The recipe without magic: Sequential(network, Linear) has such keys of its own."""
+
+    def trainer() -> Electra:
+        return Electra(Tiny(SIZE), nn.Sequential(nn.Sequential(Tiny(8)), nn.Linear(8, 1)), **IDS)
+
+    one, two = trainer(), trainer()
+    two.load_state_dict(one.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_a_layer_that_speaks_several_times_is_read_the_last_time() -> None:
+    class Twice(Tiny):
+        def forward(self, tokens: Tensor, **_: Any) -> Tensor:
+            x = self.mix(self.mix(self.table(tokens)))
+            self.last = x.detach()
+            return x
+
+    discriminator = Twice(8)
+    trainer = Electra(Tiny(SIZE), discriminator, discr_dim=8, discr_layer="mix", **IDS)
+    for _ in range(3):
+        results = trainer(text())
+        logits = trainer.discriminator.head(discriminator.last).squeeze(-1)
+        assert torch.equal(results.disc_predictions, (logits > 0).float())
+
+
+def test_outputs_of_transformers_need_no_adapter() -> None:
+    """Logits inside an output; a layer that returns a tuple or an output; layers by index, from either end."""
+    sizes = {
+        "vocab_size": SIZE,
+        "embedding_size": 8,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "intermediate_size": 16,
+    }
+    torch.manual_seed(0)
+    config = ElectraConfig(**sizes, num_attention_heads=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    generator, discriminator = ElectraForMaskedLM(config), ElectraForPreTraining(config)
+    tokens = text()
+    options = {"attention_mask": (tokens != PAD).long(), "token_type_ids": torch.zeros_like(tokens)}
+    plain = Electra(generator, discriminator, **IDS)(tokens, **options)
+    adapted = Electra(First(generator), First(discriminator), **IDS)(tokens, **options)
+    assert torch.equal(plain.loss, adapted.loss)
+    body = discriminator.electra
+    for layer in ("encoder", "encoder.layer.1", 1, -1):
+        trainer = Electra(generator, body, discr_dim=16, discr_layer=layer, **IDS)
+        trainer.discriminator.head.load_state_dict({"weight": torch.ones(1, 16), "bias": torch.zeros(1)})
+        losses = []
+        for _ in range(2):
+            trainer.step = 0
+            losses.append(trainer(tokens, **options).loss)
+        assert torch.equal(*losses), "the first call, and one that leaves early"
+
+
+class First(nn.Module):
+    def __init__(self, adaptee: nn.Module) -> None:
+        super().__init__()
+        self.adaptee = adaptee
+
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        return self.adaptee(*arguments, **options)[0]
+
+
+def test_int32_tokens_and_ids_outside_the_vocabulary() -> None:
+    trainer, _ = build(OURS, "Electra", pad_token_id=-100, mask_ignore_token_ids=[CLS, SEP, 99])
+    results = trainer(row(0, 20, 0).int())
+    assert results.loss.isfinite()
+    results.loss.backward()
+
+
+def test_a_mask_of_floats_is_not_read_as_padding() -> None:
+    """It may be one to add to attention scores, where 0 means real."""
+    tokens = text()
+    assert torch.equal(interop._real(tokens, PAD, {"attention_mask": torch.zeros(tokens.shape)}), tokens != PAD)
+    assert torch.equal(interop._real(tokens, PAD, {"mask": torch.ones(20, 20, dtype=torch.bool)}), tokens != PAD)
+    both = {"mask": tokens != SEP, "input_mask": (tokens != CLS).long()}
+    assert torch.equal(interop._real(tokens, PAD, both), (tokens != SEP) & (tokens != CLS))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"mask_prob": 1.5}, "mask_prob must lie between 0 and 1; it is 1.5."),
+        ({"random_token_prob": 0.1}, "random_token_prob needs num_tokens"),
+        ({"discr_dim": 8, "discr_layer": "mixx"}, "no layer 'mixx'. It has: table, mix, out."),
+        ({"discr_dim": 8, "discr_layer": 3}, "no layer 3. It has: table, mix, out."),
+    ],
+)
+def test_mistakes_show_when_it_is_made(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        build(OURS, "Electra", **options)
+
+
+def test_networks_that_return_something_else_are_named() -> None:
+    tokens = text()
+    with pytest.raises(ValueError, match=r"returned \[6, 30\]; it must return vocabulary logits"):
+        MLM(Sliced(Tiny(SIZE)), **IDS)(tokens)
+    with pytest.raises(ValueError, match=r"returned \[6, 20, 8\]; it must return one logit a position. Give discr_dim"):
+        Electra(Tiny(SIZE), Tiny(8), **IDS)(tokens)
+    silent = Electra(Tiny(SIZE), Tiny(1), discr_dim=1, discr_layer="mix", **IDS)
+    silent.discriminator.net.forward = lambda tokens: torch.zeros(*tokens.shape, 1)
+    with pytest.raises(ValueError, match="'mix' took no part"):
+        silent(tokens)
+
+
+class Sliced(First):
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        return self.adaptee(*arguments, **options)[:, 0]
+
+
+def test_a_sigmoid_before_the_loss_is_warned_of() -> None:
+    """As in electra-pytorch's own test, whose loss takes logits."""
+    with pytest.warns(UserWarning, match="ends in a Sigmoid") as caught:
+        Electra(Tiny(SIZE), nn.Sequential(Tiny(8), nn.Linear(8, 1), nn.Sigmoid()), **IDS)
+    assert caught[0].filename == __file__
+
+
+def test_data_parallel_is_refused() -> None:
+    """Its replicas are thrown away after each call, and the step with them: every step would mask alike."""
+    trainer, _ = build(OURS, "MLM")
+    trainer._is_replica = True
+    with pytest.raises(RuntimeError, match="use DistributedDataParallel"):
+        trainer(text())
+
+
+def test_compiled_it_does_the_same() -> None:
+    """Two breaks: the step is hashed on the host, and the vocabulary is kept between calls."""
+    trainer, _ = build(OURS, "Electra")
+    tokens = text()
+    explained = torch._dynamo.explain(copy.deepcopy(trainer))(tokens)
+    assert explained.graph_break_count <= 2, explained.break_reasons
+    compiled = torch.compile(copy.deepcopy(trainer), backend="eager")
+    losses = [[loss_of(model(tokens)).detach() for _ in range(3)] for model in (trainer, compiled)]
+    assert torch.equal(*(torch.stack(each) for each in losses))
+
+
+def test_what_evaluation_made_in_inference_mode_serves_training() -> None:
+    interop._vocabulary.cache_clear()
+    interop._ids.cache_clear()
+    tokens, (trainer, _) = text(), build(OURS, "Electra")
+    with torch.inference_mode():
+        trainer.eval()(tokens)
+    trainer.train()(tokens).loss.backward()
+
+
+def test_networks_keep_their_modes() -> None:
+    trainer, network = build(OURS, "Electra")
+    network.mix.eval()
+    trainer(text())
+    assert (network.mix.training, network.out.training, trainer.training) == (False, True, True)

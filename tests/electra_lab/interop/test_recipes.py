@@ -1,0 +1,180 @@
+"""Scripts written for electra-pytorch and mlm-pytorch run with another import line and nothing else changed.
+
+They make the same calls as those packages' READMEs, as electra-pytorch's pre-training script, and as the course note
+with the Reformer example, at sizes that take a second.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+THEIRS = {name: f"from {name.lower()}_pytorch import {name}" for name in ("Electra", "MLM")}
+OURS = {name: f"from electra_lab.interop.electra_pytorch import {name}" for name in ("Electra", "MLM")}
+PACKAGES = pytest.mark.parametrize("lines", [THEIRS, OURS], ids=["theirs", "ours"])
+
+REFORMERS = """
+import torch
+from torch import nn
+from reformer_pytorch import ReformerLM
+
+{Electra}
+
+sizes = dict(num_tokens=200, emb_dim=16, dim_head=8, depth=2, max_seq_len=128)
+generator = ReformerLM(dim=16, heads=2, ff_mult=2, **sizes)
+discriminator = ReformerLM(dim=32, heads=4, ff_mult=4, return_embeddings={alone}, **sizes)
+
+generator.token_emb = discriminator.token_emb
+generator.pos_emb = discriminator.pos_emb
+
+{trainer}
+
+optimizer = torch.optim.AdamW(trainer.parameters(), lr=1e-3)
+for _ in range(2):
+    data = torch.randint(0, 200, (1, 128))
+    results = trainer(data)
+    results.loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+torch.save(discriminator, './pretrained-model.pt')
+"""
+
+# The README's first recipe and the course note's.
+BY_HOOK = """
+trainer = Electra(
+    generator,
+    discriminator,
+    discr_dim = 32,
+    discr_layer = 'reformer',
+    mask_token_id = 2,
+    pad_token_id = 0,
+    mask_prob = 0.15,
+    mask_ignore_token_ids = []
+)
+"""
+
+# The README's second recipe.
+BY_HAND = """
+discriminator_with_adapter = nn.Sequential(discriminator, nn.Linear(32, 1))
+
+trainer = Electra(
+    generator,
+    discriminator_with_adapter,
+    mask_token_id = 2,
+    pad_token_id = 0,
+    mask_prob = 0.15,
+    mask_ignore_token_ids = []
+)
+"""
+
+# mlm-pytorch's README, on the CPU.
+MASKED = """
+import torch
+from torch.optim import Adam
+from x_transformers import TransformerWrapper, Encoder
+
+{MLM}
+
+transformer = TransformerWrapper(num_tokens=200, max_seq_len=64, attn_layers=Encoder(dim=32, depth=2, heads=2))
+
+trainer = MLM(
+    transformer,
+    mask_token_id = 2,
+    pad_token_id = 0,
+    mask_prob = 0.15,
+    replace_prob = 0.90,
+    mask_ignore_token_ids = []
+)
+opt = Adam(trainer.parameters(), lr=3e-4)
+
+data = torch.randint(0, 200, (8, 64))
+losses = []
+for _ in range(10):
+    loss = trainer(data)
+    loss.backward()
+    opt.step()
+    opt.zero_grad()
+    losses.append(loss.item())
+
+torch.save(transformer, './pretrained-model.pt')
+"""
+
+# electra-pytorch's pretraining/openwebtext/pretrain.py: networks of transformers, their keyword arguments, no hook.
+HUGGING_FACE = """
+import torch
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+{Electra}
+
+
+class LogitsAdapter(torch.nn.Module):
+    def __init__(self, adaptee):
+        super().__init__()
+        self.adaptee = adaptee
+
+    def forward(self, *args, **kwargs):
+        return self.adaptee(*args, **kwargs)[0]
+
+
+sizes = dict(vocab_size=200, embedding_size=16, num_hidden_layers=1, num_attention_heads=2)
+generator = ElectraForMaskedLM(ElectraConfig(hidden_size=16, intermediate_size=16, **sizes))
+discriminator = ElectraForPreTraining(ElectraConfig(hidden_size=32, intermediate_size=64, **sizes))
+generator.electra.embeddings.word_embeddings = discriminator.electra.embeddings.word_embeddings
+
+model = Electra(
+    LogitsAdapter(generator),
+    LogitsAdapter(discriminator),
+    num_tokens = 200,
+    mask_token_id = 103,
+    pad_token_id = 0,
+    mask_prob = 0.15,
+    mask_ignore_token_ids = [101, 102],
+    random_token_prob = 0.0)
+
+input_ids = torch.randint(104, 200, (4, 32))
+input_ids[:, 0], input_ids[:, 20], input_ids[:, 21:] = 101, 102, 0
+input_mask, segment_ids = input_ids != 0, torch.zeros_like(input_ids)
+loss, loss_mlm, loss_disc, acc_gen, acc_disc, disc_labels, disc_pred = results = model(
+    input_ids, attention_mask=input_mask, token_type_ids=segment_ids)
+loss.backward()
+"""
+
+
+def run(script: str, lines: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch, **words: object) -> Any:
+    monkeypatch.chdir(folder)
+    torch.manual_seed(0)
+    names: dict[str, Any] = {}
+    for word, value in {**lines, **words}.items():
+        script = script.replace(f"{{{word}}}", str(value))
+    exec(script, names)
+    return names
+
+
+@PACKAGES
+@pytest.mark.parametrize("trainer", [BY_HOOK, BY_HAND], ids=["by hook", "by hand"])
+def test_reformers(trainer: str, lines: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(REFORMERS, lines, tmp_path, monkeypatch, trainer=trainer, alone=trainer == BY_HAND)
+    results = names["results"]
+    assert results.loss.isfinite()
+    assert results.disc_labels.shape == results.disc_predictions.shape == (1, 128)
+    saved = torch.load(tmp_path / "pretrained-model.pt", weights_only=False)
+    assert saved.state_dict().keys() == names["discriminator"].state_dict().keys()
+
+
+@PACKAGES
+def test_masked_language_modelling(lines: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = run(MASKED, lines, tmp_path, monkeypatch)["losses"]
+    assert losses[-1] < losses[0]
+
+
+@PACKAGES
+def test_networks_of_transformers(lines: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(HUGGING_FACE, lines, tmp_path, monkeypatch)
+    torch.testing.assert_close(names["loss"], names["loss_mlm"] + 50 * names["loss_disc"])
+    assert type(names["results"]).__name__ == "Results"
+    assert [value.dtype for value in names["results"]] == [torch.float32] * 7
+    assert names["discriminator"].electra.embeddings.word_embeddings.weight.grad.any()

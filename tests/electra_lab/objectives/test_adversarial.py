@@ -1,0 +1,199 @@
+"""REINFORCE against exact enumeration over five tokens, in float64."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import entropy
+from torch import Tensor
+from torch.nn import functional as F
+
+from electra_lab.training.random import Streams
+from registry import samplers
+from registry.testing import CLS, MASK, PAD, SEP, UNK
+from tests.electra_lab.objectives.tiny import Fixed, Says, berts, gradients, rows, sentences, tables
+
+ACTIONS = [5, 6, 7, 8, 9]
+FORBIDDEN = [PAD, UNK, CLS, SEP, MASK]  # [UNK] is ordinary, but made impossible here
+BATCH = rows(CLS, 7, 8, 9)
+
+
+def adversarial(masking: Any, sampler: Any, **options: Any) -> Any:
+    """Around two tables, where the paper's assumption holds: a detection depends on the token at its place alone."""
+    objective = tables("adversarial", masking, sampler, 4, **options).train()
+    objective.generator.guesses.data[:, UNK] = -1e3
+    objective.baseline.weight.data.normal_(generator=torch.Generator().manual_seed(3))
+    return objective
+
+
+def terms(objective: Any, batch: Any = BATCH, step: int = 0) -> Any:
+    return objective(batch, Streams(0, step, batch.examples)).terms
+
+
+def policy(objective: Any, position: int) -> Tensor:
+    """The generator's distribution at a place: no special token."""
+    return objective.generator.guesses[position, ACTIONS].softmax(-1)
+
+
+def rewards(objective: Any, position: int) -> Tensor:
+    """The discriminator's loss for each action; the original is labelled original."""
+    labels = torch.tensor([float(a != int(BATCH.tokens[0, position])) for a in ACTIONS]).double()
+    logits = objective.discriminator.scores[position, ACTIONS].detach()
+    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+
+
+def expected_gradient(objective: Any, *positions: int) -> Tensor:
+    """Of minus the expected reward with respect to the generator, by enumeration."""
+    value = torch.stack([(policy(objective, p) * rewards(objective, p)).sum() for p in positions]).sum()
+    return gradients(objective, -value)["generator.guesses"]
+
+
+@pytest.mark.parametrize("positions", [(1,), (1, 3)])
+def test_reinforce_is_the_gradient_of_the_expected_reward(positions: tuple[int, ...]) -> None:
+    """Every outcome once, weighted by its probability: exact, whatever the baseline says."""
+    summed = torch.zeros(4, 10, dtype=torch.float64)
+    for outcome in itertools.product(ACTIONS, repeat=len(positions)):
+        objective = adversarial(Fixed(*positions), Says(*outcome))
+        each = [policy(objective, p)[a - 5].detach() for p, a in zip(positions, outcome, strict=True)]
+        summed += torch.stack(each).prod() * gradients(objective, terms(objective)["policy"].sum)["generator.guesses"]
+    exact = expected_gradient(adversarial(Fixed(*positions), Says(5)), *positions)
+    assert exact.abs().max() > 0.01
+    torch.testing.assert_close(summed, exact, rtol=1e-9, atol=1e-12)
+
+
+def test_a_sample_is_not_credited_with_what_it_does_to_other_places() -> None:
+    """Where detections do depend on other samples, the objective follows the paper's assumption, not the truth.
+
+    The gradient is that of each place's expected reward in its own sample, the others drawn and held.
+    """
+    objective = adversarial(Fixed(1, 2), Says(5))
+    objective.discriminator.coupling = 3.0
+    summed, own_credit, whole_credit = torch.zeros(4, 10).double(), [], []
+    for outcome in itertools.product(ACTIONS, repeat=2):
+        objective.sampler = Says(*outcome)
+        one, two = (policy(objective, p)[a - 5] for p, a in zip((1, 2), outcome, strict=True))
+        summed += (one * two).detach() * gradients(objective, terms(objective)["policy"].sum)["generator.guesses"]
+        one, two = (policy(objective, p)[a - 5] for p, a in zip((1, 2), outcome, strict=True))
+        inputs = BATCH.tokens.scatter(1, torch.tensor([[1, 2]]), torch.tensor([outcome]))
+        logits = objective.discriminator.replaced_logits(F.one_hot(inputs, 10).double()).detach()
+        losses = F.binary_cross_entropy_with_logits(logits, (inputs != BATCH.tokens).double(), reduction="none")
+        own_credit.append(one * two.detach() * losses[0, 1] + one.detach() * two * losses[0, 2])
+        whole_credit.append(one * two * (losses[0, 1] + losses[0, 2]))
+    own, whole = (gradients(objective, -torch.stack(c).sum())["generator.guesses"] for c in (own_credit, whole_credit))
+    torch.testing.assert_close(summed, own, rtol=1e-9, atol=1e-12)
+    assert (own - whole).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("sampler", ["gumbel", "temperature"])
+@pytest.mark.parametrize("positions", [(1,), (1, 3)])
+def test_reinforce_with_real_draws(sampler: str, positions: tuple[int, ...]) -> None:
+    """20,000 rows, each with draws of its own: within five standard errors of every coordinate.
+
+    The variance of one draw is known by enumeration, too; a correct sampler fails one seed in a hundred thousand.
+    """
+    number = 20_000
+    objective = adversarial(Fixed(*positions), samplers.get(sampler).component)
+    batch = rows(CLS, 7, 8, 9, number=number)
+    found = gradients(objective, terms(objective, batch)["policy"].sum / number)["generator.guesses"]
+    exact = expected_gradient(objective, *positions)
+    for place in positions:
+        chances, value = policy(objective, place).detach(), -F.logsigmoid(objective.baseline.weight[0, MASK].detach())
+        each = -(rewards(objective, place) - value).unsqueeze(1) * (torch.eye(5).double() - chances)
+        variance = (chances.unsqueeze(1) * each.square()).sum(0) - exact[place, ACTIONS].square()
+        error = (variance / number).sqrt()
+        assert ((found - exact)[place, ACTIONS].abs() < 5 * error).all()
+        assert error.max() < 0.2 * exact[place].abs().max(), "this test could not fail"
+    assert not found[:, FORBIDDEN].any()
+
+
+def test_one_sample_by_hand() -> None:
+    """(reward - value) (softmax - one-hot), where the value is -log sigmoid(w h), and h the state at [MASK]."""
+    objective = adversarial(Fixed(1), Says(6), generator_weight=3.0)
+    objective.baseline.weight.data[0, MASK] = 0.7  # -log sigmoid(0.7) = 0.403186
+    objective.discriminator.scores.data[1, 6] = -0.5  # replaced, and not seen: log(1 + e^0.5) = 0.974077
+    term = terms(objective)["policy"]
+    chances = policy(objective, 1).detach()
+    assert float(term.sum.detach()) == pytest.approx((0.974077 - 0.403186) * -float(chances[1].log()), abs=1e-5)
+    assert (term.weight, int(term.count)) == (3.0, 1)
+    found = gradients(objective, term.sum)
+    assert found.keys() == {"generator.guesses"}, "the policy's loss teaches the generator alone"
+    one_hot = F.one_hot(torch.tensor(1), 5).double()
+    torch.testing.assert_close(
+        found["generator.guesses"][1, ACTIONS], 0.570891 * (chances - one_hot), rtol=0, atol=1e-5
+    )  # fmt: skip
+
+
+def test_the_baseline_is_fitted_to_the_chance_of_being_right() -> None:
+    """exp(-reward) is what the discriminator gives the truth; the gradient is (sigmoid(w h) - exp(-reward)) h."""
+    objective = adversarial(Fixed(1, 3), Says(6, 9), baseline_weight=2.0)
+    term = terms(objective)["baseline"]
+    found = gradients(objective, term.sum)
+    right = torch.stack(
+        [objective.discriminator.scores[1, 6].sigmoid(), (-objective.discriminator.scores[3, 9]).sigmoid()]
+    )
+    said = objective.baseline.weight[0, MASK].sigmoid().detach()
+    expected = torch.zeros(1, 10, dtype=torch.float64)
+    expected[0, MASK] = (said - right.detach()).sum()
+    torch.testing.assert_close(found["baseline.weight"], expected)
+    assert found.keys() == {"baseline.weight"}, "the baseline's loss shapes neither network"
+    assert (term.weight, int(term.count)) == (2.0, 2)
+
+
+def test_the_baseline_takes_the_reward_off_and_masked_language_modelling_trains_nothing() -> None:
+    """Where reward and value are both log 2, the generator learns nothing at all, however bad its predictions are."""
+    objective = adversarial(Fixed(1, 3), Says(6, 9))
+    objective.discriminator.scores.data.zero_()
+    objective.baseline.weight.data.zero_()
+    made = terms(objective)
+    loss = torch.stack([t.weight * t.sum for t in made.values()]).sum()
+    assert gradients(objective, loss)["generator.guesses"].abs().max() < 1e-12
+    measured = objective.eval()(BATCH, Streams(0, 0, BATCH.examples)).predictions["generator"]
+    assert measured.loss.min() > 0.1
+
+
+def test_the_entropy_is_that_of_scipy_and_its_gradient_finite() -> None:
+    """Over the tokens that may be drawn; special tokens are at minus infinity. The bonus makes it larger."""
+    objective = adversarial(Fixed(1, 3, empty=1), Says(6, 9, 5), entropy_weight=0.5)
+    objective.generator.guesses.data[:, UNK] = 0.3
+    term = terms(objective)["entropy"]
+    ordinary = objective.generator.guesses.detach()[[1, 3]][:, [UNK, *ACTIONS]].softmax(-1)
+    assert float(term.sum.detach()) == pytest.approx(-float(entropy(ordinary.numpy(), axis=1).sum()), rel=1e-9)
+    assert (term.weight, int(term.count)) == (0.5, 2)
+    found = gradients(objective, term.sum)["generator.guesses"]
+    assert found.isfinite().all()
+    assert not found[:, [PAD, CLS, SEP, MASK]].any()
+    assert not found[[0, 2]].any()
+    objective.generator.guesses.data -= 0.1 * found
+    assert terms(objective)["entropy"].sum < term.sum
+
+
+@pytest.mark.parametrize("tie", ["none", "tokens", "embeddings", "gradient_disentangled"])
+def test_real_networks(tie: str) -> None:
+    """Each term reaches its own: the policy the generator, the baseline itself, and all gradients are finite."""
+    objective, batch = berts("adversarial", tie, entropy_weight=0.1).train(), sentences()
+    made = objective(batch, Streams(0, 0, batch.examples)).terms
+    reached = {}
+    for name in made:
+        found = gradients(objective, objective(batch, Streams(0, 0, batch.examples)).terms[name].sum)
+        assert all(g.isfinite().all() for g in found.values())
+        reached[name] = {key for key, g in found.items() if g.any()}
+    assert reached["baseline"] == {"baseline.weight"}
+    generator = {name for name, _ in objective.named_parameters() if name.startswith("generator.")}
+    assert reached["policy"] == reached["entropy"] == generator
+    alone = generator - {f"generator.{name}" for name, p in objective.generator.named_parameters()
+                         if any(p is q for q in objective.discriminator.parameters())}  # fmt: skip
+    assert not reached["discriminator"] & alone
+    assert {n for n in reached["discriminator"] if n.startswith("discriminator.")}
+
+
+def test_detection_is_that_of_electra() -> None:
+    given = sentences()
+    ours, theirs = (berts(name, "tokens").eval() for name in ("adversarial", "electra"))
+    theirs.load_state_dict({k: v for k, v in ours.state_dict().items() if not k.startswith("baseline")})
+    one, two = (o(given, Streams(0, 0, given.examples)) for o in (ours, theirs))
+    assert torch.equal(one.terms["discriminator"].sum, two.terms["discriminator"].sum)
+    assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0
+    assert torch.equal(one.detection.inputs, two.detection.inputs)

@@ -1,0 +1,160 @@
+"""The generator of an earlier run: which weights, that they stay, and what happens where there are none."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra_lab.assemble import check
+from electra_lab.config.load import load
+from electra_lab.runs import execute
+from electra_lab.training.random import Streams
+from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
+from tests.electra_lab.objectives.tiny import berts, gradients, sentences, total
+from tests.electra_lab.runs.test_execute import lines, run, signalled
+from tests.helpers import write_experiment
+
+TRAIN = "{steps: 4, batch_size: 4, micro_batch_size: 2, warmup_steps: 0, precision: fp32, log_every: 2}"
+EARLIER = {
+    "electra": {"discriminator": "{type: bert, dim: 16, depth: 1, heads: 2}"},
+    "electra, tied": {"embedding": "{dim: 8, max_length: 16, tie: embeddings}"},
+    "mlm": {
+        "discriminator": "{type: bert, dim: 8, depth: 1, heads: 1}", "objective": "{type: mlm}", "generator": "null",
+        "sampler": "null",
+    },
+}  # fmt: skip
+
+
+def experiment(folder: Path, file: str, **sections: str) -> Path:
+    settings = {
+        "data": f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}",
+        "embedding": "{dim: 8, max_length: 16, tie: none}",
+        "train": TRAIN,
+        "evaluate": "{every: 2, examples: 0}",
+        "checkpoint": "{every: 1, keep: 2}",
+    }
+    return write_experiment(folder, file, **(settings | sections))
+
+
+def earlier(folder: Path, kind: str = "electra") -> Path:
+    return run(experiment(folder, "earlier.yaml", **EARLIER[kind]), folder / "earlier")
+
+
+def frozen(folder: Path, **sections: str) -> Path:
+    return experiment(folder, "frozen.yaml", **{"objective": "{type: frozen_generator, run: earlier}", **sections})
+
+
+def part(path: Path, prefix: str, step: int = 4) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint under a prefix."""
+    saved = load_file(path / "checkpoints" / f"step-{step:08d}" / "state.safetensors")
+    return {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
+
+
+def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys() != set()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("kind", EARLIER)
+def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(tmp_path: Path, kind: str) -> None:
+    """Of an mlm run it is the network under study. Its moments and the run's other network are no concern of ours."""
+    given = part(earlier(tmp_path, kind), "model.discriminator." if kind == "mlm" else "model.generator.")
+    path = run(frozen(tmp_path), tmp_path / "run")
+    for step in (3, 4):
+        assert_equal(part(path, "model.generator.", step), given)
+    assert not [name for name in part(path, "optimizer.", 4) if ".generator." in name]
+    assert {name.split(".")[1] for name in part(path, "optimizer.", 4)} == {"discriminator"}
+    told = [{k for k in r if k.endswith("_loss")} for r in lines(path) if r["split"] == "train"]
+    assert told == [{"discriminator_loss"}] * 2
+    one, two = (r for r in lines(path) if r["split"] == "held_out")
+    assert one["generator_loss"] == two["generator_loss"]
+    assert one["discriminator_loss"] != two["discriminator_loss"]
+
+
+def test_a_run_may_stop_and_go_on_even_if_the_earlier_run_has_moved_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: after the start, the generator comes from the run's own checkpoint."""
+    source, file = earlier(tmp_path), frozen(tmp_path)
+    whole, stopped = run(file, tmp_path / "whole"), tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 1)
+        with pytest.raises(Interrupted):
+            run(file, stopped)
+    (source / "checkpoints" / "step-00000004" / "state.safetensors").write_bytes(b"other")  # now step 3 is its newest
+    execute.resume(stopped, "cpu")
+    assert_equal(part(whole, ""), part(stopped, ""))
+    timeless = [[{k: v for k, v in r.items() if "second" not in k} for r in lines(p)] for p in (whole, stopped)]
+    assert timeless[0] == timeless[1]
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_without_a_sound_one_there_is_no_run(tmp_path: Path) -> None:
+    source, file = earlier(tmp_path), frozen(tmp_path)
+    older = part(source, "model.generator.", 3)
+    (source / "checkpoints" / "step-00000004" / "state.safetensors").write_bytes(b"damaged")
+    assert_equal(part(run(file, tmp_path / "run"), "model.generator."), older)
+    (source / "checkpoints" / "step-00000003" / "MANIFEST.json").write_text("damaged")
+    with pytest.raises(CheckpointError, match=r"earlier/checkpoints: there is no usable checkpoint") as refused:
+        run(file, tmp_path / "never")
+    assert refused.value.exit_code == 4
+    assert not (tmp_path / "never").exists()
+
+
+OTHERS = {
+    "tokenizer": ("{type: wordpiece, vocab_size: 100}", r"tokenizer: is .*100.*, but the run .*/earlier, has .*200"),
+    "corpus": ("{type: text_files, paths: [corpus.txt, more.txt]}", r"corpus: is .*more\.txt.*, but the run .*, has "),
+    "generator": ("{scale: 0.5, ff_mult: 2.0}", r"generator: is .*'ff_mult': 2\.0.*, but the run .*'ff_mult': 4\.0"),
+    "embedding": ("{dim: 12, max_length: 16, tie: none}", r"embedding\.dim: is 12, but the run .*/earlier, has 8"),
+    "data": ("{sequence_length: 16, held_out: 0.2}", r"data\.held_out: is 0\.2, but the run .*/earlier, has 0\.3"),
+}
+
+
+def test_what_does_not_fit_the_earlier_run_is_refused_at_its_line(tmp_path: Path) -> None:
+    """Nothing is trained for that: the sentences come before data is read."""
+    earlier(tmp_path)
+    (tmp_path / "more.txt").write_text("another document\n")
+    assert check(load(frozen(tmp_path))) is None
+    for key, (value, sentence) in OTHERS.items():
+        file = frozen(tmp_path, **{key: value})
+        line = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if text.startswith(f"{key}:"))
+        with pytest.raises(ConfigError, match=rf"frozen\.yaml:{line}: {sentence}") as refused:
+            check(load(file))
+        assert refused.value.exit_code == 2
+        with pytest.raises(ConfigError, match=sentence):
+            run(file, tmp_path / "never")
+        assert not (tmp_path / "never").exists()
+
+
+def test_without_the_earlier_run_nothing_starts(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"objective\.run: {tmp_path}/earlier is no run directory with a check") as no:
+        run(frozen(tmp_path), tmp_path / "never")
+    assert no.value.exit_code == 3
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
+    """Nor after an evaluation, and no memory is kept for its backward pass. The loss is electra's second term."""
+    options: dict[str, Any] = {"run": tmp_path}
+    objective, batch = berts("frozen_generator", dropout=0.5, **options), sentences()
+    for _ in range(2):
+        objective.eval()
+        objective.train()
+        assert not any(module.training for module in objective.generator.modules())
+        assert all(module.training for module in objective.discriminator.modules())
+    kept: list[bool] = []
+    objective.generator.backbone.register_forward_hook(lambda *call: kept.append(call[2].requires_grad))
+    losses = objective(batch, Streams(0, 0, batch.examples))
+    assert kept == [False]
+    found = gradients(objective, total(losses))
+    assert found.keys() == {f"discriminator.{name}" for name, _ in objective.discriminator.named_parameters()}
+    joint = berts("electra", "none", dropout=0.5).eval()
+    joint.load_state_dict(objective.state_dict())
+    one, two = (o.eval()(batch, Streams(0, 0, batch.examples)) for o in (objective, joint))
+    assert one.terms.keys() == {"discriminator"}
+    assert torch.equal(one.terms["discriminator"].sum, two.terms["discriminator"].sum)
+    assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0

@@ -1,0 +1,99 @@
+"""Every objective that is shipped, made tiny and really run: it may stop and go on, and be split, as if it had not."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra_lab.assemble import assemble, open_data
+from electra_lab.config.load import load
+from electra_lab.runs import execute
+from electra_lab.training.step import training_step
+from registry import objectives
+from registry.errors import Interrupted
+from tests.electra_lab.runs.test_execute import lines, run, signalled
+from tests.helpers import ROOT, write_experiment
+
+FILES = sorted((ROOT / "experiments" / "objectives").glob("*.yaml"))
+STEPS, FIRST = 5, 2
+
+
+def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
+    """The file's own objective with everything else tiny; the first log line and evaluation meet both of two stages."""
+    write_experiment(folder)
+    tiny = {
+        "corpus": f"{{type: text_files, paths: [{folder}/corpus.txt]}}",
+        "tokenizer": "{type: wordpiece, vocab_size: 200}",
+        "data": f"{{sequence_length: 16, held_out: 0.3, store: {folder}/store}}",
+        "embedding.dim": 8,
+        "embedding.dropout": dropout,
+        "discriminator": f"{{type: transformer, dim: 16, depth: 1, heads: 2, dropout: {dropout}}}",
+        "train": f"{{steps: {STEPS}, batch_size: 4, micro_batch_size: 2, warmup_steps: 0, precision: fp32, "
+        "learning_rate: 1.0e-2, log_every: 3}",
+        "evaluate": f"{{every: {FIRST}, examples: 0}}",
+        "checkpoint": "{every: 2, keep: 9}",
+    }
+    if file.stem == "two_stage":
+        tiny["objective.generator_steps"] = FIRST
+    if file.stem == "frozen_generator":
+        tiny["objective.run"] = folder / "earlier"
+    return [f"{key}={value}" for key, value in tiny.items()]
+
+
+def settings(folder: Path, file: Path, dropout: float) -> list[str]:
+    if file.stem == "frozen_generator":  # as its first line says
+        mlm = file.with_name("mlm.yaml")
+        run(mlm, folder / "earlier", *overrides(folder, mlm, dropout), "train.steps=1")
+    return overrides(folder, file, dropout)
+
+
+def test_every_objective_is_shipped() -> None:
+    """Hence run here; `electra` is what all the other experiments use."""
+    assert set(objectives.names()) - {"electra"} <= {load(file).config.objective.type for file in FILES}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_stopped_and_resumed_is_as_if_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    """With dropout, in the middle of a log line; the same numbers twice, in records, weights and moments."""
+    given = settings(tmp_path, file, 0.1)
+    whole, stopped = run(file, tmp_path / "whole", *given), tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, FIRST)
+        with pytest.raises(Interrupted):
+            run(file, stopped, *given)
+    execute.resume(stopped, "cpu")
+    told = [[{k: v for k, v in r.items() if "second" not in k} for r in lines(path)] for path in (whole, stopped)]
+    assert told[0] == told[1]
+    assert [(r["step"], r["split"]) for r in told[0]] == [
+        (2, "held_out"), (3, "train"), (4, "held_out"), (5, "train"), (5, "held_out"),
+    ]  # fmt: skip
+    one, two = (load_file(p / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors") for p in (whole, stopped))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
+def test_micro_batches_change_no_loss(tmp_path: Path, file: Path) -> None:
+    """Every term of every step and the gradient's norm, from the same weights; without dropout."""
+    loaded = load(file, settings(tmp_path, file, 0.0))
+    made = [assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")) for _ in range(2)]
+    for step in range(FIRST + 2):
+        made[1].run.objective.load_state_dict(made[0].run.objective.state_dict())
+        whole, split = (
+            training_step(
+                each.run.objective.train(), each.run.optimizer, each.train.training_batch(0, step, 4, each.device),
+                seed=0, step=step, learning_rate=1e-3, clip_norm=1.0, micro_batch_size=size, precision="fp32",
+            )
+            for each, size in zip(made, (4, 1), strict=True)
+        )  # fmt: skip
+        assert whole.sums.keys() == split.sums.keys()
+        for name in whole.sums:
+            assert int(whole.counts[name]) == int(split.counts[name])
+            torch.testing.assert_close(whole.sums[name], split.sums[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(whole.gradient_norm, split.gradient_norm, rtol=1e-4, atol=1e-6)

@@ -1,0 +1,197 @@
+"""Two stages: who learns, who runs, what is taken over, and that a run may stop anywhere around the boundary."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from electra_lab.objectives.two_stage import take_over
+from electra_lab.runs import execute
+from electra_lab.training.optimizer import make_optimizer
+from electra_lab.training.random import Streams
+from electra_lab.training.step import training_step
+from registry.errors import Interrupted
+from tests.electra_lab.objectives.tiny import berts, sentences
+from tests.electra_lab.runs.test_execute import lines, run, signalled
+from tests.helpers import write_experiment
+
+FIRST = 3  # steps of the first stage
+LAYER = [f"backbone.layers.0.{part}" for part in (
+    "query.weight", "query.bias", "key.weight", "key.bias", "value.weight", "value.bias", "attended.weight",
+    "attended.bias", "attention_norm.weight", "attention_norm.bias", "expand.weight", "expand.bias", "contract.weight",
+    "contract.bias", "output_norm.weight", "output_norm.bias",
+)]  # fmt: skip
+EMBEDDINGS = [f"embeddings.{part}" for part in (
+    "tokens.weight", "positions.weight", "segments.weight", "norm.weight", "norm.bias"
+)]  # fmt: skip
+
+
+class Training:
+    """The real training step on one batch, again and again."""
+
+    def __init__(self, **options: Any) -> None:
+        self.objective = berts("two_stage", generator_steps=FIRST, **options).train()
+        self.optimizer = make_optimizer(self.objective, 1e-2, (0.9, 0.999), 1e-6, 0.1)
+
+    def step(self, number: int, rate: float = 1e-2) -> Any:
+        return training_step(
+            self.objective, self.optimizer, sentences(), seed=0, step=number, learning_rate=rate, clip_norm=1.0,
+            micro_batch_size=3, precision="fp32",
+        )  # fmt: skip
+
+    def foretold(self) -> dict[str, int]:
+        """The counts by which micro-batches are divided."""
+        batch = sentences()
+        return {n: int(c) for n, c in self.objective.counts(batch, Streams(0, 0, batch.examples)).items()}
+
+    def weights(self, network: str) -> dict[str, torch.Tensor]:
+        return {n: p.detach().clone() for n, p in getattr(self.objective, network).named_parameters()}
+
+    def with_moments(self, network: str) -> list[str]:
+        parameters = getattr(self.objective, network).named_parameters()
+        return [name for name, p in parameters if self.optimizer.state.get(p)]
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> list[str]:
+    assert one.keys() == two.keys()
+    return [name for name in one if torch.equal(one[name], two[name])]
+
+
+def test_in_the_first_stage_the_discriminator_neither_runs_nor_learns() -> None:
+    training, ran = Training(), []
+    training.objective.discriminator.backbone.register_forward_hook(lambda *_: ran.append(1))
+    generator, discriminator = training.weights("generator"), training.weights("discriminator")
+    for number in range(FIRST):
+        result = training.step(number)
+        assert result.counts == training.foretold() == {"generator": 6 * 2, "discriminator": 0}
+    assert not ran
+    assert training.with_moments("discriminator") == []
+    assert same(discriminator, training.weights("discriminator")) == list(discriminator)
+    assert same(generator, training.weights("generator")) == []
+
+
+def test_in_the_second_stage_the_generator_changes_by_no_bit() -> None:
+    """Nor do its moments, which weight decay and momentum would move; and no memory is kept for a backward pass."""
+    training, kept = Training(dropout=0.1), []
+    for number in range(FIRST):
+        training.step(number)
+    generator, discriminator = training.weights("generator"), training.weights("discriminator")
+    moments = [v.clone() for p in training.objective.generator.parameters()
+               for v in training.optimizer.state[p].values()]  # fmt: skip
+    training.objective.generator.backbone.register_forward_hook(lambda *call: kept.append(call[2].requires_grad))
+    for number in range(FIRST, FIRST + 2):
+        result = training.step(number)
+        assert result.counts == training.foretold() == {"generator": 0, "discriminator": 6 * 15}
+        assert not any(module.training for module in training.objective.generator.modules())
+        assert all(module.training for module in training.objective.discriminator.modules())
+        training.objective.eval()
+        training.objective.train()  # as an evaluation does
+        assert not any(module.training for module in training.objective.generator.modules())
+    assert kept == [False] * 4
+    assert same(generator, training.weights("generator")) == list(generator)
+    after = (v for p in training.objective.generator.parameters() for v in training.optimizer.state[p].values())
+    assert all(torch.equal(one, two) for one, two in zip(moments, after, strict=True))
+    assert same(discriminator, training.weights("discriminator")) == []
+
+
+@pytest.mark.parametrize(("equal", "taken"), [(True, EMBEDDINGS + LAYER), (False, EMBEDDINGS)])
+def test_weights_are_taken_over_at_the_boundary_where_name_and_shape_agree(equal: bool, taken: list[str]) -> None:
+    """Exactly there: not a step earlier, not again, and no head. A rate of 0 shows what the step begins with."""
+    training = Training(equal=equal)
+    for number in range(FIRST):
+        training.step(number)
+        assert not same_as_generator(training)
+    before = training.weights("discriminator")
+    training.step(FIRST, rate=0.0)
+    assert sorted(same_as_generator(training)) == sorted(taken)
+    assert sorted(same(before, training.weights("discriminator"))) == sorted(set(before) - set(taken))
+    with torch.no_grad():
+        training.objective.discriminator.embeddings.tokens.weight += 1
+    training.step(FIRST + 1, rate=0.0)
+    assert sorted(same_as_generator(training)) == sorted(set(taken) - {"embeddings.tokens.weight"})
+
+
+def same_as_generator(training: Training) -> list[str]:
+    """The discriminator's parameters that equal the generator's of that name."""
+    given = training.weights("generator")
+    return [n for n, p in training.weights("discriminator").items() if n in given and torch.equal(p, given[n])]
+
+
+def test_take_over_copies_and_says_what() -> None:
+    source, target = (nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, n)}) for n in (3, 4))
+    assert take_over(target, source) == ["a.weight", "a.bias"]
+    assert torch.equal(target["a"].weight, source["a"].weight)
+    assert target["a"].weight is not source["a"].weight
+
+
+# Real runs
+
+TRAIN = "{steps: 6, batch_size: 4, micro_batch_size: 2, warmup_steps: 0, precision: fp32, log_every: 2}"
+WEIGHTS = {"generator": 3.0, "discriminator": 50.0}
+
+
+def experiment(folder: Path) -> Path:
+    """With dropout; log lines and evaluations before, across and after the boundary; a checkpoint after each step."""
+    return write_experiment(
+        folder,
+        data=f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}",
+        embedding="{dim: 8, max_length: 16, tie: none}",
+        objective=f"{{type: two_stage, generator_steps: {FIRST}, generator_weight: 3.0}}",
+        train=TRAIN,
+        evaluate="{every: 3, examples: 0}",
+        checkpoint="{every: 1, keep: 9}",
+    )
+
+
+def checkpoint(path: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(path / "checkpoints" / f"step-{step:08d}" / "state.safetensors")
+
+
+def test_a_run_trains_one_network_after_the_other(tmp_path: Path) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    saved = {step: checkpoint(path, step) for step in range(1, 7)}
+    for (_, one), (step, two) in itertools.pairwise(saved.items()):
+        for name in one:
+            learns = "discriminator" if step > FIRST else "generator"  # weights and moments alike
+            assert torch.equal(one[name], two[name]) == (f".{learns}." not in name), (step, name)
+    moments = {step: {n.split(".")[2] for n in each if n.startswith("optimizer.")} for step, each in saved.items()}
+    assert moments == {s: {"generator"} | ({"discriminator"} if s > FIRST else set()) for s in saved}
+
+    told = [{k: r[k] for k in r if k.endswith("loss")} for r in lines(path) if r["split"] == "train"]
+    # Steps 1-2, 3-4 and 5-6: no mean of a term in which nobody counted.
+    assert [set(t) for t in told] == [{"loss", *(f"{n}_loss" for n in names)} for names in (
+        ["generator"], ["generator", "discriminator"], ["discriminator"]
+    )]  # fmt: skip
+    for each in told:
+        weighted = [WEIGHTS[name] * each[f"{name}_loss"] for name in WEIGHTS if f"{name}_loss" in each]
+        assert each["loss"] == pytest.approx(sum(weighted))
+    measured = [r for r in lines(path) if r["split"] == "held_out"]
+    assert [r["step"] for r in measured] == [3, 6]
+    assert all({"generator_loss", "discriminator_loss", "discriminator_auc"} <= r.keys() for r in measured)
+    assert measured[0]["generator_loss"] == measured[1]["generator_loss"]  # frozen in between
+    assert measured[0]["discriminator_loss"] != measured[1]["discriminator_loss"]
+
+
+@pytest.mark.parametrize("step", range(FIRST - 1, FIRST + 3))
+def test_stopped_around_the_boundary_and_resumed_is_as_if_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    file = experiment(tmp_path)
+    whole, stopped = run(file, tmp_path / "whole"), tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, step)
+        with pytest.raises(Interrupted):
+            run(file, stopped)
+    execute.resume(stopped, "cpu")
+    timeless = [[{k: v for k, v in r.items() if "second" not in k} for r in lines(p)] for p in (whole, stopped)]
+    assert timeless[0] == timeless[1]
+    one, two = checkpoint(whole, 6), checkpoint(stopped, 6)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)

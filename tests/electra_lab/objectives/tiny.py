@@ -1,0 +1,126 @@
+"""Objectives around networks whose numbers can be worked out by hand, and around tiny BERTs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from electra_lab.model.initialise import initialise
+from electra_lab.model.pair import EmbeddingSizes, make_pair
+from registry import Batch, Masked, backbones, masking_strategies, objectives, samplers
+from registry.testing import CLS, MASK, PAD, SEP, vocabulary
+
+SIZE = 10  # five ordinary tokens besides [PAD] [UNK] [CLS] [SEP] [MASK]; [UNK] is ordinary, too
+ORDINARY = [1, 5, 6, 7, 8, 9]
+
+
+class Table(nn.Module):
+    """A network of free numbers: what it says of a token depends on the token and on its place, on nothing else."""
+
+    def __init__(self, length: int, size: int = SIZE, seed: int = 0) -> None:
+        super().__init__()
+        numbers = torch.Generator().manual_seed(seed)
+        self.dim = size
+        self.guesses, self.scores = (
+            nn.Parameter(torch.randn(length, size, generator=numbers, dtype=torch.float64)) for _ in range(2)
+        )
+        self.coupling = 0.0  # how much a detection depends on the mirrored place, too
+
+    def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        return nn.functional.one_hot(tokens, self.dim).double()
+
+    def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        return self.guesses[positions]
+
+    def replaced_logits(self, hidden: Tensor) -> Tensor:
+        own = (hidden * self.scores).sum(-1)
+        return own + self.coupling * own.tanh().flip(1)
+
+
+class Fixed:
+    """Masks the places it was given; slots behind `valid` point at the first token, as strategies may do."""
+
+    def __init__(self, *positions: int, empty: int = 0) -> None:
+        self.positions, self.empty = positions, empty
+
+    def __call__(self, tokens: Tensor, *_: Any, **__: Any) -> Masked:
+        row = torch.tensor([*self.positions, *[0] * self.empty])
+        positions = row.expand(len(tokens), -1)
+        valid = torch.arange(len(row)).expand_as(positions) < len(self.positions)
+        inputs = tokens.clone()
+        inputs[:, list(self.positions)] = MASK
+        return Masked(inputs, positions, valid)
+
+
+class Says:
+    """A sampler that draws what it was told to, and keeps the logits it was shown."""
+
+    def __init__(self, *tokens: int) -> None:
+        self.tokens = torch.tensor(tokens)
+        self.logits = torch.empty(0)
+
+    def __call__(self, logits: Tensor, _: Any) -> Tensor:
+        self.logits = logits
+        return self.tokens.repeat(len(logits) // len(self.tokens))
+
+
+def rows(*tokens: int, number: int = 1) -> Batch:
+    """The same tokens `number` times; 0 is padding."""
+    each = torch.tensor(tokens).expand(number, -1).contiguous()
+    return Batch(each, each != PAD, torch.zeros_like(each), torch.arange(number))
+
+
+def tables(name: str, masking: Any, sampler: Any, length: int, **options: Any) -> Any:
+    """An objective around two tables, in eval mode."""
+    component = objectives.get(name).component
+    generator, discriminator = Table(length, seed=1), Table(length, seed=2)
+    made = component(generator, discriminator, masking, sampler, vocabulary(SIZE), **options)
+    return made.double().eval()
+
+
+def berts(
+    name: str, tie: Any = "none", masking: Any = None, sampler: Any = None, size: int = 30, equal: bool = False,
+    dropout: float = 0.0, **options: Any,
+) -> Any:  # fmt: skip
+    """An objective around two tiny BERTs (`equal`: of one size) with weights large enough to say something."""
+    bert, component = backbones.get("bert").component, objectives.get(name).component
+    torch.manual_seed(0)
+    width = 16 if equal else 8
+    generator, discriminator = bert(width, 1, 2, 32, dropout=dropout), bert(16, 1, 2, 32, dropout=dropout)
+    needs, sizes = component.needs, EmbeddingSizes(size, 16, 32, dropout)
+    pair = make_pair(
+        generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.head
+    )  # fmt: skip
+    masking = masking or masking_strategies.get("replace_prob").component
+    sampler = (sampler or samplers.get("gumbel").component) if needs.sampler else None
+    made = component(*pair, masking, sampler, vocabulary(size), **options)
+    initialise(made)
+    for parameter in made.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    return made
+
+
+def sentences(number: int = 6, length: int = 20, padding: int = 5, size: int = 30) -> Batch:
+    tokens = torch.randint(5, size, (number, length), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0], tokens[:, length - padding - 1] = CLS, SEP
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    mask[:, length - padding :] = False
+    return Batch(tokens.masked_fill(~mask, PAD), mask, torch.zeros_like(tokens), torch.arange(number))
+
+
+def total(losses: Any) -> Tensor:
+    return torch.stack([t.weight * t.sum / t.count.clamp(min=1) for t in losses.terms.values()]).sum()
+
+
+def gradients(module: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    module.zero_grad()
+    loss.backward(retain_graph=True)
+    return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+
+
+def assert_close(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")

@@ -1,0 +1,189 @@
+"""Numbers that change while training: where they arrive, what evaluation sees, what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from electra_lab.assemble import assemble, check, open_data
+from electra_lab.config.load import dump, load
+from electra_lab.runs import execute
+from electra_lab.training.guards import GuardedMasking
+from electra_lab.training.random import Streams
+from electra_lab.training.scheduled import Number, Scheduled
+from registry import masking_strategies, schedules
+from registry.errors import ConfigError
+from registry.testing import binomial_p, vocabulary
+from tests.helpers import write_experiment
+
+HOT = "{sampler.temperature: {type: linear, start: 3.0, end: 1.0}}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("linear", {"start": 2.0, "end": 1.0}, [2.0, 1.75, 1.5, 1.0]),
+        ("linear", {"start": 0.0, "end": 1.0, "until": 0.5}, [0.0, 0.5, 1.0, 1.0]),
+        ("cosine", {"start": 1.0, "end": 0.0}, [1.0, (1 + math.sqrt(0.5)) / 2, 0.5, 0.0]),
+        ("cosine", {"start": 1.0, "end": 3.0, "until": 0.5}, [1.0, 2.0, 3.0, 3.0]),
+    ],
+)
+def test_by_hand(name: str, options: dict[str, float], expected: list[float]) -> None:
+    at = partial(schedules.get(name).component, **options)
+    assert [at(progress) for progress in (0.0, 0.25, 0.5, 1.0)] == pytest.approx(expected)
+
+
+def test_the_first_step_has_the_start_the_last_the_end_and_evaluation_always_the_end() -> None:
+    got: list[float] = []
+    scheduled = Scheduled([Number(lambda progress: 10 * progress, lambda number: got.append(float(number)))], steps=5)
+    for step in range(5):
+        scheduled.at_step(0, step)
+    assert got == [0.0, 2.5, 5.0, 7.5, 10.0]
+    scheduled.at_step(0, 1)
+    scheduled.eval()
+    scheduled.train()
+    assert got[5:] == [2.5, 10.0, 2.5]
+    one = Scheduled([Number(lambda progress: progress, lambda number: got.append(float(number)))], steps=1)
+    one.at_step(0, 0)
+    assert got[-1] == 0.0
+
+
+def test_numbers_arrive_as_tensors_and_compiled_code_is_compiled_once() -> None:
+    held: dict[str, Any] = {}
+    scheduled = Scheduled([Number(lambda progress: 1 + progress, partial(held.__setitem__, "heat"))], steps=4)
+
+    compiled = torch.compile(lambda x: x / held["heat"], backend="eager", fullgraph=True)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(4):
+            scheduled.at_step(0, step)
+            assert isinstance(held["heat"], Tensor)
+            assert float(compiled(torch.tensor(6.0))) == pytest.approx(6 / (1 + step / 3))
+
+
+def masked(now: float, largest: float) -> Any:
+    guard = GuardedMasking(masking_strategies.get("replace_prob"), largest, mask_prob=now, replace_prob=1.0)
+    tokens = torch.full((64, 40), 7)
+    return guard(
+        tokens, torch.ones_like(tokens, dtype=torch.bool), vocabulary(20), Streams(0, 0, torch.arange(64))("m")
+    )
+
+
+def test_a_changing_mask_prob_keeps_the_shapes_and_the_law() -> None:
+    """As many slots as the largest needs, of which exactly count(mask_prob) are valid, in distinct places."""
+    for now, number in ((0.1, 4), (0.3, 12), (0.5, 20), (0.6, 20)):
+        found = masked(torch.tensor(now, dtype=torch.float64), 0.5)
+        assert found.positions.shape == found.valid.shape == (64, 20)
+        assert found.valid.sum(1).tolist() == [number] * 64
+        chosen = [len(set(row[keep].tolist())) for row, keep in zip(found.positions, found.valid, strict=True)]
+        assert chosen == [number] * 64
+        assert int((found.inputs != 7).sum()) == 64 * number
+
+
+def scheduled(numbers: dict[str, tuple[float, float]]) -> str:
+    return yaml.dump({"schedules": {k: {"type": "linear", "start": a, "end": b} for k, (a, b) in numbers.items()}})
+
+
+def experiment(folder: Path, **sections: str) -> Any:
+    loaded = load(write_experiment(folder, **{"data": "{sequence_length: 16, held_out: 0.3, store: store}"} | sections))
+    return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")), loaded
+
+
+def test_each_number_reaches_its_component(tmp_path: Path) -> None:
+    numbers = {
+        "sampler.temperature": (3.0, 1.0),
+        "masking.mask_prob": (0.5, 0.1),
+        "objective.discriminator_weight": (0, 50),
+    }
+    made, _ = experiment(tmp_path, train=f"{{steps: 11, batch_size: 2, warmup_steps: 0}}\n{scheduled(numbers)}")
+    objective = made.run.objective
+    for module in objective.modules():
+        if callable(at_step := getattr(module, "at_step", None)):
+            at_step(0, 5)
+    assert float(objective.sampler.options["temperature"]) == 2.0
+    assert float(objective.masking.options["mask_prob"]) == pytest.approx(0.3)
+    assert float(objective.discriminator_weight) == 25.0
+    batch = made.train.training_batch(0, 5, 2, torch.device("cpu"))
+    terms = objective.train()(batch, Streams(0, 5, batch.examples)).terms
+    assert float(terms["discriminator"].weight) == 25.0
+    maskable = [int(n) for n in (batch.mask & ~made.vocabulary.is_special[batch.tokens]).sum(1)]
+    assert int(terms["generator"].count) == sum(math.ceil(0.3 * n - 1e-9) for n in maskable)
+
+
+def test_a_hot_sampler_draws_at_its_temperature(tmp_path: Path) -> None:
+    made, _ = experiment(tmp_path, train=f"{{steps: 3, batch_size: 2, warmup_steps: 0}}\nschedules: {HOT}")
+    objective, logits = made.run.objective, torch.zeros(4000, 6)
+    logits[:, 5] = math.log(9.0)
+    objective.schedules.at_step(0, 0)
+    drawn = objective.sampler(logits, Streams(0, 0, torch.arange(4000))("sampling"))
+    hot = 9 ** (1 / 3)
+    assert binomial_p(int((drawn == 5).sum()), 4000, hot / (hot + 5)) > 1e-6
+
+
+def test_a_run_with_schedules_resumes_bit_for_bit(tmp_path: Path) -> None:
+    train = "{steps: 6, batch_size: 2, warmup_steps: 0, precision: fp32, log_every: 2}"
+    numbers = {
+        "sampler.temperature": (3.0, 1.0),
+        "masking.mask_prob": (0.5, 0.2),
+        "objective.generator_weight": (1.0, 0.5),
+    }
+    data = "{sequence_length: 16, held_out: 0.3, store: store}"
+    sections = {"train": f"{train}\n{scheduled(numbers)}", "data": data}
+    file = write_experiment(tmp_path, **sections)
+    whole = execute.run(file, ["checkpoint.every=3"], tmp_path / "whole", "cpu")
+    parts = execute.run(file, ["checkpoint.every=3"], tmp_path / "parts", "cpu")
+    for checkpoint in sorted((parts / "checkpoints").iterdir())[1:]:
+        for file_ in checkpoint.iterdir():
+            file_.unlink()
+        checkpoint.rmdir()
+    execute.resume(parts, "cpu")
+
+    def lines(path: Path) -> list[dict[str, Any]]:
+        records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        return [{k: v for k, v in r.items() if "second" not in k} for r in records]
+
+    assert lines(whole) == lines(parts)
+    state = "checkpoints/step-00000006/state.safetensors"
+    assert (whole / state).read_bytes() == (parts / state).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("schedules", "reason"),
+    [
+        ("{sampler.temprature: {type: linear, start: 1.0, end: 2.0}}",
+         "schedules.sampler.temprature: is no number that can change. Did you mean 'sampler.temperature'? Known: "
+         "masking.mask_prob, objective.discriminator_smoothing, "),
+        ("{masking.replace_prob: {type: linear, start: 1.0, end: 0.0}}",
+         "schedules.masking.replace_prob: is no number that can change."),
+        ("{train.learning_rate: {type: linear, start: 1.0, end: 0.0}}",
+         "schedules.train.learning_rate: is no number that can change."),
+        ("{masking.mask_prob: {type: linear, start: 0.5, end: 1.5}}",
+         "schedules.masking.mask_prob: at 75% of training masking.mask_prob must be less than or equal to 1, is 1.25."),
+        ("{sampler.temperature: {type: linear, start: 0.0, end: 1.0}}",
+         "schedules.sampler.temperature: at 0% of training sampler.temperature must be greater than or equal to "),
+        ("{sampler.temperature: {type: lineer, start: 0.5, end: 1.0}}",
+         "schedules.sampler.temperature.type: no schedule is called 'lineer'. Did you mean 'linear'?"),
+        ("{sampler.temperature: {type: linear, start: 0.5}}", "schedules.sampler.temperature.end: is required."),
+        ("{sampler.temperature: 2.0}", "schedules.sampler.temperature: must be a mapping such as"),
+    ],
+)  # fmt: skip
+def test_what_cannot_change_is_refused_at_its_line(tmp_path: Path, schedules: str, reason: str) -> None:
+    file = write_experiment(tmp_path, train=f"{{steps: 3}}\nschedules: {schedules}")
+    with pytest.raises(ConfigError) as refused:
+        check(load(file))
+    assert str(refused.value).startswith(f"{file}:12: {reason}")
+
+
+def test_a_config_with_schedules_is_read_back(tmp_path: Path) -> None:
+    loaded = load(write_experiment(tmp_path, train=f"{{steps: 3}}\nschedules: {HOT}"))
+    again = tmp_path / "again.yaml"
+    again.write_text(dump(loaded.config))
+    assert load(again).config == loaded.config
