@@ -61,6 +61,12 @@ def _charts(last: dict[str, Any] | None) -> list[Chart]:
         Chart("Generator loss, nats", "generator_loss", "unigram_entropy", "word frequencies alone"),
         Chart("Generator loss at [MASK], nats", "generator_mask_loss", "unigram_mask_entropy", "word frequencies"),
         Chart("Discriminator loss, nats", "discriminator_loss"),
+        Chart(
+            "Token loss of the network under study, nats",
+            "discriminator_token_loss",
+            "unigram_entropy",
+            "word frequencies alone",
+        ),
         Chart("Discriminator AUC", "discriminator_auc", "unigram_auc", "rare-token detector"),
     ]
     return [chart for chart in charts if last is None or chart.key in last]

@@ -1,0 +1,51 @@
+"""Two defects of the public packages that concern the networks themselves (B16, B18); the others: tests/.../interop."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_lab.training.random import Streams
+from registry import Batch, objectives
+from registry.testing import ObjectiveContract
+
+OPTIONS = {"two_stage": {"generator_steps": 3}, "frozen_generator": {"run": Path("runs/earlier")}}
+
+
+def built(name: str):
+    suite = ObjectiveContract()
+    suite.name, suite.options = name, OPTIONS.get(name, {})
+    return suite.build().train()
+
+
+def batch(rows: int = 4, length: int = 20) -> Batch:
+    tokens = torch.randint(5, ObjectiveContract.size, (rows, length), generator=torch.Generator().manual_seed(0))
+    return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(rows))
+
+
+@pytest.mark.parametrize("name", [name for name in objectives.names() if name != "all_tokens_mlm"])
+def test_b16_vocabulary_logits_exist_at_the_masked_positions_alone(name: str) -> None:
+    objective, given, shapes = built(name), batch(), []
+    for part in objective.modules():
+        if type(part).__name__ == "TokenHead":
+            part.register_forward_hook(lambda _, __, logits: shapes.append(tuple(logits.shape)))
+    objective(given, Streams(0, 0, given.examples))
+    assert set(shapes) == {(4, math.ceil(0.15 * 20), ObjectiveContract.size)}
+
+
+@pytest.mark.parametrize("name", objectives.names())
+def test_b18_the_whole_objective_compiles_to_one_graph(name: str) -> None:
+    """And to the same loss: no indexing by data, no wait for the device, no new code for another step."""
+    objective, given = built(name), batch()
+    torch._dynamo.reset()
+    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(2):
+            rng = Streams(0, step, given.examples)
+            found, expected = compiled(given, rng).terms, objective(given, Streams(0, step, given.examples)).terms
+            for term in expected:
+                torch.testing.assert_close(found[term].sum, expected[term].sum)
+                assert found[term].count == expected[term].count
