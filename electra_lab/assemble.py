@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable
@@ -43,7 +44,7 @@ from registry import (
     schedules,
     tokenizers,
 )
-from registry.errors import DataError
+from registry.errors import DataError, LabError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -105,7 +106,9 @@ def check(loaded: Loaded) -> DataError | None:
     try:
         with torch.device("meta"):
             build_pair(loaded, stand_in_vocabulary(8))
-    except Exception:  # a constructor may read numbers of its own, which the meta device does not have
+    except Exception as error:
+        if not reads_numbers(error):
+            raise
         build_pair(loaded, stand_in_vocabulary(8))
     budgeted_steps(loaded, None)
     _refuse_biased_sampler(loaded)
@@ -126,6 +129,11 @@ def _refuse_biased_sampler(loaded: Loaded) -> None:
         raise loaded.problem(("sampler",), reason)
 
 
+def reads_numbers(error: Exception) -> bool:
+    """Whether a network that could not be built of shapes alone may be one that needs numbers, of its own, for it."""
+    return not isinstance(error, LabError) or isinstance(error.__cause__, RuntimeError)
+
+
 def _frozen_run(config: Config) -> Path | None:
     return getattr(config.objective.options, config.needs.frozen) if config.needs.frozen else None
 
@@ -141,7 +149,7 @@ def _refuse_another_run(loaded: Loaded) -> None:
         raise loaded.problem(place, f"{run} is no run directory with a checkpoint.", DataError)
     theirs: Any = read_file(run / "config.yaml").plain()
     ours = loaded.config.model_dump(mode="json", exclude_none=True)
-    theirs["generator"] = theirs.get("generator") or theirs["discriminator"]
+    theirs["generator"] = theirs.get("generator") or theirs.get("discriminator")
     same = ("corpus", "tokenizer", "generator", "data.held_out", "embedding.dim", "embedding.max_length")
     for key in same:
         loc: tuple[str, ...] = tuple(key.split("."))
@@ -152,6 +160,17 @@ def _refuse_another_run(loaded: Loaded) -> None:
             raise loaded.problem(place, f"{run / 'config.yaml'} is no experiment of ours: it lacks {key}.") from None
         if one != two:
             raise loaded.problem(loc, f"is {one}, but the run whose generator is taken, {run}, has {two}.")
+
+
+def _refuse_other_data(loaded: Loaded, run: Path, store: Store) -> None:
+    """The sections may be equal and the files not; then a token's number may mean another token."""
+    try:
+        theirs = json.loads((run / "provenance.json").read_text(encoding="utf-8"))["data"]["store"]
+    except (OSError, ValueError, KeyError, TypeError):
+        theirs = None
+    if theirs != store.key:
+        reason = f"{run} was trained on other data (token store {theirs}, here {store.key}), so its tokens differ."
+        raise loaded.problem(("objective", loaded.config.needs.frozen or ""), reason, DataError)
 
 
 def _corpus(loaded: Loaded) -> Corpus:
@@ -180,6 +199,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
                 initialise(part)
     if (run := _frozen_run(config)) is not None:
         assert pair[0] is not None
+        _refuse_other_data(loaded, run, store)
         load_part(run / "checkpoints", ("generator", "discriminator"), pair[0])
     length, flops = config.data.sequence_length, price(pair, config)
     objective.to(device)

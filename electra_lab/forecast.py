@@ -15,6 +15,7 @@ from electra_lab.assemble import (
     count_parameters,
     networks,
     price,
+    reads_numbers,
 )
 from electra_lab.config.load import Loaded
 from electra_lab.data.vocabulary import stand_in_vocabulary
@@ -62,7 +63,9 @@ def forecast(loaded: Loaded, device: torch.device) -> Forecast:
         try:
             pair = build_pair(loaded, vocabulary)
             flops = price(pair, config)
-        except Exception:  # it reads numbers while it is built, or while its operations are counted
+        except Exception as error:  # it reads numbers while it is built, or while its operations are counted
+            if not reads_numbers(error):
+                raise
             pair = None
     if pair is None:
         vocabulary = stand_in_vocabulary(size or UNKNOWN_VOCABULARY)

@@ -135,6 +135,18 @@ class SamplerContract(_Contract):
         assert chi_square_p(counts, expected) > SIGNIFICANCE
 
     @on_each_device
+    def test_distribution_at_small_vocabulary(self, device: str) -> None:
+        """Draws follow it among eight tokens too; among thousands the tail hides what is wrong with the rest."""
+        size, rows = 12, 20_000
+        words = vocabulary(size, device)
+        logits = torch.randn(size, generator=torch.Generator().manual_seed(7)).to(device)
+        expected = self.distribution(logits.masked_fill(words.is_special, -math.inf)).cpu()
+        drawn = draw(self.component(), logits.expand(rows, 1, size), words, _random(0, rows, device))
+        counts = torch.bincount(drawn.flatten().cpu(), minlength=size).double()
+        assert counts[expected == 0].sum() == 0, "a token without probability was drawn"
+        assert chi_square_p(counts, expected) > SIGNIFICANCE
+
+    @on_each_device
     def test_draws_depend_on_the_random_numbers_alone(self, device: str) -> None:
         """Same numbers, same draw; the global generator plays no part; a half batch draws what the whole one does."""
         logits = torch.randn(8, 5, 200, generator=torch.Generator().manual_seed(3)).to(device)
@@ -474,6 +486,19 @@ class ObjectiveContract(_Contract):
         if losses.detection is not None:
             assert not losses.detection.replaced.any()
             assert torch.equal(losses.detection.inputs, batch.tokens)
+
+    def test_every_purpose_has_random_numbers_of_its_own(self) -> None:
+        """A purpose asked for twice gives the same numbers twice: what is sampled would hang on what is masked."""
+        asked: list[str] = []
+
+        class Listening(Streams):
+            def __call__(self, purpose: str) -> Any:
+                asked.append(purpose)
+                return super().__call__(purpose)
+
+        batch = _batch(torch.randint(5, self.size, (2, 20)))
+        self.build()(batch, Listening(0, 0, batch.examples))
+        assert len(set(asked)) == len(asked)
 
     def test_a_batch_of_padding_alone_is_harmless(self) -> None:
         """A finite loss and zero gradients, not NaN."""

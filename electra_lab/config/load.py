@@ -104,6 +104,9 @@ def _paths(value: Any, loc: Loc = ()) -> Iterator[tuple[Loc, Path]]:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _paths(item, (*loc, index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _paths(item, (*loc, key))
 
 
 def _set(values: Any, loc: Loc, value: str) -> None:

@@ -31,7 +31,8 @@ class Unigram(nn.Module):
     def __init__(self, vocabulary: Vocabulary, /, *, power: Annotated[float, Field(ge=0)] = 1.0) -> None:
         super().__init__()
         scores = power * (vocabulary.counts + 1).float().log()
-        self.register_buffer("scores", scores.masked_fill(vocabulary.is_special, float("-inf")), persistent=False)
+        # Far below every other score and yet finite: label smoothing asks for the loss of every token.
+        self.register_buffer("scores", scores.masked_fill(vocabulary.is_special, -30.0), persistent=False)
 
     def hidden(
         self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]

@@ -31,7 +31,9 @@ def nucleus(
     """
     scores = (logits - logits.amax(-1, keepdim=True)) / temperature
     probabilities, tokens = scores.softmax(-1).double().sort(dim=-1, descending=True, stable=True)
-    before = probabilities.cumsum(-1) - probabilities
-    drawn = inverse_cdf(probabilities.masked_fill(before >= p, 0.0), rng)
+    cumulative = probabilities.cumsum(-1)
+    # Of their sum, which float32 does not make exactly one: else p = 1 could lose the least likely tokens.
+    enough = cumulative - probabilities >= p * cumulative[:, -1:]
+    drawn = inverse_cdf(probabilities.masked_fill(enough, 0.0), rng)
     chosen: Tensor = tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
     return chosen

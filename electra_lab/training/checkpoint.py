@@ -111,6 +111,8 @@ def load_part(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str
             continue
         saved = load_file(path / "state.safetensors")
         found = [prefix for prefix in prefixes if any(name.startswith(f"model.{prefix}.") for name in saved)]
+        if not found:
+            raise CheckpointError(f"{path}: has no network called {' or '.join(prefixes)}.")
         given = {
             n.removeprefix(f"model.{found[0]}."): t for n, t in saved.items() if n.startswith(f"model.{found[0]}.")
         }

@@ -170,7 +170,9 @@ def rehearse(objective: nn.Module, entry: Entry[Any], batch: Batch, seed: int, p
     anything is written. Leaves neither gradients nor changed buffers behind. Raises BadResult, or what the component
     raises.
     """
-    before = {name: value.clone() for name, value in objective.named_buffers()}
+    # But for modules that know the step themselves: they would not notice that their buffers are others again.
+    unaware = [module for module in objective.modules() if not hasattr(module, "at_step")]
+    before = [(buffer, buffer.clone()) for module in unaware for buffer in module.buffers(recurse=False)]
     counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
     names = set(counts(batch, Streams(seed, 0, batch.examples)))
     losses = losses_at(0, objective, batch, seed, precision)
@@ -179,8 +181,8 @@ def rehearse(objective: nn.Module, entry: Entry[Any], batch: Batch, seed: int, p
     objective.zero_grad(set_to_none=True)
     with torch.no_grad(), autocast(batch.tokens.device, precision):
         refuse_losses(objective.eval()(batch, Streams(seed, 0, batch.examples)), names, entry, batch)
-    for name, value in objective.named_buffers():
-        value.copy_(before[name])
+    for buffer, value in before:
+        buffer.copy_(value)
     objective.train()
 
 

@@ -101,7 +101,8 @@ def prepare(objective: nn.Module, seed: int, step: int) -> None:
     """What changes from step to step beside the weights: torch's global generator, and what backbones draw."""
     seed_global(seed, step)
     for module in objective.modules():
-        if callable(at_step := getattr(module, "at_step", None)):
+        # The objective comes first and may freeze a network; what is frozen, in eval mode, does not change any more.
+        if (module is objective or module.training) and callable(at_step := getattr(module, "at_step", None)):
             at_step(seed, step)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraModel
 
 from electra_lab.backbones.bert import Bert
@@ -158,3 +159,16 @@ def test_dropout_acts_in_training_alone() -> None:
     x, mask = torch.randn(2, 8, DIM), torch.ones(2, 8, dtype=torch.bool)
     assert not torch.equal(bert.train()(x, mask), bert(x, mask))
     assert torch.equal(bert.eval()(x, mask), bert(x, mask))
+
+
+def test_dropout_acts_on_attention_and_on_what_both_halves_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The three places of google-research/electra."""
+    asked: list[float] = []
+    attention = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "dropout", lambda t, p: asked.append(p) or t)
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention",
+        lambda *qkv, dropout_p, **options: asked.append(dropout_p) or attention(*qkv, **options),
+    )  # fmt: skip
+    Bert(DIM, 1, HEADS, MAX_LENGTH, dropout=0.3)(torch.randn(2, 8, DIM), torch.ones(2, 8, dtype=torch.bool))
+    assert asked == [0.3, 0.3, 0.3]

@@ -65,6 +65,18 @@ def test_reversible_changes_neither_output_nor_gradients(options: dict[str, Any]
         assert (found[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max(), name
 
 
+@pytest.mark.parametrize("reversible", [False, True])
+def test_reversible_keeps_no_more_for_more_layers(reversible: bool) -> None:
+    kept = []
+    for depth in (1, 3):
+        model, (x, mask) = Reformer(DIM, depth, HEADS, 64, bucket_size=4, hashes=2, reversible=reversible), batch()
+        tensors: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: tensors.append(t) or t, lambda t: t):  # noqa: B023
+            model(x, mask)
+        kept.append(len(tensors))
+    assert (kept[1] > kept[0]) != reversible
+
+
 def test_two_forwards_before_one_backward() -> None:
     """As where generator and discriminator share an encoder: the sum of separate backward passes."""
     model = reformer()
@@ -99,6 +111,15 @@ def test_small_buckets_are_not_full_attention() -> None:
     few, many = (reformer(rotary=False, bucket_size=size, hashes=1).eval() for size in (LENGTH // 2, 2))
     x, mask = batch()
     assert (few(x, mask) - many(x, mask)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+def test_padding_takes_no_part_in_attention(rotary: bool) -> None:
+    """Two buckets are full attention, in which a row with padding is the row without it."""
+    padded, alone = (reformer(rotary=rotary, bucket_size=LENGTH // n, hashes=1).eval() for n in (2, 4))
+    x, half = batch()[0], LENGTH // 2
+    mask = (torch.arange(LENGTH) < half).expand(2, -1)
+    torch.testing.assert_close(padded(x, mask)[:, :half], alone(x[:, :half], mask[:, :half]), rtol=1e-5, atol=1e-5)
 
 
 def test_without_rotary_positions_the_lab_gives_them() -> None:
@@ -260,6 +281,18 @@ def test_memory_changes_the_states_of_real_positions() -> None:
 def test_memory_comes_in_whole_pairs_of_buckets() -> None:
     with pytest.raises(ValueError, match=r"memory 12 must be a multiple of twice bucket_size, here 8"):
         reformer(memory=12)
+
+
+def test_dropout_acts_on_attention_after_it_and_within_the_feed_forward() -> None:
+    model = reformer(dropout=0.3)
+    found = [(a.lsh_attn.dropout.p, a.post_attn_dropout.p) for a in attentions(model)]
+    assert found == [(0.3, 0.3)] * DEPTH
+    assert {module.dropout.p for module in model.modules() if isinstance(module, FeedForward)} == {0.3}
+
+
+def test_the_feed_forward_is_as_wide_as_ff_mult_says() -> None:
+    widths = {m.w2.in_features for m in reformer(ff_mult=3).modules() if isinstance(m, FeedForward)}
+    assert widths == {3 * DIM}
 
 
 def test_glu_gates_the_feed_forward() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from electra_lab.corpora import docstrings
+from electra_lab.corpora import docstrings, text_files
 from electra_lab.corpora.docstrings import Docstrings
 from electra_lab.corpora.text_files import TextFiles
 from registry.errors import DataError
@@ -140,6 +141,13 @@ def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     assert len(set(others)) == len(others)
 
 
+def test_the_fingerprint_is_of_all_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of the first block that is read."""
+    monkeypatch.setattr(text_files, "BLOCK", 4)
+    write(tmp_path, a="text one", b="text two")
+    assert len({TextFiles(paths=[tmp_path / f"{name}.txt"]).fingerprint() for name in "ab"}) == 2
+
+
 # The docstrings corpus.
 
 LONG = "A sentence that is long enough to be a document of the corpus, as it has more than eighty characters."
@@ -213,6 +221,14 @@ def test_the_fingerprint_of_docstrings(tmp_path: Path, monkeypatch: pytest.Monke
     def of(*files: tuple[Path, str]) -> str:
         monkeypatch.setattr(docstrings, "_files", lambda: list(files))
         return Docstrings().fingerprint()
+
+    with monkeypatch.context() as other:
+        before = of()
+        other.setattr(docstrings, "FORMAT", docstrings.FORMAT + 1)
+        assert of() != before
+    with monkeypatch.context() as other:
+        other.setattr(docstrings, "sys", SimpleNamespace(version_info=(3, 99, 0)))
+        assert of() != before
 
     (tmp_path / "other").mkdir()
     one, moved = (python_file(folder, "a.py", "1") for folder in (tmp_path, tmp_path / "other"))

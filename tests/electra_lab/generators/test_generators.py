@@ -102,3 +102,11 @@ def test_where_it_may_not_stand(tmp_path: Path, sections: dict[str, str], key: s
     with pytest.raises(ConfigError) as refused:
         check(load(file))
     assert str(refused.value).startswith(f"{file}:{line_of(key)}: {reason}")
+
+
+def test_label_smoothing_stays_finite(tmp_path: Path) -> None:
+    made = experiment(
+        tmp_path, generator="{type: unigram}", objective="{type: electra, generator_smoothing: 0.1}"
+    )  # fmt: skip
+    batch = made.train.training_batch(0, 0, 2, torch.device("cpu"))
+    assert made.run.objective(batch, Streams(0, 0, batch.examples)).terms["generator"].sum.isfinite()

@@ -100,6 +100,20 @@ def test_spans_cluster_where_single_tokens_do_not() -> None:
     assert neighbours("replace_prob") == pytest.approx(0.15, abs=0.03)
     assert neighbours("span") > 0.5
     assert neighbours("span", length="uniform", longest=1) == pytest.approx(0.15, abs=0.03)
+    assert neighbours("span", stop_prob=1.0) == pytest.approx(0.15, abs=0.03)
+    assert neighbours("span", length="uniform", stop_prob=1.0) > 0.5, "uniform lengths know no stop_prob"
+
+
+def test_spans_end_where_something_may_not_be_masked() -> None:
+    """One that begins before a special token does not go on behind it: the next one begins anywhere."""
+    tokens = torch.full((4000, 21), 7)
+    maskable = torch.ones_like(tokens, dtype=torch.bool)
+    maskable[:, 10] = False
+    # 3 of 20, in one span where there is room for it.
+    result = masked("span", tokens, maskable, vocabulary(24), longest=1000, stop_prob=0.001)
+    chosen = torch.zeros_like(maskable).scatter(1, result.positions, result.valid)
+    assert chosen[:, 7][chosen[:, 6] & ~chosen[:, 5]].float().mean() > 0.8
+    assert chosen[:, 11][chosen[:, 9] & ~chosen[:, 8]].float().mean() < 0.2
 
 
 def test_lengths_follow_their_distributions() -> None:

@@ -130,6 +130,15 @@ def test_left_padding_is_as_good_as_right_padding(backbone: str) -> None:
     torch.testing.assert_close(*sides, rtol=1e-5, atol=1e-5)
 
 
+def test_embeddings_are_dropped_out_after_the_norm() -> None:
+    embeddings = Embeddings(VOCABULARY, 400, MAX_LENGTH, positions=True, dropout=0.3)
+    tokens = torch.randint(5, VOCABULARY, (2, 12))
+    plain, dropped = (embeddings.train(mode)(tokens, torch.zeros_like(tokens)) for mode in (False, True))
+    kept = dropped != 0
+    assert kept.float().mean() == pytest.approx(0.7, abs=0.03)
+    torch.testing.assert_close(dropped[kept], plain[kept] / 0.7)
+
+
 def test_token_logits_are_those_of_all_positions_gathered() -> None:
     made, hidden = of("bert"), torch.randn(3, 12, DIM)
     positions = torch.randint(0, 12, (3, 5))

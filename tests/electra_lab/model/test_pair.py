@@ -100,6 +100,16 @@ def test_a_projection_exactly_where_widths_differ(tie: str, generator_dim: int, 
     assert generator.project is not discriminator.project
 
 
+@pytest.mark.parametrize("tie", ["none", "tokens", "embeddings"])
+def test_both_networks_are_given_the_sizes_and_the_pad_token(tie: Any) -> None:
+    sizes = EmbeddingSizes(vocabulary_size=30, dim=16, max_length=24, dropout=0.3)
+    for network in make_pair(bert(8), 8, bert(16), 16, sizes, tie, pad_id=7):
+        assert network.pad_id == 7
+        assert network.embeddings.dropout.p == 0.3
+        assert network.embeddings.tokens.weight.shape == (30, 16)
+        assert network.embeddings.positions.weight.shape == (24, 16)
+
+
 def test_each_network_has_the_head_that_it_uses() -> None:
     generator, discriminator = pair("embeddings")
     assert generator.replaced_head is None

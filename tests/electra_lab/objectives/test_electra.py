@@ -144,6 +144,45 @@ def test_the_discriminator_teaches_the_generator_nothing_but_shared_tables() -> 
         assert reached == shared
 
 
+def test_both_networks_are_told_the_segments() -> None:
+    given = batch()
+    injected = Injected(given)
+    objective = electra("none", injected.masking, injected.sampler)
+    other = Batch(given.tokens, given.mask, torch.ones_like(given.tokens), given.examples)
+    one, two = (objective(b, Streams(0, 0, b.examples)).terms for b in (given, other))
+    assert [name for name in one if one[name].sum != two[name].sum] == ["generator", "discriminator"]
+
+
+def test_weights_that_are_set_are_those_of_the_terms() -> None:
+    terms = electra(generator_weight=0.5, discriminator_weight=7.0)(batch(), Streams(0, 0, torch.arange(6))).terms
+    assert {name: term.weight for name, term in terms.items()} == {"generator": 0.5, "discriminator": 7.0}
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_losses_are_computed_in_float32_whatever_networks_return(autocast: bool) -> None:
+    given, objective = batch(), electra().eval().to(torch.float32 if autocast else torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        losses = objective(given, Streams(0, 0, given.examples))
+    found = losses.predictions["generator"].loss, losses.detection.logits, *(term.sum for term in losses.terms.values())
+    assert {tensor.dtype for tensor in found} == {torch.float32}
+
+
+def test_what_metrics_are_told_of_the_generator() -> None:
+    """Hidden from it: it saw [MASK]. Correct: its most likely token, not the one that was drawn, is the original."""
+    given, objective = batch(), electra().eval()
+    shown: list[Masked] = []
+    strategy = objective.masking
+    objective.masking = lambda *arguments: shown.append(strategy(*arguments, mask_prob=1.0)) or shown[-1]
+    asked = objective(given, Streams(0, 0, given.examples)).predictions["generator"]
+    inputs = shown[0].inputs
+    assert torch.equal(asked.hidden, inputs.gather(1, asked.positions) == MASK)
+    hidden = objective.generator.hidden(inputs, given.mask, given.segments)
+    likely = objective.generator.token_logits(hidden, asked.positions).argmax(-1)
+    assert torch.equal(asked.correct, likely == given.tokens.gather(1, asked.positions))
+    assert asked.correct.any()
+    assert asked.hidden[asked.valid].float().mean() == pytest.approx(0.85, abs=0.1)
+
+
 def test_training_and_evaluation_give_the_same_terms() -> None:
     """Without dropout; only what metrics need is left out of training."""
     given, objective = batch(), electra()

@@ -32,6 +32,18 @@ def test_argmax_is_the_limit(name: str, options: dict[str, float]) -> None:
     assert torch.equal(drawn(name, LOGITS, **options), LOGITS.argmax(-1))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"), [("temperature", {}), ("gumbel", {}), ("top_k", {"k": 7}), ("nucleus", {"p": 0.8})]
+)
+def test_a_temperature_divides_the_logits(name: str, options: dict[str, float]) -> None:
+    """Before anything else is done to them: a nucleus, too, is one of the tempered probabilities."""
+    assert torch.equal(drawn(name, LOGITS, temperature=2.0, **options), drawn(name, LOGITS / 2, **options))
+
+
+def test_the_most_likely_token_is_told_from_the_next() -> None:
+    assert drawn("argmax", torch.tensor([[1.0, 1.001], [1.001, 1.0]])).tolist() == [1, 0]
+
+
 def test_a_k_above_the_vocabulary_takes_all_of_it() -> None:
     flat = torch.zeros(3000, 10)
     assert set(drawn("top_k", flat, k=99).tolist()) == set(range(10))

@@ -29,6 +29,7 @@ def tokenizer():
 def test_special_tokens_come_first_and_the_size_holds(tokenizer) -> None:
     assert [tokenizer.id_to_token(id) for id in range(5)] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert tokenizer.get_vocab_size() <= 330
+    assert tokenizers.get("bpe").component(TEXT, vocab_size=300).get_vocab_size() == 300
 
 
 @settings(max_examples=200, deadline=None)
@@ -44,6 +45,27 @@ def test_lowercase_is_a_choice() -> None:
     for lowercase, piece in ((True, "α"), (False, "Α")):
         made = tokenizers.get("bpe").component(["ΑΒ αβ"] * 9, vocab_size=300, lowercase=lowercase)
         assert made.decode(made.encode("Α").ids).strip() == piece
+
+
+def test_a_pair_must_be_frequent_enough() -> None:
+    once, thrice = (
+        tokenizers.get("bpe").component(["rare common common common"], vocab_size=330, min_frequency=n).get_vocab()
+        for n in (1, 3)
+    )
+    assert {"\u0120rare", "\u0120common"} <= once.keys()
+    assert "\u0120common" in thrice
+    assert "\u0120rare" not in thrice
+
+
+def test_one_letter_is_one_text_however_it_is_composed(tokenizer) -> None:
+    """NFC, and not NFKC, which would lose that a ligature is one."""
+    assert tokenizer.encode("e\u0301").ids == tokenizer.encode("\u00e9").ids
+    assert tokenizer.encode("\ufb01").ids != tokenizer.encode("fi").ids
+
+
+def test_a_word_is_the_same_at_the_beginning_of_a_text(tokenizer) -> None:
+    one, two = tokenizer.encode("words").ids, tokenizer.encode("words words").ids
+    assert two == one + one
 
 
 def test_two_processes_train_the_same(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_many_characters_do_not_exceed_it_either() -> None:
 
 def test_unknown_characters() -> None:
     assert TOKENIZER.encode("fox 你 fox", add_special_tokens=False).tokens.count("[UNK]") == 1
+    assert "[UNK]" not in TOKENIZER.encode("a" * 100, add_special_tokens=False).tokens
     assert TOKENIZER.encode("a" * 101, add_special_tokens=False).tokens == ["[UNK]"]
     assert TOKENIZER.encode("[UNK]", add_special_tokens=False).tokens == ["[UNK]"]
 

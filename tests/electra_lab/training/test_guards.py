@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, refuse_losses, rehearse
 from electra_lab.training.memory import shapes_only
 from electra_lab.training.random import Streams
+from electra_lab.training.step import prepare
 from registry import (
     Batch,
     Detection,
@@ -247,3 +248,33 @@ def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() ->
     assert objective.training
     assert all(parameter.grad is None for parameter in objective.parameters())
     assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+
+
+class Holds(nn.Module):
+    """An objective of two Performers, as far as steps are concerned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        performer = backbones.get("performer").component
+        self.frozen, self.learning = (performer(16, 1, 2, 32, features=8, redraw_every=2) for _ in range(2))
+        self.frozen.eval()
+
+
+def test_what_is_frozen_does_not_change_with_the_step() -> None:
+    objective = Holds()
+    before = [network.features.clone() for network in (objective.frozen, objective.learning)]
+    prepare(objective, 7, 4)
+    assert torch.equal(objective.frozen.features, before[0])
+    assert not torch.equal(objective.learning.features, before[1])
+
+
+def test_after_a_rehearsal_features_are_those_of_the_seed() -> None:
+    suite = ObjectiveContract()
+    suite.name = "electra"
+    objective = suite.build()
+    objective.extra = backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
+    rehearse(objective, objectives.get("electra"), BATCH, 7, "fp32")
+    prepare(objective.train(), 7, 0)
+    expected = backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
+    expected.at_step(7, 0)
+    assert torch.equal(objective.extra.features, expected.features)
