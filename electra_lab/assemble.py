@@ -6,11 +6,12 @@ import json
 import math
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from registry.contracts import Corpus
 
 
+T = TypeVar("T")
 Pair: TypeAlias = tuple[nn.Module | None, Network]  # the generator may be no network
 PROGRESS = [i / 1000 for i in range(1001)]  # where a schedule's largest number is looked for
 
@@ -95,21 +97,15 @@ def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
 def check(loaded: Loaded) -> DataError | None:
     """All that can be found out without reading a corpus. Raises ConfigError.
 
-    The networks are built without memory (meta device), to hear what their constructors refuse. Data that is not
-    here is no error of the file: what a run would raise for it is returned.
+    The networks are built without memory (meta device) where they can be, to hear what their constructors refuse. Data
+    that is not here is no error of the file: what a run would raise for it is returned.
     """
     absent = None
     try:
         _corpus(loaded)
     except DataError as error:
         absent = error
-    try:
-        with torch.device("meta"):
-            build_pair(loaded, stand_in_vocabulary(8))
-    except Exception as error:
-        if not reads_numbers(error):
-            raise
-        build_pair(loaded, stand_in_vocabulary(8))
+    without_memory(torch.device("meta"), lambda: build_pair(loaded, stand_in_vocabulary(8)))
     budgeted_steps(loaded, None)
     _refuse_biased_sampler(loaded)
     try:
@@ -129,9 +125,18 @@ def _refuse_biased_sampler(loaded: Loaded) -> None:
         raise loaded.problem(("sampler",), reason)
 
 
-def reads_numbers(error: Exception) -> bool:
-    """Whether a network that could not be built of shapes alone may be one that needs numbers, of its own, for it."""
-    return not isinstance(error, LabError) or isinstance(error.__cause__, RuntimeError)
+def without_memory(shapes: AbstractContextManager[Any], build: Callable[[], T]) -> T:
+    """What `build` makes inside `shapes`, or outside it if it reads numbers, such as rates of its own, while it builds.
+
+    What the lab itself refuses is raised at once: a network that is too large must not be built to be refused again.
+    """
+    try:
+        with shapes:
+            return build()
+    except Exception as error:
+        if isinstance(error, LabError) and not isinstance(error.__cause__, RuntimeError):
+            raise
+    return build()
 
 
 def _frozen_run(config: Config) -> Path | None:

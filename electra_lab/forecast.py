@@ -1,4 +1,4 @@
-"""What a run would need, from shapes alone: no corpus is read, no weight has memory."""
+"""What a run would need, from shapes: no corpus is read, and no weight has memory unless a component needs numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from electra_lab.assemble import (
+    Pair,
     budgeted_steps,
     build_objective,
     build_pair,
     count_parameters,
     networks,
     price,
-    reads_numbers,
+    without_memory,
 )
 from electra_lab.config.load import Loaded
 from electra_lab.data.vocabulary import stand_in_vocabulary
@@ -24,7 +25,7 @@ from electra_lab.training.loop import Flops
 from electra_lab.training.memory import peak_bytes, shapes_only
 from electra_lab.training.random import Streams
 from electra_lab.training.step import backward, losses_at
-from registry import Batch
+from registry import Batch, Vocabulary
 
 UNKNOWN_VOCABULARY = 30_522  # BERT's, which google-research/electra uses
 
@@ -54,23 +55,17 @@ class Forecast:
 
 
 def forecast(loaded: Loaded, device: torch.device) -> Forecast:
-    """What a run would need, from shapes alone: no corpus is read and no weight has memory. Raises ConfigError."""
+    """What a run of `loaded` on `device` would need. Raises ConfigError."""
     config, train = loaded.config, loaded.config.train
     size = getattr(config.tokenizer.options, "vocab_size", None)
     length, micro = config.data.sequence_length, train.micro_batch_size or train.batch_size
-    with shapes_only():
-        vocabulary = stand_in_vocabulary(size or UNKNOWN_VOCABULARY)
-        try:
-            pair = build_pair(loaded, vocabulary)
-            flops = price(pair, config)
-        except Exception as error:  # it reads numbers while it is built, or while its operations are counted
-            if not reads_numbers(error):
-                raise
-            pair = None
-    if pair is None:
+
+    def build() -> tuple[Vocabulary, Pair, Flops]:  # operations may have to be counted, so the price belongs to it
         vocabulary = stand_in_vocabulary(size or UNKNOWN_VOCABULARY)
         pair = build_pair(loaded, vocabulary)
-        flops = price(pair, config)
+        return vocabulary, pair, price(pair, config)
+
+    vocabulary, pair, flops = without_memory(shapes_only(), build)
     with shapes_only():
         objective = build_objective(loaded, pair, vocabulary)
 
@@ -81,7 +76,7 @@ def forecast(loaded: Loaded, device: torch.device) -> Forecast:
 
         def step(stage: int) -> None:
             for _ in range(2 if micro < train.batch_size else 1):  # the second micro-batch finds gradients there
-                backward(losses_at(stage, objective, rows(micro), config.seed, precision))
+                backward(losses_at(stage, objective, rows(micro), config.seed, precision).terms)
 
         def evaluation() -> None:
             with torch.no_grad():

@@ -1,4 +1,5 @@
-"""A user's networks as objectives want them: registry.contracts.Network around any nn.Module that takes tokens."""
+"""A user's networks as objectives want them: what `electra` and `mlm` ask of a registry.contracts.Network, around any
+nn.Module that takes tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def tensor_of(output: Any) -> Tensor:
 
 
 class Guess:
-    """The Network of a generator that has answered already: its states are its logits Float[B T V]."""
+    """A registry.contracts.Generator that has answered already: its states are its logits Float[B T V]."""
 
     def __init__(self, output: Any, tokens: Int[Tensor, "B T"]) -> None:
         self._logits = tensor_of(output)
@@ -40,12 +41,9 @@ class Guess:
     def token_logits(self, hidden: Float[Tensor, "B T V"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
         return hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, self.dim))
 
-    def replaced_logits(self, hidden: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
-        raise NotImplementedError("a generator detects nothing")
-
 
 class Verdict:
-    """The Network of a discriminator: its states are its logits, one a position. `options` go to every call."""
+    """The detecting half of a Network: its states are its logits, one a position. `options` go to every call."""
 
     dim = 1
 
@@ -62,9 +60,6 @@ class Verdict:
                 "return one logit a position. Give discr_dim, the width of its states, to have a head put on top."
             )
         return logits.reshape(*tokens.shape, 1)
-
-    def token_logits(self, hidden: Float[Tensor, "B T 1"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
-        raise NotImplementedError("a discriminator predicts no tokens")
 
     def replaced_logits(self, hidden: Float[Tensor, "B T 1"]) -> Float[Tensor, "B T"]:
         return hidden.squeeze(-1)

@@ -177,7 +177,7 @@ def rehearse(objective: nn.Module, entry: Entry[Any], batch: Batch, seed: int, p
     names = set(counts(batch, Streams(seed, 0, batch.examples)))
     losses = losses_at(0, objective, batch, seed, precision)
     refuse_losses(losses, names, entry, batch)
-    backward(losses)
+    backward(losses.terms)
     objective.zero_grad(set_to_none=True)
     with torch.no_grad(), autocast(batch.tokens.device, precision):
         refuse_losses(objective.eval()(batch, Streams(seed, 0, batch.examples)), names, entry, batch)

@@ -67,9 +67,7 @@ def training_step(
     for part, rng in zip(parts, streams, strict=True):
         with autocast(device, precision):
             terms: Mapping[str, Term] = objective(part, rng).terms
-        divisors = known or {name: term.count for name, term in terms.items()}
-        loss = torch.stack([t.weight * t.sum / divisors[name].clamp(min=1) for name, t in terms.items()]).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(terms, known)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])
 
@@ -91,10 +89,11 @@ def losses_at(step: int, objective: nn.Module, batch: Batch, seed: int, precisio
     return losses
 
 
-def backward(losses: Losses) -> None:
-    """Gradients of losses that stand for a whole global batch."""
-    terms = losses.terms.values()
-    torch.stack([t.weight * t.sum / t.count.clamp(min=1) for t in terms]).sum().backward()  # type: ignore[no-untyped-call]
+def backward(terms: Mapping[str, Term], counts: Mapping[str, Tensor] | None = None) -> None:
+    """Gradients of the weighted terms, each divided by its count in the global batch; without `counts` by its own."""
+    divisors = counts or {name: term.count for name, term in terms.items()}
+    loss = torch.stack([t.weight * t.sum / divisors[name].clamp(min=1) for name, t in terms.items()]).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def prepare(objective: nn.Module, seed: int, step: int) -> None:
