@@ -188,7 +188,7 @@ def test_every_kind_is_in_the_table_with_its_parameters() -> None:
 
 def test_what_it_says_of_options_and_of_the_laws() -> None:
     assert all(f"`{name}`" in PAGE for name in registry.masking_strategies.required)
-    assert "size, rows, rounds = 30_522" in (ROOT / "registry" / "testing.py").read_text(encoding="utf-8")
+    assert "size, rows, rounds = 30_522" in (ROOT / "registry" / "testing" / "samplers.py").read_text(encoding="utf-8")
 
 
 def test_the_package_is_the_one_that_is_shipped() -> None:

@@ -19,7 +19,14 @@ import torch
 
 from electra_lab.cli import main
 from registry import load_plugin
-from registry.testing import BackboneContract, MaskingContract, SamplerContract, _random, on_each_device, vocabulary
+from registry.testing import (
+    BackboneContract,
+    MaskingContract,
+    SamplerContract,
+    on_each_device,
+    random_numbers,
+    vocabulary,
+)
 from tests.helpers import ROOT, write_experiment
 
 PLUGINS = ROOT / "experiments" / "plugins"
@@ -71,7 +78,9 @@ class TestRareTokens(MaskingContract):
         """One token a row, from two frequent and one rare one: the shares are those of the weights."""
         words, rows = vocabulary(40), 20_000
         tokens = torch.tensor([5, 6, 39]).expand(rows, 3)
-        masked = self.component()(tokens, torch.ones_like(tokens, dtype=torch.bool), words, _random(1, rows, "cpu"))
+        masked = self.component()(
+            tokens, torch.ones_like(tokens, dtype=torch.bool), words, random_numbers(1, rows, "cpu")
+        )
         weights = (1.0 + words.counts[[5, 6, 39]]).pow(-0.5)
         seen = torch.bincount(masked.positions[masked.valid], minlength=3) / rows
         assert torch.allclose(seen, weights / weights.sum(), atol=0.02)
