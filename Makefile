@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXPERIMENT ?= experiments/reformer_small.yaml
+PICTURES ?= build/pictures
 
-.PHONY: run test check format clean
+.PHONY: run test test-cluster soak test-report check format clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -13,6 +14,19 @@ run: $(VENV)/run.stamp
 # All tests, with linters and types: under ten minutes on two CPU cores.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
+
+# Pages as a browser shows them, on a phone and a desktop, light and dark; screenshots in $(PICTURES). Needs chromium.
+test-report: $(VENV)/dev.stamp
+	ELECTRA_LAB_PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/test_report_looks.py
+
+# What takes many minutes: ablations whose processes are killed again and again.
+soak: $(VENV)/dev.stamp
+	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py -s
+
+# The cluster launchers on a real Slurm and a real Ray of this machine; Slurm needs root, and
+# `apt-get install slurmctld slurmd munge`. About fifteen minutes, most of them waiting.
+test-cluster: $(VENV)/clusters.stamp
+	ELECTRA_LAB_CLUSTERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/launchers/test_cluster_*.py
 
 # Style and types.
 check: $(VENV)/dev.stamp
@@ -41,4 +55,8 @@ $(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps electra-pytorch mlm-pytorch
+	touch $@
+
+$(VENV)/clusters.stamp: $(VENV)/dev.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clusters]'
 	touch $@

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,21 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch import nn
 
+from electra_lab.budget import Pair, budgeted_steps, count_parameters, largest_mask_prob, networks, number_at, price
 from electra_lab.config.load import Loaded
-from electra_lab.config.schema import Component
 from electra_lab.config.schema import Experiment as Config
 from electra_lab.config.source import read_file
 from electra_lab.data.rows import Rows
 from electra_lab.data.store import Store, open_store
 from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
-from electra_lab.model.flops import network_flops
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.training.checkpoint import load_part
 from electra_lab.training.device import choose_precision
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, rehearse
-from electra_lab.training.loop import Flops, Plan, Run
+from electra_lab.training.loop import Plan, Run
 from electra_lab.training.optimizer import make_optimizer
 from electra_lab.training.random import digest
 from electra_lab.training.scheduled import Number, Scheduled
@@ -42,7 +40,6 @@ from registry import (
     masking_strategies,
     objectives,
     samplers,
-    schedules,
     tokenizers,
 )
 from registry.errors import DataError, LabError
@@ -54,8 +51,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Pair: TypeAlias = tuple[nn.Module | None, Network]  # the generator may be no network
-PROGRESS = [i / 1000 for i in range(1001)]  # where a schedule's largest number is looked for
+Guards: TypeAlias = dict[str, GuardedMasking | GuardedSampler]  # by their section of the file
 
 
 @dataclass(frozen=True)
@@ -71,6 +67,8 @@ class Experiment:
     store: Store
     device: torch.device
     parameters: dict[str, int]
+    study: Network  # the network under study
+    frozen: str | None = None  # the checkpoint of another run that the generator was taken from
 
 
 def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
@@ -105,7 +103,13 @@ def check(loaded: Loaded) -> DataError | None:
         _corpus(loaded)
     except DataError as error:
         absent = error
-    without_memory(torch.device("meta"), lambda: build_pair(loaded, stand_in_vocabulary(8)))
+
+    def build() -> None:
+        vocabulary = stand_in_vocabulary(8)
+        objective, guards = build_objective(loaded, build_pair(loaded, vocabulary), vocabulary)
+        _schedule(loaded, objective, guards, 1)
+
+    without_memory(torch.device("meta"), build)
     budgeted_steps(loaded, None)
     _refuse_biased_sampler(loaded)
     try:
@@ -189,8 +193,11 @@ def _corpus(loaded: Loaded) -> Corpus:
     return corpus
 
 
-def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
-    """Data and networks of an experiment. Raises ConfigError at the line that caused it."""
+def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bool = False) -> Experiment:
+    """Data and networks of an experiment. Raises ConfigError at the line that caused it.
+
+    restored  a checkpoint of its own will be loaded: another run's generator, which that holds too, is not asked for
+    """
     config = loaded.config
     vocabulary = make_vocabulary(store.tokenizer, store.train, device)
     # Weights are drawn on the CPU, so that a seed means the same ones on every device.
@@ -198,18 +205,19 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         torch.manual_seed(digest("weights", config.seed) % 2**63)
         pair = build_pair(loaded, vocabulary)
         initialise(nn.ModuleList(networks(pair).values()))
-        objective = build_objective(loaded, pair, vocabulary)
+        objective, guards = build_objective(loaded, pair, vocabulary)
         for part in objective.children():
             if part not in pair:  # what the objective itself learns, such as a gate
                 initialise(part)
-    if (run := _frozen_run(config)) is not None:
+    frozen = None
+    if (run := _frozen_run(config)) is not None and not restored:
         assert pair[0] is not None
         _refuse_other_data(loaded, run, store)
-        load_part(run / "checkpoints", ("generator", "discriminator"), pair[0])
+        frozen = load_part(run / "checkpoints", ("generator", "discriminator"), pair[0])
     length, flops = config.data.sequence_length, price(pair, config)
     objective.to(device)
     train, steps = config.train, budgeted_steps(loaded, flops)
-    _schedule(loaded, objective, steps)
+    _schedule(loaded, objective, guards, steps)
     optimizer = make_optimizer(objective, train.learning_rate, train.betas, train.epsilon, train.weight_decay)
     plan = Plan(
         seed=config.seed,
@@ -241,36 +249,30 @@ def assemble(loaded: Loaded, store: Store, device: torch.device) -> Experiment:
         store,
         device,
         count_parameters(pair),
+        pair[1],
+        frozen,
     )
 
 
-def build_objective(loaded: Loaded, pair: Pair, vocabulary: Vocabulary) -> nn.Module:
+def build_objective(loaded: Loaded, pair: Pair, vocabulary: Vocabulary) -> tuple[nn.Module, Guards]:
+    """The objective, and what it was handed under `masking` and `sampler`."""
     config = loaded.config
-    masking, masked, sampler = masking_strategies.get(config.masking.type), config.masking.keywords(), None
+    strategy = masking_strategies.get(config.masking.type)
+    masking = GuardedMasking(strategy, largest_mask_prob(config), **config.masking.keywords())
+    sampler, guards = None, Guards(masking=masking)
     if config.sampler is not None:
-        sampler = GuardedSampler(samplers.get(config.sampler.type), **config.sampler.keywords())
+        sampler = guards["sampler"] = GuardedSampler(samplers.get(config.sampler.type), **config.sampler.keywords())
     made: nn.Module = objectives.get(config.objective.type).component(
         *pair,
-        GuardedMasking(masking, _largest_mask_prob(config), **masked),
+        masking,
         sampler,
         vocabulary,
         **config.objective.keywords(),
     )
-    return made
+    return made, guards
 
 
-def _largest_mask_prob(config: Config) -> float:
-    """Of the whole training, in doubles."""
-    given: float = config.masking.keywords()["mask_prob"]
-    schedule = config.schedules.get("masking.mask_prob")
-    return max(map(_number(schedule), PROGRESS)) if schedule else given
-
-
-def _number(component: Component) -> Callable[[float], float]:
-    return partial(schedules.get(component.type).component, **component.keywords())
-
-
-def _schedule(loaded: Loaded, objective: nn.Module, steps: int) -> None:
+def _schedule(loaded: Loaded, objective: nn.Module, guards: Guards, steps: int) -> None:
     """Let the numbers under `schedules` follow them."""
     numbers: list[Number] = []
     for key, component in loaded.config.schedules.items():
@@ -281,8 +283,8 @@ def _schedule(loaded: Loaded, objective: nn.Module, steps: int) -> None:
                 raise loaded.problem(("schedules", key), f"{name} keeps no number of that name, so it cannot change.")
             put: Callable[[torch.Tensor], None] = partial(setattr, objective, option)
         else:
-            put = partial(getattr(objective, section).options.__setitem__, option)
-        numbers.append(Number(_number(component), put))
+            put = partial(guards[section].options.__setitem__, option)
+        numbers.append(Number(number_at(component), put))
     if numbers:
         objective.schedules = Scheduled(numbers, steps)
 
@@ -334,58 +336,3 @@ def build_pair(loaded: Loaded, vocabulary: Vocabulary) -> Pair:
         made: nn.Module = generators.get(config.generator.type).component(vocabulary, **config.generator.keywords())
         return made, pair[1]
     return pair
-
-
-def price(pair: Pair, config: Config) -> Flops:
-    """Of a step: a forward pass and, for what learns, a backward pass of twice its cost, over the global batch.
-
-    Vocabulary logits are wanted at the masked positions, or as the objective says.
-    """
-    length, needs = config.data.sequence_length, config.needs
-    masked = math.ceil(_largest_mask_prob(config) * length - 1e-9)
-    slots = {"generator": masked, "discriminator": length if needs.everywhere else masked}
-    rows = {
-        name: network_flops(network, length, slots[name]) if isinstance(network, Network) else 0
-        for name, network in networks(pair).items()
-    }
-    guess, study = (config.train.batch_size * rows.get(name, 0) for name in ("generator", "discriminator"))
-    if needs.first_stage:
-        return Flops(guess + 3 * study, getattr(config.objective.options, needs.first_stage), 3 * guess)
-    return Flops((1 if needs.frozen else 3) * guess + 3 * study)
-
-
-def budgeted_steps(loaded: Loaded, flops: Flops | None) -> int:
-    """The number of steps that the budget buys: whole ones, at least one. Without `flops`, only what needs none."""
-    config, train, length = loaded.config, loaded.config.train, loaded.config.data.sequence_length
-    if train.steps is not None:
-        return train.steps
-    if train.tokens is not None:
-        key, budget, price = "tokens", train.tokens, train.batch_size * length
-        steps = int(budget // price)
-    elif flops is not None:
-        key, budget, price = "flops", float(train.flops or 0), flops.total(1)
-        steps = flops.steps(budget)
-    else:
-        return 1
-    if not steps:
-        raise loaded.problem(("train", key), f"{budget:g} does not pay for one step, which costs {price:g}.")
-    if config.needs.first_stage and steps <= (first := getattr(config.objective.options, config.needs.first_stage)):
-        reason = f"{first} steps of the first stage leave none for the second: train.{key} buys {steps} steps."
-        raise loaded.problem(("objective", config.needs.first_stage), reason)
-    return steps
-
-
-def networks(pair: Pair) -> dict[str, nn.Module]:
-    named = zip(("generator", "discriminator"), pair, strict=True)
-    return {name: network for name, network in named if network is not None}
-
-
-def count_parameters(pair: Pair) -> dict[str, int]:
-    """Parameters of each network; `shared` are counted in both and once in `total`."""
-
-    def count(*modules: nn.Module) -> int:
-        return sum(p.numel() for p in {p for m in modules for p in m.parameters()})
-
-    parted = networks(pair)
-    parts, total = {name: count(network) for name, network in parted.items()}, count(*parted.values())
-    return {**parts, "shared": sum(parts.values()) - total, "total": total}

@@ -8,16 +8,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from electra_lab.assemble import (
-    Pair,
-    budgeted_steps,
-    build_objective,
-    build_pair,
-    count_parameters,
-    networks,
-    price,
-    without_memory,
-)
+from electra_lab.assemble import build_objective, build_pair, without_memory
+from electra_lab.budget import Pair, budgeted_steps, count_parameters, networks, price
 from electra_lab.config.load import Loaded
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training.device import Precision, autocast, choose_precision
@@ -67,7 +59,7 @@ def forecast(loaded: Loaded, device: torch.device) -> Forecast:
 
     vocabulary, pair, flops = without_memory(shapes_only(), build)
     with shapes_only():
-        objective = build_objective(loaded, pair, vocabulary)
+        objective, _ = build_objective(loaded, pair, vocabulary)
 
         def rows(number: int) -> Batch:
             tokens = torch.full((number, length), vocabulary.size - 1)
@@ -91,6 +83,7 @@ def forecast(loaded: Loaded, device: torch.device) -> Forecast:
             objective.zero_grad(set_to_none=True)
         working = None if None in peaks else max(peak for peak in peaks if peak is not None)
         evaluating = peak_bytes(evaluation)
+    frozen = set(pair[0].parameters()) if config.needs.frozen and pair[0] else set()  # it has no moments
     return Forecast(
         vocabulary_size=size,
         parameters=count_parameters(pair),
@@ -98,7 +91,7 @@ def forecast(loaded: Loaded, device: torch.device) -> Forecast:
         steps=budgeted_steps(loaded, flops),
         flops=flops,
         precision=precision,
-        state_bytes=sum(12 * p.numel() for p in objective.parameters()),
+        state_bytes=sum((4 if p in frozen else 12) * p.numel() for p in objective.parameters()),
         working_bytes=working,
         evaluation_bytes=evaluating,
     )

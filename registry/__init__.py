@@ -10,7 +10,19 @@ def my_sampler(logits, rng, /, *, temperature: float = 1.0):
 from collections.abc import Callable
 from typing import Any
 
-from registry.contracts import Batch, Detection, Losses, Masked, Needs, Prediction, Term, Vocabulary
+from registry.contracts import (
+    Batch,
+    Detection,
+    Losses,
+    Masked,
+    Needs,
+    Outcome,
+    Prediction,
+    Quantity,
+    Term,
+    Trained,
+    Vocabulary,
+)
 from registry.core import Entry, Registry
 from registry.discovery import Plugin, load_plugin
 from registry.discovery import blame as _blame
@@ -33,7 +45,7 @@ masking_strategies: Registry[Component] = Registry(
     "masking_strategies",
     home="electra_lab.masking",
     lead=("tokens", "maskable", "vocabulary", "rng"),
-    required=("mask_prob", "replace_prob", "random_prob"),
+    required={"mask_prob": float, "replace_prob": float, "random_prob": float},
     contract="MaskingStrategy",
 )
 samplers: Registry[Component] = Registry(
@@ -57,6 +69,17 @@ tokenizers: Registry[Component] = Registry(
 schedules: Registry[Component] = Registry(
     "schedule", "schedules", home="electra_lab.schedules", lead=("progress",), contract="Schedule"
 )
+measures: Registry[Component] = Registry(
+    "measure", "measures", home="electra_lab.measures", lead=(), contract="Measure"
+)
+launchers: Registry[Component] = Registry(
+    "launcher",
+    "launchers",
+    home="electra_lab.launchers",
+    lead=("work", "folder", "ids"),
+    required={"workers": int, "threads": int},
+    contract="Launcher",
+)
 
 ALL: tuple[Registry[Component], ...] = (
     backbones,
@@ -67,6 +90,8 @@ ALL: tuple[Registry[Component], ...] = (
     corpora,
     tokenizers,
     schedules,
+    measures,
+    launchers,
 )
 
 
@@ -85,17 +110,22 @@ __all__ = [
     "Losses",
     "Masked",
     "Needs",
+    "Outcome",
     "Plugin",
     "Prediction",
+    "Quantity",
     "Registry",
     "Term",
+    "Trained",
     "Vocabulary",
     "backbones",
     "blame",
     "corpora",
     "generators",
+    "launchers",
     "load_plugin",
     "masking_strategies",
+    "measures",
     "objectives",
     "samplers",
     "schedules",

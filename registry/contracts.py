@@ -5,8 +5,9 @@ Letters: B rows of a batch, T positions, K masked slots a row, V vocabulary, D w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -284,3 +285,94 @@ class TokenizerTrainer(Protocol):
     """Train a tokenizer on documents; it must know [PAD], [UNK], [CLS], [SEP] and [MASK]."""
 
     def __call__(self, documents: Iterable[str], /, **options: Any) -> Tokenizer: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a piece of work.
+
+    done       it is finished, now or before
+    failed     `error` says why; the same again would fail again
+    lost       `error` says why: the process died, the disk was full; it may work the next time
+    preempted  it was asked to stop, and saved what it had
+    elsewhere  another process is at it
+    """
+
+    status: Literal["done", "failed", "lost", "preempted", "elsewhere"]
+    error: str = ""
+
+
+class Launcher(Protocol):
+    """Runs independent pieces of work, each given as (folder, id), on this machine or others that see the folder.
+
+    Registered as a generator function: launcher(work, folder, ids, /, *, workers, threads, <options>)
+    """
+
+    def __call__(
+        self,
+        work: Callable[[str, str], Outcome],
+        folder: str,
+        ids: Sequence[str],
+        /,
+        *,
+        workers: int,
+        threads: int,
+    ) -> Iterator[tuple[str, Outcome]]:
+        """Call work(folder, id) once for each id, in other processes, at most `workers` at a time, and yield what came
+        of each as soon as it comes. `work` is a module's function or a functools.partial of one.
+
+        A process that dies is a `lost` piece, an exception of `work` a `failed` one; the others go on. Closing the
+        iterator (or Ctrl-C, or SIGTERM) asks what runs to stop and waits for it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, as measures see it.
+
+    network     the network under study, in eval mode, with the weights of the end
+    detects     it says which tokens were replaced; else it predicts tokens
+    held_out    held_out(n) gives the whole held-out split, n rows at a time, in the same order always
+    train       the same of the text that it was trained on
+    metrics     the last held-out record of its metrics.jsonl
+    """
+
+    network: Network
+    detects: bool
+    held_out: Callable[[int], Iterable[Batch]]
+    train: Callable[[int], Iterable[Batch]]
+    vocabulary: Vocabulary
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that a measure gives: what it is in one sentence, and which way is good."""
+
+    summary: str
+    higher_is_better: bool = True
+
+
+class Measure(Protocol):
+    """What the cells of an ablation are compared by. Registered as a class: __init__(self, /, *, <options>).
+
+    quantities  by name; the first is the one that matters most. A run that has no such number leaves it out
+    same_rows   the cells must read the same rows: equal corpus, tokenizer and data
+    """
+
+    quantities: Mapping[str, Quantity]
+    same_rows: bool
+
+    def reference(self, base: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Sections of the base's filled-in config written anew, to make one more experiment, which is trained for this
+        measure alone; None if it needs none."""
+        ...
+
+    def prepare(self, run: Trained, reference: Trained | None, folder: Path) -> None:
+        """Make what all cells share and write it into `folder`. Called once, with any one of the cells."""
+        ...
+
+    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
+        """Its numbers of a run; no gradient is recorded, autocast is on where the run had it."""
+        ...

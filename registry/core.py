@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,7 +41,7 @@ class Entry(Generic[T]):
     file: Path
     line: int
     lead: tuple[str, ...]
-    required: tuple[str, ...]
+    required: Mapping[str, type]
     package: str | None
 
     @property
@@ -63,7 +63,7 @@ class Registry(Generic[T]):
     singular, plural  how people call them (`sampler`, `samplers`)
     home              the package whose files are the built-ins, as a string: it is imported only when looked up
     lead              the names of the positional parameters that the lab hands to a component
-    required          the options that every component must have
+    required          the options that every component must have, and their types
     contract          the name of the Protocol in registry.contracts
     """
 
@@ -78,10 +78,10 @@ class Registry(Generic[T]):
         home: str,
         lead: tuple[str, ...],
         contract: str,
-        required: tuple[str, ...] = (),
+        required: Mapping[str, type] | None = None,
     ) -> None:
         self.singular, self.plural, self.home, self.contract = singular, plural, home, contract
-        self.lead, self.required = lead, required
+        self.lead, self.required = lead, required or {}
         self._entries: dict[str, Entry[T]] = {}
         self._all.add(self)
 

@@ -18,6 +18,10 @@ class ConfigError(LabError):
     exit_code = 2
 
 
+class InUse(ConfigError):
+    """Another process is at work in a run directory."""
+
+
 class DataError(LabError):
     """The corpus or the tokenizer cannot be used."""
 
@@ -40,6 +44,12 @@ class OutOfMemoryError(LabError):
     """The device or the machine has too little memory."""
 
     exit_code = 6
+
+
+class CellsFailed(LabError):
+    """An ablation came to its end, but some of its cells failed."""
+
+    exit_code = 7
 
 
 class Preempted(LabError):

@@ -94,14 +94,15 @@ def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
 
 
 def schema_of(
-    component: Callable[..., Any], lead: tuple[str, ...], place: str, required: tuple[str, ...] = ()
+    component: Callable[..., Any], lead: tuple[str, ...], place: str, required: Mapping[str, type] | None = None
 ) -> type[Strict]:
     """The schema of the options that the YAML may set for `component`.
 
-    `lead` are the names that the contract gives to the positional parameters, `required` the options that it demands,
-    `place` is file:line for errors.
+    `lead` are the names that the contract gives to the positional parameters, `required` the options that it demands
+    and their types, `place` is file:line for errors.
     Raises BadSignature.
     """
+    required = required or {}
     function = component.__init__ if inspect.isclass(component) else component
     parameters = list(inspect.signature(function).parameters.values())
     if inspect.isclass(component):
@@ -142,11 +143,12 @@ def schema_of(
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise refuse(f"an option's type cannot be resolved ({error}); import it at run time.") from None
 
-    for name in required:
+    for name, demanded in required.items():
         hint = hints[name]
         plain = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
-        if plain is not float:
-            raise refuse(f"option '{name}' must be a float, is {getattr(plain, '__name__', plain)}.")
+        if plain is not demanded:
+            reason = f"must be of type {demanded.__name__}, is {getattr(plain, '__name__', plain)}."
+            raise refuse(f"option '{name}' {reason}")
     fields: dict[str, Any] = {
         p.name: (hints[p.name], ... if p.default is inspect.Parameter.empty else p.default) for p in options
     }

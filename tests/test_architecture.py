@@ -14,7 +14,10 @@ from tests.helpers import ROOT
 
 SOURCES = sorted(p for package in ("registry", "electra_lab") for p in (ROOT / package).rglob("*.py"))
 
-COMPONENTS = {"backbones", "masking", "samplers", "objectives", "generators", "schedules", "corpora", "tokenizers"}
+COMPONENTS = {
+    "backbones", "masking", "samplers", "objectives", "generators", "schedules", "corpora", "tokenizers", "measures",
+    "launchers",
+}  # fmt: skip
 # Each room and the rooms of the project that it may import; a room may always import itself.
 MAY_IMPORT = {
     "registry": set(),
@@ -23,12 +26,15 @@ MAY_IMPORT = {
     "data": {"registry"},
     "training": {"registry", "model", "data"},
     "config": {"registry"},
-    "assemble": {"registry", "model", "data", "training", "config"},
-    "forecast": {"registry", "model", "data", "training", "config", "assemble"},
-    "runs": {"forecast", "registry", "config", "assemble", "training", "data", "model"},
+    "budget": {"registry", "model", "training", "config"},
+    "assemble": {"registry", "model", "data", "training", "config", "budget"},
+    "forecast": {"registry", "model", "data", "training", "config", "assemble", "budget"},
+    "charts": set(),
+    "runs": {"forecast", "registry", "config", "assemble", "training", "data", "model", "charts"},
+    "ablation": {"forecast", "registry", "config", "assemble", "budget", "training", "data", "model", "charts", "runs"},
     # Objectives, masking and samplers reach it by name, so that a user's networks meet the very ones of the lab.
     "interop": {"registry", "training"},
-    "cli": {"registry", "config", "assemble", "runs"},
+    "cli": {"registry", "config", "assemble", "runs", "ablation"},
     "__init__": {"registry"},
     "__main__": {"cli"},
 }
@@ -81,11 +87,11 @@ def test_quick_rooms_do_not_load_torch(path: Path) -> None:
         or path.parent.name == "testing"
     ):
         return
-    heavy = {"torch", "transformers", "numpy", "tokenizers", "sklearn", "matplotlib", "x_transformers"}
+    heavy = {"torch", "transformers", "numpy", "tokenizers", "sklearn", "scipy", "matplotlib", "x_transformers"}
     for module, typing_only, inside in imports(path):
         assert typing_only or inside or module.split(".")[0] not in heavy
         if room(name_of(path)) == "cli":
-            assert inside or not module.startswith(("electra_lab.assemble", "electra_lab.runs"))
+            assert inside or not module.startswith(("electra_lab.assemble", "electra_lab.runs", "electra_lab.ablation"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from electra_lab.ablation.plan import checked
 from electra_lab.assemble import check
+from electra_lab.config.ablation import is_ablation, load_ablation
 from electra_lab.config.load import dump, load
 from electra_lab.forecast import forecast
 from tests.helpers import ROOT
 
-FILES = sorted((ROOT / "experiments").rglob("*.yaml"))
+ABLATIONS = sorted((ROOT / "experiments" / "ablations").rglob("*.yaml"))
+FILES = sorted(set((ROOT / "experiments").rglob("*.yaml")) - set(ABLATIONS))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
@@ -24,6 +27,20 @@ def test_shipped_experiment(file: Path, tmp_path: Path) -> None:
     again = tmp_path / "config.yaml"
     again.write_text(dump(loaded.config), encoding="utf-8")
     assert load(again).config == loaded.config
+
+
+@pytest.mark.parametrize("file", ABLATIONS, ids=lambda f: f.name)
+def test_shipped_ablation(file: Path) -> None:
+    ablation = load_ablation(file)
+    checked(ablation)
+    assert ablation.config.name == file.stem
+    assert ablation.config.question.endswith("?")
+    assert file.read_text(encoding="utf-8").startswith("# ")
+
+
+def test_ablations_lie_in_their_folder() -> None:
+    assert ABLATIONS
+    assert not [file for file in FILES if is_ablation(file)]
 
 
 @pytest.mark.parametrize(

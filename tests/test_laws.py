@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from registry import Batch, backbones, masking_strategies, objectives, samplers
-from registry.testing import BackboneContract, MaskingContract, ObjectiveContract, SamplerContract
+from registry import Batch, backbones, launchers, masking_strategies, measures, objectives, samplers
+from registry.testing import (
+    BackboneContract,
+    LauncherContract,
+    MaskingContract,
+    MeasureContract,
+    ObjectiveContract,
+    SamplerContract,
+)
 
 
 class TestGumbel(SamplerContract):
@@ -188,11 +195,41 @@ class TestAdversarial(ObjectiveContract):
     name = "adversarial"
 
 
+class TestLocal(LauncherContract):
+    name = "local"
+
+
+class TestFixedCorruption(MeasureContract):
+    name, options = "fixed_corruption", {"batch_size": 8}
+
+
+class TestFixedCorruptionOfAll(MeasureContract):
+    name, options = "fixed_corruption", {"mask_prob": 1.0, "scale": 1.5, "steps": 5}
+
+
+class TestPretraining(MeasureContract):
+    name = "pretraining"
+
+
+class TestDetectionProbe(MeasureContract):
+    name, options = "detection_probe", {"batch_size": 8, "rows": 30}
+
+
 SUITES = [
     suite for suite in list(globals().values()) if isinstance(suite, type) and {"name", "registry"} <= {*dir(suite)}
 ]
 
 
-@pytest.mark.parametrize("registry", [backbones, masking_strategies, samplers, objectives], ids=lambda r: r.plural)
+@pytest.mark.parametrize(
+    "registry", [backbones, masking_strategies, samplers, objectives, measures], ids=lambda r: r.plural
+)
 def test_every_component_has_its_suite(registry) -> None:
     assert set(registry.names()) <= {suite.name for suite in SUITES if suite.registry is registry}
+
+
+def test_every_launcher_has_its_suite() -> None:
+    """Those of clusters have theirs beside them: they need a cluster."""
+    here = {suite.name for suite in SUITES if suite.registry is launchers}
+    folder = Path(__file__).parent / "electra_lab" / "launchers"
+    elsewhere = {path.stem.removeprefix("test_cluster_") for path in folder.glob("test_cluster_*.py")}
+    assert set(launchers.names()) == here | elsewhere

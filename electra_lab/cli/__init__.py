@@ -8,14 +8,14 @@ import traceback
 import typer
 
 import registry
-from electra_lab.cli import check, registry_, resume, run, schema
+from electra_lab.cli import ablate, check, registry_, report, resume, run, schema
 from registry.errors import LabError
 
 app = typer.Typer(
     name="electra-lab",
     help="A lab bench for ELECTRA pre-training: describe an experiment in YAML, run it, read what it found.",
     epilog="Exit codes: 0 done, 1 a bug of ours, 2 config, 3 data, 4 checkpoint, 5 diverged, 6 out of memory, "
-    "75 preempted and saved, 130 interrupted and saved.",
+    "7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and saved.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,6 +24,8 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
+app.command("ablate")(ablate.ablate)
+app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("schema")(schema.schema)
 app.add_typer(registry_.app, name="registry")

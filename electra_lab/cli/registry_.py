@@ -48,7 +48,7 @@ def list_(
         print(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts.py: {r.contract}")
         for listing in listings:
             package = f"  ({listing.package})" if listing.package else ""
-            print(f"  {listing.name:<16}{listing.place:<44}  {listing.summary}{package}".rstrip())
+            print(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
             if listing.problem:
                 print(f"    ! {listing.problem}")
     if from_ and not chosen:
@@ -74,7 +74,7 @@ def describe(
     for option in options:
         default = "required" if "default" not in option else f"default {json.dumps(option['default'], default=str)}"
         bounds = f"  {option['bounds']}" if option["bounds"] else ""
-        print(f"  {option['name']:<16}{option['type']:<28}{default}{bounds}")
+        print(f"  {option['name'] + '  ':<18}{option['type']:<28}{default}{bounds}")
     if not options:
         print("  (no options)")
     required = "".join(f", {o['name']}: ..." for o in options if "default" not in o)

@@ -1,4 +1,4 @@
-"""The experiment file as a JSON schema (draft 2020-12), for editors that complete and check while one writes.
+"""Experiment and ablation files as JSON schemas (draft 2020-12), for editors that complete and check while one writes.
 
 Two schemas in one. `complete` says what the validator says. `partial` is for a file with `extends`: what it leaves out
 the parent has, so nothing is required and no default is named, but what it writes is held to the same types.
@@ -7,19 +7,22 @@ Not said, as JSON schema has no arithmetic: that heads divide dim, that `scale` 
 sequence_length <= max_length, replace_prob + random_prob <= 1, that micro_batch_size divides batch_size, and that an
 integer may not be written 1.0, and that a first stage leaves steps for the second. Nor what only code can tell: a
 component's constructor, a validator of a plug-in's, which numbers a schedule can change and whether it stays in bounds.
+Of an ablation: whether its base has the options that are changed, and all that follows from base and changes together.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
+from electra_lab.config.ablation import BUDGETS, LONGEST_NAME, Ablation
 from electra_lab.config.generator import DEFAULT_SCALE
 from electra_lab.config.schema import OF_SCHEDULE, Experiment, Of, Sizes
-from registry import Entry, LabError, Needs, Registry, generators
+from registry import Entry, LabError, Needs, Registry, generators, launchers, measures
 from registry.signature import Strict
 
 Schema = dict[str, Any]
@@ -30,6 +33,10 @@ DESCRIPTION = (
     "that generator.scale gives sizes that divide and fit, data.sequence_length <= embedding.max_length, "
     "replace_prob + random_prob <= 1, that micro_batch_size divides batch_size, that an integer is not written 1.0, "
     "that the first stage of an objective leaves steps for the second, which numbers a schedule can change, how far."
+)
+OF_ABLATIONS = (
+    "An ablation of electra_lab. `electra-lab check FILE` tells more than this schema can: whether the base has the "
+    "keys that are changed, and whether each of its variants is an experiment that can be run."
 )
 COMPONENTS = {key: of for key, field in Experiment.model_fields.items() for of in field.metadata if isinstance(of, Of)}
 
@@ -81,20 +88,140 @@ def experiment_schema() -> tuple[Schema, list[str]]:
             complete["properties"][key]["required"] = ["type"]
     complete["allOf"] += [_needing(entry, True) for entry in entries["objective"]]
     partial["allOf"] = [_needing(entry, False) for entry in entries["objective"]]
-    budgets = [_given(name) for name in ("steps", "tokens", "flops")]
-    complete["properties"]["train"]["oneOf"] = budgets
-    partial["properties"]["train"]["oneOf"] = [*budgets, {"not": {"anyOf": budgets}}]
-    schema = {
+    for mood, schema in (("complete", complete), ("partial", partial)):
+        schema["properties"]["train"] |= _one_budget(mood)
+    return _file("Experiment", DESCRIPTION, definitions | others), list(problems)
+
+
+def ablation_schema() -> tuple[Schema, list[str]]:
+    """The same of ablation files. What is laid over the base is held to the types that hold in experiments."""
+    experiment, sentences = experiment_schema()
+    problems = dict.fromkeys(sentences)
+    entries = {"measure": list(_loadable(measures, problems)), "launcher": list(_loadable(launchers, problems))}
+    definitions = experiment["$defs"] | _changes(experiment["$defs"])
+    for mood, how in (("partial", _Partial), ("complete", _Complete)):
+        models = {(key, entry.name): _model(key, entry) for key, found in entries.items() for entry in found}
+        written: list[type[BaseModel]] = [Ablation, *models.values()]
+        refs, generated = models_json_schema(
+            [(model, "validation") for model in written],
+            schema_generator=how,
+            ref_template=f"#/$defs/{mood}.{{model}}",
+        )
+        definitions |= {f"{mood}.{name}": schema for name, schema in generated["$defs"].items()}
+        options = {at: refs[model, "validation"] for at, model in models.items()}
+        # A list replaces its parent's, so that its components are always whole.
+        whole = [{"$ref": f"#/$defs/complete.measure_{entry.name}"} for entry in entries["measure"]]
+        ablation, properties = definitions[f"{mood}.Ablation"], definitions[f"{mood}.Ablation"]["properties"]
+        properties["extends"] = {"type": "string", "description": "The ablation file that this one changes."}
+        properties["measure"]["items"] = _choice(entries["measure"], whole) | {"required": ["type"]}
+        properties["launcher"] = _choice(
+            entries["launcher"], [options["launcher", e.name] for e in entries["launcher"]]
+        )
+        properties["launcher"] |= {"required": ["type"]} if mood == "complete" else {}
+        quantities = [name for entry in entries["measure"] for name in entry.component.quantities]
+        properties["quality"] = {"enum": [*dict.fromkeys(quantities), None]}
+        properties["seeds"]["uniqueItems"] = True
+        properties["budget"] |= {"if": {"type": "object"}, "then": _one_budget(mood)}
+        properties["set"] = {"$ref": "#/$defs/changes.set"}
+        properties["vary"] = {
+            "type": "object",
+            "minProperties": 1 if mood == "complete" else 0,
+            "if": {"additionalProperties": {"type": "object"}},
+            "then": {
+                "propertyNames": {"pattern": r"^\S(.*\S)?$", "maxLength": LONGEST_NAME},
+                "additionalProperties": {"$ref": "#/$defs/changes.varied"},
+            },
+            "else": {"$ref": "#/$defs/changes.values"},
+        }
+        ablation["allOf"] = [_budgeted()]
+    return _file("Ablation", OF_ABLATIONS, definitions), list(problems)
+
+
+def _changes(definitions: Schema) -> Schema:
+    """What may be laid over an experiment: whole sections, and single keys of them by their dotted names."""
+    sections = {
+        key: schema
+        for key, schema in definitions["partial.Experiment"]["properties"].items()
+        if key not in ("name", "seed", "extends")
+    }
+    keys: Schema = dict(sections)
+    for key in sections:
+        model = Experiment.model_fields[key].annotation
+        found = f"partial.{getattr(model, '__name__', '')}"
+        names = [found] if key not in COMPONENTS else [n for n in definitions if n.startswith(f"partial.{key}_")]
+        options: dict[str, list[Schema]] = {}
+        for name in names if key in COMPONENTS or found in definitions else ():
+            for option, schema in definitions[name]["properties"].items():
+                if schema not in options.setdefault(option, []):
+                    options[option].append(schema)
+        keys |= {f"{key}.{option}": {"anyOf": schemas} for option, schemas in options.items()}
+        if "type" in options:
+            keys[f"{key}.type"] = sections[key]["properties"]["type"]
+    schedule = {
+        name: rule for name, rule in sections["schedules"]["additionalProperties"].items() if name != "required"
+    }
+    patterns: Schema = {  # options of options, and schedules by the names of what they change
+        rf"^({'|'.join(COMPONENTS)})(\.[^.]+){{2,}}$": {},
+        r"^schedules\.[^.]+\.[^.]+$": schedule,
+        r"^schedules(\.[^.]+){3,}$": {},
+    }
+    varied = {key: schema for key, schema in keys.items() if key not in ("imports", "data.store")}
+    varied["data"] = {"allOf": [varied["data"], {"properties": {"store": False}}]}
+    lists: list[Schema] = [
+        {key: {"type": "array", "minItems": 1, "uniqueItems": True, "items": schema} for key, schema in each.items()}
+        for each in (varied, patterns)
+    ]
+    return {
+        f"changes.{name}": {
+            "type": "object", "properties": some, "patternProperties": others, "additionalProperties": False
+        }
+        for name, some, others in (("set", keys, patterns), ("varied", varied, patterns), ("values", *lists))
+    }  # fmt: skip
+
+
+def _budgeted() -> Schema:
+    """What `budget` sets, nothing else may."""
+    free: Schema = {f"train.{name}": False for name in BUDGETS}
+    free["train"] = {"properties": dict.fromkeys(BUDGETS, False)}
+    values = free | {"train": {"items": free["train"]}}
+    named = {"if": {"type": "object"}, "then": {"properties": free}}
+    return {
+        "if": {"properties": {"budget": {"type": "object"}}, "required": ["budget"]},
+        "then": {
+            "properties": {
+                "set": {"properties": free},
+                "vary": {"properties": values, "additionalProperties": named},
+            }
+        },
+    }
+
+
+def _one_budget(mood: str) -> Schema:
+    budgets = [_given(name) for name in BUDGETS]
+    return {"oneOf": budgets if mood == "complete" else [*budgets, {"not": {"anyOf": budgets}}]}
+
+
+def _file(kind: str, description: str, definitions: Schema) -> Schema:
+    """The schema of a file, with the definitions that it leads to."""
+    schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "electra_lab experiment",
-        "description": DESCRIPTION,
+        "title": f"electra_lab {kind.lower()}",
+        "description": description,
         "type": "object",
         "if": {"required": ["extends"]},
-        "then": {"$ref": "#/$defs/partial.Experiment"},
-        "else": {"$ref": "#/$defs/complete.Experiment"},
-        "$defs": definitions | others,
+        "then": {"$ref": f"#/$defs/partial.{kind}"},
+        "else": {"$ref": f"#/$defs/complete.{kind}"},
     }
-    return schema, list(problems)
+    used: Schema = {}
+    found = _references(schema)
+    while found:
+        used |= {name: definitions[name] for name in found}
+        found = {name for each in found for name in _references(definitions[each])} - used.keys()
+    return schema | {"$defs": {name: definitions[name] for name in definitions if name in used}}
+
+
+def _references(schema: Any) -> set[str]:
+    return set(re.findall(r"'#/\$defs/([^']+)'", str(schema)))
 
 
 def _loadable(registry: Registry[Any], problems: dict[str, None]) -> Iterator[Entry[Any]]:

@@ -34,8 +34,20 @@ class Loaded:
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
     """Read, merge, override, validate. Raises ConfigError listing every problem as file:line: key: reason."""
-    root = with_overrides(read_file(path), overrides)
-    plugins = tuple(_imports(root))
+    root = read_file(path)
+    if describes_ablation(root):
+        raise ConfigError(f"{path}: is an ablation. Its cells are trained by: electra-lab ablate {path}")
+    return validated(with_overrides(root, overrides))
+
+
+def describes_ablation(root: Node) -> bool:
+    """Whether a file's mapping is an ablation and no experiment."""
+    return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"base", "vary"})
+
+
+def validated(root: Node) -> Loaded:
+    """The experiment that `root` describes. Raises ConfigError listing every problem."""
+    plugins = tuple(imports(root))
     values: Any = root.plain()
     marks = dict(root.marks())
     try:
@@ -45,7 +57,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
         for loc, found in list(_paths(config)):
             mark = marks.get(loc) or marks.get(("discriminator", *loc[1:]) if loc[0] == "generator" else loc)
             if mark or isinstance(loc[-1], str):
-                _set(values, loc, str(_absolute(found, loc, mark or Mark(str(path), Path.cwd()))))
+                _set(values, loc, str(absolute(found, loc, mark or Mark(str(root.mark), Path.cwd()))))
         config = validate(Experiment, values)
         return Loaded(config, marks, plugins + tuple(_packaged(config)))
     except ValidationError as error:
@@ -59,15 +71,15 @@ def dump(config: Experiment) -> str:
 
 def load_plugins(path: Path) -> tuple[Plugin, ...]:
     """Load a plug-in file (`.py`), or those that an experiment file imports. Raises ConfigError, PluginError."""
-    return (load_plugin(path),) if path.suffix == ".py" else tuple(_imports(read_file(path)))
+    return (load_plugin(path),) if path.suffix == ".py" else tuple(imports(read_file(path)))
 
 
-def _imports(root: Node) -> Iterator[Plugin]:
-    """Load the plug-ins before validation: their names must be known to it."""
+def imports(root: Node) -> Iterator[Plugin]:
+    """Load the plug-ins that it lists, before validation: their names must be known to it."""
     node = root.value.get("imports") if isinstance(root.value, dict) else None
     for index, item in enumerate(node.value if node and isinstance(node.value, list) else []):
         if isinstance(item, Node) and isinstance(item.value, str):
-            path = _absolute(Path(item.value), ("imports", index), item.mark)
+            path = absolute(Path(item.value), ("imports", index), item.mark)
             if not os.path.isfile(path):
                 raise ConfigError(f"{item.mark}: imports.{index}: there is no file {path}.")
             yield load_plugin(path)
@@ -85,7 +97,8 @@ def _packaged(config: Experiment) -> Iterator[Plugin]:
     yield from {entry.file: packaged(entry) for entry in entries if entry.package}.values()
 
 
-def _absolute(path: Path, loc: Loc, mark: Mark) -> Path:
+def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
+    """`path` as it was meant where it was written. Raises ConfigError."""
     try:
         return (mark.folder / path.expanduser()).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # an unknown ~user, a NUL, links in a circle

@@ -205,7 +205,13 @@ class Experiment(Strict):
     @property
     def needs(self) -> Needs:
         """What the objective is handed."""
-        return getattr(objectives.get(self.objective.type).component, "needs", Needs())
+        entry = objectives.get(self.objective.type)
+        needs: Needs = getattr(entry.component, "needs", Needs())
+        for option in filter(None, (needs.first_stage, needs.frozen)):
+            if option not in entry.schema.model_fields:
+                reason = f"{entry.place}: {entry.name} needs its option {option!r}, which it does not have."
+                raise problem(("objective", "type"), reason, entry.name)
+        return needs
 
     @model_validator(mode="after")
     def _has_what_the_objective_needs(self) -> Experiment:

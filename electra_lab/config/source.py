@@ -132,17 +132,23 @@ def with_overrides(root: Node, overrides: Iterable[str]) -> Node:
     """`root` with each `a.b=c` laid over it in turn; c is read as the YAML is. Raises ConfigError."""
     for override in overrides:
         dotted, separator, text = override.partition("=")
-        keys = dotted.strip().split(".")
-        if not separator or not all(keys):
+        if not separator or not all(dotted.strip().split(".")):
             raise ConfigError(f"--set {override}: write it as a.b=value.")
-        if len(keys) > MAX_DEPTH:
-            raise ConfigError(f"--set {override}: is nested more than {MAX_DEPTH} deep.")
         place = f"--set {override}"
-        node = parse(text, place, Path.cwd(), one_line=True)
-        for key in reversed(keys):
-            node = Node({key: node}, Mark(place, Path.cwd()))
-        root = Node(node.over(root).value, root.mark)  # what the file lacks is missing in the file
+        root = with_change(root, dotted.strip(), parse(text, place, Path.cwd(), one_line=True))
     return root
+
+
+def with_change(root: Node, dotted: str, value: Node) -> Node:
+    """`root` with `value` laid over it at the key `a.b`. Raises ConfigError."""
+    keys = dotted.split(".")
+    if len(keys) > MAX_DEPTH:
+        raise ConfigError(f"{value.mark}: is nested more than {MAX_DEPTH} deep.")
+    if keys[0] == "schedules":  # whose keys name numbers of other sections, such as sampler.temperature
+        keys = [keys[0], *filter(None, [".".join(keys[1:3])]), *keys[3:]]
+    for key in reversed(keys):
+        value = Node({key: value}, value.mark)
+    return Node(value.over(root).value, root.mark)  # what the file lacks is missing in the file
 
 
 def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:

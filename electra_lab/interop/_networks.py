@@ -43,17 +43,24 @@ class Guess:
 
 
 class Verdict:
-    """The detecting half of a Network: its states are its logits, one a position. `options` go to every call."""
+    """The detecting half of a Network: its states are its logits, one a position. `options` go to every call.
+
+    text    what the objective has for the user's tokens
+    tokens  what the network is shown wherever the objective did not replace the text
+    """
 
     dim = 1
 
-    def __init__(self, network: nn.Module, options: Mapping[str, Any]) -> None:
-        self._network, self._options = network, options
+    def __init__(
+        self, network: nn.Module, options: Mapping[str, Any], text: Int[Tensor, "B T"], tokens: Int[Tensor, "B T"]
+    ) -> None:
+        self._network, self._options, self._text, self._tokens = network, options, text, tokens
 
     def hidden(
         self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B T 1"]:
-        logits = tensor_of(self._network(tokens, **self._options))
+        shown = torch.where(tokens == self._text, self._tokens, tokens)
+        logits = tensor_of(self._network(shown, **self._options))
         if logits.numel() != tokens.numel():
             raise ValueError(
                 f"for tokens of shape {list(tokens.shape)} the discriminator returned {list(logits.shape)}; it must "

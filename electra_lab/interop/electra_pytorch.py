@@ -98,7 +98,7 @@ class _Trainer(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the step is hashed on the host
     def _start(self, tokens: Int[Tensor, "B T"], options: Mapping[str, Any]) -> tuple[Batch, Masked, Streams]:
-        """The batch of this call, masked, and its random numbers. Counts the step."""
+        """The batch of this call as objectives see it, masked, and its random numbers. Counts the step."""
         if getattr(self, "_is_replica", False):
             raise RuntimeError("nn.DataParallel throws away the step that is counted; use DistributedDataParallel.")
         real = _real(tokens, self.pad_token_id, options)
@@ -108,20 +108,23 @@ class _Trainer(nn.Module):
             self.step += 1
         else:
             step, examples = EVALUATION, _contents(tokens, real)
-        batch, rng = Batch(tokens, real, torch.zeros_like(tokens), examples), Streams(self.seed, step, examples)
-        return batch, self._mask(batch, rng), rng
+        rng = Streams(self.seed, step, examples)
+        maskable = real & ~torch.isin(tokens, _ids(self._special(), tokens.device))
+        masked = self._mask(tokens, maskable, rng)
+        # Padding and special tokens need no logit in a user's network, but objectives look up whatever stands in the
+        # text. What they see there is never predicted, so any id that has a logit does.
+        return Batch(tokens.masked_fill(~maskable, 0), real, torch.zeros_like(tokens), examples), masked, rng
 
-    def _mask(self, batch: Batch, rng: Streams) -> Masked:
+    def _mask(self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], rng: Streams) -> Masked:
         """Exactly ceil(mask_prob * m) of each row's m tokens that are neither padding nor special.
 
         Of these, random_token_prob become random tokens, 1 - replace_prob stay, all others become [MASK].
         """
-        # A network tells the size of its vocabulary only with its first logits; no more is needed here than room for
-        # the special tokens.
-        size = self.num_tokens or max(self._special()) + 2
-        maskable = batch.mask & ~torch.isin(batch.tokens, _ids(self._special(), batch.tokens.device))
+        # A network tells the size of its vocabulary only with its first logits; no more is needed here than one token
+        # that is not special.
+        size = self.num_tokens or len(self._special()) + 1
         masked: Masked = _masking(
-            batch.tokens, maskable, self._vocabulary(size, batch.tokens.device), rng("masking"),
+            tokens, maskable, self._vocabulary(size, tokens.device), rng("masking"),
             mask_prob=self.mask_prob, replace_prob=max(0.0, self.replace_prob - self.random_token_prob),
             random_prob=self.random_token_prob,
         )  # fmt: skip
@@ -205,7 +208,7 @@ class Electra(_Trainer):
             guess = Guess(self.generator(masked.inputs, **kwargs), tokens)
             objective: nn.Module = _electra(
                 guess,
-                Verdict(self.discriminator, kwargs),
+                Verdict(self.discriminator, kwargs, batch.tokens, tokens),
                 lambda *_: masked,
                 partial(_gumbel, temperature=self.temperature) if self.temperature else _argmax,
                 self._vocabulary(guess.dim, tokens.device),

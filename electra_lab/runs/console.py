@@ -22,22 +22,22 @@ class Console:
         self._rich.print(text, markup=False)
 
     @contextmanager
-    def progress(self, step: int, steps: int) -> Iterator[None]:
+    def progress(self, done: int, total: int, what: str = "training", unit: str = "steps") -> Iterator[None]:
         if not sys.stderr.isatty():
             yield
             return
         columns = (
-            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeElapsedColumn(),
+            TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(),
             TextColumn("left"), TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=self._rich, transient=True) as self._progress:
-            self._progress.add_task("", completed=step, total=steps)
+            self._progress.add_task("", completed=done, total=total)
             yield
         self._progress = None
 
-    def advance(self, step: int) -> None:
+    def advance(self, done: int) -> None:
         if self._progress:
-            self._progress.update(self._progress.task_ids[0], completed=step)
+            self._progress.update(self._progress.task_ids[0], completed=done)
 
     def record(self, values: dict[str, Any]) -> None:
         """One line a record: short enough to read, the same on a terminal and in a log."""

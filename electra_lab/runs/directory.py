@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from registry.errors import CheckpointError, ConfigError
+from registry.errors import CheckpointError, ConfigError, InUse
 
 
 class RunDirectory:
@@ -49,26 +49,22 @@ class RunDirectory:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory. The lock goes with the process, so a killed one leaves nothing to clean up."""
-        with _disk(self.path):
+        with disk(self.path):
             lock = (self.path / ".lock").open("a+")
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.seek(0)
-                raise ConfigError(f"{self.path}: is in use by process {lock.read().strip() or '?'}.") from None
-            with _disk(self.path):
+                raise InUse(f"{self.path}: is in use by process {lock.read().strip() or '?'}.") from None
+            with disk(self.path):
                 lock.truncate(0)
                 lock.write(str(os.getpid()))
                 lock.flush()
             yield
 
     def write(self, name: str, text: str) -> None:
-        """Whole or not at all."""
-        with _disk(self.path / name):
-            temporary = self.path / f".{name}.part"
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(self.path / name)
+        write_whole(self.path / name, text)
 
     def write_json(self, name: str, value: Any) -> None:
         self.write(name, json.dumps(value, indent=1) + "\n")
@@ -80,14 +76,14 @@ class RunDirectory:
             raise CheckpointError(f"{self.path / name}: cannot be read ({error}).") from None
 
     def keep_plugin(self, name: str, source: bytes) -> None:
-        with _disk(self.path):
+        with disk(self.path):
             (self.path / "plugins").mkdir(exist_ok=True)
             (self.path / "plugins" / name).write_bytes(source)
 
     def append(self, record: dict[str, Any]) -> None:
         """One line of metrics.jsonl. JSON knows no NaN: what is not finite is null."""
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-        with _disk(self.metrics), self.metrics.open("a", encoding="utf-8") as stream:
+        with disk(self.metrics), self.metrics.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(finite) + "\n")
 
     def records(self) -> list[dict[str, Any]]:
@@ -107,16 +103,46 @@ class RunDirectory:
                 records.append(record)
         return records
 
+    def last_checkpoint(self) -> Path:
+        """Where the checkpoint of the run's end is, or will be. Raises CheckpointError if there is no telling."""
+        try:
+            steps = int(self.read_json("provenance.json")["steps"])
+        except (KeyError, TypeError, ValueError):
+            raise CheckpointError(f"{self.path / 'provenance.json'}: is damaged; the run cannot be resumed.") from None
+        return self.checkpoints / f"step-{steps:08d}"
+
+    def finished(self) -> bool:
+        """Whether the run came to its end: the checkpoint of it is there."""
+        try:
+            return (self.last_checkpoint() / "MANIFEST.json").is_file()
+        except CheckpointError:
+            return False
+
     def flush(self) -> None:
         """Bring metrics.jsonl to the disk, as a checkpoint is: it must not be behind one after a power cut."""
         if self.metrics.is_file():
-            with _disk(self.metrics), self.metrics.open("a") as stream:
+            with disk(self.metrics), self.metrics.open("a") as stream:
                 os.fsync(stream.fileno())
 
     def truncate(self, step: int) -> None:
         """Forget the records after `step`: the run goes on from there."""
         kept = [json.dumps(record) + "\n" for record in self.records() if record["step"] <= step]
         self.write("metrics.jsonl", "".join(kept))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file is whole or as it was. Raises CheckpointError."""
+    with disk(path):
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")  # others may write it at once
+        try:
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def refuse_used(out: Path | None) -> None:
@@ -134,7 +160,8 @@ def refuse_used(out: Path | None) -> None:
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def disk(path: Path) -> Iterator[None]:
+    """What the file system refuses, told as CheckpointError."""
     try:
         yield
     except OSError as error:

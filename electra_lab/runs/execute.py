@@ -22,7 +22,7 @@ from electra_lab.runs.console import Console
 from electra_lab.runs.directory import RunDirectory, refuse_used
 from electra_lab.runs.provenance import differences, environment, provenance
 from electra_lab.runs.report import write_report
-from electra_lab.training.checkpoint import load_newest, save
+from electra_lab.training.checkpoint import checkpoints, load_newest, save
 from electra_lab.training.device import choose_device
 from electra_lab.training.loop import train
 from registry import Plugin
@@ -68,36 +68,7 @@ def resume(path: Path, device: str) -> Path:
     """Go on with a run from its newest valid checkpoint. Raises LabError."""
     directory = RunDirectory.open(path)
     with directory.locked(), _enough_memory():
-        started = directory.read_json("provenance.json")
-        try:
-            config_sha256 = started["config_sha256"]
-            plugins = [(p["sha256"], p.get("package")) for p in started["plugins"]]
-            store_key, environment_then = started["data"]["store"], started["environment"]
-        except (KeyError, TypeError):
-            raise CheckpointError(f"{path / 'provenance.json'}: is damaged; the run cannot be resumed.") from None
-        config = path / "config.yaml"
-        if hashlib.sha256(config.read_bytes()).hexdigest() != config_sha256:
-            raise ConfigError(f"{config}: was changed since the run began. Undo that, or start a new run from it.")
-        loaded = load(config)
-        for plugin, then in zip_longest(loaded.plugins, plugins):
-            if plugin is None or (plugin.sha256, plugin.package) != then:
-                what = (
-                    f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
-                )
-                raise ConfigError(f"{what}: the plug-ins changed since the run began; {path / 'plugins'} has what ran.")
-        where, console = choose_device(device), Console()
-        store = open_data(loaded, console.say)
-        if store.key != store_key:
-            raise DataError(
-                f"{path}: the corpus is not the one that the run began with (token store {store.key}, was {store_key})."
-                " Its files changed, or the version of tokenizers; for corpus docstrings, of Python or torch."
-            )
-        experiment = assemble(loaded, store, where)
-        if changes := differences(environment_then, environment(experiment)):
-            console.say(f"note: going on is not bit-exact, because of {', '.join(changes)}")
-        state = load_newest(directory.checkpoints, experiment.run.objective, experiment.run.optimizer, console.say)
-        if state:
-            experiment.run.restore(state)
+        loaded, experiment, console, state = _reopened(directory, device)
         directory.truncate(experiment.run.step)
         if not state:
             console.say("there is no checkpoint yet; starting again from the beginning")
@@ -107,6 +78,55 @@ def resume(path: Path, device: str) -> Path:
             console.say(f"going on after step {experiment.run.step}")
         _train(directory, loaded, experiment, console)
     return path
+
+
+def reopen(path: Path, device: str) -> tuple[Loaded, Experiment]:
+    """A finished run with the weights of its end, to be looked at. Raises LabError."""
+    directory = RunDirectory.open(path)
+    with _enough_memory():
+        loaded, experiment, _, state = _reopened(directory, device)
+    if not state or experiment.run.step < experiment.plan.steps:
+        raise CheckpointError(f"{path}: has no sound checkpoint of its end. electra-lab resume {path} makes it anew.")
+    return loaded, experiment
+
+
+def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment, Console, bool]:
+    """What a run directory describes, with its newest checkpoint loaded if there is one."""
+    path = directory.path
+    started = directory.read_json("provenance.json")
+    try:
+        config_sha256 = started["config_sha256"]
+        plugins = [(p["sha256"], p.get("package")) for p in started["plugins"]]
+        store_key, environment_then = started["data"]["store"], started["environment"]
+    except (KeyError, TypeError):
+        raise CheckpointError(f"{path / 'provenance.json'}: is damaged; the run cannot be resumed.") from None
+    config = path / "config.yaml"
+    if hashlib.sha256(config.read_bytes()).hexdigest() != config_sha256:
+        raise ConfigError(f"{config}: was changed since the run began. Undo that, or start a new run from it.")
+    loaded = load(config)
+    for plugin, then in zip_longest(loaded.plugins, plugins):
+        if plugin is None or (plugin.sha256, plugin.package) != then:
+            what = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
+            raise ConfigError(f"{what}: the plug-ins changed since the run began; {path / 'plugins'} has what ran.")
+    where, console = choose_device(device), Console()
+    store = open_data(loaded, console.say)
+    if store.key != store_key:
+        raise DataError(
+            f"{path}: the corpus is not the one that the run began with (token store {store.key}, was {store_key})."
+            " Its files changed, or the version of tokenizers; for corpus docstrings, of Python or torch."
+        )
+    experiment = assemble(loaded, store, where, restored=bool(checkpoints(directory.checkpoints)))
+    if experiment.frozen != started.get("frozen_generator") and experiment.frozen:
+        raise DataError(
+            f"{path}: the run whose generator is taken has another checkpoint now ({experiment.frozen}, was "
+            f"{started.get('frozen_generator')}), and this run has none of its own yet. Start a new run."
+        )
+    if changes := differences(environment_then, environment(experiment)):
+        console.say(f"note: going on is not bit-exact, because of {', '.join(changes)}")
+    state = load_newest(directory.checkpoints, experiment.run.objective, experiment.run.optimizer, console.say)
+    if state:
+        experiment.run.restore(state)
+    return loaded, experiment, console, bool(state)
 
 
 def kept_name(plugin: Plugin) -> str:
@@ -164,7 +184,8 @@ def _enough_memory() -> Iterator[None]:
 def _signals() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP, to be acted on between two steps. A second one acts at once."""
     arrived: list[int] = []
-    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handled = [each for each in every if signal.getsignal(each) is not signal.SIG_IGN]  # as nohup has it
 
     def note(number: int, _: FrameType | None) -> None:
         arrived.append(number)

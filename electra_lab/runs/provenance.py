@@ -37,6 +37,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> dict
             "tokens": {"train": len(experiment.store.train), "held_out": len(experiment.store.held_out)},
             "vocabulary": experiment.vocabulary.size,
         },
+        **({"frozen_generator": experiment.frozen} if experiment.frozen else {}),
         "parameters": experiment.parameters,
         "steps": experiment.plan.steps,
         "flops_per_step": experiment.plan.flops.per_step,

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from electra_lab.charts import SERIES, SOFT, drawing, render, svg
 from electra_lab.runs.directory import RunDirectory
 from electra_lab.runs.summary import findings
+from registry.errors import CheckpointError
 
-COLOURS = {"train": "#3b7dd8", "held_out": "#d9730d"}  # readable on white and on black
+COLOURS = {"train": SERIES[0], "held_out": SERIES[1]}
 
 
 def write_report(directory: RunDirectory) -> Path:
-    """Write report.html; the same directory gives the same bytes."""
-    from jinja2 import Environment, StrictUndefined
-
+    """Write report.html; the same directory gives the same bytes. Raises CheckpointError."""
     records = directory.records()
     by_split = {split: [r for r in records if r["split"] == split] for split in COLOURS}
     last = by_split["held_out"][-1] if by_split["held_out"] else None
     path = directory.path
-    config = (path / "config.yaml").read_text(encoding="utf-8")
-    template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(files("electra_lab.runs").joinpath("report.html.j2").read_text(encoding="utf-8"))
-    page = template.render(
-        name=yaml.safe_load(config)["name"],
+    config, provenance = (path / "config.yaml").read_text(encoding="utf-8"), directory.read_json("provenance.json")
+    try:
+        name, started = yaml.safe_load(config)["name"], provenance["started"]
+    except (yaml.YAMLError, KeyError, TypeError):
+        raise CheckpointError(f"{path}: config.yaml or provenance.json is damaged.") from None
+    page = render(
+        "electra_lab.runs",
+        name=name,
         folder=path.name,
         config=config,
-        provenance=json.dumps(directory.read_json("provenance.json"), indent=1),
-        started=directory.read_json("provenance.json")["started"],
+        provenance=json.dumps(provenance, indent=1),
+        started=started,
         last=last,
         findings=findings(last) if last else [],
         examples=directory.read_json("examples.json") if (path / "examples.json").is_file() else [],
@@ -73,12 +72,8 @@ def _charts(last: dict[str, Any] | None) -> list[Chart]:
 
 
 def _draw(by_split: dict[str, list[dict[str, Any]]], chart: Chart) -> str:
-    """One chart as SVG text without a fixed size, id or date, in the page's own text colour."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context({"svg.hashsalt": "electra_lab", "svg.fonttype": "none", "font.size": 10}):
-        figure = Figure(figsize=(5.2, 3.0), layout="constrained")
+    """One chart as SVG text."""
+    with drawing(5.2, 3.0) as figure:
         axes = figure.subplots()
 
         def line(split: str, key: str, **style: Any) -> None:
@@ -90,18 +85,10 @@ def _draw(by_split: dict[str, list[dict[str, Any]]], chart: Chart) -> str:
         for split, colour in COLOURS.items():
             line(split, chart.key, color=colour, label=split.replace("_", " "))
         if chart.baseline:
-            line("held_out", chart.baseline, color="#888888", linestyle="--", label=chart.baseline_label)
+            line("held_out", chart.baseline, color=SOFT, linestyle="--", label=chart.baseline_label)
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
         if axes.lines:
             axes.legend(frameon=False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :].replace("#000000", "currentColor")
-    # matplotlib writes text without a fill, which is black; the page may be dark.
-    svg = re.sub(r'<text style="', '<text style="fill: currentColor; ', svg)
-    return re.sub(
-        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1
-    )
+        return svg(figure, chart.key, chart.title)

@@ -49,12 +49,12 @@ def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, state
         manifest = {name: {"sha256": _sha256(building / name), "bytes": _size(building / name)} for name in names}
         (building / "MANIFEST.json").write_text(json.dumps(manifest, indent=1))
         for name in (*names, "MANIFEST.json"):
-            _flush(building / name)
-        _flush(building)
+            flush(building / name)
+        flush(building)
         if final.exists():  # this step again, after a damaged one was passed over
             shutil.rmtree(final)
         building.rename(final)
-        _flush(folder)
+        flush(folder)
     except Exception as error:
         # safetensors wraps a full disk in its own exception, so the type says little.
         shutil.rmtree(building, ignore_errors=True)
@@ -104,7 +104,7 @@ def load_newest(
 def load_part(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:
     """Load what the newest valid checkpoint has under the first of `prefixes` that it knows into `module`.
 
-    Returns the checkpoint's name. Raises CheckpointError, saying what does not fit.
+    Returns the checkpoint's name and the checksum of its state. Raises CheckpointError, saying what does not fit.
     """
     for path in reversed(_named(folder)):
         if damage(path):
@@ -124,7 +124,7 @@ def load_part(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str
             )
         for name, value in own.items():
             value.copy_(given[name])
-        return path.name
+        return f"{path.name} {_sha256(path / 'state.safetensors')}"
     raise CheckpointError(f"{folder}: there is no usable checkpoint.")
 
 
@@ -184,7 +184,8 @@ def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Bring a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -66,18 +66,21 @@ class Plan:
 class Window:
     """The steps since the last log line: summed on the device, read by the host once.
 
-    totals: taken steps, their gradient norms, then sum and count of each term. Part of a checkpoint, so that a log
-    line after a resume is the one that an uninterrupted run writes.
+    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term. Part of a checkpoint, so
+    that a log line after a resume is the one that an uninterrupted run writes.
     """
 
     steps: int = 0
     names: tuple[str, ...] = ()
-    weights: Mapping[str, float] = field(default_factory=dict)
     totals: Tensor | None = None
 
     def add(self, result: StepResult) -> None:
-        self.names, self.weights = tuple(result.sums), result.weights
-        terms = [value for name in self.names for value in (result.sums[name], result.counts[name])]
+        self.names = tuple(result.sums)
+        terms = [
+            value
+            for name, sum_ in result.sums.items()
+            for value in (sum_, result.counts[name], result.weights[name] * sum_.double())
+        ]
         values = torch.stack(
             [t.double() for t in (torch.ones_like(result.gradient_norm), result.gradient_norm, *terms)]
         )
@@ -89,19 +92,22 @@ class Window:
         """The number of steps that were not finite, and the window's means. The one host sync."""
         taken, norm, *terms = self.totals.tolist() if self.totals is not None else (0.0, 0.0)
         # A term that nothing counted in has no mean: the objective is in another stage.
-        means = {n: terms[2 * i] / terms[2 * i + 1] for i, n in enumerate(self.names) if terms[2 * i + 1]}
-        losses = {f"{name}_loss": mean for name, mean in means.items()}
-        loss = sum(self.weights[name] * mean for name, mean in means.items())
+        parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
+        losses, loss = {}, 0.0
+        for name, sum_, count, weighted in parts:
+            if count:
+                losses[f"{name}_loss"] = sum_ / count
+                loss += weighted / count
         return self.steps - int(taken), {"loss": loss, **losses, "gradient_norm": norm / max(taken, 1)}
 
     def state(self) -> dict[str, Any]:
         totals = self.totals.tolist() if self.totals is not None else None
-        return {"steps": self.steps, "names": self.names, "weights": dict(self.weights), "totals": totals}
+        return {"steps": self.steps, "names": self.names, "totals": totals}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Window:
         totals = torch.tensor(state["totals"], dtype=torch.float64) if state["totals"] is not None else None
-        return cls(state["steps"], tuple(state["names"]), state["weights"], totals)
+        return cls(state["steps"], tuple(state["names"]), totals)
 
 
 @dataclass

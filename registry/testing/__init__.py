@@ -24,7 +24,9 @@ from registry.testing.common import (
     random_numbers,
     vocabulary,
 )
+from registry.testing.launchers import LauncherContract
 from registry.testing.masking import MaskingContract, assert_lawfully_masked
+from registry.testing.measures import MeasureContract
 from registry.testing.objectives import ObjectiveContract
 from registry.testing.samplers import SamplerContract
 
@@ -36,7 +38,9 @@ __all__ = [
     "SIGNIFICANCE",
     "UNK",
     "BackboneContract",
+    "LauncherContract",
     "MaskingContract",
+    "MeasureContract",
     "ObjectiveContract",
     "SamplerContract",
     "assert_lawfully_masked",

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, ValidationError
 
-from electra_lab.config.json_schema import COMPONENTS, Scaled, experiment_schema
+from electra_lab.config.ablation import is_ablation
+from electra_lab.config.json_schema import COMPONENTS, Scaled, ablation_schema, experiment_schema
 from electra_lab.config.load import load_plugins
 from electra_lab.config.schema import Experiment, Sizes
 from electra_lab.config.source import parse
@@ -115,8 +116,9 @@ def test_every_shipped_experiment_fits_as_it_is_written(monkeypatch: pytest.Monk
             isolated.enter_context(each.isolated())
         for file in files:
             load_plugins(file)
-        accepts = Draft202012Validator(experiment_schema()[0]).is_valid
+        schemas = [Draft202012Validator(each()[0]) for each in (experiment_schema, ablation_schema)]
     for file in files:
+        accepts = schemas[is_ablation(file)].is_valid
         assert accepts(parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()), file
 
 

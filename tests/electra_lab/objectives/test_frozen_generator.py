@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 from electra_lab.assemble import check
 from electra_lab.config.load import load
+from electra_lab.forecast import forecast
 from electra_lab.runs import execute
 from electra_lab.training.random import Streams
 from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
@@ -158,3 +160,34 @@ def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
     assert one.terms.keys() == {"discriminator"}
     assert torch.equal(one.terms["discriminator"].sum, two.terms["discriminator"].sum)
     assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0
+
+
+def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, file = earlier(tmp_path), frozen(tmp_path)
+    whole, stopped = run(file, tmp_path / "whole"), tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 2)
+        with pytest.raises(Interrupted):
+            run(file, stopped)
+    source.rename(tmp_path / "gone")
+    execute.resume(stopped, "cpu")
+    assert_equal(part(whole, ""), part(stopped, ""))
+
+    for checkpoint in (stopped / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    with pytest.raises((DataError, CheckpointError), match="earlier"):
+        execute.resume(stopped, "cpu")
+    (tmp_path / "gone").rename(source)
+    shutil.rmtree(source / "checkpoints" / "step-00000004")  # its newest is another now
+    with pytest.raises(
+        DataError, match=r"has another checkpoint now \(step-00000003 .*, was step-00000004 .*Start a new"
+    ):
+        execute.resume(stopped, "cpu")
+
+
+def test_a_forecast_counts_no_moments_of_a_frozen_generator(tmp_path: Path) -> None:
+    earlier(tmp_path)
+    told = forecast(load(frozen(tmp_path)), torch.device("cpu"))
+    assert told.state_bytes == 12 * told.parameters["discriminator"] + 4 * told.parameters["generator"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from electra_lab.runs.console import Console
 from electra_lab.runs.directory import RunDirectory
 from electra_lab.runs.report import write_report
 from tests.helpers import write_experiment
+from tests.pages import Page
 
 HOSTILE = "<script>alert('&')</script>"
-VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 @pytest.fixture(scope="module")
@@ -37,36 +36,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def directory(finished: Path, tmp_path: Path) -> RunDirectory:
     """A copy of the run, to be changed."""
     return RunDirectory(Path(shutil.copytree(finished, tmp_path / "run")))
-
-
-class Page(HTMLParser):
-    """Checks that tags are closed in order; collects tags, attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.text: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open, f"never closed: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_startendtag(tag, attrs)
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 def page(directory: RunDirectory) -> Page:
@@ -93,7 +62,7 @@ def test_the_report_is_one_page_that_loads_nothing(directory: RunDirectory) -> N
 
 
 def test_the_report_holds_what_was_found(directory: RunDirectory) -> None:
-    text = " ".join("".join(page(directory).text).split())
+    text = " ".join("".join(page(directory).parts).split())
     last = directory.records()[-1]
     assert last["split"] == "held_out"
     assert "Measured after step 4 on the held-out documents" in text
@@ -120,15 +89,15 @@ def test_hostile_text_is_text(directory: RunDirectory) -> None:
     written = page(moved)
     assert not {"script", "img", "b"} & set(written.tags)
     assert not [name for name, _ in written.attributes if name == "onclick"]
-    assert "".join(written.text).count(HOSTILE) == 2
-    assert "</p><img src=x>" in written.text
-    assert "<b onclick=x>" in "".join(written.text)
+    assert "".join(written.parts).count(HOSTILE) == 2
+    assert "</p><img src=x>" in written.parts
+    assert "<b onclick=x>" in "".join(written.parts)
 
 
 def test_a_run_without_evaluation_has_a_report(directory: RunDirectory) -> None:
     without_evaluation(directory)
     (directory.path / "examples.json").unlink()
-    text = "".join(page(directory).text)
+    text = "".join(page(directory).parts)
     assert "The run has not been evaluated yet." in text
     assert "as the discriminator saw it" not in text
 
@@ -136,7 +105,7 @@ def test_a_run_without_evaluation_has_a_report(directory: RunDirectory) -> None:
 def test_a_run_without_any_record_has_a_report(directory: RunDirectory) -> None:
     directory.metrics.unlink()
     (directory.path / "examples.json").unlink()
-    assert "The run has not been evaluated yet." in "".join(page(directory).text)
+    assert "The run has not been evaluated yet." in "".join(page(directory).parts)
     assert "no held-out evaluation" in summary.closing(directory, directory.path / "report.html", 1)
 
 
@@ -144,7 +113,7 @@ def test_numbers_that_do_not_exist_are_dashes(directory: RunDirectory) -> None:
     """Held-out text in which nothing was replaced has no AUC; JSON keeps null for it."""
     last = directory.records()[-1]
     directory.append({**last, "discriminator_auc": float("nan"), "unigram_auc": float("nan"), "generator_loss": None})
-    assert "rare-token detector -" in "".join(page(directory).text)
+    assert "rare-token detector -" in "".join(page(directory).parts)
     closing = summary.closing(directory, directory.path / "report.html", 1)
     assert "rare-token detector -" in closing
     assert "nan" not in closing

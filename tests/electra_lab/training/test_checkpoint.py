@@ -168,7 +168,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(module, "save_file", full(module.save_file))
     monkeypatch.setattr(Path, "write_text", full(Path.write_text))
-    monkeypatch.setattr(module, "_flush", full(module._flush))
+    monkeypatch.setattr(module, "flush", full(module.flush))
     with pytest.raises(CheckpointError, match="No space left on device"):
         save(tmp_path, 20, *trained(20), {}, 1)
     monkeypatch.undo()

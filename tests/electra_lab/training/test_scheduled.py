@@ -187,3 +187,88 @@ def test_a_config_with_schedules_is_read_back(tmp_path: Path) -> None:
     again = tmp_path / "again.yaml"
     again.write_text(dump(loaded.config))
     assert load(again).config == loaded.config
+
+
+def test_a_log_line_weighs_each_step_by_its_own_weight(tmp_path: Path) -> None:
+    numbers = {"objective.discriminator_weight": (0, 50)}
+    train = "{steps: 4, batch_size: 2, warmup_steps: 0, precision: fp32, log_every: "
+    data = "{sequence_length: 16, held_out: 0.3, store: store}"
+    logged: dict[int, list[dict[str, Any]]] = {}
+    for every in (1, 4):
+        file = write_experiment(tmp_path, train=f"{train}{every}}}\n{scheduled(numbers)}", data=data)
+        metrics = execute.run(file, [], tmp_path / str(every), "cpu") / "metrics.jsonl"
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+        logged[every] = [record for record in records if record["split"] == "train"]
+    for record, weight in zip(logged[1], (0, 50 / 3, 100 / 3, 50), strict=True):
+        assert record["loss"] == pytest.approx(record["generator_loss"] + weight * record["discriminator_loss"])
+    # Rows are full, so every step has as many tokens and means of means are means.
+    assert logged[4][0]["loss"] == pytest.approx(sum(record["loss"] for record in logged[1]) / 4, rel=0.01)
+
+
+def test_a_schedule_may_be_set_from_the_command_line(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, train="{steps: 3}")
+    whole = "schedules.sampler.temperature={type: linear, start: 3.0, end: 1.0}"
+    config = load(file, [whole, "schedules.sampler.temperature.start=2.0"]).config
+    assert config.schedules["sampler.temperature"].keywords() == {"start": 2.0, "end": 1.0, "until": 1.0}
+    with pytest.raises(ConfigError, match=r"^--set schedules\.sampler=1: schedules\.sampler: "):
+        load(file, ["schedules.sampler=1"])
+
+
+OTHER_NAMES = """
+from electra_lab.objectives.electra import Electra
+from registry import Needs, objectives
+
+
+@objectives.register("renamed")
+class Renamed(Electra):
+    \"\"\"Keeps what it is handed under other names.\"\"\"
+
+    needs = Needs({needs})
+
+    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, weight: float = 1.0) -> None:
+        super().__init__(generator, discriminator, masking, sampler, vocabulary, generator_weight=weight)
+        self.strategy, self.draws = self.masking, self.sampler
+        del self.masking, self.sampler
+
+    def forward(self, batch, rng):
+        self.masking, self.sampler = self.strategy, self.draws
+        try:
+            return super().forward(batch, rng)
+        finally:
+            del self.masking, self.sampler
+
+    def counts(self, batch, rng):
+        self.masking = self.strategy
+        try:
+            return super().counts(batch, rng)
+        finally:
+            del self.masking
+"""
+
+
+def test_a_plug_in_may_keep_its_parts_under_any_name(tmp_path: Path) -> None:
+    (tmp_path / "renamed.py").write_text(OTHER_NAMES.replace("{needs}", ""))
+    numbers = {"sampler.temperature": (3.0, 1.0), "masking.mask_prob": (0.5, 0.2)}
+    sections = {
+        "objective": "{type: renamed}\nimports: [renamed.py]",
+        "train": f"{{steps: 2, batch_size: 2, warmup_steps: 0}}\n{scheduled(numbers)}",
+    }
+    made, loaded = experiment(tmp_path, **sections)
+    assert check(loaded) is None
+    made.run.objective.schedules.at_step(0, 0)
+    assert float(made.run.objective.draws.options["temperature"]) == 3.0
+    assert float(made.run.objective.strategy.options["mask_prob"]) == 0.5
+    # A number that it does not keep under its option's name cannot reach it; check says so, not only run.
+    numbers = {"objective.weight": (1.0, 2.0)}
+    sections["train"] = f"{{steps: 2, batch_size: 2, warmup_steps: 0}}\n{scheduled(numbers)}"
+    with pytest.raises(ConfigError, match=r"schedules\.objective\.weight: renamed keeps no number of that name"):
+        check(load(write_experiment(tmp_path, **sections)))
+
+
+def test_needs_that_name_no_option_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "renamed.py").write_text(OTHER_NAMES.replace("{needs}", 'first_stage="warmup"'))
+    file = write_experiment(tmp_path, objective="{type: renamed}\nimports: [renamed.py]")
+    with pytest.raises(
+        ConfigError, match=r"renamed\.py:\d+: renamed needs its option 'warmup', which it does not have"
+    ):
+        load(file)

@@ -1,0 +1,1 @@
+"""Ablations: the plan, its cells, their measures, statistics and the report."""

@@ -1,0 +1,1 @@
+"""Launchers: where the cells of an ablation run. One file each."""

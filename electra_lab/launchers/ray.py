@@ -1,0 +1,155 @@
+"""Pieces of work as tasks of a Ray cluster: one that is there, or one of this machine for as long as it takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing, contextmanager
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from electra_lab.launchers._piece import sentence
+from registry import Outcome, launchers
+from registry.errors import ConfigError
+
+SAVING = 70.0  # seconds to wait for what was asked to stop: launcher 'local', which runs it there, gives it a minute
+STORE = 80 * 2**20  # bytes of shared memory for the objects of a cluster of our own: outcomes are small
+
+
+@launchers.register("ray")
+def ray(
+    work: Callable[[str, str], Outcome],
+    folder: str,
+    ids: Sequence[str],
+    /,
+    *,
+    workers: Annotated[int, Field(ge=1)] = 1,
+    threads: Annotated[int, Field(ge=1)] = 1,
+    gpus: Annotated[float, Field(ge=0)] = 0.0,
+    address: str | None = None,
+) -> Iterator[tuple[str, Outcome]]:
+    """Run pieces of work as Ray tasks, each in a process of its own.
+
+    workers  tasks at a time, if the cluster has room for them
+    threads  CPUs of each task
+    gpus     GPUs of each task; 0.5 lets two tasks share one
+    address  of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: what RAY_ADDRESS says, else a cluster of
+             this machine, which ends with the last piece
+
+    Its nodes must see the folder, and have the same packages installed.
+    """
+    if not ids:
+        return
+    library = _ray()
+    with _connected(library, address, workers, gpus) as ours:
+        # A cluster that others use too counts CPUs; one of our own has `workers` places, of which a task takes one.
+        share = {"num_cpus": 1 if ours else threads, "num_gpus": gpus}
+        task = library.remote(max_retries=0, max_calls=1, **share)(_task)
+        waiting: deque[str] = deque(ids)
+        running: dict[Future[Outcome], tuple[str, Any]] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    reference = task.remote(work, folder, waiting[0], threads, bool(gpus))
+                    running[reference.future()] = (waiting.popleft(), reference)
+                # Not Ray's own wait: it keeps what a signal's handler raises to itself, until something is done.
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    piece, _ = running.pop(future)
+                    yield piece, _outcome(library, future)
+        finally:
+            _end(library, running)
+
+
+def _task(work: Callable[[str, str], Outcome], folder: str, piece: str, threads: int, gpus: bool) -> Outcome:
+    """In a worker of Ray: one piece, by launcher 'local', which can ask it to stop and survives its death.
+
+    Ray interrupts a task that is cancelled by KeyboardInterrupt, which closes the launcher.
+    """
+    local = launchers.get("local").component
+    with closing(
+        local(work, folder, [piece], workers=1, threads=threads, gpus=None if gpus else 0, pin=False)
+    ) as outcomes:
+        try:
+            outcome: Outcome
+            ((_, outcome),) = outcomes
+        except KeyboardInterrupt:
+            return Outcome("preempted", "was stopped by Ray")
+    return outcome
+
+
+def _outcome(library: Any, future: Future[Outcome]) -> Outcome:
+    try:
+        return future.result()
+    except library.exceptions.RayTaskError as error:
+        return Outcome("failed", f"Ray could not begin the piece ({sentence(error.cause or error)})")
+    except library.exceptions.RayError as error:
+        first = next(iter(str(error).splitlines()), "")
+        return Outcome("lost", f"Ray lost it ({type(error).__name__}: {first})")
+
+
+def _end(library: Any, running: dict[Future[Outcome], tuple[str, Any]]) -> None:
+    """Ask what runs to stop, and wait for it."""
+    for _, reference in running.values():
+        library.cancel(reference, force=False)
+    for future in wait(running, timeout=SAVING).not_done:
+        library.cancel(running[future][1], force=True)
+
+
+@contextmanager
+def _connected(library: Any, address: str | None, workers: int, gpus: float) -> Iterator[bool]:
+    """Be connected to a Ray cluster; gives whether it is one of our own, which ends with this."""
+    if library.is_initialized():  # by the program that called us
+        yield False
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address:
+        _refuse_silent(address)
+    own = {"num_cpus": workers, "object_store_memory": STORE, "include_dashboard": False}
+    handler = signal.getsignal(signal.SIGTERM)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        try:
+            library.init(
+                address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else own)
+            )
+        except ConnectionError as error:
+            raise _no_cluster(address, error) from None
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray took it, but to stop and save is the caller's to decide
+        if not address and gpus > (here := library.cluster_resources().get("GPU", 0)):
+            raise ConfigError(f"launcher 'ray': gpus is {gpus:g}, but this machine has {here:g}. Ask for fewer.")
+        yield not address
+    finally:
+        library.shutdown()
+
+
+def _refuse_silent(address: str) -> None:
+    """Where nobody listens, Ray itself tries for ten minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except OSError as error:
+            raise _no_cluster(address, error) from None
+
+
+def _no_cluster(address: str | None, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"launcher 'ray' finds no cluster at {address} ({sentence(error)}). Start one there with "
+        "`ray start --head`, or leave out address and RAY_ADDRESS for one of this machine."
+    )
+
+
+def _ray() -> Any:
+    try:
+        import ray as library
+    except ImportError:
+        raise ConfigError("launcher 'ray' needs Ray. Install it: pip install 'electra-lab[clusters]'.") from None
+    return library

@@ -1,0 +1,290 @@
+"""Pieces of work as the tasks of one Slurm job array, submitted by submitit.
+
+What a piece comes to travels through a small JSON file beside its logs, and Slurm's queue tells what became of those
+that write none. So neither the accounting database nor a connection to the nodes is needed, and the launcher may be
+killed without harm to what runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from electra_lab.launchers._piece import attempt
+from registry import Outcome, launchers
+from registry.errors import ConfigError
+
+LOOK = 0.5  # seconds between two looks for outcomes
+LATE = 5.0  # seconds that a file system may need to show what a job on another machine wrote last
+SAVING = 90  # seconds between the signal that the time limit is near and the limit
+REQUEUES = 100  # a piece that is stopped more often is given up
+ENDING = 120.0  # seconds that Slurm may need to end jobs: they have 30 of them to save, by its defaults
+
+# Of a job that does not come back. Others wait, run, end, or are to be requeued.
+ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
+
+
+@launchers.register("slurm")
+def slurm(
+    work: Callable[[str, str], Outcome],
+    folder: str,
+    ids: Sequence[str],
+    /,
+    *,
+    workers: Annotated[int, Field(ge=1)] = 8,
+    threads: Annotated[int, Field(ge=1)] = 1,
+    gpus: Annotated[int, Field(ge=0)] = 0,
+    partition: str | None = None,
+    account: str | None = None,
+    minutes: Annotated[int, Field(ge=1)] = 240,
+    memory_gb: Annotated[float, Field(gt=0)] | None = None,
+    setup: tuple[str, ...] = (),
+    sbatch: dict[str, str | int] | None = None,
+) -> Iterator[tuple[str, Outcome]]:
+    """Run pieces of work as a Slurm job array, one task each.
+
+    workers    tasks that run at a time
+    threads    cores of each task
+    gpus       GPUs of each task; an experiment uses one
+    partition, account  as of sbatch; None: the site's default
+    minutes    time limit of a task. What needs longer is saved shortly before, requeued, and goes on
+    memory_gb  memory of each task; None: the site's default
+    setup      lines of shell that run before each piece, such as `module load cuda`
+    sbatch     other options of sbatch: {qos: long, constraint: a100}
+
+    A task that Slurm preempts or requeues, or whose node fails, comes back and goes on. The logs are in slurm/ in the
+    folder, which all nodes must see. Start it where sbatch is.
+    """
+    if not ids:
+        return
+    submitit = _submitit()
+    logs = _logs(folder)
+    executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
+    executor.update_parameters(
+        name="electra-lab",
+        timeout_min=minutes,
+        cpus_per_task=threads,
+        slurm_array_parallelism=workers,
+        slurm_setup=[*(f"export {name}={value}" for name, value in _environment(threads).items()), *setup],
+        slurm_srun_args=[f"--cpus-per-task={threads}"],  # since 22.05 srun does not take it from the job
+        # SIGTERM, and not submitit's SIGUSR2, so that a run sees one and the same signal whoever stops it.
+        slurm_additional_parameters={"requeue": True, "signal": f"TERM@{min(SAVING, 15 * minutes)}", **(sbatch or {})},
+        **_given(slurm_partition=partition, slurm_account=account, mem_gb=memory_gb, gpus_per_node=gpus or None),
+    )
+    array = None
+    try:
+        try:
+            with _outside_of_a_job():
+                submitted = executor.submit_array([_Piece(work, folder, piece) for piece in ids])
+        except submitit.core.utils.FailedJobError as error:
+            raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {' '.join(str(error).split())}") from None
+        array = submitted[0].job_id.split("_")[0]
+        yield from _outcomes(array, {piece: job.job_id for piece, job in zip(ids, submitted, strict=True)}, logs)
+        array = None  # all have ended
+    finally:
+        if array is not None:
+            _end(array)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What a task of the array does: a function by its name, and two strings."""
+
+    work: Callable[[str, str], Outcome]
+    folder: str
+    piece: str
+
+    def __call__(self) -> None:
+        job = _submitit().JobEnvironment()
+        file = _logs(self.folder) / f"{job.job_id}.json"
+        for stale in (file, job.paths.result_pickle):  # of the time before it was requeued
+            stale.unlink(missing_ok=True)
+        with _stops() as stops:
+            try:
+                outcome = attempt(self.work, self.folder, self.piece)
+            except KeyboardInterrupt:
+                outcome = Outcome("preempted", "was stopped by Slurm")
+            stopped = outcome.status == "preempted" and stops() > 0
+        if stopped and int(os.environ.get("SLURM_RESTART_COUNT", "0")) >= REQUEUES:
+            outcome, stopped = Outcome("lost", f"was stopped and requeued {REQUEUES} times."), False
+        writing = file.with_suffix(".tmp")
+        writing.write_text(json.dumps({**asdict(outcome), "stopped": stopped}), encoding="utf-8")
+        writing.rename(file)
+        # A job that is cancelled or requeued is no longer "running" at this point: the one must not come back, the
+        # other will. Still running is one that is told in time of what comes: its time limit, or its preemption.
+        if stopped and _ask("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%T").stdout.strip() == "RUNNING":
+            _ask("scontrol", "requeue", job.job_id)
+
+
+@contextmanager
+def _stops() -> Iterator[Callable[[], int]]:
+    """Turn SIGTERM into KeyboardInterrupt, and count it. A repeated one does nothing.
+
+    Slurm ends a job by one SIGTERM to its processes and another that srun passes on, some milliseconds later. Training
+    has a handler of its own for the first and gives up what it saves at the second, which comes here. What Python
+    writes to the wakeup descriptor tells that there was a first.
+    """
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)
+    number = 0
+
+    def stops() -> int:
+        nonlocal number
+        with suppress(BlockingIOError):
+            number += os.read(reading, 2**16).count(signal.SIGTERM)
+        return number
+
+    def stop(_: int, __: FrameType | None) -> None:
+        if stops() == 1:
+            raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGTERM, stop)
+    descriptor = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield stops
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        signal.signal(signal.SIGTERM, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[str, Outcome]]:
+    """The outcome of each piece in `jobs`, which gives the job's id, once it is known."""
+    started = next_question = time.monotonic()
+    ended: dict[str, float] = {}  # when Slurm was first heard to have ended it, although nothing was said
+    while jobs:
+        states, now = None, time.monotonic()
+        if now >= next_question:
+            states = _states(array)
+            next_question = now + min(30.0, 1.0 + (now - started) / 20)
+        files = set(os.listdir(logs))  # a listing is fresh where a question for one file may come from a cache
+        for piece, job in list(jobs.items()):
+            said = _said(logs / f"{job}.json") if f"{job}.json" in files else None
+            state = states.get(job, "forgotten") if states is not None else None
+            over = state == "forgotten" or state in ENDED
+            if not (said and not said["stopped"]) and not over:
+                continue  # what is stopped may come back
+            if said is None and now - ended.setdefault(piece, now) < LATE:
+                next_question = now
+                continue
+            del jobs[piece]
+            yield piece, _outcome(said, state, f"{job}_0_result.pkl" in files, logs / f"{job}_0_log.err")
+            for name in (f"{job}.json", f"{job}_submitted.pkl", f"{job}_0_result.pkl"):
+                (logs / name).unlink(missing_ok=True)
+        time.sleep(LOOK if jobs else 0)
+
+
+def _outcome(said: Mapping[str, Any] | None, state: str | None, began: bool, log: Path) -> Outcome:
+    if said and not (said["stopped"] and state == "CANCELLED"):
+        return Outcome(said["status"], said["error"])
+    if began and not said:  # submitit caught an exception that was none of the piece
+        return Outcome("failed", f"the job could not begin its piece; {log} says why.")
+    words = "Slurm has forgotten its job" if state == "forgotten" else f"its job ended as {state}"
+    return Outcome("lost", f"{words}{', after it was saved' if said else ''}; the log is {log}.")
+
+
+def _said(file: Path) -> dict[str, Any] | None:
+    try:
+        said: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:  # it comes back, and begins by removing it
+        return None
+    return said
+
+
+def _states(array: str) -> dict[str, str] | None:
+    """The state of each task of the array that Slurm still knows; None if it does not answer."""
+    done = _ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={array}", "--format=%i %T")
+    if done.returncode:
+        return {} if "Invalid job id" in done.stderr else None
+    return dict(line.split() for line in done.stdout.splitlines() if line.strip())
+
+
+def _end(array: str) -> None:
+    """Cancel the tasks, by which Slurm sends SIGTERM and waits before it kills; wait for their end."""
+    _ask("scancel", array)
+    deadline = time.monotonic() + ENDING
+    while time.monotonic() < deadline:
+        states = _states(array)
+        if states is not None and ENDED.issuperset(states.values()):
+            return
+        time.sleep(LOOK)
+    warnings.warn(f"Slurm has not ended job {array}; see squeue --jobs={array}", stacklevel=2)
+
+
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands, again if a signal to the whole job hits it."""
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode >= 0:
+            break
+    if done.returncode:
+        print(f"{' '.join(command)}: {done.stderr.strip()}", file=sys.stderr)
+    return done
+
+
+def _submitit() -> Any:
+    try:
+        import submitit
+    except ImportError:
+        raise ConfigError("launcher 'slurm' needs submitit. Install it: pip install 'electra-lab[clusters]'.") from None
+    for program in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
+        if shutil.which(program) is None:
+            raise ConfigError(
+                f"launcher 'slurm' finds no {program} here. Start it on a machine that may submit jobs to Slurm; "
+                "without such a cluster, take launcher 'local' or 'ray'."
+            )
+    return submitit
+
+
+@contextmanager
+def _outside_of_a_job() -> Iterator[None]:
+    """A launcher that is a job itself does not hand its job's number and share down to those that it submits."""
+    own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("SLURM_", "SUBMITIT_"))}
+    own_config = {name: value for name, value in own.items() if name == "SLURM_CONF"}
+    os.environ.update(own_config)
+    try:
+        yield
+    finally:
+        os.environ.update(own)
+
+
+def _environment(threads: int) -> dict[str, str]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**dict.fromkeys(names, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _logs(folder: str) -> Path:
+    path = Path(folder) / "slurm"
+    path.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,81 @@
+"""Corrupted text that does not depend on what is measured: which tokens are replaced, and by what.
+
+All of it is a function of (seed, purpose, example, position), so neither the batch size nor the network that is
+measured changes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from registry.errors import DivergedError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from registry import Batch, Vocabulary
+
+
+def numbers(batch: Batch, seed: int, purpose: str) -> NDArray[np.float64]:
+    """Float64[B T] in [0, 1). RandomState's streams are frozen across numpy versions."""
+    length = batch.tokens.shape[1]
+    keys = [hashlib.blake2b(f"{purpose} {seed} {n}".encode(), digest_size=16) for n in batch.examples.tolist()]
+    rows = [np.random.RandomState(np.frombuffer(key.digest(), np.uint32)).random_sample(length) for key in keys]
+    return np.stack(rows)
+
+
+def judged(batch: Batch, vocabulary: Vocabulary) -> Bool[Tensor, "B T"]:
+    """The tokens that may be replaced: neither padding nor special."""
+    return batch.mask & ~vocabulary.is_special[batch.tokens]
+
+
+def choose(maskable: NDArray[np.bool_], share: float, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Bool[B T]: ceil(share * m) of each row's m maskable tokens."""
+    ranks = np.where(maskable, numbers, 2.0).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    counts = [math.ceil(share * m - 1e-9) for m in maskable.sum(axis=1).tolist()]
+    chosen: NDArray[np.bool_] = maskable & (ranks < np.array(counts)[:, None])
+    return chosen
+
+
+def unigram(
+    batch: Batch, vocabulary: Vocabulary, chosen: NDArray[np.bool_], numbers: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Int[B T]: the text with draws from the add-one training frequencies at the chosen positions."""
+    ordinary = vocabulary.ordinary_ids.cpu().numpy()
+    sums = (vocabulary.counts.cpu().numpy()[ordinary].astype(np.int64) + 1).cumsum()
+    return filled(batch, chosen, ordinary[np.searchsorted(sums, numbers[chosen] * sums[-1], side="right")])
+
+
+def draw(logits: Float[Tensor, "N V"], vocabulary: Vocabulary, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Int[N]: a token a row from the softmax over the ordinary tokens, in doubles. Raises DivergedError.
+
+    The sums are numpy's: torch's on CUDA may differ from one time to the next. In place, as the rows are long.
+    """
+    sums = logits.float().cpu().numpy().astype(np.float64)
+    sums[:, list(vocabulary.special_ids)] = -np.inf
+    with np.errstate(invalid="ignore"):
+        sums -= sums.max(axis=1, keepdims=True)
+    np.exp(sums, out=sums).cumsum(axis=1, out=sums)
+    if not np.isfinite(sums[:, -1:]).all():
+        raise DivergedError("the reference's logits are not finite, so nothing can be drawn from them.")
+    # A number below 1 times the total is below the total; the first sum above it is that of a token with some p.
+    each = zip(sums, numbers * sums[:, -1], strict=True)
+    return np.array([np.searchsorted(row, below, side="right") for row, below in each], dtype=np.int64)
+
+
+def filled(batch: Batch, chosen: NDArray[np.bool_], tokens: NDArray[Any]) -> NDArray[np.int64]:
+    """Int[B T]: the text with `tokens` at the chosen positions, row by row."""
+    text: NDArray[np.int64] = batch.tokens.cpu().numpy().copy()
+    text[chosen] = tokens
+    return text
+
+
+def rankable(replaced: NDArray[np.bool_], scores: NDArray[Any]) -> bool:
+    """Whether replaced and original tokens are both there, with scores that have an order."""
+    return bool(0 < replaced.sum() < len(replaced) and np.isfinite(scores).all())

@@ -1,0 +1,194 @@
+"""The ray launcher on real Ray clusters of this machine: `make test-cluster`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from electra_lab.launchers import _probes
+from electra_lab.launchers.ray import ray
+from registry import Outcome
+from registry.errors import ConfigError
+from registry.testing.launchers import LauncherContract, ended, told
+from tests.helpers import ROOT
+
+why_not = "" if importlib.util.find_spec("ray") else "needs Ray: pip install 'electra-lab[clusters]'"
+if "ELECTRA_LAB_CLUSTERS" not in os.environ:
+    why_not = "takes minutes: make test-cluster"
+needs_ray = pytest.mark.skipif(bool(why_not), reason=why_not)
+PATIENCE = 40.0
+linger = partial(_probes.linger, patience=PATIENCE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_other_cluster() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("PYTHONPATH", str(ROOT))  # the workers import this file
+        patch.setenv("RAY_AUTH_MODE", "token")  # by a token of these tests, and not the one that Ray keeps at home
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(16))
+        yield
+
+
+@pytest.fixture(scope="module")
+def address(_no_other_cluster: None) -> Iterator[str]:
+    """A cluster that is there before the launcher and stays after it."""
+    program = (
+        "import ray, sys; ray.init(address='local', num_cpus=2, object_store_memory=80 * 2**20, "
+        "include_dashboard=False, logging_level='ERROR'); "
+        "print(ray.get_runtime_context().gcs_address, flush=True); sys.stdin.read()"
+    )
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
+    process.stdin.close()
+    process.wait(30)
+
+
+@needs_ray
+class TestRay(LauncherContract):
+    """On a cluster of its own."""
+
+    name = "ray"
+    patience = PATIENCE
+
+
+@needs_ray
+class TestRayCluster(LauncherContract):
+    """On one that is there."""
+
+    name = "ray"
+    patience = PATIENCE
+
+    @pytest.fixture(autouse=True)
+    def _there(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+
+
+# Work for the tasks.
+
+
+def kill_ray(folder: str, piece: str) -> Outcome:
+    """End Ray's worker process, the parent of this one: what happens when its machine dies."""
+    if piece == "a" and not Path(folder, "a.json").exists():
+        _probes.tell(folder, piece)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(PATIENCE)
+    return Outcome("done")
+
+
+def devices(folder: str, piece: str) -> Outcome:
+    return Outcome("done", os.environ.get("CUDA_VISIBLE_DEVICES", "none"))
+
+
+@needs_ray
+def test_a_worker_of_ray_that_dies_is_a_lost_piece(tmp_path: Path) -> None:
+    results = dict(ray(kill_ray, str(tmp_path), ["a", "b"], workers=1))
+    assert results["a"].status == "lost"
+    assert "Ray" in results["a"].error
+    assert results["b"] == Outcome("done")
+    assert _probes.until(lambda: ended(told(tmp_path)["a"]["pid"]), PATIENCE), "the piece outlives Ray's worker"
+
+
+@needs_ray
+def test_a_cluster_of_its_own_ends_and_another_stays(tmp_path: Path, address: str) -> None:
+    import ray as library
+
+    for where in (None, address):
+        assert dict(ray(_probes.tell, str(tmp_path), ["a"], address=where)) == {"a": Outcome("done")}
+        assert not library.is_initialized()
+
+
+@needs_ray
+def test_a_connection_that_is_there_is_used_and_left(tmp_path: Path, address: str) -> None:
+    import ray as library
+
+    library.init(address=address, logging_level="ERROR")
+    try:
+        assert dict(ray(_probes.tell, str(tmp_path), ["a"])) == {"a": Outcome("done")}
+        assert library.is_initialized()
+    finally:
+        library.shutdown()
+
+
+@needs_ray
+def test_tasks_wait_for_room_in_the_cluster(tmp_path: Path, address: str) -> None:
+    """It has two CPUs: one task of two threads at a time, however many workers."""
+    results = list(ray(_probes.crowd, str(tmp_path), list("abc"), workers=3, threads=2, address=address))
+    assert {outcome.error for _, outcome in results} == {"1"}
+
+
+@needs_ray
+def test_what_asks_for_no_gpu_sees_none(tmp_path: Path) -> None:
+    assert list(ray(devices, str(tmp_path), ["a"])) == [("a", Outcome("done", ""))]
+
+
+@needs_ray
+def test_more_gpus_than_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gpus is 99, but this machine has"):
+        next(ray(devices, str(tmp_path), ["a"], gpus=99))
+
+
+@needs_ray
+def test_no_cluster_at_that_address(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ray start --head"):
+        next(ray(devices, str(tmp_path), ["a"], address="127.0.0.1:9"))
+
+
+@needs_ray
+def test_closing_asks_once(tmp_path: Path) -> None:
+    with closing(ray(linger, str(tmp_path), ["quick", "a", "b"], workers=2)) as results:
+        assert next(results) == ("quick", Outcome("done"))
+    assert (tmp_path / "a.stopped").read_text() == "1"
+
+
+LAUNCH = """
+import functools, sys
+from electra_lab.launchers import _probes
+from registry import launchers
+work = functools.partial(_probes.linger, patience=60)
+for piece in launchers.get("ray").component(work, sys.argv[1], ["a", "b"], workers=2):
+    print(piece)
+"""
+
+
+@needs_ray
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_runs_on_without_its_launcher(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C goes to all processes of the terminal, and what runs saves. Of a launcher that is killed Ray ends all
+    processes at once."""
+    process = subprocess.Popen([sys.executable, "-c", LAUNCH, str(tmp_path)], start_new_session=True)
+    assert _probes.until(lambda: set(told(tmp_path)) == {"a", "b"}, PATIENCE)
+    if number == signal.SIGKILL:
+        process.kill()
+    else:
+        os.killpg(process.pid, number)
+    process.wait(PATIENCE)
+    assert _probes.until(lambda: all(ended(where["pid"]) for where in told(tmp_path).values()), PATIENCE)
+    if number == signal.SIGINT:
+        assert [(tmp_path / f"{piece}.stopped").read_text() for piece in "ab"] == ["1", "1"]
+
+
+def test_without_ray_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'electra-lab\[clusters\]'"):
+        next(ray(devices, str(tmp_path), ["a"]))
+
+
+def test_nothing_to_do_needs_no_ray(tmp_path: Path) -> None:
+    assert list(ray(devices, str(tmp_path), [])) == []

@@ -1,0 +1,68 @@
+"""Runs over text that is one sentence again and again, so that a network can know every original by its position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from registry import Batch, Trained
+from registry.testing import CLS, PAD, SEP, vocabulary
+from registry.testing.measures import reader
+
+SIZE = 40
+LENGTH = 14
+
+
+def sentence(rows: int, length: int = LENGTH, size: int = SIZE) -> Batch:
+    """[CLS], 0 to length - 2 of the ordinary tokens 5, 6, 7, ..., [SEP], padding; a row's number is its segment."""
+    places = torch.arange(length)
+    ends = 1 + torch.arange(rows).unsqueeze(1) * 5 % (length - 1)
+    tokens = original(places, size).expand(rows, -1).masked_fill(places == 0, CLS)
+    tokens = tokens.masked_fill(places == ends, SEP).masked_fill(places > ends, PAD)
+    examples = torch.arange(rows)
+    return Batch(tokens, places <= ends, examples.unsqueeze(1).expand(-1, length).contiguous(), examples)
+
+
+def original(places: Tensor, size: int = SIZE) -> Tensor:
+    return 5 + places % (size - 5)
+
+
+class Reads:
+    """A network whose states are what a function makes of (tokens, mask, segments), and whose scores are their first
+    feature. It keeps what it was shown, real tokens only."""
+
+    def __init__(self, states: Callable[[Tensor, Tensor, Tensor], Tensor], guesses: Tensor | None = None) -> None:
+        self.states, self.guesses = states, guesses
+        self.shown: list[list[int]] = []
+
+    def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+        self.shown += [row[real].tolist() for row, real in zip(tokens, mask, strict=True)]
+        return self.states(tokens, mask, segments)
+
+    def replaced_logits(self, hidden: Tensor) -> Tensor:
+        return hidden[..., 0]
+
+    def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """Of the first state feature of a position: a row of `guesses`."""
+        assert self.guesses is not None
+        return self.guesses[hidden[..., 0].long().gather(1, positions)]
+
+
+def knows(tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+    """Whether the token differs from the original."""
+    return (tokens != original(torch.arange(tokens.shape[1]))).float().unsqueeze(-1)
+
+
+def noise(dim: int, seed: int = 0) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """States that know nothing."""
+    numbers = torch.Generator().manual_seed(seed)
+    return lambda tokens, mask, segments: torch.randn(*tokens.shape, dim, generator=numbers)
+
+
+def run(network: Any, held_out: Batch, train: Batch | None = None, **changes: Any) -> Trained:
+    known: dict[str, Any] = {"detects": True, "vocabulary": vocabulary(SIZE), "metrics": {}}
+    texts = {"held_out": reader(held_out), "train": reader(held_out if train is None else train)}
+    return Trained(network=network, **{**known, **texts, **changes})

@@ -1,0 +1,266 @@
+"""Detection on one corruption for all cells, with networks whose answers are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from electra_lab.assemble import check
+from electra_lab.config.load import load, validated
+from electra_lab.config.source import parse
+from electra_lab.measures import fixed_corruption
+from electra_lab.measures.fixed_corruption import FILE, FixedCorruption
+from registry import Batch, Trained
+from registry.errors import DataError
+from registry.testing import MASK, SIGNIFICANCE, chi_square_p, count
+from tests.electra_lab.measures.readers import LENGTH, SIZE, Reads, knows, noise, run, sentence
+from tests.helpers import ROOT
+
+TEXT = sentence(60)
+AUC, PRECISION, UNIGRAM = "corruption_auc", "corruption_average_precision", "unigram_corruption_auc"
+
+
+def mixed(tokens: Any, mask: Any, segments: Any) -> Any:
+    """A number of the row and the position, the same whatever stands there."""
+    return ((segments * LENGTH + torch.arange(tokens.shape[1])) % SIZE).unsqueeze(-1)
+
+
+def guesser(guesses: torch.Tensor | None = None) -> Reads:
+    return Reads(mixed, torch.zeros(SIZE, SIZE) if guesses is None else guesses)
+
+
+def prepare(folder: Path, reference: Reads | None = None, text: Batch = TEXT, **options: Any) -> FixedCorruption:
+    measure = FixedCorruption(**options)
+    folder.mkdir(exist_ok=True)
+    other = run(reference or guesser(), text, detects=False)
+    measure.prepare(run(Reads(noise(1)), text), other, folder)
+    return measure
+
+
+def test_who_knows_the_originals_finds_every_replacement(tmp_path: Path) -> None:
+    found = prepare(tmp_path)(run(Reads(knows), TEXT), tmp_path)
+    assert found == {AUC: 1.0, PRECISION: 1.0, UNIGRAM: 1.0}
+
+
+def test_who_knows_nothing_finds_as_many_as_chance(tmp_path: Path) -> None:
+    text = sentence(800)
+    measure = prepare(tmp_path, text=text)
+    saved = load_file(tmp_path / FILE)
+    replaced = (saved["reference"] != saved["tokens"])[saved["maskable"]]
+    found = measure(run(Reads(noise(1)), text), tmp_path)
+    bound = 5 * np.sqrt((len(replaced) + 1) / (12 * replaced.sum() * (~replaced).sum()))  # 5 sigma of Mann-Whitney's U
+    assert bound < 0.07
+    assert abs(found[AUC] - 0.5) < bound
+    assert abs(found[UNIGRAM] - 0.5) < bound
+    assert abs(found[PRECISION] - replaced.mean()) < 0.05
+    one_answer = measure(run(Reads(lambda tokens, *_: torch.ones(*tokens.shape, 1)), text), tmp_path)
+    assert one_answer == pytest.approx({AUC: 0.5, UNIGRAM: 0.5, PRECISION: replaced.mean()})
+
+
+def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
+    """The AUC is the share of (replaced, original) pairs in the right order, ties half; average precision the
+    precision at each score of a replaced token. Scores have many ties, and depend on the token that is shown."""
+    measure = prepare(tmp_path, mask_prob=0.3)
+    found = measure(run(Reads(lambda tokens, *_: (tokens % 7).float().unsqueeze(-1)), TEXT), tmp_path)
+    saved = load_file(tmp_path / FILE)
+    for name, auc in (("reference", AUC), ("unigram", UNIGRAM)):
+        pairs = [
+            (int(shown) % 7, bool(shown != token))
+            for shown, token, counts in zip(*(saved[k].flat for k in (name, "tokens", "maskable")), strict=True)
+            if counts
+        ]
+        hits, misses = ([score for score, label in pairs if label is wanted] for wanted in (True, False))
+        order = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in product(hits, misses)]
+        assert found[auc] == pytest.approx(sum(order) / len(order), abs=1e-12)
+        if name == "reference":
+            shares = [sum(h >= s for h in hits) / sum(score >= s for score, _ in pairs) for s in hits]
+            assert found[PRECISION] == pytest.approx(sum(shares) / len(hits), abs=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 1.0])
+def test_the_reference_sees_mask_where_tokens_are_chosen(share: float, tmp_path: Path) -> None:
+    """A share of each row exactly, and all else as it is; only there are tokens replaced."""
+    reference = guesser()
+    prepare(tmp_path, reference, mask_prob=share)
+    saved = load_file(tmp_path / FILE)
+    assert np.array_equal(saved["tokens"], TEXT.tokens.numpy())
+    for row, (shown, real) in enumerate(zip(reference.shown, TEXT.mask.numpy(), strict=True)):
+        hidden, was = np.array(shown) == MASK, TEXT.tokens[row].numpy()
+        assert np.array_equal(np.array(shown)[~hidden], was[real][~hidden])
+        assert saved["maskable"][row][real][hidden].all()
+        assert hidden.sum() == count(share, int(saved["maskable"][row].sum()))
+        for name in ("reference", "unigram"):
+            differs = saved[name][row] != was
+            assert not differs[~real].any()
+            assert not (differs[real] & ~hidden).any()
+    assert (saved["reference"] != saved["tokens"]).any(1).sum() > 40
+    assert saved["maskable"].sum(1).min() == 0, "a row without ordinary tokens belongs to this test"
+
+
+def test_what_is_drawn_is_what_the_reference_says_of_its_row_and_position(tmp_path: Path) -> None:
+    """A reference sure of one token, another for each row and position."""
+    reference = guesser(torch.eye(SIZE).roll(5, 1) * 1e4)
+    prepare(tmp_path, reference, mask_prob=0.4)
+    saved = load_file(tmp_path / FILE)
+    said = mixed(TEXT.tokens, TEXT.mask, TEXT.segments)[..., 0].add(5).remainder(SIZE).numpy()
+    for row, (shown, real) in enumerate(zip(reference.shown, TEXT.mask.numpy(), strict=True)):
+        hidden = np.flatnonzero(real)[np.array(shown) == MASK]
+        sure = hidden[said[row, hidden] >= 5]  # it is sure of a special token elsewhere
+        assert np.array_equal(saved["reference"][row, sure], said[row, sure])
+    assert not np.isin(saved["reference"][saved["maskable"]], [0, 2, 3, 4]).any()
+
+
+def test_reference_draws_follow_its_softmax(tmp_path: Path) -> None:
+    logits = torch.randn(SIZE, generator=torch.Generator().manual_seed(1)) * 2
+    text = sentence(1500)
+    prepare(tmp_path, guesser(logits.expand(SIZE, -1)), text=text, mask_prob=1.0)
+    saved = load_file(tmp_path / FILE)
+    drawn = torch.from_numpy(saved["reference"][saved["maskable"]]).long()
+    special = run(None, TEXT).vocabulary.is_special
+    expected = logits.double().masked_fill(special, float("-inf")).softmax(0)
+    assert chi_square_p(torch.bincount(drawn, minlength=SIZE).double(), expected) > SIGNIFICANCE
+
+
+def test_reference_and_word_frequencies_draw_apart(tmp_path: Path) -> None:
+    """With equal distributions they still give other tokens."""
+    prepare(tmp_path, guesser((vocabulary_counts() + 1.0).log().expand(SIZE, -1)), mask_prob=1.0)
+    saved = load_file(tmp_path / FILE)
+    assert (saved["reference"] == saved["unigram"])[saved["maskable"]].mean() < 0.5
+
+
+def vocabulary_counts() -> torch.Tensor:
+    return run(None, TEXT).vocabulary.counts
+
+
+@pytest.mark.parametrize("logits", [1, 1 << 22])
+@pytest.mark.parametrize("batch_size", [1, 7, 60, 64])
+def test_batches_decide_memory_alone(
+    batch_size: int, logits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = guesser(torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(1)))
+    once = prepare(tmp_path / "once", made)
+    monkeypatch.setattr(fixed_corruption, "LOGITS", logits)
+    again = prepare(tmp_path / "again", made, batch_size=batch_size)
+    assert (tmp_path / "once" / FILE).read_bytes() == (tmp_path / "again" / FILE).read_bytes()
+    reads = run(Reads(lambda tokens, *_: (tokens % 7).float().unsqueeze(-1)), TEXT)
+    assert once(reads, tmp_path / "once") == again(reads, tmp_path / "again")
+
+
+def test_another_seed_makes_another_corruption(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        prepare(tmp_path / str(seed), seed=seed)
+    one, two = (load_file(tmp_path / str(seed) / FILE) for seed in (1, 2))
+    assert np.array_equal(one["tokens"], two["tokens"])
+    assert all((one[name] != two[name]).mean() > 0.05 for name in ("reference", "unigram"))
+
+
+def test_a_drawn_original_is_original(tmp_path: Path) -> None:
+    """A reference that always draws the original replaces nothing: there is no class to find, so no number."""
+    sure = torch.zeros(LENGTH, SIZE)
+    sure[torch.arange(LENGTH), 5 + torch.arange(LENGTH)] = 1e4
+    reference = Reads(lambda tokens, *_: torch.arange(LENGTH).expand(tokens.shape).unsqueeze(-1), sure)
+    found = prepare(tmp_path, reference)(run(Reads(knows), TEXT), tmp_path)
+    assert found == {UNIGRAM: 1.0}
+
+
+def test_a_network_that_predicts_tokens_has_no_numbers(tmp_path: Path) -> None:
+    network = Reads(knows)
+    assert prepare(tmp_path)(run(network, TEXT, detects=False), tmp_path) == {}
+    assert not network.shown, "nothing need be computed for it"
+
+
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_a_network_whose_scores_are_lost_has_no_numbers(lost: float, tmp_path: Path) -> None:
+    network = Reads(lambda tokens, *_: torch.full((*tokens.shape, 1), lost))
+    assert prepare(tmp_path)(run(network, TEXT), tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "other", [sentence(59), sentence(61), sentence(60, LENGTH + 1), replace(TEXT, tokens=TEXT.tokens.roll(1, 0))]
+)
+def test_other_text_is_refused(other: Batch, tmp_path: Path) -> None:
+    measure = prepare(tmp_path)
+    with pytest.raises(DataError, match=r"corruption\.safetensors: was made of other text"):
+        measure(run(Reads(noise(1)), other), tmp_path)
+
+
+def test_every_position_is_judged_once(tmp_path: Path) -> None:
+    """Both corruptions of every row are shown, in order."""
+    network = Reads(knows)
+    prepare(tmp_path, batch_size=60)(run(network, TEXT), tmp_path)
+    saved = load_file(tmp_path / FILE)
+    rows = [row for name in ("reference", "unigram") for row in zip(saved[name], TEXT.mask.numpy(), strict=True)]
+    assert network.shown == [tokens[real].tolist() for tokens, real in rows]
+
+
+@given(heads=st.integers(1, 32), width=st.integers(1, 128), scale=st.floats(0.01, 8))
+def test_sizes_of_the_reference_divide(heads: int, width: int, scale: float) -> None:
+    """Near the scale, at least one head, and an even head width stays even."""
+    sizes = FixedCorruption(scale=scale).reference(base(heads * width, heads))["discriminator"]
+    fewer, dim = sizes["heads"], sizes["dim"]
+    assert fewer == max(1, round(scale * heads))
+    assert dim > 0
+    assert dim % fewer == 0
+    assert width % 2 or dim // fewer % 2 == 0
+    grain = fewer * (1 if width % 2 else 2)
+    assert abs(dim - scale * heads * width) <= grain / 2 + 1e-6 or dim == grain
+
+
+@pytest.mark.parametrize(
+    ("scale", "dim", "heads", "expected"),
+    [(0.75, 64, 4, (48, 3)), (0.75, 128, 2, (96, 2)), (1.0, 57, 3, (57, 3)), (0.01, 8, 2, (2, 1))],
+)
+def test_sizes_of_the_reference(scale: float, dim: int, heads: int, expected: tuple[int, int]) -> None:
+    sizes = FixedCorruption(scale=scale).reference(base(dim, heads))["discriminator"]
+    assert (sizes["dim"], sizes["heads"], sizes["depth"]) == (*expected, 2)
+
+
+def base(dim: int, heads: int) -> dict[str, Any]:
+    study = {"type": "bert", "dim": dim, "depth": 2, "heads": heads}
+    return {"discriminator": study, "embedding": {"dim": 8, "tie": "all"}, "train": {"flops": 1e9, "batch_size": 2}}
+
+
+def test_steps_of_the_reference_replace_the_budget() -> None:
+    assert FixedCorruption().reference(base(8, 2))["train"] == {"flops": 1e9, "batch_size": 2}
+    train = FixedCorruption(steps=7).reference(base(8, 2))["train"]
+    assert train == {"flops": None, "tokens": None, "steps": 7, "batch_size": 2}
+
+
+def test_the_reference_is_one_network_with_a_seed_of_its_own() -> None:
+    sections = FixedCorruption(seed=5).reference(base(8, 2))
+    alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}, "schedules": {}}
+    assert sections.items() >= {**alone, "generator": None, "sampler": None}.items()
+
+
+SHIPPED = ["reformer_small", "performer_small", "transformer_small", "electra_small", "objectives/mlm"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_reference_of_shipped_experiments_can_be_built(name: str) -> None:
+    values = load(ROOT / "experiments" / f"{name}.yaml").config.model_dump(mode="json")
+    sections = FixedCorruption(steps=5).reference(values)
+    loaded = validated(parse(json.dumps({**values, **sections}), name, Path.cwd(), one_line=True))
+    assert not loaded.config.needs.generator
+    check(loaded)
+
+
+def test_the_run_in_hand_decides_nothing(tmp_path: Path) -> None:
+    """What the cells share is made with any one of them."""
+
+    class Untouchable:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} of a cell's network was asked for")
+
+    cell: Trained = run(Untouchable(), TEXT)
+    FixedCorruption().prepare(cell, run(guesser(), sentence(1), detects=False), tmp_path)
+    assert len(load_file(tmp_path / FILE)["tokens"]) == len(TEXT)

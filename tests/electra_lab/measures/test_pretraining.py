@@ -1,0 +1,35 @@
+"""What a run measured of itself."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from electra_lab.measures.pretraining import Pretraining
+from tests.electra_lab.measures.readers import run, sentence
+
+
+def of(metrics: dict[str, Any], **changes: Any) -> dict[str, float]:
+    return dict(Pretraining()(run(None, sentence(1), metrics=metrics, **changes), Path()))
+
+
+def test_takes_the_quantities_of_the_record_as_they_are() -> None:
+    record = {"step": 3, "split": "held_out", "loss": 9.0, "discriminator_auc": 0.75, "generator_loss": 4}
+    assert of(record) == {"discriminator_auc": 0.75, "generator_loss": 4.0}
+
+
+def test_leaves_out_what_is_not_there() -> None:
+    assert of({}) == {}
+    assert of({"discriminator_auc": None, "generator_loss": math.nan, "discriminator_loss": math.inf}) == {}
+
+
+def test_the_loss_of_a_network_that_predicts_tokens_is_no_loss_of_detection() -> None:
+    record = {"discriminator_loss": 5.0, "discriminator_token_loss": 5.0}
+    assert of(record, detects=False) == {"discriminator_token_loss": 5.0}
+    assert of(record) == record
+
+
+def test_knows_which_way_is_good() -> None:
+    better = {name: quantity.higher_is_better for name, quantity in Pretraining.quantities.items()}
+    assert [name for name, higher in better.items() if higher] == ["discriminator_auc"]
