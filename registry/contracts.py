@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Float32, Int
+    from jaxtyping import Bool, Float, Float32, Float64, Int
     from tokenizers import Tokenizer
     from torch import Tensor, nn
 
@@ -158,7 +158,11 @@ class Backbone(Protocol):
 
 
 class MaskingStrategy(Protocol):
-    """Choose what the generator has to predict, and what it sees there instead."""
+    """Choose what the generator has to predict, and what it sees there instead.
+
+    Every row has K = ceil(mask_prob * T - 1e-9) slots. A mask_prob that follows a schedule arrives as a Float64[""], so
+    that compiled code is not compiled anew; then any number of slots will do, those that count first.
+    """
 
     def __call__(
         self,
@@ -168,7 +172,7 @@ class MaskingStrategy(Protocol):
         rng: Random,
         /,
         *,
-        mask_prob: float,
+        mask_prob: float | Float64[Tensor, ""],
         replace_prob: float,
         random_prob: float,
     ) -> Masked: ...

@@ -6,22 +6,25 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from registry.contracts import Masked
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int
-    from torch import Tensor
 
     from registry.contracts import Random, Vocabulary
 
 
-def slots_of(mask_prob: float, length: int) -> int:
-    """K: the slots that a row of `length` positions has for masked tokens."""
-    return math.ceil(mask_prob * length - 1e-9)
+def slots_of(mask_prob: float | Tensor, length: int) -> int:
+    """K: the slots that a row of `length` positions has for masked tokens; all, where mask_prob is a tensor.
+
+    A mask_prob that changes must not change shapes. The lab knows the largest that it becomes, and cuts.
+    """
+    return length if isinstance(mask_prob, Tensor) else math.ceil(mask_prob * length - 1e-9)
 
 
-def counts(maskable: Bool[Tensor, "B T"], mask_prob: float) -> Int[Tensor, "B"]:
+def counts(maskable: Bool[Tensor, "B T"], mask_prob: float | Tensor) -> Int[Tensor, "B"]:
     """ceil(mask_prob * m - 1e-9) for each row's number m of maskable tokens, as `slots_of` has it.
 
     In doubles: in float32, ceil(.15 * 100) is 16.
@@ -39,11 +42,11 @@ def random_keys(maskable: Bool[Tensor, "B T"], rng: Random) -> Float64[Tensor, "
 
 
 def uniform_positions(
-    maskable: Bool[Tensor, "B T"], mask_prob: float, rng: Random
+    maskable: Bool[Tensor, "B T"], mask_prob: float | Tensor, rng: Random
 ) -> tuple[Int[Tensor, "B K"], Bool[Tensor, "B K"]]:
     """In each row exactly count(maskable) distinct maskable positions, every subset equally likely.
 
-    K = count(T) is the same for all rows; `valid` marks the slots that count.
+    K is the same for all rows; `valid` marks the slots that count, which come first.
     """
     slots = slots_of(mask_prob, maskable.shape[1])
     positions = random_keys(maskable, rng).masked_fill(~maskable, -1.0).topk(slots, dim=-1).indices

@@ -29,7 +29,7 @@ def random_order(candidates: Bool[Tensor, "B T"], rng: Random) -> Int[Tensor, "B
 
 
 def as_slots(
-    chosen: Bool[Tensor, "B T"], order: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], mask_prob: float
+    chosen: Bool[Tensor, "B T"], order: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], mask_prob: float | Tensor
 ) -> tuple[Int[Tensor, "B K"], Bool[Tensor, "B K"]]:
     """A choice of tokens as positions and valid. A row in which nothing fitted gets its first candidate's token."""
     needed = counts(maskable, mask_prob) > 0

@@ -52,7 +52,8 @@ class _Guard:
     def returned(self, *arguments: Any, **options: Any) -> Any:
         """What the component returns. Raises BadResult if it changes a tensor that it is given."""
         tensors = [each for each in arguments if isinstance(each, Tensor)]
-        before = [each._version for each in tensors]
+        # Compiled code knows no versions; the rehearsal has seen the component by then.
+        before = [] if torch.compiler.is_compiling() else [each._version for each in tensors]
         returned = self.entry.component(*arguments, **(self.options | options))
         for name, each, version in zip(self.names, tensors, before, strict=False):
             if each._version != version:
@@ -100,23 +101,27 @@ class GuardedMasking(_Guard):
     def __call__(
         self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], vocabulary: Vocabulary, rng: Random
     ) -> Masked:
-        mask_prob = min(float(self.options["mask_prob"]), self.largest)
-        masked = self.returned(tokens, maskable, vocabulary, rng, mask_prob=mask_prob)
+        now = self.options["mask_prob"]
+        fixed = not isinstance(now, Tensor) and now == self.largest
+        now = now.clamp(max=self.largest) if isinstance(now, Tensor) else min(now, self.largest)
+        masked = self.returned(tokens, maskable, vocabulary, rng, mask_prob=now)
         if not isinstance(masked, Masked):
             raise self.refuse(f"returned a {type(masked).__name__}, must be a registry.Masked.")
         self.like("inputs", masked.inputs, tuple(tokens.shape), torch.int64)
         slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
         self.like("positions", masked.positions, (len(tokens), slots), torch.int64)
         self.like("valid", masked.valid, (len(tokens), slots), torch.bool)
-        most, all_slots = (math.ceil(share * tokens.shape[1] - 1e-9) for share in (mask_prob, self.largest))
-        if slots != most:
-            raise self.refuse(f"returned {slots} slots a row; at mask_prob {mask_prob:g} there must be {most}.")
+        most = math.ceil(self.largest * tokens.shape[1] - 1e-9)
+        if slots != most and fixed:
+            raise self.refuse(f"returned {slots} slots a row; at mask_prob {now:g} there must be {most}.")
         if self.reads(masked.positions):
             self._read(masked, tokens, maskable, vocabulary)
-        if self.largest > mask_prob:
-            spare = (0, all_slots - slots)
-            return Masked(masked.inputs, F.pad(masked.positions, spare), F.pad(masked.valid, spare))
-        return masked
+            if masked.valid[:, most:].any():
+                raise self.refuse(f"returned slots that count behind the first {most}, all that there are.")
+        if slots == most:
+            return masked
+        spare = (0, most - slots)  # below zero it cuts
+        return Masked(masked.inputs, F.pad(masked.positions, spare), F.pad(masked.valid, spare))
 
     def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary) -> None:
         positions, valid, size = masked.positions, masked.valid, vocabulary.size

@@ -34,7 +34,7 @@ class MaskingContract(Contract):
     registry = masking_strategies
     exact = True
 
-    def mask(self, tokens: Tensor, maskable: Tensor, words: Vocabulary, step: int, **options: float) -> Masked:
+    def mask(self, tokens: Tensor, maskable: Tensor, words: Vocabulary, step: int, **options: float | Tensor) -> Masked:
         random = random_numbers(step, len(tokens), tokens.device.type)
         masked: Masked = self.component()(tokens, maskable, words, random, **options)
         return masked
@@ -84,6 +84,21 @@ class MaskingContract(Contract):
         masked = self.mask(tokens, maskable, vocabulary(24, device), 1, mask_prob=0.2)
         counts = torch.bincount(masked.positions[masked.valid].cpu(), minlength=length)[4:17]
         assert chi_square_p(counts.double(), torch.full((13,), 1 / 13).double()) > SIGNIFICANCE
+
+    @on_each_device
+    def test_a_mask_prob_that_changes_arrives_as_a_tensor(self, device: str) -> None:
+        """And masks what the same number does; the slots that count come first."""
+        words = vocabulary(500, device)
+        tokens = torch.randint(5, 500, (16, 64), generator=torch.Generator().manual_seed(0)).to(device)
+        maskable = tokens != 7
+        for mask_prob in (0.15, 0.5):
+            fixed = self.mask(tokens, maskable, words, 1, mask_prob=mask_prob)
+            changing = self.mask(tokens, maskable, words, 1, mask_prob=torch.tensor(mask_prob, dtype=torch.float64))
+            slots = count(mask_prob, 64)
+            assert torch.equal(changing.inputs, fixed.inputs)
+            assert torch.equal(changing.valid[:, :slots], fixed.valid)
+            assert not changing.valid[:, slots:].any(), "slots that count stand behind others"
+            assert torch.equal(changing.positions[:, :slots][fixed.valid], fixed.positions[fixed.valid])
 
     @on_each_device
     def test_masks_depend_on_the_random_numbers_alone(self, device: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from electra_lab.runs import execute
 from electra_lab.training.guards import GuardedMasking
 from electra_lab.training.random import Streams
 from electra_lab.training.scheduled import Number, Scheduled
-from registry import masking_strategies, schedules
-from registry.errors import ConfigError
+from electra_lab.training.step import prepare
+from registry import Masked, masking_strategies, schedules
+from registry.errors import BadResult, ConfigError
 from registry.testing import binomial_p, vocabulary
 from tests.helpers import write_experiment
 
+BUCKETS = {"reformer": ", bucket_size: 4"}
 HOT = "{sampler.temperature: {type: linear, start: 3.0, end: 1.0}}"
 
 
@@ -88,6 +91,42 @@ def test_a_changing_mask_prob_keeps_the_shapes_and_the_law() -> None:
         assert int((found.inputs != 7).sum()) == 64 * number
 
 
+@pytest.mark.parametrize("name", masking_strategies.names())
+def test_a_changing_mask_prob_is_compiled_once_into_one_graph(name: str) -> None:
+    entry = masking_strategies.get(name)
+    guard = GuardedMasking(entry, 0.5, mask_prob=0.5, replace_prob=0.7, random_prob=0.1)
+    tokens, words = torch.arange(5, 125).view(4, 30) % 50, vocabulary(50)
+    maskable = ~words.is_special[tokens]
+
+    def numbers() -> Any:
+        return Streams(0, 0, torch.arange(4))("masking")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(guard, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for now in (0.5, 0.3, 0.1):
+            guard.options["mask_prob"] = torch.tensor(now, dtype=torch.float64)
+            found = compiled(tokens, maskable, words, numbers())
+            expected = entry.component(
+                tokens, maskable, words, numbers(), mask_prob=now, replace_prob=0.7, random_prob=0.1
+            )
+            assert found.positions.shape == (4, 15)
+            assert torch.equal(found.inputs, expected.inputs)
+            assert int(found.valid.sum()) == int(expected.valid.sum()) > 0
+
+
+def test_slots_that_count_must_not_stand_behind_the_last_one() -> None:
+    def late(*arguments: Any, **options: Any) -> Masked:
+        found: Masked = masking_strategies.get("replace_prob").component(*arguments, **options)
+        return replace(found, positions=found.positions.flip(1), valid=found.valid.flip(1))
+
+    entry = replace(masking_strategies.get("replace_prob"), component=late)
+    guard = GuardedMasking(entry, 0.5, mask_prob=torch.tensor(0.2, dtype=torch.float64))
+    tokens = torch.full((2, 10), 7)
+    with pytest.raises(BadResult, match="returned slots that count behind the first 5, all that there are"):
+        guard(tokens, tokens == 7, vocabulary(20), Streams(0, 0, torch.arange(2))("m"))
+
+
 def scheduled(numbers: dict[str, tuple[float, float]]) -> str:
     return yaml.dump({"schedules": {k: {"type": "linear", "start": a, "end": b} for k, (a, b) in numbers.items()}})
 
@@ -116,6 +155,40 @@ def test_each_number_reaches_its_component(tmp_path: Path) -> None:
     assert float(terms["discriminator"].weight) == 25.0
     maskable = [int(n) for n in (batch.mask & ~made.vocabulary.is_special[batch.tokens]).sum(1)]
     assert int(terms["generator"].count) == sum(math.ceil(0.3 * n - 1e-9) for n in maskable)
+
+
+@pytest.mark.parametrize("backbone", ["bert", "transformer", "performer", "reformer"])
+def test_a_whole_experiment_with_schedules_is_compiled_once_into_one_graph(tmp_path: Path, backbone: str) -> None:
+    """As it is assembled, with all its guards."""
+    numbers = {
+        "sampler.temperature": (3.0, 1.0),
+        "masking.mask_prob": (0.5, 0.1),
+        "objective.discriminator_weight": (1, 50),
+    }
+    made, _ = experiment(
+        tmp_path,
+        discriminator=f"{{type: {backbone}, dim: 8, depth: 1, heads: 2{BUCKETS.get(backbone, '')}}}",
+        train=f"{{steps: 11, batch_size: 2, warmup_steps: 0}}\n{scheduled(numbers)}",
+    )
+    objective = made.run.objective
+    torch._dynamo.reset()
+    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in range(3):
+            batch = made.train.training_batch(0, step, 2, torch.device("cpu"))
+            found, expected = (each(step, batch) for each in (terms_of(compiled), terms_of(objective)))
+            for name, term in expected.items():
+                torch.testing.assert_close(found[name].sum, term.sum)
+                assert found[name].count == term.count
+                assert float(found[name].weight) == float(term.weight)
+
+
+def terms_of(objective: Any) -> Any:
+    def at(step: int, batch: Any) -> Any:
+        prepare(objective, 0, step)
+        return objective(batch, Streams(0, step, batch.examples)).terms
+
+    return at
 
 
 def test_a_hot_sampler_draws_at_its_temperature(tmp_path: Path) -> None:
