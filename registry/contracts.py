@@ -352,10 +352,17 @@ class Trained:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a measure gives: what it is in one sentence, and which way is good."""
+    """A number that a measure gives.
+
+    summary           what it is, in one sentence
+    higher_is_better  which way is good
+    own_task          each cell is measured on a task of its own, such as the replacements of its own generator; then a
+                      better number is no better network, and reports call it higher or lower only
+    """
 
     summary: str
     higher_is_better: bool = True
+    own_task: bool = False
 
 
 class Measure(Protocol):

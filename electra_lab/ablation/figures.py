@@ -52,8 +52,7 @@ def leading(results: Results) -> Picture | None:
     plan, values = results.plan, results.values(results.plan.leading)
     if not any(values.values()):
         return None
-    good = "higher" if plan.quantities[plan.leading].higher_is_better else "lower"
-    caption = f"{plan.leading} of each variant ({good} is better)"
+    caption = f"{plan.leading} of each variant ({plan.quantities[plan.leading].direction})"
     note = "Filled: the mean with its 95% interval. Hollow: the single seeds, whose luck all variants share."
     index = {variant.label: i for i, variant in enumerate(plan.variants)}
     grid = len(plan.keys) == 2 and all(set(plan.keys) <= v.changes.keys() for v in plan.variants)
@@ -210,10 +209,11 @@ def curves(results: Results) -> list[Picture]:
     pictures: list[Picture] = []
     for key, title in titles.items():
         by_split = {split: [_curve(cell, split, key) for cell in results.cells] for split in ("held_out", "train")}
-        best = max((len(xs) for xs, _ in by_split["held_out"]), default=0)
-        split = "held_out" if best > 1 or not any(len(xs) for xs, _ in by_split["train"]) else "train"
-        if not any(len(xs) for xs, _ in by_split[split]):
+        # One look at the end is no curve; the tables have it.
+        by_split = {split: lines for split, lines in by_split.items() if any(len(xs) > 1 for xs, _ in lines)}
+        if not by_split:
             continue
+        split = next(iter(by_split))
         text = "held-out" if split == "held_out" else "training"
         caption = f"{title} ({text} text)"
         with drawing(WIDTH, HEIGHT) as figure:
@@ -233,6 +233,8 @@ def curves(results: Results) -> list[Picture]:
 def _curve(cell: Cell, split: str, key: str) -> tuple[list[float], list[float]]:
     """FLOPs and values. A held-out record has no FLOPs: those of its step follow from the training records."""
     train = [(r["step"], r["flops"]) for r in cell.records if r["split"] == "train" and r.get("flops")]
+    if key == "discriminator_loss" and any("discriminator_token_loss" in r for r in cell.records):
+        return [], []  # of a network that predicts tokens this is another loss
     points = [(r["step"], r[key]) for r in cell.records if r["split"] == split and _is_number(r.get(key))]
     if not train or not points:
         return [], []

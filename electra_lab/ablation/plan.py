@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -72,10 +72,7 @@ class Plan:
                 {
                     "type": each.type,
                     "options": each.options.model_dump(mode="json"),
-                    "quantities": {
-                        name: {"summary": q.summary, "higher_is_better": q.higher_is_better}
-                        for name, q in kind.quantities.items()
-                    },
+                    "quantities": {name: asdict(q) for name, q in kind.quantities.items()},
                     "reference": self.references[each.type].id if each.type in self.references else None,
                     "folder": self._shared(each.type, each.dump()),
                 }

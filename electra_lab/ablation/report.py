@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ class Row:
     variant: str
     mean: Estimate
     difference: Difference | None  # None for the baseline itself
-    better: bool
+    quantity: PlannedQuantity
+    lacks: bool  # some of its cells were measured and have none
 
     @property
     def mean_text(self) -> str:
@@ -80,22 +81,24 @@ class Row:
     def reading(self) -> str:
         """What may be said of the difference."""
         if self.mean.mean is None:
-            return self.mean.why
+            return "has none" if self.lacks else self.mean.why
         if self.difference is None or not self.difference.distinguishable:
             return (self.difference.why if self.difference else "") or self.mean.why
-        return "better" if self.better else "worse"
+        higher = (self.difference.mean or 0) > 0
+        if self.quantity.own_task:
+            return "higher" if higher else "lower"
+        return "better" if higher == self.quantity.higher_is_better else "worse"
 
 
 def comparison(results: Results, name: str, quantity: PlannedQuantity) -> list[Row]:
     """Each variant's mean of a quantity, and its difference to the baseline."""
     values = results.values(name)
     differences = against(values, results.plan.baseline)
-    rows = []
-    for label, each in values.items():
-        d = differences.get(label)
-        better = d is not None and d.mean is not None and (d.mean > 0) == quantity.higher_is_better
-        rows.append(Row(label, estimate(list(each.values())), d, better))
-    return rows
+    lacking = {cell.plan.variant for cell in results.lacking.get(name, ())}
+    return [
+        Row(label, estimate(list(each.values())), differences.get(label), quantity, label in lacking)
+        for label, each in values.items()
+    ]
 
 
 def cells_csv(results: Results) -> str:
@@ -133,7 +136,7 @@ def variants_markdown(results: Results) -> str:
             [_markdown(row.variant), str(len(results.values(name)[row.variant])), row.mean_text, row.difference_text,
              row.p, row.reading] for row in rows
         )]  # fmt: skip
-        parts += [f"## {name}, {'higher' if quantity.higher_is_better else 'lower'} is better", _table(lines)]
+        parts += [f"## {name}, {quantity.direction}", _table(lines)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -149,10 +152,14 @@ def _table(lines: list[list[str]]) -> str:
 def _found(results: Results) -> list[str]:
     """What the data show of the leading quantity, and what they do not."""
     plan = results.plan
-    return sentences(
-        plan.leading, results.values(plan.leading), plan.baseline, plan.quantities[plan.leading].higher_is_better,
-        plan.axis, plan.keys[0] if plan.keys else "",
+    leading = plan.quantities[plan.leading]
+    said = sentences(
+        plan.leading, results.values(plan.leading), plan.baseline, leading.higher_is_better, plan.axis,
+        plan.keys[0] if plan.keys else "",
     )  # fmt: skip
+    if leading.own_task:
+        said.append("Each cell is measured on a task of its own here, so the best number need not be the best network.")
+    return said
 
 
 def _markdown(text: str) -> str:
@@ -176,7 +183,7 @@ def _page(results: Results) -> str:
         exploratory=any(values.values()) and is_exploratory(values),
         pictures=[each for each in (figures.leading(results), figures.differences(results)) if each],
         tables=[(name, q, comparison(results, name, q)) for name, q in plan.quantities.items()],
-        lacking={name: _names(cells) for name, cells in results.lacking.items() if any(results.values(name).values())},
+        lacking=_lacking(results),
         nowhere=[name for name in plan.quantities if not any(results.values(name).values())],
         compute=picture,
         compute_said=compute_said,
@@ -204,8 +211,16 @@ def _breakable(text: str, after: str = ",") -> Markup:
     return Markup(broken)
 
 
-def _names(cells: Sequence[Cell]) -> str:
-    return "; ".join(f"{cell.plan.variant}, seed {cell.plan.seed}" for cell in cells)
+def _lacking(results: Results) -> list[tuple[str, str]]:
+    """Quantities, and the cells that were measured and have none, of variants that have some: of others their row says
+    so."""
+    by_cells: dict[str, list[str]] = {}
+    for name, cells in results.lacking.items():
+        has = results.values(name)
+        partly = [cell.plan for cell in cells if has[cell.plan.variant]]
+        if partly:
+            by_cells.setdefault("; ".join(f"{each.variant}, seed {each.seed}" for each in partly), []).append(name)
+    return [(", ".join(names), cells) for cells, names in by_cells.items()]
 
 
 def _budget(budget: dict[str, float] | None) -> str:

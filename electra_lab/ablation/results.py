@@ -23,6 +23,14 @@ Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]
 class PlannedQuantity(BaseModel):
     summary: str = ""
     higher_is_better: bool = True
+    own_task: bool = False
+
+    @property
+    def direction(self) -> str:
+        """What its heading says of it."""
+        if self.own_task:
+            return "of each cell's own task"
+        return f"{'higher' if self.higher_is_better else 'lower'} is better"
 
 
 class PlannedMeasure(BaseModel):

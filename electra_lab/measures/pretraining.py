@@ -19,13 +19,16 @@ class Pretraining:
 
     same_rows = False
     quantities: ClassVar[Mapping[str, Quantity]] = {
-        "discriminator_auc": Quantity("AUC of finding the replacements of the cell's own generator"),
-        "discriminator_loss": Quantity("the discriminator's loss on them, nats a token", higher_is_better=False),
-        "generator_loss": Quantity("the generator's loss at the masked tokens, nats", higher_is_better=False),
-        "generator_mask_loss": Quantity("the same where it saw [MASK]", higher_is_better=False),
-        "discriminator_token_loss": Quantity(
-            "the loss of a network under study that predicts tokens, at the masked ones, nats", higher_is_better=False
-        ),
+        "discriminator_auc": Quantity("AUC of finding the replacements of the cell's own generator", own_task=True),
+        **{
+            name: Quantity(summary, higher_is_better=False, own_task=True)
+            for name, summary in {
+                "discriminator_loss": "the discriminator's loss on them, nats a token",
+                "generator_loss": "the generator's loss at the masked tokens, nats",
+                "generator_mask_loss": "the same where it saw [MASK]",
+                "discriminator_token_loss": "that of a network that predicts tokens, at the masked ones, nats",
+            }.items()
+        },
     }
 
     def __init__(self, /) -> None: ...

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from electra_lab.ablation.figures import curves
 from electra_lab.ablation.report import write_report
 from electra_lab.ablation.results import read
 from electra_lab.charts import DARK, LIGHT, PAPER
@@ -207,14 +208,21 @@ def test_five_whole_seeds_are_not_exploratory(tmp_path: Path) -> None:
 
 def test_a_quantity_that_a_variant_lacks_is_a_dash_and_is_said(written: dict[str, Path]) -> None:
     page = Page(written["two seeds"] / "report.html")
-    assert "Measured, but without reference_auc: mlm, seed 0; mlm, seed 1." in page.text
-    assert ["mlm", "0", "-", "-", "-", "not measured"] in page.rows
+    assert ["mlm", "0", "-", "-", "-", "has none"] in page.rows
+    assert "Measured, but without" not in page.text
     assert "No cell has" not in page.text
     assert (
         "No cell has reference_auc, reference_accuracy, held_out_loss." in Page(written["nothing"] / "report.html").text
     )
     rows = markdown(written["two seeds"])["reference_auc, higher is better"]
-    assert rows[-1] == ["mlm", "0", "-", "-", "-", "not measured"]
+    assert rows[-1] == ["mlm", "0", "-", "-", "-", "has none"]
+
+
+def test_a_single_cell_that_lacks_quantities_is_named_once(folder: Path) -> None:
+    file = folder / "cells" / "v1-s1" / "measures.json"
+    file.write_text(json.dumps({"fixed_corruption": {}, "pretraining": {"held_out_loss": 1.0}}))
+    text = Page(write_report(folder)).text
+    assert "Measured, but without reference_auc, reference_accuracy: generator.scale=0.5, seed 1." in text
 
 
 def test_hostile_names_are_text(written: dict[str, Path]) -> None:
@@ -285,7 +293,47 @@ def test_a_run_that_was_evaluated_once_shows_its_training_losses(folder: Path) -
         file.write_text("".join(json.dumps(r) + "\n" for r in kept))
     text = Page(write_report(folder)).text
     assert "Generator loss, nats (training text)" in text
-    assert "Discriminator AUC on its own generator (held-out text)" in text
+    assert "Discriminator AUC on its own generator" not in text  # one point is no curve
+
+
+def test_the_loss_of_a_network_that_predicts_tokens_is_in_no_picture_of_detection(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "objectives", {"electra": {}, "mlm": {}}, range(2))
+    assert "Discriminator loss, nats (held-out text)" in Page(write_report(folder)).text
+    before = pictures(folder)
+    for file in folder.glob("cells/v1-*/metrics.jsonl"):
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(r | {"discriminator_token_loss": 5.0}) + "\n" for r in records))
+    after = pictures(folder)
+    assert after["Generator loss, nats"] == before["Generator loss, nats"]
+    assert after["Discriminator loss, nats"] == before["Discriminator loss, nats"] - 2
+    assert after.keys() - before.keys() == {"Token loss of the network under study, nats"}
+
+
+def pictures(folder: Path) -> dict[str, int]:
+    """How many paths each picture of curves has, those of its axes included."""
+    found: dict[str, int] = {}
+    results = read(folder)
+    for picture in curves(results):
+        found[picture.caption.split(" (")[0]] = picture.svg.count('<path d="M')
+    return found
+
+
+def test_a_number_of_each_cells_own_task_is_called_higher_or_lower_never_better(folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    for measure in plan["measures"]:
+        for quantity in measure["quantities"].values():
+            quantity["own_task"] = True
+    (folder / "plan.json").write_text(json.dumps(plan))
+    text = Page(write_report(folder)).text
+    table = (folder / "table.md").read_text()
+    assert "Each cell is measured on a task of its own here" in text
+    assert "of each cell's own task" in text
+    assert "is better" not in text.replace("a better network", "")
+    assert {row.split("|")[-2].strip() for row in table.splitlines() if row.startswith("| generator")} <= {
+        "higher",
+        "lower",
+        "",
+    }
 
 
 def test_provenance_says_where_cells_differ(folder: Path) -> None:
