@@ -323,7 +323,8 @@ class Launcher(Protocol):
         threads: int,
     ) -> Iterator[tuple[str, Outcome]]:
         """Call work(folder, id) once for each id, in other processes, at most `workers` at a time, and yield what came
-        of each as soon as it comes. `work` is a module's function or a functools.partial of one.
+        of each as soon as it comes. `work` is a module's function or a functools.partial of one. Without ids it
+        yields nothing, and raises ConfigError if what it needs is not here.
 
         A process that dies is a `lost` piece, an exception of `work` a `failed` one; the others go on. Closing the
         iterator (or Ctrl-C, or SIGTERM) asks what runs to stop and waits for it.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import math
 import shutil
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -21,7 +23,8 @@ from electra_lab.config.load import load
 from electra_lab.config.schema import Component
 from electra_lab.data.rows import Rows
 from electra_lab.runs import execute
-from electra_lab.training.checkpoint import damage, flush
+from electra_lab.runs.directory import disk
+from electra_lab.training.checkpoint import damage, seal
 from electra_lab.training.device import autocast
 from registry import Entry, Outcome, Trained, blame, load_plugin, measures
 from registry.errors import (
@@ -73,6 +76,49 @@ def work(folder: str, id: str, *, device: str) -> Outcome:
 def _sentence(error: BaseException) -> str:
     said = str(error).splitlines()[0] if str(error) else ""
     return said if isinstance(error, LabError) else f"{type(error).__name__}: {said}"
+
+
+def heal(where: Folder, ids: Iterable[str], say: Callable[[str], None]) -> None:
+    """Put into damaged/ what cannot be used any more of what is still needed, so that it is made anew."""
+    plan = where.plan
+    for name in [each["folder"] for each in plan["measures"]]:
+        with where.claimed(f"shared-{name}", wait=True):
+            shared = where.path / "shared" / name
+            if shared.is_dir() and (problem := damage(shared, None)):
+                _set_aside(where, shared, problem, say)
+    for id in ids:
+        with where.claimed(id) as mine, suppress(InUse):  # by hand
+            if mine and (problem := _unusable(where, id, plan)):
+                with where.run(id).locked():
+                    _set_aside(where, where.run(id).path, problem, say)
+
+
+def _unusable(where: Folder, id: str, plan: dict[str, Any]) -> str | None:
+    """Why a run that is still needed can neither be gone on with nor be looked at."""
+    directory = where.run(id)
+    if not where.missing(id, plan):
+        needed = id in {each["reference"] for each in plan["measures"]} and not where.used(id, plan)
+        return damage(directory.last_checkpoint()) if needed else None
+    if not (directory.path / "provenance.json").is_file():
+        return None  # never was a run
+    try:
+        began = directory.read_json("provenance.json")["config_sha256"]
+        directory.records()
+        config = (directory.path / "config.yaml").read_bytes()
+    except (CheckpointError, KeyError, TypeError, OSError) as error:
+        return f"cannot be read ({_sentence(error)})"
+    if hashlib.sha256(config).hexdigest() != began:
+        return "config.yaml was changed since it began"
+    found = list(directory.checkpoints.glob("step-*"))
+    return "none of its checkpoints is sound" if found and all(map(damage, found)) else None
+
+
+def _set_aside(where: Folder, path: Path, problem: str, say: Callable[[str], None]) -> None:
+    with disk(where.path):
+        (where.path / "damaged").mkdir(exist_ok=True)
+        number = sum(1 for _ in (where.path / "damaged").glob(f"{glob.escape(path.name)}-*"))
+        path.rename(aside := where.path / "damaged" / f"{path.name}-{number}")
+    say(f"{path}: {problem}. It is in {aside} now, and is made anew.")
 
 
 def _train(where: Folder, id: str, device: str) -> None:
@@ -150,8 +196,7 @@ def _prepared(where: Folder, name: str, make: Callable[[Path], None]) -> Path:
                 shutil.rmtree(building, ignore_errors=True)  # of a process that was killed: the claim is ours
                 building.mkdir(parents=True)
                 make(building)
-                for file in building.iterdir():
-                    flush(file)
+                seal(building)
                 building.rename(final)
     return final
 

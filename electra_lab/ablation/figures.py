@@ -154,8 +154,8 @@ def compute(results: Results) -> tuple[Picture | None, str]:
     """
     leading = results.plan.leading
     cells = [cell for cell in results.cells if leading in cell.values]
-    flops = [cell.plan.flops for cell in cells if cell.plan.flops]
-    totals = [float(cell.plan.parameters["total"]) for cell in cells if cell.plan.parameters.get("total")]
+    flops = [cell.flops for cell in cells if cell.flops]
+    totals = [float(cell.parameters["total"]) for cell in cells if cell.parameters.get("total")]
     if not cells:
         return None, f"No cell has a {leading} yet."
     if len(flops) < len(cells):
@@ -264,7 +264,7 @@ def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str], log: bool
     axes.minorticks_off()
     if len(places) > 1:
         edges = [scaled[0] - 0.08 * width, scaled[-1] + 0.08 * width]
-        axes.set_xlim(*(np.exp(edges) if log else edges))
+        axes.set_xlim(*(np.exp(np.clip(edges, -700, 700)) if log else edges))
 
 
 def _shifted(x: float, share: float, places: Sequence[float], log: bool) -> float:

@@ -3,6 +3,7 @@
 ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the experiment of each, filled in
 cells/<id>/    run directories, with measures.json; also of the reference generators, which are no cells
 shared/        what measures made for all cells           failed/<id>.json   why a cell is not done
+damaged/       what could not be used any more
 logs/<id>.txt  what a cell said                           report.html, table.csv, table.md
 """
 
@@ -20,7 +21,7 @@ from electra_lab.runs.directory import RunDirectory, disk, write_whole
 from registry.errors import CheckpointError, ConfigError
 
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
-FILES = ("ablation.yaml", "report.html", "table.csv", "table.md", "slurm")
+OTHERS = ("ablation.yaml", "report.html", "table.csv", "table.md", "slurm", "damaged")  # not there from the start
 
 
 class Folder:
@@ -58,12 +59,15 @@ class Folder:
         A cell that is measured, and a reference that every measure has used, is done, whatever is left of it.
         """
         if id in {each["reference"] for each in plan["measures"]}:
-            wanting = [each for each in plan["measures"] if each["reference"] == id]
-            used = all((self.path / "shared" / each["folder"]).is_dir() for each in wanting)
-            return [] if used or self.trained(id) else ["training"]
+            return [] if self.used(id, plan) or self.trained(id) else ["training"]
         measured = self.measured(id)
         lacking = [each["folder"] for each in plan["measures"] if each["folder"] not in measured]
         return ["training"] if lacking and not self.trained(id) else lacking
+
+    def used(self, reference: str, plan: dict[str, Any]) -> bool:
+        """Whether every measure that wants this run has made of it what all cells share."""
+        wanting = [each for each in plan["measures"] if each["reference"] == reference]
+        return all((self.path / "shared" / each["folder"]).is_dir() for each in wanting)
 
     def ready(self, measure: dict[str, Any]) -> bool:
         """Whether a measure of the plan can be taken: its reference, if it has one, is trained, or was used before."""
@@ -115,9 +119,9 @@ class Folder:
     def refuse_other(self, ids: set[str]) -> None:
         """Raises ConfigError if the folder holds something else than cells of this plan."""
         path = self.path
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"--out {path}: is no folder.")
         try:
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"--out {path}: is no folder.")
             there = {each.name for each in path.iterdir() if each.suffix != ".part"} if path.exists() else set()
             cells = {each.name for each in (path / "cells").iterdir()} if "cells" in there else set()
         except OSError as error:
@@ -127,7 +131,7 @@ class Folder:
                 cells = {str(cell["id"]) for cell in self.plan["cells"]}
             except (KeyError, TypeError):
                 raise ConfigError(f"--out {path}: its plan.json is of no ablation. Choose another folder.") from None
-        elif not there <= {*ROOMS, *FILES}:  # else it was stopped before the plan was written
+        elif not there <= {*ROOMS, *OTHERS}:  # else it was stopped before the plan was written
             raise ConfigError(f"--out {path}: is not empty and holds no ablation. Choose another folder.")
         if strange := sorted(each for each in cells - ids if not each.startswith("reference-of-")):
             raise ConfigError(

@@ -65,12 +65,13 @@ class Row:
 
     @property
     def difference_text(self) -> str:
-        """`+0.0042 [-0.0021, +0.0105]`"""
+        """`+0.0042 [-0.0021, +0.0105]`, with the number of pairs where that is not the row's number of seeds."""
         d = self.difference
         if d is None or d.mean is None:
             return "baseline" if d is None else "-"
         interval = f" [{number(d.low, sign=True)}, {number(d.high, sign=True)}]" if d.low is not None else ""
-        return number(d.mean, sign=True) + interval
+        pairs = f" over {d.n} pair{'s' * (d.n > 1)}" if d.n != self.mean.n else ""
+        return number(d.mean, sign=True) + interval + pairs
 
     @property
     def p(self) -> str:
@@ -102,14 +103,15 @@ def comparison(results: Results, name: str, quantity: PlannedQuantity) -> list[R
 
 
 def cells_csv(results: Results) -> str:
-    """A row a cell. Steps, FLOPs and parameters are the plan's; tokens and seconds those of a cell that was trained."""
+    """A row a cell: steps, FLOPs and parameters, of one that has not begun as planned; tokens and seconds of one that
+    was trained; its quantities."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     names = list(results.plan.quantities)
     out.writerow(["variant", "seed", "status", "steps", "flops", "tokens", "parameters", "seconds", *names])
     for cell in results.cells:
-        plan, total = cell.plan, cell.plan.parameters.get("total")
-        costs = [plan.steps, _whole(plan.flops), _whole(cell.training("tokens")), total, cell.seconds]
+        plan, total = cell.plan, cell.parameters.get("total")
+        costs = [cell.steps, _whole(cell.flops), _whole(cell.training("tokens")), total, cell.seconds]
         out.writerow([plan.variant, plan.seed, cell.status, *costs, *map(cell.values.get, names)])
     return text.getvalue()
 
@@ -165,7 +167,7 @@ def _found(results: Results) -> list[str]:
 def _markdown(text: str) -> str:
     for mark in "\\`*<>|":
         text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
+    return re.sub("^#", r"\\#", " ".join(text.split()))
 
 
 def _page(results: Results) -> str:
@@ -180,7 +182,7 @@ def _page(results: Results) -> str:
         states=[(results.count(s), meaning) for s, meaning in STATES.items() if results.count(s) or s == "done"],
         failed=[cell for cell in results.cells if cell.status == "failed"],
         verdict=_found(results),
-        exploratory=any(values.values()) and is_exploratory(values),
+        exploratory=any(values.values()) and is_exploratory(values, plan.baseline),
         pictures=[each for each in (figures.leading(results), figures.differences(results)) if each],
         tables=[(name, q, comparison(results, name, q)) for name, q in plan.quantities.items()],
         lacking=_lacking(results),
@@ -240,13 +242,13 @@ def _costs(results: Results) -> tuple[int, list[str], list[tuple[str, list[str]]
     sizes = [
         part
         for part in ("generator", "discriminator", "shared", "total")
-        if any(part in cell.plan.parameters for cell in results.cells)
+        if any(part in cell.parameters for cell in results.cells)
     ]
     columns: dict[str, Callable[[Cell], float | None]] = {
-        **{part: lambda cell, part=part: cell.plan.parameters.get(part) for part in sizes},  # type: ignore[misc]
-        "steps": lambda cell: cell.plan.steps,
+        **{part: lambda cell, part=part: cell.parameters.get(part) for part in sizes},  # type: ignore[misc]
+        "steps": lambda cell: cell.steps,
         "tokens": lambda cell: cell.training("tokens"),
-        "FLOPs": lambda cell: cell.plan.flops,
+        "FLOPs": lambda cell: cell.flops,
         "seconds": lambda cell: cell.seconds,
         "tokens/s": _speed,
     }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from electra_lab.runs.directory import RunDirectory
 from registry.errors import CheckpointError
@@ -110,6 +110,20 @@ class Plan(BaseModel):
         return self.numbers(self.keys[0]) if len(self.keys) == 1 else {}
 
 
+class _Provenance(BaseModel):
+    """provenance.json, as far as a report reads it. What it holds beyond this is left alone."""
+
+    model_config = ConfigDict(extra="allow")
+
+    steps: int | None = None
+    flops: float | None = None
+    parameters: dict[str, int] = {}
+    git: dict[str, Any] | None = None
+    environment: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    plugins: list[dict[str, Any]] | None = None
+
+
 @dataclass(frozen=True)
 class Cell:
     """A planned run and what is there of it. `values` holds the quantities that it has."""
@@ -123,7 +137,10 @@ class Cell:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        return RunDirectory(self.path).records()
+        try:
+            return RunDirectory(self.path).records()
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} {_anew(self.path)}") from None
 
     @cached_property
     def config(self) -> dict[str, Any] | None:
@@ -134,14 +151,38 @@ class Cell:
         try:
             config = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise CheckpointError(f"{file}: cannot be read ({_line(error)}).") from None
+            raise CheckpointError(f"{file}: cannot be read ({_line(error)}). {_anew(self.path)}") from None
         if not isinstance(config, dict):
-            raise CheckpointError(f"{file}: is damaged: it holds no mapping.")
+            raise CheckpointError(f"{file}: is damaged: it holds no mapping. {_anew(self.path)}")
         return config
 
     @cached_property
     def provenance(self) -> dict[str, Any] | None:
-        return _read(self.path / "provenance.json") if (self.path / "provenance.json").is_file() else None
+        file = self.path / "provenance.json"
+        if not file.is_file():
+            return None
+        try:
+            return _Provenance.model_validate(_read(file)).model_dump()
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} {_anew(self.path)}") from None
+        except ValidationError as error:
+            first = ".".join(map(str, error.errors()[0]["loc"]))
+            raise CheckpointError(f"{file}: is damaged: {first} is none. {_anew(self.path)}") from None
+
+    @property
+    def steps(self) -> int | None:
+        """Of the run; before it has begun, of the plan, which cannot know how large the vocabulary becomes."""
+        return (self.provenance or {}).get("steps") or self.plan.steps
+
+    @property
+    def flops(self) -> float | None:
+        """As `steps`."""
+        return (self.provenance or {}).get("flops") or self.plan.flops
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """As `steps`."""
+        return (self.provenance or {}).get("parameters") or self.plan.parameters
 
     @property
     def trained(self) -> bool:
@@ -222,9 +263,10 @@ def _cell(folder: Path, plan: Plan, planned: PlannedCell) -> Cell:
         return Cell(planned, path, "failed", *_failure(folder, failed), values)
     if not (path / "metrics.jsonl").is_file():
         return Cell(planned, path, "unfinished" if path.is_dir() else "missing", values=values)
-    last = max((r["step"] for r in RunDirectory(path).records() if r["split"] == "train"), default=0)
-    trained = measured or (planned.steps and last >= planned.steps)
-    return Cell(planned, path, "unmeasured" if trained else "unfinished", values=values)
+    begun = Cell(planned, path, "unfinished", values=values)
+    last = max((r["step"] for r in begun.records if r["split"] == "train"), default=0)
+    trained = measured or (begun.steps and last >= begun.steps)
+    return replace(begun, status="unmeasured") if trained else begun
 
 
 def _failure(folder: Path, file: Path) -> tuple[str, int]:
@@ -267,6 +309,10 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{file}: is damaged: it holds no mapping.")
     return value
+
+
+def _anew(cell: Path) -> str:
+    return f"Remove {cell}, and `electra-lab ablate` makes it anew."
 
 
 def _line(error: Exception) -> str:

@@ -12,8 +12,9 @@ from types import FrameType
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
-from electra_lab.ablation.cells import work
+from electra_lab.ablation.cells import heal, work
 from electra_lab.ablation.folder import Folder, make
 from electra_lab.ablation.plan import Plan, make_plan, seconds, write_plan
 from electra_lab.ablation.report import write_report
@@ -25,7 +26,7 @@ from electra_lab.config.schema import Component
 from electra_lab.runs.console import Console
 from electra_lab.training.device import choose_device
 from registry import Entry, Outcome, launchers
-from registry.errors import CellsFailed, DataError, Interrupted, Preempted
+from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError, Interrupted, Preempted
 from registry.signature import validate
 
 PATIENCE = 2.0  # seconds between two looks at what other processes are at
@@ -36,6 +37,8 @@ def ablate(
 ) -> Path:
     """Run what is missing of an ablation; returns its folder. Raises LabError: CellsFailed if some cells failed."""
     plan, launch, path = _planned(file, overrides, out, device, launcher, workers)
+    for _ in launch(partial(work, device=device), str(path), []):  # hear now what it misses here
+        pass
     config, console = plan.ablation.config, Console()
     if launch.func is launchers.get("local").component:
         choose_device(device)  # here, and not by each cell
@@ -47,6 +50,7 @@ def ablate(
         write_plan(plan, where.write)
     beside = f" and {len(plan.references)} beside them" if plan.references else ""
     console.say(f"{config.name}: {len(plan.ablation.cells)} cells{beside}, in {path}")
+    heal(where, [cell.id for cell in plan.pieces], console.say)
     with _terminated():
         try:
             _work(where, plan, launch, device, console)
@@ -59,8 +63,10 @@ def ablate(
     left = [cell.id for cell in plan.pieces if where.missing(cell.id, now)]
     console.say(closing_words(where.path))
     if left:
+        failed = [id for id in left if (path / "failed" / f"{id}.json").is_file()]
+        others = f", so {len(left) - len(failed)} others lack a measure" if len(failed) < len(left) else ""
         raise CellsFailed(
-            f"{len(left)} of {len(plan.pieces)} runs failed; {path / 'report.html'} says which and why, "
+            f"{len(failed)} of {len(plan.pieces)} runs failed{others}; {path / 'report.html'} says which and why, "
             f"{path / 'logs'} what they said. Run the same command again to try them again."
         )
     return path
@@ -71,7 +77,10 @@ def _refuse_other_text(where: Folder, cells: list[Cell], key: str) -> None:
     for cell in cells:
         directory = where.run(cell.id)
         if (directory.path / "provenance.json").is_file():
-            then = directory.read_json("provenance.json").get("data", {}).get("store")
+            try:
+                then = directory.read_json("provenance.json")["data"]["store"]
+            except (CheckpointError, KeyError, TypeError):
+                continue  # damaged: what is still needed of it is made anew
             if then != key:
                 raise DataError(
                     f"{directory.path}: was trained on other text (token store {then}, now {key}): its files changed, "
@@ -86,8 +95,8 @@ def dry_run(
     plan, launch, path = _planned(file, overrides, out, device, launcher, workers)
     where = Folder(path)
     planned = plan.as_json()
-    done = {cell.id for cell in plan.pieces if not where.missing(cell.id, planned)}
-    return forecast_words(plan, done, seconds(plan, _for_planning(device)), path, launch.keywords["workers"])
+    missing = {cell.id: where.missing(cell.id, planned) for cell in plan.pieces}
+    return forecast_words(plan, missing, seconds(plan, _for_planning(device)), path, launch.keywords["workers"])
 
 
 def _for_planning(device: str) -> torch.device:
@@ -104,7 +113,13 @@ def _planned(
     Folder(path).refuse_other({cell.id for cell in ablation.cells})
     chosen = ablation.config.launcher
     if launcher and launcher != chosen.type:
-        chosen = Component(launcher, validate(launchers.get(launcher).schema, {}))
+        try:
+            chosen = Component(launcher, validate(launchers.get(launcher).schema, {}))
+        except ValidationError as error:
+            names = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+            raise ConfigError(
+                f"--launcher {launcher}: {names} must be set. Write launcher: {{type: {launcher}, ...}} into {file}."
+            ) from None
     keywords = chosen.keywords() | ({"workers": workers} if workers else {})
     entry: Entry[Any] = launchers.get(chosen.type)
     return make_plan(ablation, _for_planning(device)), partial(entry.component, **keywords), path

@@ -53,6 +53,13 @@ class Difference(Estimate):
         """The corrected test tells it from seed noise."""
         return self.holm is not None and self.holm <= ALPHA
 
+    def found(self, higher: bool) -> bool:
+        """Distinguishable, and above zero, or below it."""
+        return self.distinguishable and self.mean is not None and (self.mean > 0) == higher
+
+
+Pairs = Mapping[tuple[str, str], Difference]  # the first minus the second
+
 
 def estimate(values: Sequence[float]) -> Estimate:
     """The mean with Student's t interval, mean -+ t(0.975, n - 1) s / sqrt(n)."""
@@ -123,13 +130,14 @@ def pairwise(values: Values) -> dict[tuple[str, str], Difference]:
     return result
 
 
-def fewest_seeds(values: Values) -> int:
-    """Seeds of the variant that has the fewest, of those that were measured."""
-    return min((len(v) for v in values.values() if v), default=0)
+def fewest_seeds(values: Values, baseline: str) -> int:
+    """The fewest that a measured variant shares with the baseline, the pairs of its difference; or has, without it."""
+    theirs = values.get(baseline)
+    return min((len(each.keys() & (theirs or each).keys()) for each in values.values() if each), default=0)
 
 
-def is_exploratory(values: Values) -> bool:
-    return fewest_seeds(values) < ENOUGH
+def is_exploratory(values: Values, baseline: str) -> bool:
+    return fewest_seeds(values, baseline) < ENOUGH
 
 
 def sentences(
@@ -143,50 +151,76 @@ def sentences(
     """The verdict, one sentence an item: first how much the number of seeds allows, then what is best.
 
     axis   the number that each variant sets, where the ablation varies one numeric key; `key` is its name
-    Nothing is said to differ unless the corrected test says so, and nothing is ever said to be equal.
+    Nothing is said to differ unless the corrected test says so, and nothing is ever said to be equal. What is best is
+    judged over the seeds that all have: over its own, a variant would win by lacking an unlucky one.
     """
     values, baseline = {named(label): each for label, each in values.items()}, named(baseline)
     axis = {named(label): at for label, at in (axis or {}).items()}
     measured = {label: each for label, each in values.items() if each}
     if not measured:
         return [f"Nothing can be said yet: no cell has a {quantity}."]
-    said = [_seeds_sentence(measured)]
-    means = {label: float(np.mean(list(each.values()))) for label, each in measured.items()}
+    said = [_seeds_sentence(measured, baseline)]
     if len(measured) == 1:
-        [(label, mean)] = means.items()
+        [(label, each)] = measured.items()
+        mean = float(np.mean(list(each.values())))
         return [*said, f"Only {label} has a {quantity}, {number(mean)}: there is nothing to compare."]
 
-    differences = against(measured, baseline)
-    best = _best(means, baseline, higher_is_better)
-    ties = [label for label in means if label != best and math.isclose(means[label], means[best], rel_tol=1e-12)]
-    which = "highest" if higher_is_better else "lowest"
-    also = f", as has {_list(ties)}" if ties else ""
-    start = f"{best}{' (the baseline)' if best == baseline else ''} has the best (the {which}) mean {quantity}, "
-    start += f"{number(means[best])}{also}"
-    if best == baseline:
-        said.append(f"{start}.")
-    elif baseline not in measured:
-        said.append(f"{start}; the baseline {baseline} was not measured, so nothing is compared to it.")
-    else:
-        said.append(f"{start}; its difference to the baseline {baseline}, {_told(differences[best])}.")
+    differences, pairs = against(measured, baseline), pairwise(measured)
+    best, told = _leader(quantity, measured, differences, pairs, baseline, higher_is_better)
+    said.append(told)
     if baseline in measured:
         said.append(_others(differences, best, baseline, higher_is_better))
-    said += [_rivals(measured, best, baseline), _place(measured, best, axis, key)]
+    if best:
+        said += [_rivals(measured, pairs, best, baseline, higher_is_better), _place(measured, best, axis, key)]
     lacking = [label for label, each in values.items() if not each]
     if lacking:
         said.append(f"{_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no {quantity}.")
     if len({tuple(sorted(each)) for each in measured.values()}) > 1:
-        said.append("The means are not all over the same seeds; the differences are, pair by pair.")
+        said.append("The means below are not all over the same seeds; the differences are, pair by pair.")
     return [sentence for sentence in said if sentence]
 
 
-def _seeds_sentence(measured: Values) -> str:
-    n = fewest_seeds(measured)
-    if n == 1 and all(len(each) == 1 for each in measured.values()):
+def _seeds_sentence(measured: Values, baseline: str) -> str:
+    n, own = fewest_seeds(measured, baseline), min(len(each) for each in measured.values())
+    if all(len(each) == 1 for each in measured.values()):
         return "With 1 seed this is exploratory: nothing can be told from seed noise."
+    if n < min(own, ENOUGH):
+        pairs = f"only {_seeds(n)}" if n else "no seed"
+        return f"As a variant shares {pairs} with the baseline {baseline}, this is exploratory."
     if n == 1:
         return "As not every variant has more than 1 seed, this is exploratory."
     return f"With {n} seeds this is exploratory." if n < ENOUGH else f"Every variant has {n} seeds or more."
+
+
+def _leader(
+    quantity: str,
+    measured: Values,
+    differences: Mapping[str, Difference],
+    pairs: Pairs,
+    baseline: str,
+    higher_is_better: bool,
+) -> tuple[str, str]:
+    """The best mean over the seeds that all have, "" if none may be called so; and the sentence that says it."""
+    shared = set.intersection(*(set(each) for each in measured.values()))
+    partial = any(len(each) > len(shared) for each in measured.values())
+    alone = "" if baseline in measured else f"; the baseline {baseline} was not measured, so nothing is compared to it"
+    if not shared:
+        return "", f"There is no seed that all have, so none is called the best{alone}."
+    means = {k: float(np.mean([v for seed, v in each.items() if seed in shared])) for k, each in measured.items()}
+    best = _best(means, baseline, higher_is_better)
+    ahead = {k: _ahead(k, differences, pairs, baseline, higher_is_better) if partial else [] for k in means}
+    which = "highest" if higher_is_better else "lowest"
+    over = f" over the {_seeds(len(shared))} that all have" if partial else ""
+    if found := ahead[best]:
+        told = f"{best} has the {which} mean {quantity}{over}, but {_list(found)} {_are(found)} distinguishably better"
+        return "", f"{told} by more seeds, so none is called the best{alone}."
+    ties = [k for k in means if k != best and not ahead[k] and math.isclose(means[k], means[best], rel_tol=1e-12)]
+    told = f"{best}{' (the baseline)' if best == baseline else ''} has the best (the {which}) mean {quantity}{over}, "
+    told += f"{number(means[best])}{f', as has {_list(ties)}' if ties else ''}{alone}"
+    if alone or best == baseline:
+        return best, f"{told}."
+    both = f" over the {_seeds(differences[best].n)} that both have" if differences[best].n > len(shared) else ""
+    return best, f"{told}; its difference to the baseline {baseline}{both}, {_told(differences[best])}."
 
 
 def _best(means: Mapping[str, float], baseline: str, higher_is_better: bool) -> str:
@@ -197,10 +231,24 @@ def _best(means: Mapping[str, float], baseline: str, higher_is_better: bool) -> 
     return baseline if baseline in equal else equal[0]
 
 
+def _ahead(
+    label: str,
+    differences: Mapping[str, Difference],
+    pairs: Pairs,
+    baseline: str,
+    higher_is_better: bool,
+) -> list[str]:
+    """Those that a corrected test, of the differences to the baseline or of all pairs, finds better than this one."""
+    found = [b for (a, b), d in pairs.items() if a == label and d.found(not higher_is_better)]
+    if label == baseline:
+        found += [other for other, d in differences.items() if d.found(higher_is_better)]
+    elif differences[label].found(not higher_is_better):
+        found.append(baseline)
+    return list(dict.fromkeys(found))
+
+
 def _told(d: Difference) -> str:
     """`+0.004 [-0.002, +0.010], is not distinguishable from seed noise (Holm p = 0.31)`."""
-    if d.mean is None:
-        return "is unknown: they have no seed in common"
     if d.holm is None:
         return f"{number(d.mean, sign=True)}, cannot be tested ({d.why})"
     interval = f"[{number(d.low, sign=True)}, {number(d.high, sign=True)}]"
@@ -209,32 +257,37 @@ def _told(d: Difference) -> str:
 
 
 def _others(differences: Mapping[str, Difference], best: str, baseline: str, higher_is_better: bool) -> str:
-    """Of the variants but the best: which the corrected tests tell from the baseline, which they do not."""
+    """Of the variants but the best, if one is: which the corrected tests tell from the baseline, which they do not."""
     rest = {label: d for label, d in differences.items() if label != best}
     if not rest:
         return ""
     groups: dict[str, list[str]] = {"better than": [], "worse than": []}
     for label, d in rest.items():
-        if d.distinguishable and d.mean is not None:
-            better = (d.mean > 0) == higher_is_better
-            groups["better than" if better else "worse than"].append(f"{label} (Holm {p_text(d.holm)})")
+        if d.distinguishable:
+            how = "better than" if d.found(higher_is_better) else "worse than"
+            groups[how].append(f"{label} (Holm {p_text(d.holm)})")
     said = [
         f"{_list(found)} {_are(found)} distinguishably {how} the baseline" for how, found in groups.items() if found
     ]
     if not said:
-        return f"No {'other ' if best != baseline else ''}variant is distinguishable from the baseline."
+        return f"No {'other ' if best not in ('', baseline) else ''}variant is distinguishable from the baseline."
     if left := [label for label, d in rest.items() if not d.distinguishable]:
         said.append(f"{_list(left)} {_are(left)} not distinguishable from it")
     return f"{'; '.join(said)}."
 
 
-def _rivals(measured: Values, best: str, baseline: str) -> str:
+def _rivals(
+    measured: Values,
+    pairs: Pairs,
+    best: str,
+    baseline: str,
+    higher_is_better: bool,
+) -> str:
     """Which variants the best one cannot be told from, beyond the baseline, with which it was compared as planned."""
     others = [label for label in measured if label not in (best, baseline)]
     if best == baseline or not others or all(len(each) < 2 for each in measured.values()):
         return ""
-    pairs = pairwise(measured)
-    rivals = [label for label in others if not pairs[best, label].distinguishable]
+    rivals = [label for label in others if not pairs[best, label].found(higher_is_better)]
     family = f"(Holm over {'all ' * (len(pairs) > 2)}{len(pairs) // 2} pair{'s' * (len(pairs) > 2)})"
     beyond = " beyond the baseline" if baseline in measured else ""
     if not rivals:
@@ -252,6 +305,10 @@ def _place(measured: Values, best: str, axis: Mapping[str, float], key: str) -> 
     if at in (0, len(line) - 1):
         return f"{place}, an end of the range: what lies beyond it was not tried."
     return f"{place}, between {line[at - 1]:g} and {line[at + 1]:g}."
+
+
+def _seeds(n: int) -> str:
+    return "one seed" if n == 1 else f"{n} seeds"
 
 
 def _are(names: Sequence[str]) -> str:

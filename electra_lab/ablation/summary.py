@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from electra_lab.ablation.folder import Folder
 from electra_lab.ablation.plan import Plan
 
 
-def forecast(plan: Plan, done: set[str], seconds: dict[str, float | None], path: Path, workers: int) -> str:
-    """A line a variant: parameters, steps, compute, memory and time of one cell; then the sums."""
+def forecast(
+    plan: Plan, missing: Mapping[str, list[str]], seconds: dict[str, float | None], path: Path, workers: int
+) -> str:
+    """A line a variant: parameters, steps, compute, memory and time of one cell; then the sums of what is left.
+
+    missing  by the id of each piece, what `Folder.missing` says that it needs
+    """
     config = plan.ablation.config
     references = list(plan.references.values())
     total = len(plan.ablation.cells)
@@ -21,7 +27,7 @@ def forecast(plan: Plan, done: set[str], seconds: dict[str, float | None], path:
     columns = f"{'discriminator':>14} {'generator':>12} {'steps':>9} {'FLOPs':>9} {'memory':>9} {'time':>9}"
     lines = [
         f"{config.name}: {len(plan.ablation.variants)} variants x {len(config.seeds)} seeds = {total} cells{others}, "
-        f"{len(done)} done already, in {path}",
+        f"{sum(not each for each in missing.values())} done already, in {path}",
         "",
         f"  {'':<{width}}  {columns}",
     ]
@@ -34,21 +40,31 @@ def forecast(plan: Plan, done: set[str], seconds: dict[str, float | None], path:
             f"  {names.get(label, label):<{width}}  {told.parameters['discriminator']:>14,} {generator:>12} "
             f"{told.steps:>9,} {told.flops.total(told.steps):>9.3g} {memory:>9} {_time(seconds[label]):>9}"
         )
-    left = [cell.id if cell.id in names else cell.variant for cell in plan.pieces if cell.id not in done]
-    known = [seconds[label] for label in left]
-    compute = sum(plan.forecasts[label].flops.total(plan.forecasts[label].steps) for label in left)
-    several = f"{workers} at a time" if workers > 1 else "one at a time"
-    if all(each is not None for each in known):
-        time = f"about {_time(sum(each or 0.0 for each in known) / workers)} of training, {several}"
-    else:
-        time = "time unknown, as a step is too large to be tried out here"
+    lacking = [cell for cell in plan.pieces if missing[cell.id]]
+    left = [cell.id if cell.id in names else cell.variant for cell in lacking if "training" in missing[cell.id]]
+    lines += ["", f"  left to do: {_left(plan, left, len(lacking) - len(left), seconds, workers)}."]
     lines += [
-        "",
-        f"  left to do: {len(left)} runs, {compute:.3g} FLOPs, {time}.",
         "  Parameters are at most those, as the tokenizer is not trained yet. Times are those of a few steps here",
         "  and now, without evaluation.",
     ]
     return "\n".join(lines)
+
+
+def _left(plan: Plan, labels: list[str], to_measure: int, seconds: dict[str, float | None], workers: int) -> str:
+    """Runs, compute and time of the trainings of `labels`; and how many runs beside them have only to be measured."""
+    if not labels:
+        return f"nothing to train, {to_measure} to measure" if to_measure else "nothing"
+    n = len(labels)
+    runs = f"{n} to train, {to_measure} to measure" if to_measure else f"{n} run{'s' * (n > 1)}"
+    compute = sum(plan.forecasts[label].flops.total(plan.forecasts[label].steps) for label in labels)
+    known = [each for each in map(seconds.__getitem__, labels) if each is not None]
+    at_once = min(workers, n)
+    if len(known) < n:
+        time = "time unknown, as a step is too large to be tried out here"
+    else:  # no worker makes the longest shorter
+        time = f"about {_time(max(*known, sum(known) / workers))} of training, "
+        time += f"{at_once} at a time" if at_once > 1 else "one at a time"
+    return f"{runs}, {compute:.3g} FLOPs, {time}"
 
 
 def _time(seconds: float | None) -> str:
@@ -61,6 +77,7 @@ def _time(seconds: float | None) -> str:
 
 def closing(path: Path) -> str:
     """What was found of the leading quantity, and where the rest is."""
-    leading = "## ".join((Folder(path).path / "table.md").read_text(encoding="utf-8").split("## ")[:2])
-    leading = re.sub(r"\\([\\`*<>|])", r"\1", leading)  # a terminal shows Markdown's escapes
+    text = (Folder(path).path / "table.md").read_text(encoding="utf-8")
+    leading = re.split(r"(?<= \|)\n\n## ", text, maxsplit=1)[0]  # after its table: a question may look like a heading
+    leading = re.sub(r"\\([\\`*<>|#])", r"\1", leading)  # a terminal shows Markdown's escapes
     return f"\n{leading.strip()}\n\nreport {path / 'report.html'}"

@@ -48,12 +48,11 @@ def local(
 
     What runs has a minute to save what it has, once it is asked to stop. A second Ctrl-C ends it at once.
     """
-    if not ids:
-        return
+    places = _places(min(workers, len(ids)), threads, gpus, pin)
     waiting = deque(ids)
     team: list[_Worker] = []
     try:
-        for place in _places(min(workers, len(ids)), threads, gpus, pin):
+        for place in places:
             team.append(_Worker(place))
             team[-1].give(work, folder, waiting.popleft())
         while busy := [worker for worker in team if worker.piece is not None]:

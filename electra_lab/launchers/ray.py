@@ -44,9 +44,9 @@ def ray(
 
     Its nodes must see the folder, and have the same packages installed.
     """
+    library = _ray()
     if not ids:
         return
-    library = _ray()
     with _connected(library, address, workers, gpus) as ours:
         # A cluster that others use too counts CPUs; one of our own has `workers` places, of which a task takes one.
         share = {"num_cpus": 1 if ours else threads, "num_gpus": gpus}

@@ -80,9 +80,9 @@ def slurm(
     A task that Slurm preempts or requeues, or whose node fails, comes back and goes on. The logs are in slurm/ in the
     folder, which all nodes must see. Start it where sbatch is.
     """
+    submitit = _submitit()
     if not ids:
         return
-    submitit = _submitit()
     logs = _logs(folder)
     executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
     executor.update_parameters(

@@ -95,7 +95,8 @@ class RunDirectory:
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-                _ = record["step"], record["split"]
+                if not isinstance(record["step"], int) or not isinstance(record["split"], str):
+                    raise TypeError
             except (ValueError, TypeError, KeyError):
                 if number < len(lines):
                     raise CheckpointError(f"{self.metrics}:{number}: is no record; the file is damaged.") from None

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NAME = re.compile(r"step-(\d{8,})")
+_FILES = ("state.safetensors", "state.json")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -45,12 +46,7 @@ def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, state
         building.mkdir()
         save_file(_tensors(module, optimizer), building / "state.safetensors")
         (building / "state.json").write_text(json.dumps({"step": step, **state}, indent=1))
-        names = ("state.safetensors", "state.json")
-        manifest = {name: {"sha256": _sha256(building / name), "bytes": _size(building / name)} for name in names}
-        (building / "MANIFEST.json").write_text(json.dumps(manifest, indent=1))
-        for name in (*names, "MANIFEST.json"):
-            flush(building / name)
-        flush(building)
+        seal(building)
         if final.exists():  # this step again, after a damaged one was passed over
             shutil.rmtree(final)
         building.rename(final)
@@ -128,11 +124,21 @@ def load_part(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str
     raise CheckpointError(f"{folder}: there is no usable checkpoint.")
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+def seal(folder: Path) -> None:
+    """Write the manifest of all files of a folder, and bring them to the disk."""
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    manifest = {file.name: {"sha256": _sha256(file), "bytes": _size(file)} for file in files}
+    (folder / "MANIFEST.json").write_text(json.dumps(manifest, indent=1))
+    for file in (*files, folder / "MANIFEST.json"):
+        flush(file)
+    flush(folder)
+
+
+def damage(path: Path, names: Collection[str] | None = _FILES) -> str | None:
+    """What is wrong with a checkpoint, or with those files of a sealed folder, or None. `names` None: with any."""
     try:
         manifest = json.loads((path / "MANIFEST.json").read_text())
-        for name in ("state.safetensors", "state.json"):
+        for name in manifest if names is None else names:
             if _size(path / name) != manifest[name]["bytes"]:
                 return f"{name} is damaged: it has {_size(path / name)} bytes, not {manifest[name]['bytes']}"
             if _sha256(path / name) != manifest[name]["sha256"]:

@@ -206,6 +206,26 @@ def test_five_whole_seeds_are_not_exploratory(tmp_path: Path) -> None:
     assert "Of the values of generator.scale from 0.25 to 1 the best mean lies at" in text
 
 
+def test_a_difference_over_fewer_seeds_than_its_row_has_says_over_how_many(tmp_path: Path) -> None:
+    missing = {"v0-s5": "failed", "v0-s6": "failed", "v1-s0": "failed", "v1-s1": "failed", "v2-s5": "failed"}
+    missing |= {"v2-s6": "failed", "v3-s0": "failed"}
+    folder = write_folder(tmp_path / "a", SCALES, range(7), ["generator.scale"], state=missing)
+    page = Page(write_report(folder))
+    lines = markdown(folder)["reference_auc, higher is better"][2:]
+    differences = [line[3] for line in lines]
+    assert [line[1] for line in lines] == ["5", "5", "5", "6"]
+    assert re.fullmatch(r"[+-][\d.]+ \[[+-][\d.]+, [+-][\d.]+\] over 3 pairs", differences[1])
+    assert differences[3].endswith("] over 4 pairs")
+    assert "over" not in differences[0] + differences[2]
+    for line in lines:
+        assert any(row[0] == line[0] and row[3:4] == line[3:4] for row in page.rows)
+    assert "exploratory As a variant shares only 3 seeds with the baseline generator.scale=0.25" in page.text
+    (folder / "cells" / "v1-s2" / "measures.json").unlink()
+    (folder / "cells" / "v1-s3" / "measures.json").unlink()
+    write_report(folder)
+    assert markdown(folder)["reference_auc, higher is better"][3][3].endswith(" over 1 pair")
+
+
 def test_a_quantity_that_a_variant_lacks_is_a_dash_and_is_said(written: dict[str, Path]) -> None:
     page = Page(written["two seeds"] / "report.html")
     assert ["mlm", "0", "-", "-", "-", "has none"] in page.rows
@@ -266,6 +286,29 @@ def test_axes_show_the_values_that_were_tried(written: dict[str, Path]) -> None:
     assert {"masking.mask_prob = 0.15", "masking.mask_prob = 0.25"} <= (picture("grid"))
     assert {"gumbel", "argmax", "tie = 1", "tie = 2"} <= (picture("words on a grid"))
     assert {"as the paper has it", "adversarial"} <= (picture("two seeds"))
+
+
+def test_what_a_run_was_counts_and_not_its_plan(folder: Path) -> None:
+    """The plan takes the vocabulary to be as large as the file says; the trained tokenizer may have found fewer."""
+    file = folder / "cells" / "v1-s0" / "provenance.json"
+    real = {"steps": 700, "flops": 3e11, "parameters": {"discriminator": 40, "shared": 0, "total": 50}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | real))
+    write_report(folder)
+    rows = {(r["variant"], r["seed"]): r for r in csv.DictReader((folder / "table.csv").open(newline=""))}
+    told = rows["generator.scale=0.5", "0"]
+    assert (told["steps"], told["flops"], told["parameters"]) == ("700", "300000000000", "50")
+    other = rows["generator.scale=0.5", "1"]
+    assert (other["steps"], other["parameters"]) == (str(STEPS - 40), "4700000")
+    assert "spent between 3.00e+11 and" in Page(folder / "report.html").text
+    (folder / "cells" / "v1-s0" / "measures.json").unlink()
+    write_report(folder)
+    rows = {(r["variant"], r["seed"]): r for r in csv.DictReader((folder / "table.csv").open(newline=""))}
+    assert rows["generator.scale=0.5", "0"]["status"] == "unfinished"  # it has come to the plan's steps, not to its own
+
+
+def test_numbers_at_the_ends_of_what_there_is_can_be_drawn(tmp_path: Path) -> None:
+    changes = {f"x={x}": {"x": x} for x in (1e-300, 1.0, 1e300)}
+    assert write_report(write_folder(tmp_path / "wide", changes, (0, 1), ["x"])).is_file()
 
 
 def test_what_differs_comes_from_what_ran(written: dict[str, Path]) -> None:

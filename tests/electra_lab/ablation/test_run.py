@@ -199,6 +199,83 @@ def test_what_is_damaged_is_made_anew(done: tuple[Path, Path], tmp_path: Path) -
     assert contents(out) == contents(before)
 
 
+def test_what_cannot_be_gone_on_with_is_set_aside_and_made_anew(
+    done: tuple[Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Runs that were not measured yet, each damaged in another way, and what the measures share."""
+    file, before = done
+    out = tmp_path / "out"
+    shutil.copytree(before, out)
+    cells = [out / "cells" / cell["id"] for cell in Folder(out).plan["cells"]]
+    for cell in cells:
+        (cell / "measures.json").unlink()
+    for state in cells[0].glob("checkpoints/*/state.safetensors"):
+        state.write_bytes(b"damaged")
+    (cells[1] / "provenance.json").write_text("[]")
+    (cells[2] / "config.yaml").unlink()
+    records = (cells[3] / "metrics.jsonl").read_text().splitlines()
+    (cells[3] / "metrics.jsonl").write_text("\n".join(["no record", *records[1:]]))
+    (shared,) = (each for each in (out / "shared").iterdir() if each.name.startswith("fixed_corruption"))
+    (largest,) = shared.glob("*.safetensors")
+    largest.write_bytes(largest.read_bytes()[:-1])
+    ablate(file, out)
+    assert contents(out) == contents(before)
+    said = " ".join(capfd.readouterr().err.split())
+    for path in (*cells, shared):
+        assert path.name in said
+    assert {each.name for each in (out / "damaged").iterdir()} == {f"{each.name}-0" for each in (*cells, shared)}
+
+
+def test_a_reference_that_is_still_needed_and_damaged_is_trained_anew(done: tuple[Path, Path], tmp_path: Path) -> None:
+    file, before = done
+    out = tmp_path / "out"
+    shutil.copytree(before, out)
+    plan = Folder(out).plan
+    shutil.rmtree(out / "shared")
+    (out / "cells" / plan["cells"][0]["id"] / "measures.json").unlink()
+    state = out / "cells" / plan["measures"][0]["reference"] / "checkpoints" / "step-00000004" / "state.safetensors"
+    state.write_bytes(b"damaged")
+    ablate(file, out)
+    assert contents(out) == contents(before)
+
+
+def test_a_damaged_run_that_is_done_needs_nothing_but_its_report_says_the_cure(
+    done: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file, before = done
+    out = tmp_path / "out"
+    shutil.copytree(before, out)
+    cell = out / "cells" / Folder(out).plan["cells"][0]["id"]
+    (cell / "provenance.json").write_text('{"git": 3}')
+    with pytest.raises(
+        CheckpointError, match=r"provenance\.json: is damaged: git .* Remove .*, and `electra-lab ablate"
+    ):
+        ablate(file, out)
+    shutil.rmtree(cell)
+    ablate(file, out)
+    assert contents(out) == contents(before)
+
+
+def test_what_the_launcher_misses_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    file.write_text(file.read_text().replace("threads: 1}", "threads: 1, gpus: 64}"))
+    with pytest.raises(ConfigError, match="gpus is 64, but this machine shows"):
+        ablate(file, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_launcher_that_must_be_told_something_is_no_bug(tmp_path: Path) -> None:
+    plugin = "\n".join([
+        "from registry import launchers", "@launchers.register('mine')",
+        "def mine(work, folder, ids, /, *, workers: int = 1, threads: int = 1, queue: str):",
+        "    'Runs nothing.'", "    yield from ()",
+    ])  # fmt: skip
+    (tmp_path / "mine.py").write_text(plugin)
+    file = write(tmp_path, more="imports: [mine.py]")
+    with pytest.raises(ConfigError, match="--launcher mine: queue must be set"):
+        ablate(file, tmp_path / "out", launcher="mine")
+
+
 def test_a_start_that_was_cut_off_is_no_other_ablation(done: tuple[Path, Path], tmp_path: Path) -> None:
     file, before = done
     out = tmp_path / "out"
