@@ -17,6 +17,7 @@ from torch import nn
 
 from electra_lab.budget import Pair, budgeted_steps, count_parameters, largest_mask_prob, networks, number_at, price
 from electra_lab.config.load import Loaded
+from electra_lab.config.schema import Component
 from electra_lab.config.schema import Experiment as Config
 from electra_lab.config.source import read_file
 from electra_lab.data.rows import Rows
@@ -168,7 +169,8 @@ def _refuse_another_run(loaded: Loaded) -> None:
             place = ("objective", loaded.config.needs.frozen or "")
             raise loaded.problem(place, f"{run / 'config.yaml'} is no experiment of ours: it lacks {key}.") from None
         if one != two:
-            raise loaded.problem(loc, f"is {one}, but the run whose generator is taken, {run}, has {two}.")
+            cure = "Write the run's own section, or name another run."
+            raise loaded.problem(loc, f"is {one}, but the run whose generator is taken, {run}, has {two}. {cure}")
 
 
 def _refuse_other_data(loaded: Loaded, run: Path, store: Store) -> None:

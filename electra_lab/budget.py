@@ -55,7 +55,8 @@ def budgeted_steps(loaded: Loaded, flops: Flops | None) -> int:
     if not steps:
         raise loaded.problem(("train", key), f"{budget:g} does not pay for one step, which costs {price:g}.")
     if config.needs.first_stage and steps <= (first := getattr(config.objective.options, config.needs.first_stage)):
-        reason = f"{first} steps of the first stage leave none for the second: train.{key} buys {steps} steps."
+        reason = f"{first} steps of the first stage leave none for the second: train.{key} buys {steps} steps. "
+        reason += f"Set it below {steps}, or raise train.{key}."
         raise loaded.problem(("objective", config.needs.first_stage), reason)
     return steps
 

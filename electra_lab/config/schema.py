@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, GetCoreSchemaHandler, ValidationError, ValidationInfo, model_validator
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from electra_lab.config.generator import scaled_generator, without_scale
 from electra_lab.config.problems import problem
+from electra_lab.config.source import Loc
 from registry import (
     Needs,
     backbones,
@@ -29,6 +31,7 @@ from registry.signature import Strict, validate
 
 Positive = Annotated[int, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
+Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, what is wrong with it, its value
 
 
 class Sizes(Strict):
@@ -214,28 +217,38 @@ class Experiment(Strict):
         return needs
 
     @model_validator(mode="after")
-    def _has_what_the_objective_needs(self) -> Experiment:
+    def _goes_together(self) -> Experiment:
+        """All that is wrong comes at once, but for what follows from a part that is missing."""
+        wrong = [*self._unlike_the_objectives_needs(), *self._no_numbers(), *self._does_not_fit()]
+        if wrong:
+            details = [
+                InitErrorDetails(type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=value)
+                for loc, reason, value in wrong
+            ]
+            raise ValidationError.from_exception_data("experiment", details)
+        return self
+
+    def _unlike_the_objectives_needs(self) -> Iterator[Wrong]:
         name, needs = self.objective.type, self.needs
         for key, needed in (("generator", needs.generator), ("sampler", needs.sampler)):
             given = getattr(self, key)
             if needed and given is None:
-                raise problem((key,), f"is required: {name} needs a {key}.")
+                yield (key,), f"is required: {name} needs a {key}.", None
             if given is not None and not needed:
-                raise problem((key,), f"{name} needs no {key}; remove this key (over a parent's, write {key}: null).")
+                yield (key,), f"{name} needs no {key}; remove this key (over a parent's, write {key}: null).", None
         if needs.learning and self.generator and self.generator.sizes is None:
-            reason = f"{self.generator.type} is no network, and {name} needs one."
-            raise problem(("generator", "type"), reason, self.generator.type)
+            reason = f"{self.generator.type} is no network, and {name} needs one. Write generator: {{scale: 0.5}}."
+            yield ("generator", "type"), reason, self.generator.type
         if needs.untied and self.embedding.tie != "none":
             reason = f"must be none: {name} freezes the generator, so nothing of it may be shared."
-            raise problem(("embedding", "tie"), reason, self.embedding.tie)
-        first = getattr(self.objective.options, needs.first_stage) if needs.first_stage else 0
-        if self.train.steps is not None and first >= self.train.steps:
-            reason = f"{first} steps of the first stage leave none for the second: train.steps is {self.train.steps}."
-            raise problem(("objective", needs.first_stage or ""), reason, first)
-        return self
+            yield ("embedding", "tie"), reason, self.embedding.tie
+        first, steps = getattr(self.objective.options, needs.first_stage) if needs.first_stage else 0, self.train.steps
+        if steps is not None and first >= steps:
+            reason = f"{first} steps of the first stage leave none for the second: train.steps is {steps}."
+            yield ("objective", needs.first_stage or ""), f"{reason} Set it below {steps}, or raise train.steps.", first
 
-    @model_validator(mode="after")
-    def _schedules_change_numbers(self) -> Experiment:
+    def _no_numbers(self) -> Iterator[Wrong]:
+        """Schedules of what is no number that can change, or that lead out of its bounds."""
         sections = {"sampler": samplers, "masking": masking_strategies, "objective": objectives}
         numbers: dict[str, tuple[type[Strict], dict[str, Any]]] = {}
         for section, registry in sections.items():
@@ -246,7 +259,9 @@ class Experiment(Strict):
                         numbers[f"{section}.{option}"] = schema, component.options.model_dump(mode="json")
         for key, schedule in self.schedules.items():
             if key not in numbers:
-                raise problem(("schedules", key), f"is no number that can change.{did_you_mean(key, numbers)}", key)
+                if not (key.startswith("sampler.") and self.sampler is None and self.needs.sampler):
+                    yield ("schedules", key), f"is no number that can change.{did_you_mean(key, numbers)}", key
+                continue
             at = partial(schedules.get(schedule.type).component, **schedule.keywords())
             schema, options = numbers[key]
             for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -254,18 +269,14 @@ class Experiment(Strict):
                     validate(schema, options | {key.split(".")[1]: at(progress)})
                 except ValidationError as error:
                     said = error.errors()[0]["msg"]
-                    raise problem(("schedules", key), f"at {progress:.0%} of training {key} {said}") from None
-        return self
+                    yield ("schedules", key), f"at {progress:.0%} of training {key} {said}", None
+                    break
 
-    @model_validator(mode="after")
-    def _fits(self) -> Experiment:
+    def _does_not_fit(self) -> Iterator[Wrong]:
         length, longest = self.data.sequence_length, self.embedding.max_length
         if length > longest:
-            raise problem(("data", "sequence_length"), f"{length} is above embedding.max_length {longest}.", length)
+            yield ("data", "sequence_length"), f"{length} is above embedding.max_length {longest}.", length
         options = self.masking.keywords()
         total = options["replace_prob"] + options["random_prob"]
         if total > 1 + 1e-9:
-            raise problem(
-                ("masking", "random_prob"), f"replace_prob + random_prob is {total:g}; it may be at most 1.", options
-            )
-        return self
+            yield ("masking", "random_prob"), f"replace_prob + random_prob is {total:g}; it may be at most 1.", options

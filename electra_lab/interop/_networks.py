@@ -100,12 +100,13 @@ class Detector(nn.Module):
         """The layer's name within the network."""
         if self.layer == -1:
             return ""
-        try:
-            path = self.layer if isinstance(self.layer, str) else [n for n, _ in self.net.named_children()][self.layer]
-            self.net.get_submodule(path)
-        except (AttributeError, IndexError):
-            known = ", ".join(name for name, _ in self.net.named_children())
-            raise ValueError(f"discr_layer: the discriminator has no layer {self.layer!r}. It has: {known}.") from None
+        children = [name for name, _ in self.net.named_children()]
+        places = range(-len(children), len(children))
+        path = self.layer if isinstance(self.layer, str) else children[self.layer] if self.layer in places else ""
+        # get_submodule would also find what a wrapper, such as torch.compile's, only passes on.
+        if not path or path not in dict(self.net.named_modules(remove_duplicate=False)):
+            known = ", ".join(children)
+            raise ValueError(f"discr_layer: the discriminator has no layer {self.layer!r}. It has: {known}.")
         return path
 
     def after(self) -> Iterator[tuple[str, nn.Module]]:
@@ -113,10 +114,10 @@ class Detector(nn.Module):
         after it."""
         module, walked = self.net, ""
         for step in self._path().split(".") if self.layer != -1 else ():
-            names = [name for name, _ in module.named_children()]
-            for name in names[names.index(step) + 1 :]:
-                yield f"{walked}{name}", module.get_submodule(name)
-            module, walked = module.get_submodule(step), f"{walked}{step}."
+            children, inner = list(module.named_children()), module.get_submodule(step)
+            for name, child in children[[each for _, each in children].index(inner) + 1 :]:
+                yield f"{walked}{name}", child
+            module, walked = inner, f"{walked}{step}."
 
     def _read(self, tokens: Int[Tensor, "B T"], options: Mapping[str, Any]) -> Any:
         layer, heard = self.net.get_submodule(self._path()), []

@@ -118,7 +118,8 @@ class _Trainer(nn.Module):
     def _mask(self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], rng: Streams) -> Masked:
         """Exactly ceil(mask_prob * m) of each row's m tokens that are neither padding nor special.
 
-        Of these, random_token_prob become random tokens, 1 - replace_prob stay, all others become [MASK].
+        Of these, random_token_prob become random tokens, 1 - replace_prob stay, all others become [MASK]. Where
+        random_token_prob is the larger, nothing becomes [MASK], and all that does not become random stays.
         """
         # A network tells the size of its vocabulary only with its first logits; no more is needed here than one token
         # that is not special.

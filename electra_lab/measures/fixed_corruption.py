@@ -18,7 +18,7 @@ from registry.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from registry import Vocabulary
+    from registry import Batch, Vocabulary
     from registry.contracts import Network
 
 FILE = "corruption.safetensors"

@@ -31,7 +31,7 @@ class Cloze:
     hidden: Float[Tensor, "B T D"]
     logits: Float[Tensor, "B K V"]
 
-    def losses(self, smoothing: float = 0.0) -> Float[Tensor, "B K"]:
+    def losses(self, smoothing: float | Tensor = 0.0) -> Float[Tensor, "B K"]:
         """Cross-entropy of each slot in nats; `smoothing` gives that share of the target to all tokens alike."""
         return slot_losses(self.logits, self.originals, smoothing)
 
@@ -40,10 +40,16 @@ class Cloze:
 
 
 def slot_losses(
-    logits: Float[Tensor, "B K V"], originals: Int[Tensor, "B K"], smoothing: float = 0.0
+    logits: Float[Tensor, "B K V"], originals: Int[Tensor, "B K"], smoothing: float | Tensor = 0.0
 ) -> Float[Tensor, "B K"]:
-    flat = F.cross_entropy(logits.flatten(0, 1), originals.flatten(), reduction="none", label_smoothing=smoothing)
-    return flat.view_as(originals)
+    flat, targets = logits.flatten(0, 1), originals.flatten()
+    if isinstance(smoothing, float):
+        return F.cross_entropy(flat, targets, reduction="none", label_smoothing=smoothing).view_as(originals)
+    # The same for a schedule's number, which label_smoothing would read on the host. The log of the softmax's
+    # denominator is that of all tokens, so it is computed once.
+    plain = F.cross_entropy(flat, targets, reduction="none").view_as(originals)
+    chosen = logits.gather(-1, originals.unsqueeze(-1)).squeeze(-1).to(plain.dtype)
+    return plain + smoothing * (chosen - logits.mean(-1, dtype=plain.dtype))
 
 
 def prediction(
@@ -106,7 +112,7 @@ def draw(
 
 
 def detect(
-    discriminator: Network, inputs: Int[Tensor, "B T"], batch: Batch, smoothing: float = 0.0
+    discriminator: Network, inputs: Int[Tensor, "B T"], batch: Batch, smoothing: float | Tensor = 0.0
 ) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
     """Logits of "replaced" and the cross-entropy of each position; a token that equals the original is original.
 

@@ -13,6 +13,8 @@ TWO_STAGE = {"embedding": "{dim: 8, max_length: 16, tie: none}"}
 ALL = "{dim: 8, max_length: 16, tie: all}"
 REFORMER = "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, reversible: true}"
 
+PLAIN = r"sampler: adversarial needs draws from the generator's own softmax\. Use \{type: temperature\}\."
+
 # What is wrong: the sections of the file, the line that is named, and the sentence.
 WRONG = {
     "a generator for mlm": (
@@ -39,7 +41,8 @@ WRONG = {
     ),
     "as many steps of the first stage as there are": (
         {"objective": "{type: two_stage, generator_steps: 5}", "train": "{steps: 5}", **TWO_STAGE}, "objective",
-        r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.steps is 5\.",
+        r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.steps is 5\. "
+        r"Set it below 5, or raise train\.steps\.",
     ),
     "more tokens than are paid for": (  # a step has 2 x 16 tokens
         {"objective": "{type: two_stage, generator_steps: 5}", "train": "{tokens: 160, batch_size: 2}", **TWO_STAGE},
@@ -65,6 +68,24 @@ WRONG = {
         r"embedding\.tie: tie: all runs the encoder twice before one backward pass, which reversible layers cannot\. "
         r"Use reversible: false, or tie: embeddings\.",
     ),
+    "a network that is none for adversarial": (
+        {"objective": "{type: adversarial}", "sampler": "{type: temperature}", "generator": "{type: unigram}"},
+        "generator",
+        r"generator\.type: unigram is no network, and adversarial needs one\. Write generator: \{scale: 0\.5\}\.",
+    ),
+    "a sharpened sampler for adversarial": (
+        {"objective": "{type: adversarial}", "sampler": "{type: temperature, temperature: 0.5}"}, "sampler", PLAIN
+    ),
+    "a cut sampler for adversarial": (
+        {"objective": "{type: adversarial}", "sampler": "{type: top_k}"}, "sampler", PLAIN
+    ),
+    "a sampler that changes for adversarial": (
+        {
+            "objective": "{type: adversarial}", "sampler": "{type: temperature}",
+            "schedules": "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}}",
+        },
+        "sampler", PLAIN,
+    ),
 }  # fmt: skip
 RIGHT = {
     "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
@@ -76,6 +97,11 @@ RIGHT = {
     "one Reformer": {
         "embedding": ALL, "generator": "{scale: 1.0}", "discriminator": REFORMER.replace("true", "false")
     },
+    "adversarial": {
+        "objective": "{type: adversarial}", "sampler": "{type: temperature, temperature: 1.0}",
+        "schedules": "{masking.mask_prob: {type: linear, start: 0.3, end: 0.15}}",
+    },
+    "adversarial with Gumbel noise": {"objective": "{type: adversarial}", "sampler": "{type: gumbel}"},
 }  # fmt: skip
 
 
@@ -105,7 +131,8 @@ def test_a_budget_in_flops_must_pay_for_both_stages(lab, tmp_path: Path) -> None
     code, _, err = lab("run", file, "--out", tmp_path / "out", "--set", f"data.store={tmp_path}/store")
     assert code == 2
     sentence = r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.flops buys \d"
-    assert re.search(rf"{re.escape(str(file))}:{line_of('objective')}: {sentence} steps\.\n$", err), err
+    cure = r"Set it below \d, or raise train\.flops\."
+    assert re.search(rf"{re.escape(str(file))}:{line_of('objective')}: {sentence} steps\. {cure}\n$", err), err
     assert not (tmp_path / "out").exists()
 
 

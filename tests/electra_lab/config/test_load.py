@@ -91,6 +91,29 @@ def test_all_errors_of_a_file_come_at_once_each_at_its_line(tmp_path: Path):
     assert f"{path}:{line_of('embedding')}: embedding.dmi: unknown parameter. Did you mean 'dim'?" in "\n".join(lines)
 
 
+def test_what_does_not_go_together_comes_at_once_too(tmp_path: Path):
+    sections = {
+        "data": "{sequence_length: 20}",
+        "masking": "{type: replace_prob, replace_prob: 0.8, random_prob: 0.3}",
+        "objective": "{type: mlm}",
+        "schedules": "{sampler.k: {type: linear, start: 1.0, end: 2.0}, masking.mask_prob: {type: linear, start: 0.5, "
+        "end: 2.0}}",
+    }
+    path = write_experiment(tmp_path, **sections)
+    keys = ["generator", "sampler", "schedules.sampler.k", "schedules.masking.mask_prob", "data.sequence_length"]
+    assert [line.split(": ")[1] for line in problems(path)] == [*keys, "masking.random_prob"]
+    frozen = "{type: two_stage, generator_steps: 1}"
+    path = write_experiment(tmp_path, objective=frozen, generator="{type: unigram}", sampler="null")
+    keys = ["sampler", "generator.type", "embedding.tie", "objective.generator_steps"]
+    assert [line.split(": ")[1] for line in problems(path)] == keys
+
+
+def test_a_sampler_that_is_missing_is_told_but_not_that_its_schedule_has_no_number(tmp_path: Path):
+    change = "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}}"
+    path = write_experiment(tmp_path, sampler="null", schedules=change)
+    assert only_problem(path) == f"{path}:{line_of('sampler')}: sampler: is required: electra needs a sampler."
+
+
 def test_an_unknown_section_gets_a_suggestion(tmp_path: Path):
     path = write_experiment(tmp_path, mesking="{}")
     assert only_problem(path).startswith(f"{path}:12: mesking: unknown parameter. Did you mean 'masking'? Known: ")

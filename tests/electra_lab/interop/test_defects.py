@@ -134,6 +134,9 @@ def test_b5_mask_is_neither_put_in_at_random_nor_masked(kind: str) -> None:
         trainer, network = build(package, kind, replace_prob=0.0, random_token_prob=1.0, num_tokens=7, mask_prob=1.0)
         trainer(tokens)
         assert (network.seen != MASK).all(), "[MASK] was put in"
+        # One of the three ordinary tokens, which also are what is there; so replace_prob plays no part.
+        changed = int((network.seen != tokens).sum())
+        assert binomial_p(changed, tokens.numel(), 2 / 3) > SIGNIFICANCE
 
     def masked(package: Any) -> None:
         trainer, network = build(package, kind)
@@ -341,6 +344,25 @@ def test_b12_reversible_reformers_train_distributed() -> None:
             assert one.grad is None or torch.allclose(one.grad, two.grad, rtol=1e-4, atol=1e-6), name
 
     gone(law, "finished reduction", RuntimeError)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_b12_in_a_larger_module_what_follows_the_layer_must_be_frozen() -> None:
+    """As docs/interop.md says: DDP asks only the module that it wraps what to leave out."""
+    tokens = row(0, 32, 0)
+    for frozen in (False, True):
+        generator, discriminator = pair()
+        for after in (discriminator.norm, discriminator.out):
+            after.requires_grad_(not frozen)
+        trainer = Electra(generator, discriminator, **MAGIC, **IDS)
+        distributed = DistributedDataParallel(nn.ModuleDict({"inside": trainer}))
+        distributed.module.forward = lambda tokens, trainer=trainer: trainer(tokens).loss
+        distributed(tokens).backward()
+        if frozen:
+            distributed(tokens).backward()
+        else:
+            with pytest.raises(RuntimeError, match="finished reduction"):
+                distributed(tokens)
 
 
 @pytest.mark.usefixtures("_one_process")

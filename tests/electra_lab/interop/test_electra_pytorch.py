@@ -373,11 +373,38 @@ def test_a_mask_of_floats_is_not_read_as_padding() -> None:
         ({"random_token_prob": 0.1}, "random_token_prob needs num_tokens"),
         ({"discr_dim": 8, "discr_layer": "mixx"}, "no layer 'mixx'. It has: table, mix, out."),
         ({"discr_dim": 8, "discr_layer": 3}, "no layer 3. It has: table, mix, out."),
+        ({"discr_dim": 8, "discr_layer": ""}, "no layer ''. It has: table, mix, out."),
     ],
 )
 def test_mistakes_show_when_it_is_made(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         build(OURS, "Electra", **options)
+
+
+def test_the_layers_of_a_wrapped_network_are_the_wrappers() -> None:
+    """torch.compile's module passes on `mix`, but its own layer is called otherwise."""
+    tokens, network = text(), Tiny(8)
+    compiled = torch.compile(network, backend="eager")
+    with pytest.raises(ValueError, match=r"no layer 'mix'\. It has: _orig_mod\."):
+        Electra(Tiny(SIZE), compiled, discr_dim=8, discr_layer="mix", **IDS)
+    trainer = Electra(Tiny(SIZE), compiled, discr_dim=8, discr_layer="_orig_mod.mix", **IDS)
+    assert [name for name, _ in trainer.discriminator.after()] == ["_orig_mod.out"]
+    plain = Electra(trainer.generator, network, discr_dim=8, discr_layer="mix", **IDS)
+    plain.discriminator.head = trainer.discriminator.head
+    for _ in range(2):
+        assert torch.equal(trainer(tokens).loss, plain(tokens).loss)
+
+
+def test_a_layer_may_go_by_two_names() -> None:
+    tokens, network = text(), Tiny(8)
+    network.again = network.mix
+    losses = []
+    for layer in ("mix", "again"):
+        torch.manual_seed(0)
+        trainer = Electra(Tiny(SIZE), network, discr_dim=8, discr_layer=layer, **IDS)
+        assert [name for name, _ in trainer.discriminator.after()] == ["out"]
+        losses.append(trainer(tokens).loss)
+    assert torch.equal(*losses)
 
 
 def test_networks_that_return_something_else_are_named() -> None:

@@ -127,6 +127,7 @@ def test_what_does_not_fit_the_earlier_run_is_refused_at_its_line(tmp_path: Path
         with pytest.raises(ConfigError, match=rf"frozen\.yaml:{line}: {sentence}") as refused:
             check(load(file))
         assert refused.value.exit_code == 2
+        assert str(refused.value).endswith(". Write the run's own section, or name another run.")
         with pytest.raises(ConfigError, match=sentence):
             run(file, tmp_path / "never")
         assert not (tmp_path / "never").exists()

@@ -1,4 +1,4 @@
-"""What a sampler is given, whatever the networks run in."""
+"""What a sampler is given, whatever the networks run in, and the loss of a masked token."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from electra_lab.objectives._shared import draw
+from electra_lab.objectives._shared import draw, slot_losses
 from registry.testing import vocabulary
 
 
@@ -26,3 +27,20 @@ def test_a_sampler_is_given_float32_without_autocast_and_gradients(dtype: torch.
         drawn = draw(sampler, logits, words, rng=None)  # type: ignore[arg-type]
     assert given == [(torch.float32, False, False, (6, 12))]
     assert torch.equal(drawn, logits.float().masked_fill(words.is_special, -math.inf).argmax(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoothing: float) -> None:
+    """With its gradient, over a whole vocabulary, for logits as large as they get."""
+    logits = (20 * torch.randn(2, 3, 30_522, generator=torch.Generator().manual_seed(0), dtype=dtype)).requires_grad_()
+    originals = torch.randint(30_522, (2, 3), generator=torch.Generator().manual_seed(1))
+    expected = F.cross_entropy(
+        logits.flatten(0, 1), originals.flatten(), reduction="none", label_smoothing=smoothing
+    ).view(2, 3)
+    [slope] = torch.autograd.grad(expected.sum(), logits)
+    for given in (smoothing, torch.tensor(smoothing, dtype=torch.float64)):
+        found = slot_losses(logits, originals, given)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), logits)[0], slope, rtol=1e-4, atol=1e-8)

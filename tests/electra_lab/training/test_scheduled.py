@@ -17,11 +17,11 @@ from torch import Tensor
 from electra_lab.assemble import assemble, check, open_data
 from electra_lab.config.load import dump, load
 from electra_lab.runs import execute
-from electra_lab.training.guards import GuardedMasking
+from electra_lab.training.guards import GuardedMasking, GuardedSampler
 from electra_lab.training.random import Streams
 from electra_lab.training.scheduled import Number, Scheduled
 from electra_lab.training.step import prepare
-from registry import Masked, masking_strategies, schedules
+from registry import Masked, masking_strategies, objectives, samplers, schedules
 from registry.errors import BadResult, ConfigError
 from registry.testing import binomial_p, vocabulary
 from tests.helpers import write_experiment
@@ -170,11 +170,65 @@ def test_a_whole_experiment_with_schedules_is_compiled_once_into_one_graph(tmp_p
         discriminator=f"{{type: {backbone}, dim: 8, depth: 1, heads: 2{BUCKETS.get(backbone, '')}}}",
         train=f"{{steps: 11, batch_size: 2, warmup_steps: 0}}\n{scheduled(numbers)}",
     )
+    assert_compiled_once(made, range(3))
+
+
+# Objectives with the options that they must be given; two_stage in its second stage.
+OPTIONS = {"two_stage": ", generator_steps: 1", "frozen_generator": ", run: earlier"}
+
+
+def numbers_of(section: str, name: str, registry: Any) -> dict[str, tuple[float, float]]:
+    """Every number of a component that may follow a schedule, with two values that all of them take."""
+    fields = registry.get(name).schema.model_fields
+    return {f"{section}.{key}": (0.5, 0.1) for key, field in fields.items() if field.annotation is float}
+
+
+@pytest.mark.parametrize("name", objectives.names())
+def test_every_number_of_an_objective_is_compiled_once(tmp_path: Path, name: str) -> None:
+    needs = objectives.get(name).component.needs
+    numbers = numbers_of("objective", name, objectives) | {"masking.mask_prob": (0.5, 0.1)}
+    loaded = load(
+        write_experiment(
+            tmp_path,
+            data="{sequence_length: 16, held_out: 0.3, store: store}",
+            embedding=f"{{dim: 8, max_length: 16, tie: {'none' if needs.untied else 'embeddings'}}}",
+            discriminator="{type: bert, dim: 8, depth: 1, heads: 2}",
+            objective=f"{{type: {name}{OPTIONS.get(name, '')}}}",
+            train=f"{{steps: 11, batch_size: 2, warmup_steps: 0}}\n{scheduled(numbers)}",
+            **{} if needs.generator else {"generator": "null"},
+            **{} if needs.sampler else {"sampler": "null"},
+        )
+    )
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"), restored=True)
+    assert len(made.run.objective.schedules.numbers) == len(numbers)
+    assert_compiled_once(made, range(1, 4))
+
+
+@pytest.mark.parametrize("name", [name for name in samplers.names() if numbers_of("sampler", name, samplers)])
+def test_every_number_of_a_sampler_is_compiled_once(name: str) -> None:
+    numbers, entry, logits = numbers_of("sampler", name, samplers), samplers.get(name), torch.randn(8, 20)
+    guard = GuardedSampler(entry)
+
+    def at(step: int) -> Any:
+        return Streams(0, step, torch.arange(8))("sampling")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(guard, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step, now in enumerate((0.5, 0.3, 0.1)):
+            for key in numbers:
+                guard.options[key.split(".")[1]] = torch.tensor(now, dtype=torch.float64)
+            expected = entry.component(logits, at(step), **dict.fromkeys(guard.options, now))
+            assert torch.equal(compiled(logits, at(step)), expected)
+
+
+def assert_compiled_once(made: Any, steps: range) -> None:
+    """Into one graph, and every step has the terms that it has when it is not compiled."""
     objective = made.run.objective
     torch._dynamo.reset()
     compiled = torch.compile(objective, backend="eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
-        for step in range(3):
+        for step in steps:
             batch = made.train.training_batch(0, step, 2, torch.device("cpu"))
             found, expected = (each(step, batch) for each in (terms_of(compiled), terms_of(objective)))
             for name, term in expected.items():

@@ -13,6 +13,7 @@ from electra_lab.assemble import Experiment, assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.training.optimizer import learning_rate_at, make_optimizer
 from electra_lab.training.step import training_step
+from registry import Batch, Losses, Term
 from tests.helpers import write_experiment
 
 DISCRIMINATORS = {
@@ -76,6 +77,45 @@ def test_frozen_parameters_are_left_out() -> None:
     module.bias.requires_grad_(False)
     groups = make_optimizer(module, 1e-3, (0.9, 0.999), 1e-6, 0.01).param_groups
     assert [len(g["params"]) for g in groups] == [1]
+
+
+class Bowl(nn.Module):
+    """The squared distances of a matrix and a vector from 3, as two terms, the second of twice the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix, self.vector = nn.Parameter(torch.tensor([[1.0, 8.0]])), nn.Parameter(torch.tensor([-2.0, 3.5]))
+
+    def forward(self, batch: Batch, rng: Any) -> Losses:
+        count = batch.mask.sum()
+        parts = {"matrix": (self.matrix, 1.0), "vector": (self.vector, 2.0)}
+        return Losses(
+            {name: Term((p - 3).square().sum() * count, count, weight) for name, (p, weight) in parts.items()}
+        )
+
+
+def test_two_steps_are_those_of_adamw_worked_out_by_hand() -> None:
+    """Clipping by the global norm, the moments with their corrections, decay of the matrix alone."""
+    tokens = torch.full((2, 3), 7)
+    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(2))
+    bowl = Bowl()
+    optimizer = make_optimizer(bowl, 1.0, (0.9, 0.99), 1e-6, 0.2)
+    weights, decay = torch.tensor([1.0, 8.0, -2.0, 3.5]).double(), torch.tensor([0.2, 0.2, 0.0, 0.0])
+    mean, square, losses = torch.zeros(4).double(), torch.zeros(4).double(), []
+    for number, rate in enumerate((0.1, 0.3)):
+        result = training_step(
+            bowl, optimizer, batch, seed=0, step=number, learning_rate=rate, clip_norm=4.0, micro_batch_size=2,
+            precision="fp32",
+        )  # fmt: skip
+        losses.append(sum(float(result.sums[name] / result.counts[name]) for name in result.sums))
+        gradient = 2 * (weights - 3) * torch.tensor([1, 1, 2, 2])
+        assert float(result.gradient_norm) == pytest.approx(float(gradient.norm()))
+        gradient *= 4.0 / gradient.norm()
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
+        corrected = mean / (1 - 0.9 ** (number + 1)), (square / (1 - 0.99 ** (number + 1))).sqrt()
+        weights = weights * (1 - rate * decay) - rate * corrected[0] / (corrected[1] + 1e-6)
+        torch.testing.assert_close(torch.cat([p.detach().flatten() for p in bowl.parameters()]), weights.float())
+    assert losses[1] < losses[0]
 
 
 def test_learning_rate_is_decay_times_warm_up() -> None:

@@ -1,0 +1,71 @@
+"""Every objective that is shipped learns: on real text, tiny networks lower the loss of text that they never saw."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from electra_lab.corpora import docstrings
+from tests.electra_lab.runs.test_execute import lines, run
+from tests.helpers import ROOT
+
+FILES = {file.stem: file for file in (ROOT / "experiments" / "objectives").glob("*.yaml")}
+FILES["electra"] = ROOT / "experiments" / "transformer_small.yaml"
+
+# By how many nats each loss must fall: half of what it fell by or less, and several times what seeds differ by.
+FALLS = {
+    "electra": {"generator_loss": 1.0, "discriminator_loss": 0.08},
+    "unigram": {"discriminator_loss": 0.06},
+    "electra_masked_only": {"generator_loss": 1.0, "discriminator_loss": 0.3},
+    "mlm": {"discriminator_token_loss": 1.0},
+    "replace_mlm": {"generator_loss": 1.0, "discriminator_token_loss": 0.8},
+    "all_tokens_mlm": {"generator_loss": 1.0, "discriminator_loss": 0.25, "discriminator_token_loss": 0.8},
+    "two_stage": {"generator_loss": 0.8, "discriminator_loss": 0.08},
+    "adversarial": {"discriminator_loss": 0.1},
+    "frozen_generator": {"discriminator_loss": 0.08},
+}
+files = cache(docstrings._files)
+
+
+@pytest.fixture
+def settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Everything but masking, sampler, objective and how the two networks hang together.
+
+    Text is the documentation in every fortieth file: to read them all takes a minute. It is tokenised once a session.
+    """
+    monkeypatch.setattr(docstrings, "_files", lambda: files()[::40])
+    session = tmp_path_factory.getbasetemp()
+    store = (session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "store"
+    return [
+        "tokenizer={type: wordpiece, vocab_size: 500}",
+        f"data={{sequence_length: 32, held_out: 0.02, store: {store}}}",
+        "embedding.dim=16",
+        "discriminator={type: transformer, dim: 32, depth: 1, heads: 2, rotary: true, dropout: 0.0}",
+        "train={steps: 150, batch_size: 16, warmup_steps: 40, precision: fp32, learning_rate: 6.0e-3}",
+        "evaluate={every: 10, batch_size: 256, examples: 0}",
+        "checkpoint={every: 150, keep: 1}",
+    ]
+
+
+def own(name: str, folder: Path, settings: list[str]) -> list[str]:
+    """What only that objective needs."""
+    if name == "frozen_generator":
+        run(FILES["mlm"], folder / "earlier", *settings)
+        return [f"objective.run={folder / 'earlier'}"]
+    return ["objective.generator_steps=75"] if name == "two_stage" else []
+
+
+def test_none_is_left_out() -> None:
+    assert FILES.keys() == FALLS.keys()
+
+
+@pytest.mark.parametrize("name", FALLS)
+def test_the_held_out_loss_falls(tmp_path: Path, settings: list[str], name: str) -> None:
+    path = run(FILES[name], tmp_path / "run", *settings, *own(name, tmp_path, settings))
+    first, *_, last = (record for record in lines(path) if record["split"] == "held_out")
+    assert (first["step"], last["step"]) == (10, 150)
+    fell = {loss: first[loss] - last[loss] for loss in FALLS[name]}
+    assert all(fell[loss] > least for loss, least in FALLS[name].items()), fell
