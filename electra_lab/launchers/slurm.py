@@ -129,7 +129,11 @@ class _Piece:
                 outcome = attempt(self.work, self.folder, self.piece)
             except KeyboardInterrupt:
                 outcome = Outcome("preempted", "was stopped by Slurm")
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another must not end what comes now, nor those it asks
             stopped = outcome.status == "preempted" and stops() > 0
+            self._tell(job.job_id, file, outcome, stopped)
+
+    def _tell(self, job: str, file: Path, outcome: Outcome, stopped: bool) -> None:
         if stopped and int(os.environ.get("SLURM_RESTART_COUNT", "0")) >= REQUEUES:
             outcome, stopped = Outcome("lost", f"was stopped and requeued {REQUEUES} times."), False
         writing = file.with_suffix(".tmp")
@@ -137,8 +141,8 @@ class _Piece:
         writing.rename(file)
         # A job that is cancelled or requeued is no longer "running" at this point: the one must not come back, the
         # other will. Still running is one that is told in time of what comes: its time limit, or its preemption.
-        if stopped and _ask("squeue", "--noheader", f"--jobs={job.job_id}", "--format=%T").stdout.strip() == "RUNNING":
-            _ask("scontrol", "requeue", job.job_id)
+        if stopped and _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T").stdout.strip() == "RUNNING":
+            _ask("scontrol", "requeue", job)
 
 
 @contextmanager
