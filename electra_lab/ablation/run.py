@@ -37,8 +37,9 @@ def ablate(
 ) -> Path:
     """Run what is missing of an ablation; returns its folder. Raises LabError: CellsFailed if some cells failed."""
     plan, launch, path = _planned(file, overrides, out, device, launcher, workers)
-    for _ in launch(partial(work, device=device), str(path), []):  # hear now what it misses here
-        pass
+    planned = plan.as_json()
+    if any(Folder(path).missing(cell.id, planned) for cell in plan.pieces):
+        list(launch(partial(work, device=device), str(path), []))  # hear now what it misses here
     config, console = plan.ablation.config, Console()
     if launch.func is launchers.get("local").component:
         choose_device(device)  # here, and not by each cell

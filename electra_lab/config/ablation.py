@@ -309,7 +309,7 @@ def digest(loaded: Loaded) -> str:
 
 def _identity(words: str, seed: int, loaded: Loaded) -> str:
     ascii_words = re.findall(r"[a-z0-9_.=+]+", words.lower())
-    readable = "-".join(ascii_words)[:48].strip("-.=") or "variant"
+    readable = "-".join(ascii_words)[:48].strip("-.=+") or "variant"
     return f"{readable}-s{seed}-{digest(loaded)}"
 
 

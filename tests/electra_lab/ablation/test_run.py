@@ -264,6 +264,14 @@ def test_what_the_launcher_misses_is_said_before_anything_is_written(tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_done_needs_no_launcher(done: tuple[Path, Path], tmp_path: Path) -> None:
+    """An ablation of a cluster is reported anew on any machine."""
+    file, out = done
+    other = file.parent / "elsewhere.yaml"
+    other.write_text(file.read_text().replace("threads: 1}", "threads: 1, gpus: 64}"))
+    assert ablate(other, out) == out
+
+
 def test_a_launcher_that_must_be_told_something_is_no_bug(tmp_path: Path) -> None:
     plugin = "\n".join([
         "from registry import launchers", "@launchers.register('mine')",

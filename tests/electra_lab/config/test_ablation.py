@@ -17,7 +17,7 @@ from registry import discovery
 from registry.errors import ConfigError
 from tests.helpers import write_experiment
 
-SAFE = re.compile(r"[a-z0-9_][a-z0-9_.=-]*-s[0-9]+-[0-9a-f]{10}")
+SAFE = re.compile(r"[a-z0-9_][a-z0-9_.=+-]*-s[0-9]+-[0-9a-f]{10}")
 
 
 def write(folder: Path, text: str = "", /, file: str = "size.yaml", **sections: Value) -> Path:

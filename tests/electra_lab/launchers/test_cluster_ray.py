@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -190,5 +190,7 @@ def test_without_ray_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyP
         next(ray(devices, str(tmp_path), ["a"]))
 
 
-def test_nothing_to_do_needs_no_ray(tmp_path: Path) -> None:
-    assert list(ray(devices, str(tmp_path), [])) == []
+def test_without_ids_it_says_what_it_misses(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs Ray") if why_not else nullcontext():
+        assert list(ray(devices, str(tmp_path), [])) == []
+    assert list(tmp_path.iterdir()) == []

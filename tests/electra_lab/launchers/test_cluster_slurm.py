@@ -264,8 +264,11 @@ def test_without_slurm_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_to_do_needs_no_slurm(tmp_path: Path) -> None:
-    assert list(slurm(_probes.tell, str(tmp_path), [], workers=1)) == []
+def test_without_ids_it_says_what_it_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="needs submitit" if submitit_is_missing else "finds no sbatch here"):
+        list(slurm(_probes.tell, str(tmp_path), [], workers=1))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_first_signal_stops_and_repeated_ones_do_nothing() -> None:
