@@ -30,7 +30,8 @@ def nucleus(
     p = 1 is `temperature`; a small p is `argmax`.
     """
     scores = (logits - logits.amax(-1, keepdim=True)) / temperature
-    probabilities, tokens = scores.softmax(-1).double().sort(dim=-1, descending=True, stable=True)
+    likely, tokens = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    probabilities = likely.double()
     cumulative = probabilities.cumsum(-1)
     # Of their sum, which float32 does not make exactly one: else p = 1 could lose the least likely tokens.
     enough = cumulative - probabilities >= p * cumulative[:, -1:]
