@@ -182,7 +182,7 @@ def _stops() -> Iterator[Callable[[], int]]:
 def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[str, Outcome]]:
     """The outcome of each piece in `jobs`, which gives the job's id, once it is known."""
     started = next_question = time.monotonic()
-    ended: dict[str, float] = {}  # when Slurm was first heard to have ended it, although nothing was said
+    ended: dict[str, float] = {}  # since when Slurm says that it has ended, although it said nothing, or may come back
     while jobs:
         states, now = None, time.monotonic()
         if now >= next_question:
@@ -193,9 +193,13 @@ def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[st
             said = _said(logs / f"{job}.json") if f"{job}.json" in files else None
             state = states.get(job, "forgotten") if states is not None else None
             over = state == "forgotten" or state in ENDED
-            if not (said and not said["stopped"]) and not over:
-                continue  # what is stopped may come back
-            if said is None and now - ended.setdefault(piece, now) < LATE:
+            final = said is not None and not said["stopped"]  # what is stopped may come back
+            if not final and not over:
+                if state is not None:
+                    ended.pop(piece, None)
+                continue
+            # Slurm may show a job that it requeues as ended for a moment.
+            if not final and now - ended.setdefault(piece, now) < LATE:
                 next_question = now
                 continue
             del jobs[piece]
