@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,15 @@ def test_paper_hyper_parameters(name: str) -> None:
         "discriminator_smoothing": 0.0,
     }
     assert config.tokenizer.keywords()["vocab_size"] == 30_522
+
+
+def test_files_that_the_docs_show_are_those_that_are_shipped() -> None:
+    shown = [
+        block
+        for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+        for block in re.findall(r"```yaml\n# (experiments/\S+)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    ]
+    assert shown
+    for file, text in shown:
+        shipped = (ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True)
+        assert text == "".join(line for line in shipped if not line.startswith("#"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -137,10 +138,8 @@ class Cell:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        try:
+        with self._curable():
             return RunDirectory(self.path).records()
-        except CheckpointError as error:
-            raise CheckpointError(f"{error} {_anew(self.path)}") from None
 
     @cached_property
     def config(self) -> dict[str, Any] | None:
@@ -148,26 +147,34 @@ class Cell:
         file = self.path / "config.yaml"
         if not file.is_file():
             return None
-        try:
-            config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise CheckpointError(f"{file}: cannot be read ({_line(error)}). {_anew(self.path)}") from None
-        if not isinstance(config, dict):
-            raise CheckpointError(f"{file}: is damaged: it holds no mapping. {_anew(self.path)}")
-        return config
+        with self._curable():
+            try:
+                config = yaml.safe_load(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError, yaml.YAMLError) as error:
+                raise CheckpointError(f"{file}: cannot be read ({_line(error)}).") from None
+            if not isinstance(config, dict):
+                raise CheckpointError(f"{file}: is damaged: it holds no mapping.")
+            return config
 
     @cached_property
     def provenance(self) -> dict[str, Any] | None:
         file = self.path / "provenance.json"
         if not file.is_file():
             return None
+        with self._curable():
+            try:
+                return _Provenance.model_validate(_read(file)).model_dump()
+            except ValidationError as error:
+                first = ".".join(map(str, error.errors()[0]["loc"]))
+                raise CheckpointError(f"{file}: is damaged: {first} is none.") from None
+
+    @contextmanager
+    def _curable(self) -> Iterator[None]:
+        """Tell the cure with what is damaged."""
         try:
-            return _Provenance.model_validate(_read(file)).model_dump()
+            yield
         except CheckpointError as error:
-            raise CheckpointError(f"{error} {_anew(self.path)}") from None
-        except ValidationError as error:
-            first = ".".join(map(str, error.errors()[0]["loc"]))
-            raise CheckpointError(f"{file}: is damaged: {first} is none. {_anew(self.path)}") from None
+            raise CheckpointError(f"{error} Remove {self.path}, and `electra-lab ablate` makes it anew.") from None
 
     @property
     def steps(self) -> int | None:
@@ -309,10 +316,6 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{file}: is damaged: it holds no mapping.")
     return value
-
-
-def _anew(cell: Path) -> str:
-    return f"Remove {cell}, and `electra-lab ablate` makes it anew."
 
 
 def _line(error: Exception) -> str:

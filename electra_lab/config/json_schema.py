@@ -100,15 +100,8 @@ def ablation_schema() -> tuple[Schema, list[str]]:
     entries = {"measure": list(_loadable(measures, problems)), "launcher": list(_loadable(launchers, problems))}
     definitions = experiment["$defs"] | _changes(experiment["$defs"])
     for mood, how in (("partial", _Partial), ("complete", _Complete)):
-        models = {(key, entry.name): _model(key, entry) for key, found in entries.items() for entry in found}
-        written: list[type[BaseModel]] = [Ablation, *models.values()]
-        refs, generated = models_json_schema(
-            [(model, "validation") for model in written],
-            schema_generator=how,
-            ref_template=f"#/$defs/{mood}.{{model}}",
-        )
-        definitions |= {f"{mood}.{name}": schema for name, schema in generated["$defs"].items()}
-        options = {at: refs[model, "validation"] for at, model in models.items()}
+        written, options = _written(Ablation, mood, how, entries)
+        definitions |= written
         # A list replaces its parent's, so that its components are always whole.
         whole = [{"$ref": f"#/$defs/complete.measure_{entry.name}"} for entry in entries["measure"]]
         ablation, properties = definitions[f"{mood}.Ablation"], definitions[f"{mood}.Ablation"]["properties"]
@@ -234,19 +227,12 @@ def _loadable(registry: Registry[Any], problems: dict[str, None]) -> Iterator[En
 
 def _generate(mood: str, how: type[GenerateJsonSchema], entries: Entries) -> tuple[Schema, Schema]:
     """The schema of an experiment file, and all definitions, itself among them."""
-    models = {(key, entry.name): _model(key, entry) for key, found in entries.items() for entry in found}
-    written: list[type[BaseModel]] = [Experiment, *models.values()]
-    refs, generated = models_json_schema(
-        [(model, "validation") for model in written],
-        schema_generator=how,
-        ref_template=f"#/$defs/{mood}.{{model}}",
-    )
-    definitions: Schema = {f"{mood}.{name}": schema for name, schema in generated["$defs"].items()}
+    definitions, refs = _written(Experiment, mood, how, entries)
     experiment: Schema = definitions[f"{mood}.Experiment"]
     properties = experiment["properties"]
     properties["extends"] = {"type": "string", "description": "The experiment file that this one changes."}
     for key, found in entries.items():
-        options = [refs[models[key, entry.name], "validation"] for entry in found]
+        options = [refs[key, entry.name] for entry in found]
         if key == "schedules":
             properties[key] |= {"additionalProperties": _choice(found, options) | {"required": ["type"]}}
             continue
@@ -259,6 +245,21 @@ def _generate(mood: str, how: type[GenerateJsonSchema], entries: Entries) -> tup
                 if entry.kind == COMPONENTS[key].registry.singular:
                     _taken_over(definitions[option["$ref"].removeprefix("#/$defs/")])
     return experiment, definitions
+
+
+def _written(
+    file: type[BaseModel], mood: str, how: type[GenerateJsonSchema], entries: Entries
+) -> tuple[Schema, dict[tuple[str, str], Schema]]:
+    """The definitions of a kind of file and of all components; and the references to the latter, by key and name."""
+    models = {(key, entry.name): _model(key, entry) for key, found in entries.items() for entry in found}
+    every: list[type[BaseModel]] = [file, *models.values()]
+    refs, generated = models_json_schema(
+        [(model, "validation") for model in every],
+        schema_generator=how,
+        ref_template=f"#/$defs/{mood}.{{model}}",
+    )
+    definitions: Schema = {f"{mood}.{name}": schema for name, schema in generated["$defs"].items()}
+    return definitions, {at: refs[model, "validation"] for at, model in models.items()}
 
 
 def _model(key: str, entry: Entry[Any]) -> type[BaseModel]:

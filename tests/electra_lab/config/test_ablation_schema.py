@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,9 @@ from electra_lab.cli import main
 from electra_lab.config.ablation import load_ablation
 from electra_lab.config.json_schema import ablation_schema
 from electra_lab.config.source import to_yaml
-from registry import backbones, samplers
 from registry.errors import ConfigError
-from tests.electra_lab.config.test_json_schema import TINY, Plugged, bounded
+from tests.electra_lab.config.test_json_schema import TINY
 from tests.helpers import write_experiment
-
-
-@pytest.fixture(scope="module")
-def plugged() -> Iterator[None]:
-    with backbones.isolated(), samplers.isolated():
-        backbones.register("plugged")(Plugged)
-        samplers.register("bounded")(bounded)
-        yield
 
 
 @pytest.fixture(scope="module")

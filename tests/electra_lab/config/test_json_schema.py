@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,14 +51,6 @@ class Plugged:
 
 def bounded(logits, rng, /, *, edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.1):
     """A sampler with a bounded option."""
-
-
-@pytest.fixture(scope="module")
-def plugged() -> Iterator[None]:
-    with backbones.isolated(), samplers.isolated():
-        backbones.register("plugged")(Plugged)
-        samplers.register("bounded")(bounded)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -285,3 +285,25 @@ def test_a_signal_after_one_that_training_took_does_nothing() -> None:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         assert stops() == 2
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_what_may_come_back_is_waited_for_though_slurm_says_that_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """Slurm may show a job that it requeues as completed for a moment; one that stays so has ended."""
+    said, looks = {"status": "preempted", "error": "saved", "stopped": True}, 0
+    (tmp_path / "7_0.json").write_text(json.dumps(said))
+
+    def states(array: str) -> dict[str, str]:
+        nonlocal looks
+        looks += 1
+        if comes_back and looks == 4:
+            (tmp_path / "7_0.json").write_text(json.dumps({"status": "done", "error": "", "stopped": False}))
+        return {"7_0": "PENDING" if comes_back and looks in (2, 3) else "COMPLETED"}
+
+    monkeypatch.setattr(module, "_states", states)
+    monkeypatch.setattr(module, "LOOK", 0.01)
+    monkeypatch.setattr(module, "LATE", 0.1)
+    expected = Outcome("done") if comes_back else Outcome("preempted", "saved")
+    assert list(module._outcomes("7", {"a": "7_0"}, tmp_path)) == [("a", expected)]

@@ -57,6 +57,17 @@ def part(path: Path, prefix: str, step: int = 4) -> dict[str, torch.Tensor]:
     return {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
 
 
+def whole_and_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> tuple[Path, Path, Path]:
+    """The earlier run, one on its generator, and the same one stopped after a step."""
+    source, file, stopped = earlier(folder), frozen(folder), folder / "stopped"
+    whole = run(file, folder / "whole")
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, step)
+        with pytest.raises(Interrupted):
+            run(file, stopped)
+    return source, whole, stopped
+
+
 def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
     assert one.keys() == two.keys() != set()
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -82,12 +93,7 @@ def test_a_run_may_stop_and_go_on_even_if_the_earlier_run_has_moved_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit: after the start, the generator comes from the run's own checkpoint."""
-    source, file = earlier(tmp_path), frozen(tmp_path)
-    whole, stopped = run(file, tmp_path / "whole"), tmp_path / "stopped"
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 1)
-        with pytest.raises(Interrupted):
-            run(file, stopped)
+    source, whole, stopped = whole_and_stopped(tmp_path, monkeypatch, 1)
     (source / "checkpoints" / "step-00000004" / "state.safetensors").write_bytes(b"other")  # now step 3 is its newest
     execute.resume(stopped, "cpu")
     assert_equal(part(whole, ""), part(stopped, ""))
@@ -166,12 +172,7 @@ def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
 def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, file = earlier(tmp_path), frozen(tmp_path)
-    whole, stopped = run(file, tmp_path / "whole"), tmp_path / "stopped"
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 2)
-        with pytest.raises(Interrupted):
-            run(file, stopped)
+    source, whole, stopped = whole_and_stopped(tmp_path, monkeypatch, 2)
     source.rename(tmp_path / "gone")
     execute.resume(stopped, "cpu")
     assert_equal(part(whole, ""), part(stopped, ""))
