@@ -5,15 +5,16 @@ BIN := $(VENV)/bin
 EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 
-.PHONY: run test test-cluster soak test-report check format clean
+.PHONY: run test test-cluster soak test-report check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
 	$(BIN)/python -m electra_lab run $(EXPERIMENT)
 
-# All tests, with linters and types: under ten minutes on two CPU cores.
+# All tests, with linters and types: under ten minutes on two CPU cores. Many of them start processes, which must not
+# compile every file again.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8
 
 # Pages as a browser shows them, on a phone and a desktop, light and dark; screenshots in $(PICTURES). Needs chromium.
 test-report: $(VENV)/dev.stamp
@@ -27,6 +28,10 @@ soak: $(VENV)/dev.stamp
 # `apt-get install slurmctld slurmd munge`. About fifteen minutes, most of them waiting.
 test-cluster: $(VENV)/clusters.stamp
 	ELECTRA_LAB_CLUSTERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/launchers/test_cluster_*.py
+
+# The pages of all config keys, from the descriptions in the schema.
+docs: $(VENV)/dev.stamp
+	$(BIN)/python docs/generate.py
 
 # Style and types.
 check: $(VENV)/dev.stamp

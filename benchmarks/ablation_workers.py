@@ -1,10 +1,10 @@
-"""Two one-thread workers against one, and what the launcher itself costs.
+"""Two one-thread workers against one, and the cost of the launcher itself.
 
     python benchmarks/ablation_workers.py [--rounds 3] [--cells 6] [--steps 300]
 
-Alternates between one worker and two over the same cells, in one process; reports cells a minute, the median ratio, and
-what a cell costs beyond its own training and measuring. Imports and the first tokenising are not counted: workers are
-timed from the first cell's start to the last one's end.
+Alternates between one worker and two over the same cells, in one process; reports the seconds, the median ratio, and
+the cost of a cell beyond its own training and measuring. Imports and the first tokenizing are not counted: workers are
+timed from the start of the first cell to the end of the last.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from functools import partial
 from pathlib import Path
 
 from electra_lab.ablation import run as ablation
-from electra_lab.ablation.folder import Folder
-from electra_lab.launchers._probes import tell
-from electra_lab.launchers.local import local
+from electra_lab.launchers.local import Local
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.testing.probes import report
 
 BASE = Path(__file__).resolve().parents[1] / "experiments" / "transformer_tiny.yaml"
 FILE = """\
 name: workers
 base: {base}
-set: {{data.store: {store}}}
+set: {{data.store: {store}, schedules.learning_rate.warmup_steps: 0}}
 vary: {{generator.scale: [0.25, 0.5]}}
 seeds: {seeds}
 budget: {{steps: {steps}}}
@@ -35,27 +35,27 @@ measure: [{{type: pretraining}}]
 
 
 def timed(file: Path, workers: int) -> float:
-    """Seconds from the start of the first cell to the end of the last."""
+    """Return the seconds from the start of the first cell to the end of the last."""
     with tempfile.TemporaryDirectory() as out:
         ablation.ablate(file, [], Path(out), "cpu", None, workers)
-        where = Folder(Path(out))
-        cells = [where.run(cell["id"]).path for cell in where.plan["cells"]]
+        where = AblationFolder(Path(out))
+        cells = [where.run(cell.id).path for cell in where.plan.cells]
         starts = [(cell / "source.yaml").stat().st_mtime for cell in cells]
         ends = [(cell / "measures.json").stat().st_mtime for cell in cells]
         return max(ends) - min(starts)
 
 
 def launcher_cost(pieces: int) -> float:
-    """Seconds a piece of work that writes a line into a file; the workers' start is in it."""
+    """Return the seconds per piece of work that writes one file, the start of the workers included."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        came = list(local(tell, folder, [str(n) for n in range(pieces)], workers=2, threads=1))
+        came = list(Local(workers=2)(report, folder, [str(n) for n in range(pieces)]))
         assert [outcome.status for _, outcome in came] == ["done"] * pieces
         return (time.perf_counter() - started) / pieces
 
 
 def again(file: Path, out: Path) -> float:
-    """Seconds of a second `ablate`, which has nothing left to do but to plan and to report."""
+    """Return the seconds of a second `ablate`, which only plans and reports."""
     ablation.ablate(file, [], out, "cpu", None, 2)
     started = time.perf_counter()
     ablation.ablate(file, [], out, "cpu", None, 2)

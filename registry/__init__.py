@@ -1,4 +1,4 @@
-"""The extension surface of electra_lab: what a component is, how it is named, found, validated and tested.
+"""The extension surface of electra_lab: how a component is defined, named, found and validated.
 
 from registry import samplers
 
@@ -10,124 +10,74 @@ def my_sampler(logits, rng, /, *, temperature: float = 1.0):
 from collections.abc import Callable
 from typing import Any
 
-from registry.contracts import (
-    Batch,
+from registry.contracts.backbone import Backbone
+from registry.contracts.corpus import Corpus
+from registry.contracts.data import Batch, Batches, Random, Streams, Vocabulary
+from registry.contracts.launcher import Launcher, Outcome, Work
+from registry.contracts.masking import Masked, MaskingStrategy, count
+from registry.contracts.measure import Measure, Trained
+from registry.contracts.metric import Metric
+from registry.contracts.network import Generator, Network
+from registry.contracts.objective import (
+    Accumulator,
     Detection,
+    Example,
+    Flops,
     Losses,
-    Masked,
     Needs,
-    Outcome,
+    Objective,
     Prediction,
-    Quantity,
+    Price,
+    Setup,
     Term,
-    Trained,
-    Vocabulary,
 )
+from registry.contracts.optimizer import Optimizer
+from registry.contracts.sampler import Sampler
+from registry.contracts.schedule import Schedule
+from registry.contracts.tokenizer import TokenizerTrainer
 from registry.core import Entry, Registry
-from registry.discovery import Plugin, load_plugin
-from registry.discovery import blame as _blame
-from registry.errors import LabError, PluginError
+from registry.discovery import Plugin, blame, load_plugin
+from registry.errors import LabError
 from registry.listing import Listing
 
 __electra_lab__ = True  # electra_lab checks this mark: `registry` is a name that another package could take
 
-Component = Callable[..., Any]
-
-backbones: Registry[Component] = Registry(
-    "backbone",
-    "backbones",
-    home="electra_lab.backbones",
-    lead=("dim", "depth", "heads", "max_length"),
-    contract="Backbone",
+backbones: Registry[Callable[..., Backbone]] = Registry(
+    "backbone", "backbones", "Backbone", ("dim", "depth", "heads", "max_length"), key="discriminator"
 )
-masking_strategies: Registry[Component] = Registry(
-    "masking strategy",
-    "masking_strategies",
+masking_strategies: Registry[MaskingStrategy] = Registry(
+    "masking strategy", "masking_strategies", "MaskingStrategy", ("tokens", "maskable", "vocabulary", "rng"),
+    required={"mask_prob": float, "replace_prob": float, "random_prob": float}, key="masking",
     home="electra_lab.masking",
-    lead=("tokens", "maskable", "vocabulary", "rng"),
-    required={"mask_prob": float, "replace_prob": float, "random_prob": float},
-    contract="MaskingStrategy",
+)  # fmt: skip
+samplers: Registry[Sampler] = Registry(
+    "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False}
 )
-samplers: Registry[Component] = Registry(
-    "sampler", "samplers", home="electra_lab.samplers", lead=("logits", "rng"), contract="Sampler"
+objectives: Registry[Callable[..., Objective]] = Registry(
+    "objective", "objectives", "Objective", ("generator", "discriminator", "masking", "sampler", "vocabulary")
 )
-objectives: Registry[Component] = Registry(
-    "objective",
-    "objectives",
-    home="electra_lab.objectives",
-    lead=("generator", "discriminator", "masking", "sampler", "vocabulary"),
-    contract="Objective",
+generators: Registry[Callable[..., Generator]] = Registry("generator", "generators", "Generator", ("vocabulary",))
+corpora: Registry[Callable[..., Corpus]] = Registry("corpus", "corpora", "Corpus")
+tokenizers: Registry[TokenizerTrainer] = Registry("tokenizer", "tokenizers", "TokenizerTrainer", ("documents",))
+optimizers: Registry[Callable[..., Optimizer]] = Registry(
+    "optimizer", "optimizers", "Optimizer", ("parameters", "learning_rate")
 )
-generators: Registry[Component] = Registry(
-    "generator", "generators", home="electra_lab.generators", lead=("vocabulary",), contract="Generator"
-)
-corpora: Registry[Component] = Registry("corpus", "corpora", home="electra_lab.corpora", lead=(), contract="Corpus")
-tokenizers: Registry[Component] = Registry(
-    "tokenizer", "tokenizers", home="electra_lab.tokenizers", lead=("documents",), contract="TokenizerTrainer"
+schedules: Registry[Schedule] = Registry("schedule", "schedules", "Schedule", ("progress",), ("step", "steps"))
+measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Measure")
+launchers: Registry[Callable[..., Launcher]] = Registry(
+    "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}
 )
 
-schedules: Registry[Component] = Registry(
-    "schedule", "schedules", home="electra_lab.schedules", lead=("progress",), contract="Schedule"
-)
-measures: Registry[Component] = Registry(
-    "measure", "measures", home="electra_lab.measures", lead=(), contract="Measure"
-)
-launchers: Registry[Component] = Registry(
-    "launcher",
-    "launchers",
-    home="electra_lab.launchers",
-    lead=("work", "folder", "ids"),
-    required={"workers": int, "threads": int},
-    contract="Launcher",
-)
-
-ALL: tuple[Registry[Component], ...] = (
-    backbones,
-    masking_strategies,
-    samplers,
-    objectives,
-    generators,
-    corpora,
-    tokenizers,
-    schedules,
-    measures,
-    launchers,
-)
-
-
-def blame(error: BaseException) -> PluginError | None:
-    """The plug-in in whose code `error` arose, as a sentence; None if in none."""
-    return _blame(error, ALL)
-
+ALL: tuple[Registry[Any], ...] = (
+    backbones, masking_strategies, samplers, objectives, generators, corpora, tokenizers, optimizers, schedules,
+    measures, launchers,
+)  # fmt: skip
 
 __all__ = [
-    "ALL",
-    "Batch",
-    "Detection",
-    "Entry",
-    "LabError",
-    "Listing",
-    "Losses",
-    "Masked",
-    "Needs",
-    "Outcome",
-    "Plugin",
-    "Prediction",
-    "Quantity",
-    "Registry",
-    "Term",
-    "Trained",
-    "Vocabulary",
-    "backbones",
-    "blame",
-    "corpora",
-    "generators",
-    "launchers",
-    "load_plugin",
-    "masking_strategies",
-    "measures",
-    "objectives",
-    "samplers",
-    "schedules",
-    "tokenizers",
-]
+    "ALL", "Accumulator", "Backbone", "Batch", "Batches", "Corpus", "Detection", "Entry", "Example", "Flops",
+    "Generator", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure", "Metric",
+    "Needs", "Network", "Objective", "Optimizer", "Outcome", "Plugin", "Prediction", "Price", "Random", "Registry",
+    "Sampler", "Schedule", "Setup", "Streams", "Term", "TokenizerTrainer", "Trained", "Vocabulary", "Work",
+    "backbones", "blame", "corpora", "count", "generators", "launchers", "load_plugin", "masking_strategies",
+    "measures", "objectives", "optimizers", "samplers", "schedules", "tokenizers",
+]  # fmt: skip

@@ -1,8 +1,8 @@
 """Registry[T]: names for the components of one kind, and where each of them is defined.
 
-Built-ins live in a home folder, one component a file, and the file's name is the component's name; installed packages
-tell the names of theirs in their metadata. So a listing reads folders, metadata and source text and imports nothing,
-and a lookup imports exactly one module.
+Built-ins live in a home folder, one component per file, under the component's name; installed packages list theirs in
+their metadata. So a listing reads folders, metadata and source text and imports nothing, and a lookup imports exactly
+one module.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet
@@ -30,19 +29,17 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered component: the object, its options' schema, and where it is written.
-
-    package  the installed package that it came with, with its version; None for built-ins and plug-in files
-    """
+    """A registered component: the object, the schema of its options, and where it is written."""
 
     kind: str
     name: str
     component: T
     file: Path
     line: int
-    lead: tuple[str, ...]
-    required: Mapping[str, type]
-    package: str | None
+    lead: tuple[str, ...]  # the names of its positional parameters
+    schema: type[Strict]
+    declared: Mapping[str, Any]  # what it declared about itself when it was registered
+    package: str | None  # the installed package that it came with, with its version; None for built-ins and files
 
     @property
     def place(self) -> str:
@@ -52,90 +49,85 @@ class Entry(Generic[T]):
     def summary(self) -> str:
         return first_line(inspect.getdoc(self.component))
 
-    @cached_property
-    def schema(self) -> type[Strict]:
-        return schema_of(self.component, self.lead, self.place, self.required)
 
-
+@dataclass(eq=False)
 class Registry(Generic[T]):
-    """The components of one kind.
+    """The components of one kind."""
 
-    singular, plural  how people call them (`sampler`, `samplers`)
-    home              the package whose files are the built-ins, as a string: it is imported only when looked up
-    lead              the names of the positional parameters that the lab hands to a component
-    required          the options that every component must have, and their types
-    contract          the name of the Protocol in registry.contracts
-    """
+    singular: str
+    plural: str
+    contract: str  # the name of its Protocol in registry.contracts
+    lead: tuple[str, ...] = ()  # the names of the positional parameters that the lab passes to a component
+    or_lead: tuple[str, ...] | None = None  # an alternative to them
+    required: Mapping[str, type] = field(default_factory=dict)  # the options that every component has, and their types
+    declares: Mapping[str, Any] = field(default_factory=dict)  # what `register` takes beside the name, with defaults
+    key: str | None = None  # of an experiment that holds such a component, where it is neither singular nor plural
+    home: str = ""  # the package whose files are the built-ins; electra_lab.<plural> by default
 
-    _all: ClassVar[WeakSet[Registry[Any]]] = WeakSet()
+    instances: ClassVar[WeakSet[Registry[Any]]] = WeakSet()
     _importing: ClassVar[Offer | None] = None  # the entry point whose module is being imported
 
-    def __init__(
-        self,
-        singular: str,
-        plural: str,
-        *,
-        home: str,
-        lead: tuple[str, ...],
-        contract: str,
-        required: Mapping[str, type] | None = None,
-    ) -> None:
-        self.singular, self.plural, self.home, self.contract = singular, plural, home, contract
-        self.lead, self.required = lead, required or {}
+    def __post_init__(self) -> None:
+        self.home = self.home or f"electra_lab.{self.plural}"
+        self.leads = (self.lead,) if self.or_lead is None else (self.lead, self.or_lead)
         self._entries: dict[str, Entry[T]] = {}
-        self._all.add(self)
+        self.instances.add(self)
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: give `name` to a function or class. Refuses a taken name and a signature off the contract."""
+    def register(self, name: str, **declared: Any) -> Callable[[T], T]:
+        """Register a function or class under `name`, as a decorator.
+
+        Raises DuplicateName, or BadSignature for a signature that does not follow the contract.
+        """
         if not isinstance(name, str):
             raise BadSignature(f'{place(name)}: {self.plural}.register needs a name: @{self.plural}.register("name").')
 
         def decorate(component: T) -> T:
-            if not _is_definition(component):
+            if not (inspect.isfunction(component) or inspect.isclass(component)):
                 raise BadSignature(f"{self.singular} '{name}': only a function or a class can be registered.")
             file, line = _source(component)
-            offer = next((o for o in offers(self.plural) if o.registers(component.__module__)), self._importing)
-            package = offer.package if offer else None
-            entry = Entry(self.singular, name, component, file, line, self.lead, self.required, package)
-            self._refuse_taken(entry)
+            at, which = f"{short(file)}:{line}", f"{self.singular} '{name}'"
+            if unknown := declared.keys() - self.declares.keys():
+                known = did_you_mean(min(unknown), self.declares)
+                raise BadSignature(f"{at}: {self.plural}.register has no argument '{min(unknown)}'.{known}")
+            if taken := self._taken(name, component.__module__, file):
+                raise DuplicateName(f"{at}: {which} is already defined at {taken}. Choose another name.")
             if not name.isidentifier():
-                raise BadSignature(f"{entry.place}: '{name}' is no name for a component: letters, digits and _ only.")
+                raise BadSignature(f"{at}: '{name}' is not a valid name: use letters, digits and _ only.")
             if not inspect.getdoc(component):
-                raise BadSignature(
-                    f"{entry.place}: {self.singular} '{name}' has no docstring; its first line is shown."
-                )
-            _ = entry.schema  # signature errors show at the component's own line, not at first use
-            self._entries[name] = entry
+                raise BadSignature(f"{at}: {which} has no docstring. Add one: listings show its first line.")
+            lead, schema = schema_of(component, self.leads, at, self.required)
+            offer = next((o for o in offers(self.plural) if o.registers(component.__module__)), self._importing)
+            facts, package = {**self.declares, **declared}, offer.package if offer else None
+            self._entries[name] = Entry(self.singular, name, component, file, line, lead, schema, facts, package)
             return component
 
         return decorate
 
-    def _refuse_taken(self, entry: Entry[T]) -> None:
-        place = taken.place if (taken := self._entries.get(entry.name)) else None
-        home = self._home_file(entry.name)
-        if taken is None and home and home != entry.file:
-            place = self._built_in(home).place
-        offered = self._offers(entry.name) if place is None and home is None else []
-        if offered and not any(o.registers(entry.component.__module__) or o == self._importing for o in offered):
-            place = f"{offered[0].module} (installed package {offered[0].package})"
-        if place:
-            raise DuplicateName(
-                f"{entry.place}: {self.singular} '{entry.name}' is already defined at {place}. Choose another name."
-            )
+    def _taken(self, name: str, module: str, file: Path) -> str | None:
+        """Return where another component called `name` is defined, None if `module` may use the name."""
+        if entry := self._entries.get(name):
+            return entry.place
+        if home := self._home_files().get(name):
+            return self._built_in(home).place if home != file else None
+        offered = self._offers(name)
+        if not offered or any(o.registers(module) or o == self._importing for o in offered):
+            return None
+        return f"{offered[0].module} (installed package {offered[0].package})"
 
     def get(self, name: str) -> Entry[T]:
-        """The component called `name`; imports at most the one module that defines it.
+        """Return the component called `name`. Imports at most the one module that defines it.
 
-        Raises UnknownName; PluginError or DuplicateName for what an installed package offers and cannot give.
+        Raises UnknownName; PluginError or DuplicateName if an installed package offers the name and cannot provide it.
         """
-        if not self._home_file(name) and (offered := self._offers(name)) and (problem := self._conflict(offered)):
+        built_in, offered = name in self._home_files(), self._offers(name)
+        if not built_in and offered and (problem := self._conflict(offered)):
             raise DuplicateName(problem)
         if name not in self._entries:
-            if self._home_file(name):
+            if built_in:
                 importlib.import_module(f"{self.home}.{name}")
                 if name not in self._entries:
                     raise UnknownName(f"{self.home}.{name} does not register a {self.singular} called '{name}'.")
-            elif offered := self._offers(name):
+            elif offered:
                 self._import(offered[0])
             else:
                 raise UnknownName(f"no {self.singular} is called '{name}'.{did_you_mean(name, self.names())}")
@@ -157,17 +149,17 @@ class Registry(Generic[T]):
             raise PluginError(f"{which} cannot be loaded: {offer.module} does not register that name.")
 
     def names(self) -> list[str]:
-        """All names: built-in, plugged in, offered by installed packages; imports nothing."""
+        """Return all names: built-in, plugged in, offered by installed packages. Imports nothing."""
         offered = {offer.name for offer in offers(self.plural)}
-        return sorted({path.stem for path in self._home_files()} | set(self._entries) | offered)
+        return sorted(set(self._home_files()) | set(self._entries) | offered)
 
     def listings(self) -> list[Listing]:
-        """What there is, read from source text and metadata; imports nothing."""
+        """Return the listing of each component, read from source text and metadata. Imports nothing."""
         return [self._listing(name) for name in self.names()]
 
     def _listing(self, name: str) -> Listing:
         offered = self._offers(name)
-        if home := self._home_file(name):
+        if home := self._home_files().get(name):
             listing = self._built_in(home)
         elif entry := self._entries.get(name):
             listing = Listing(name, entry.summary, entry.place, entry.package)
@@ -181,42 +173,40 @@ class Registry(Generic[T]):
         return [offer for offer in offers(self.plural) if offer.name == name]
 
     def _conflict(self, offered: list[Offer]) -> str | None:
-        """Why what is offered under one name cannot be had under it."""
+        """The reason why the components offered under a name cannot be used, if there is one."""
         name, packages = offered[0].name, " and ".join(offer.package for offer in offered)
-        if home := self._home_file(name):
+        if home := self._home_files().get(name):
             place = self._built_in(home).place
             return f"{self.singular} '{name}' of the installed package {packages} is hidden by the built-in at {place}."
         if len(offered) > 1:
             return f"{self.singular} '{name}' is offered by {packages}. Uninstall all but one of them."
         return None
 
-    def _home_files(self) -> list[Path]:
+    def _home_files(self) -> dict[str, Path]:
+        """Return the files of the built-ins, by name."""
         spec = importlib.util.find_spec(self.home)
         folders = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
         files = [path for folder in folders for path in Path(folder).glob("*.py")]
-        return sorted(path for path in files if not path.stem.startswith("_"))
-
-    def _home_file(self, name: str) -> Path | None:
-        return next((path for path in self._home_files() if path.stem == name), None)
+        return {path.stem: path for path in files if not path.stem.startswith("_")}
 
     def _built_in(self, path: Path) -> Listing:
-        unread = Listing(path.stem, "(registers nothing)", f"{short(path)}:1")
-        return read(path, self.plural, path.stem) or unread
+        found = read(path, self.plural, path.stem)
+        return found or Listing(path.stem, "(registers nothing)", f"{short(path)}:1")
 
     def plugged_in(self) -> list[Entry[T]]:
-        """What was registered by plug-in files and installed packages."""
+        """Return the components of plug-in files and installed packages."""
         return [e for e in self._entries.values() if not e.component.__module__.startswith(f"{self.home}.")]
 
     @classmethod
     def forget_failed(cls) -> None:
-        """Drop what modules registered, in any registry, whose import failed half-way: Python has dropped these."""
-        for registry in cls._all:
+        """Drop the components of modules whose import failed, in every registry; Python has dropped the modules."""
+        for registry in cls.instances:
             entries = registry._entries.items()
             registry._entries = {name: e for name, e in entries if e.component.__module__ in sys.modules}
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """For tests: what is registered inside is gone afterwards. Built-ins stay: their modules are imported once."""
+        """Drop at the end what is registered inside, for tests. Built-ins stay: their modules are imported once."""
         before = dict(self._entries)
         try:
             yield
@@ -232,18 +222,14 @@ def _source(component: Callable[..., Any]) -> tuple[Path, int]:
         return Path(f"<{component.__module__}>"), 1
 
 
-def _is_definition(component: object) -> bool:
-    return inspect.isfunction(component) or inspect.isclass(component)
-
-
 def place(component: Callable[..., Any]) -> str:
-    """file:line of a function or class."""
+    """Return file:line of a function or class."""
     file, line = _source(component)
     return f"{short(file)}:{line}"
 
 
 def _raised(error: BaseException) -> str:
-    """`file:line: ` of the line that raised, the import machinery left out."""
+    """Return `file:line: ` of the line that raised, without the import machinery."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: "
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]

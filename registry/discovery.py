@@ -1,17 +1,14 @@
-"""Plug-ins by file: the files that an experiment lists under `imports:`; and whose fault an exception is.
+"""Plug-ins by file: the files that an experiment lists under `imports:`; and the plug-in that caused an exception.
 
 A plug-in imports `registry` (and torch), registers components with the decorator, and is used by name like a
-built-in. Beside these files and what installed packages offer (registry.installed), nothing ever loads code: an
-unknown name is an error, not an import.
+built-in. Except for these files and installed packages (registry.installed), nothing ever loads code: an unknown name
+is an error, not an import.
 """
-
-from __future__ import annotations
 
 import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,19 +20,16 @@ from registry.listing import short
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded file with what was loaded, for the run directory.
-
-    package  the installed package that it belongs to, with its version; None for a file listed under `imports:`
-    """
+    """A loaded file with its source, for the run directory."""
 
     file: Path
     sha256: str
     source: bytes = field(repr=False)
-    package: str | None = None
+    package: str | None = None  # the installed package that it belongs to, with its version; None under `imports:`
 
 
 def packaged(entry: Entry[Any]) -> Plugin:
-    """The file of a component that came with an installed package."""
+    """Return the file of a component that came with an installed package."""
     try:
         source = entry.file.read_bytes()
     except OSError:  # compiled or zipped: there is no source to keep
@@ -89,20 +83,20 @@ def _reason(error: BaseException) -> str:
     return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
-def blame(error: BaseException, registries: Iterable[Registry[Any]]) -> PluginError | None:
-    """The plug-in in whose code, or in what it called, `error` arose: the component, the line, and the way there.
+def blame(error: BaseException) -> PluginError | None:
+    """Return the plug-in in whose code, or in code that it called, `error` arose: component, line, and the calls to it.
 
-    None where no plug-in's code was running.
+    None if no plug-in's code was running.
     """
-    entries = [entry for registry in registries for entry in registry.plugged_in()]
+    entries = [entry for registry in Registry.instances for entry in registry.plugged_in()]
     files = {str(entry.file) for entry in entries}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if not frames:
         return None
     last = frames[-1]
-    # The definition that the line stands in; a helper function above all of them belongs to the first.
-    own = sorted((e for e in entries if str(e.file) == last.filename), key=lambda e: e.line)
+    # The definition that contains the line; a helper function above all of them belongs to the first.
+    own = sorted((e for e in entries if str(e.file) == last.filename), key=lambda e: (e.line, e.kind))
     entry = next((e for e in reversed(own) if e.line <= (last.lineno or 0)), own[0])
-    way = "".join(f"\n  {short(Path(f.filename))}:{f.lineno} in {f.name}: {f.line}" for f in frames)
+    calls = "".join(f"\n  {short(Path(f.filename))}:{f.lineno} in {f.name}: {f.line}" for f in frames)
     place = f"{short(entry.file)}:{last.lineno}"
-    return PluginError(f"{place}: {entry.kind} '{entry.name}' failed: {type(error).__name__}: {_reason(error)}{way}")
+    return PluginError(f"{place}: {entry.kind} '{entry.name}' failed: {type(error).__name__}: {_reason(error)}{calls}")

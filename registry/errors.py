@@ -1,13 +1,11 @@
-"""The one exception family of the lab: every error is a sentence with a cure, and knows its exit code."""
-
-from __future__ import annotations
+"""The exceptions of the lab: every error is a sentence with a cure, and knows its exit code."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class LabError(Exception):
-    """Something the user can mend. `exit_code` is what the command line returns for it."""
+    """An error that the user can fix. `exit_code` is the command line's exit code for it."""
 
     exit_code = 1
 
@@ -19,7 +17,7 @@ class ConfigError(LabError):
 
 
 class InUse(ConfigError):
-    """Another process is at work in a run directory."""
+    """Another process is using a run directory."""
 
 
 class DataError(LabError):
@@ -47,25 +45,29 @@ class OutOfMemoryError(LabError):
 
 
 class CellsFailed(LabError):
-    """An ablation came to its end, but some of its cells failed."""
+    """An ablation has ended, but some of its cells failed."""
 
     exit_code = 7
 
 
-class Preempted(LabError):
-    """SIGTERM arrived; the run saved a checkpoint and can be resumed."""
+class Stopped(LabError):
+    """A signal arrived; the run saved a checkpoint and can be resumed."""
+
+
+class Preempted(Stopped):
+    """SIGTERM or SIGHUP arrived."""
 
     exit_code = 75
 
 
-class Interrupted(LabError):
-    """Ctrl-C arrived; the run saved a checkpoint and can be resumed."""
+class Interrupted(Stopped):
+    """Ctrl-C arrived."""
 
     exit_code = 130
 
 
 class UnknownName(ConfigError):
-    """No component of that kind has that name."""
+    """No component of that kind has the name."""
 
 
 class DuplicateName(ConfigError):
@@ -81,11 +83,11 @@ class PluginError(ConfigError):
 
 
 class BadResult(ConfigError):
-    """A component returned what its contract does not allow."""
+    """A component returned something that its contract does not allow."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The tail of an error: the nearest known word, and all of them."""
+    """Return the tail of an error: the nearest known word, and all of them."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""

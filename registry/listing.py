@@ -1,6 +1,4 @@
-"""What is known of a component without importing it: read from source text."""
-
-from __future__ import annotations
+"""Listings of components without importing them, read from source text."""
 
 import ast
 from dataclasses import dataclass
@@ -9,42 +7,34 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Listing:
-    """A component's name, the first line of its docstring, and where it is written.
-
-    package  the installed package that offers it, with its version; None for built-ins and plug-in files
-    problem  why it cannot be used, as far as that can be seen from outside
-    """
+    """A component's name, the first line of its docstring, and the place of its definition."""
 
     name: str
     summary: str
     place: str
-    package: str | None = None
-    problem: str | None = None
+    package: str | None = None  # the installed package that offers it, with its version
+    problem: str | None = None  # the reason why it cannot be used, as far as that is known without importing it
 
 
 def read(path: Path, plural: str, name: str) -> Listing | None:
-    """The definition in `path` that is decorated with @<plural>.register("<name>"), if there is one."""
+    """Return the definition in `path` that is decorated with @<plural>.register("<name>"), if there is one."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return None
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                if _registers(decorator, plural, name):
-                    line = node.decorator_list[0].lineno
-                    return Listing(name, first_line(ast.get_docstring(node)), f"{short(path)}:{line}")
+    for node in [node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]:
+        if any(_registers(decorator, plural, name) for decorator in node.decorator_list):
+            place = f"{short(path)}:{node.decorator_list[0].lineno}"
+            return Listing(name, first_line(ast.get_docstring(node)), place)
     return None
 
 
 def _registers(decorator: ast.expr, plural: str, name: str) -> bool:
-    """Whether it reads `samplers.register("name")` or `registry.samplers.register("name")`."""
-    if not (isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Attribute) and decorator.args):
-        return False
-    owner, argument = decorator.func.value, decorator.args[0]
-    called = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", None)
-    given = argument.value if isinstance(argument, ast.Constant) else None
-    return decorator.func.attr == "register" and called == plural and given == name
+    """Return True for `samplers.register("name", ...)` and `registry.samplers.register("name", ...)`."""
+    match decorator:
+        case ast.Call(ast.Attribute(ast.Name(owner) | ast.Attribute(_, owner), "register"), [ast.Constant(given), *_]):
+            return owner == plural and given == name
+    return False
 
 
 def first_line(docstring: str | None) -> str:
@@ -52,7 +42,7 @@ def first_line(docstring: str | None) -> str:
 
 
 def short(file: Path) -> str:
-    """`file` relative to the working directory where it lies below it, as compilers print it."""
+    """Return `file` relative to the working directory if it lies below it, as compilers print it."""
     try:
         return str(file.relative_to(Path.cwd()))
     except ValueError:

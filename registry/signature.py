@@ -2,8 +2,8 @@
 
     def nucleus(logits, rng, /, *, p: Annotated[float, Field(gt=0, le=1)] = 0.9)
 
-gives a model with one field `p`. Positional parameters are what the lab hands in; they must carry the contract's
-names, so that a component that expects other things is refused where it is written and not deep inside a run.
+gives a model with one field `p`. Positional parameters are passed in by the lab; they must have the contract's names,
+so that a component that expects something else is refused where it is written and not deep inside a run.
 """
 
 from __future__ import annotations
@@ -30,21 +30,29 @@ class Strict(BaseModel):
 
 
 def validate(schema: type[M], values: Mapping[str, Any]) -> M:
-    """`values` as an instance of `schema`; every reason of the ValidationError is a sentence that helps.
+    """Return `values` as an instance of `schema`. Every reason of the ValidationError is a sentence that helps.
 
-    Validated as JSON: strict there means what a YAML author expects (a list may become a tuple, a string a path,
-    an integer a float; nothing else is converted).
+    Validated as JSON: strict there means what a YAML author expects (a list may become a tuple, a string a path, an
+    integer a float; nothing else is converted). A whole number may also be written as 1e3.
     """
     try:
-        return schema.model_validate_json(json.dumps(values))
+        return schema.model_validate_json(json.dumps(_whole(values)))
     except ValidationError as error:
-        raise ValidationError.from_exception_data(
-            error.title, [_explained(cast("dict[str, Any]", e), schema) for e in error.errors(include_url=False)]
-        ) from None
+        found = [_explained(cast("dict[str, Any]", e), schema) for e in error.errors(include_url=False)]
+        raise ValidationError.from_exception_data(error.title, found) from None
+
+
+def _whole(value: Any) -> Any:
+    """Return `value` with integers in place of whole floats."""
+    if isinstance(value, Mapping):
+        return {key: _whole(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetails:
-    """`error` as a line error that can be raised again, its reason in words that name the cure."""
+    """Return `error` as a line error that can be raised again, with a reason that names the cure."""
     loc, kind = error["loc"], error["type"]
     if kind == "extra_forbidden":
         reason = f"unknown parameter.{did_you_mean(str(loc[-1]), _fields_at(schema, loc[:-1]))}"
@@ -56,7 +64,7 @@ def _explained(error: dict[str, Any], schema: type[BaseModel]) -> InitErrorDetai
         reason = _worded(error["msg"], error["input"])
     # The reason travels in the context: a message template would trip over braces in the user's key.
     return InitErrorDetails(
-        type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=error["input"]
+        type=PydanticCustomError("lab", "{reason}", {"reason": reason, "kind": kind}), loc=loc, input=error["input"]
     )
 
 
@@ -76,7 +84,7 @@ _WORDS = {
 
 
 def _worded(message: str, value: Any) -> str:
-    """pydantic's message in the words of a YAML author, with the value that was written."""
+    """Put pydantic's message in the words of a YAML author, with the value that was written."""
     for theirs, ours in _WORDS.items():
         message = message.replace(theirs, ours)
     written = "" if isinstance(value, list | dict) else f", is {json.dumps(value, ensure_ascii=False)[:60]}"
@@ -84,7 +92,7 @@ def _worded(message: str, value: Any) -> str:
 
 
 def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """The names that the model at `loc` below `schema` knows."""
+    """Return the fields of the model at `loc` below `schema`."""
     for key in loc:
         field = schema.model_fields.get(str(key))
         for model in (field.annotation, *typing.get_args(field.annotation)) if field else ():
@@ -94,13 +102,16 @@ def _fields_at(schema: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
 
 
 def schema_of(
-    component: Callable[..., Any], lead: tuple[str, ...], place: str, required: Mapping[str, type] | None = None
-) -> type[Strict]:
-    """The schema of the options that the YAML may set for `component`.
+    component: Callable[..., Any],
+    leads: tuple[tuple[str, ...], ...],
+    place: str,
+    required: Mapping[str, type] | None = None,
+) -> tuple[tuple[str, ...], type[Strict]]:
+    """Return the positional parameters of `component` and the schema of its options. Raises BadSignature.
 
-    `lead` are the names that the contract gives to the positional parameters, `required` the options that it demands
-    and their types, `place` is file:line for errors.
-    Raises BadSignature.
+    leads     the names that the contract allows for the positional parameters
+    required  the options that it demands, and their types
+    place     file:line for errors
     """
     required = required or {}
     function = component.__init__ if inspect.isclass(component) else component
@@ -111,23 +122,19 @@ def schema_of(
     def refuse(reason: str) -> BadSignature:
         return BadSignature(f"{place}: {component.__qualname__}: {reason}")
 
-    positional: list[str] = []
-    options: list[inspect.Parameter] = []
     for parameter in parameters:
-        match parameter.kind:
-            case inspect.Parameter.VAR_POSITIONAL | inspect.Parameter.VAR_KEYWORD:
-                raise refuse(f"{parameter} hides options; name each one after a bare `*`.")
-            case inspect.Parameter.KEYWORD_ONLY:
-                options.append(parameter)
-            case _:
-                positional.append(parameter.name)
-    if tuple(positional) != lead:
-        raise refuse(f"must take ({', '.join(lead)}) before its options, takes ({', '.join(positional)}).")
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise refuse(f"{parameter} hides options; name each one after a bare `*`.")
+    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    positional = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+    if positional not in leads:
+        allowed = " or ".join(f"({', '.join(lead)})" for lead in leads)
+        raise refuse(f"must take {allowed} before its options, takes ({', '.join(positional)}).")
 
     if missing := [name for name in required if name not in {p.name for p in options}]:
         raise refuse(f"must have the option {' and '.join(missing)}, which its contract demands.")
     for parameter in options:
-        if parameter.annotation is inspect.Parameter.empty:
+        if parameter.annotation is parameter.empty:
             raise refuse(f"option '{parameter.name}' has no type; write for example `{parameter.name}: float = 1.0`.")
         if parameter.name == "type":
             raise refuse("an option may not be called 'type': that word selects the component in YAML.")
@@ -149,18 +156,16 @@ def schema_of(
         if plain is not demanded:
             reason = f"must be of type {demanded.__name__}, is {getattr(plain, '__name__', plain)}."
             raise refuse(f"option '{name}' {reason}")
-    fields: dict[str, Any] = {
-        p.name: (hints[p.name], ... if p.default is inspect.Parameter.empty else p.default) for p in options
-    }
+    defaults = {p.name: p.default for p in options if p.default is not p.empty and p.default is not ...}
+    fields: dict[str, Any] = {p.name: (hints[p.name], defaults.get(p.name, ...)) for p in options}
     try:
         schema = create_model(component.__name__, __base__=Strict, **fields)
     except Exception as error:  # pydantic raises several types, all about one annotation or name
         raise refuse(f"an option cannot be turned into a schema ({error}).") from None
     try:
-        schema.model_validate({p.name: p.default for p in options if p.default is not inspect.Parameter.empty})
+        schema.model_validate(defaults)
     except ValidationError as error:
-        # A required option is missing by design here; anything else is a default its own type refuses.
         for e in error.errors():
-            if not (e["loc"] and fields.get(str(e["loc"][0]), (None, None))[1] is ...):
+            if e["loc"][0] in defaults:  # otherwise a required option, which is missing by design here
                 raise refuse(f"the default of '{e['loc'][0]}' does not fit its type: {e['msg']}") from None
-    return schema
+    return positional, schema

@@ -1,17 +1,22 @@
-"""What holds for all tests: laws that explain themselves, and plug-ins that do not leak from one test to the next."""
+"""For all tests: laws that explain themselves, plug-ins that do not leak into the next test, short summaries."""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 import registry
 from registry import discovery
+from tests import shapes
 
-pytest.register_assert_rewrite("registry.testing")
+# A shell that starts the suite in the background ignores Ctrl-C for it, and so would the runs that tests interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +30,16 @@ def _plugins_end_with_their_test() -> Iterator[None]:
     discovery._loaded.update(loaded)
     for name in [name for name in sys.modules if name.startswith("electra_lab_plugin_")]:
         del sys.modules[name]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let all tests that lack a CUDA device share a line of the summary, which counts them."""
+    report = yield
+    if report.skipped and item.get_closest_marker("cuda") and isinstance(report.longrepr, tuple):
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+        report.longrepr = ("tests on CUDA", None, reason)  # type: ignore[assignment]  # a place without a line
+    return report
+
+
+shapes.install()

@@ -1,4 +1,4 @@
-"""What several test files need: a tiny experiment on disk, and fresh Python processes."""
+"""Parts that several test files share: a tiny experiment on disk, and fresh Python processes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ generator: {scale: 0.5}
 masking: {type: replace_prob}
 sampler: {type: gumbel}
 objective: {type: electra}
-train: {steps: 1, batch_size: 2, warmup_steps: 0, precision: fp32}
+schedules: {learning_rate: {type: warmup_linear, warmup_steps: 0}}
+train: {steps: 1, batch_size: 2, precision: fp32}
 """
 
 
 def line_of(key: str, text: str = EXPERIMENT) -> int:
-    """The number of the line that begins with `key`."""
+    """Return the number of the line that begins with `key`."""
     return next(number for number, line in enumerate(text.splitlines(), start=1) if line.startswith(f"{key}:"))
 
 
 def experiment_text(**sections: str) -> str:
-    """The tiny experiment with some of its lines written anew: `train="{steps: 2}"`."""
+    """Return the tiny experiment with some of its lines replaced: `train="{steps: 2}"`."""
     lines = {line.split(":")[0]: line.split(": ", 1)[1] for line in EXPERIMENT.splitlines()}
     return "".join(f"{key}: {value}\n" for key, value in (lines | sections).items())
 
 
 def write_experiment(folder: Path, file: str = "tiny.yaml", **sections: str) -> Path:
-    """The tiny experiment and its corpus in `folder`; every section stays on its own line."""
+    """Write the tiny experiment and its corpus into `folder`; every section stays on its own line."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
     (folder / "corpus.txt").write_text("\n\n".join(documents), encoding="utf-8")
@@ -46,7 +47,7 @@ def write_experiment(folder: Path, file: str = "tiny.yaml", **sections: str) -> 
 
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that finds the lab, wherever it starts."""
+    """Run a fresh interpreter that finds the lab, wherever it starts."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False

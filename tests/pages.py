@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
+
+
+@dataclass
+class Node:
+    """An element. `text` is all that is inside it, `own` what is not inside another element."""
+
+    tag: str
+    attributes: dict[str, str]
+    above: Node | None = None
+    below: list[Node] = field(default_factory=list)
+    text: str = ""
+    own: str = ""
+
+    def all(self, tag: str) -> list[Node]:
+        """Return the elements with this tag inside it, in the order of the page."""
+        return [found for each in self.below for found in ([each] if each.tag == tag else []) + each.all(tag)]
+
+    def __getitem__(self, name: str) -> str:
+        return self.attributes.get(name, "")
 
 
 class Page(HTMLParser):
@@ -13,40 +33,59 @@ class Page(HTMLParser):
 
     def __init__(self, source: Path | str) -> None:
         super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
+        self.root = Node("", {})
+        self._at = self.root
         self.tags: list[str] = []
         self.attributes: list[tuple[str, str]] = []
-        self.rows: list[list[str]] = []
         self.parts: list[str] = []
         self.source = source if isinstance(source, str) else source.read_text(encoding="utf-8")
         self.feed(self.source)
         self.close()
-        assert not self.open, f"never closed: {self.open}"
+        assert self._at is self.root, f"never closed: {self._at.tag}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
         if tag not in VOID:
-            self.open.append(tag)
+            self._at = self._at.below[-1]
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = [(name, value or "") for name, value in attrs]
         self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
+        self.attributes += given
+        self._at.below.append(Node(tag, dict(given), self._at))
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
+        assert self._at.above is not None, f"</{tag}> closes nothing"
+        assert self._at.tag == tag
+        self._at = self._at.above
 
     def handle_data(self, data: str) -> None:
-        if "style" in self.open:
+        if self._at.tag == "style":
             return
         self.parts.append(data)
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
+        self._at.own += data
+        node: Node | None = self._at
+        while node:
+            node.text += data
+            node = node.above
+
+    def all(self, tag: str) -> list[Node]:
+        return self.root.all(tag)
 
     @property
     def text(self) -> str:
         return " ".join("".join(self.parts).split())
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The texts of all tables' cells, row by row."""
+        return [[cell.text for cell in row.below] for row in self.all("tr")]
+
+    def facts(self) -> dict[str, str]:
+        """The lists of definitions: each term with what is said of it."""
+        return dict(zip((each.text for each in self.all("dt")), (each.text for each in self.all("dd")), strict=True))
+
+    def table(self, title: str) -> list[list[str]]:
+        """The rows of the table in the region of this title."""
+        [region] = [each for each in self.all("div") if each["aria-label"] == title]
+        return [[cell.text.strip() for cell in row.below] for row in region.all("tr")]

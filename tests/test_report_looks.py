@@ -10,21 +10,22 @@ import json
 import os
 import re
 import shutil
-import struct
 import subprocess
-import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
-from electra_lab.ablation.report import write_report
-from electra_lab.runs import report as run
-from electra_lab.runs.directory import RunDirectory
-from tests.electra_lab.ablation.synthetic import GRID, NAMED, SCALES, write_folder
+from electra_lab.reports.ablation_page import write_report
+from electra_lab.reports.run_page import write_report as write_run_report
+from electra_lab.storage.run_directory import RunDirectory
+from tests.electra_lab.reports.synthetic import GRID, NAMED, SCALES, write_folder
 
 PICTURES = os.environ.get("ELECTRA_LAB_PICTURES")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-SCREENS = {"phone": (390, 844), "small phone": (360, 640), "desktop": (1280, 900)}
+SCREENS = {"phone": (400, 844), "small phone": (360, 640), "desktop": (1100, 900)}
+HEIGHT = 9000  # more than any page has
 SCHEMES = {"dark": 0, "light": 1}
 PAPERS = {"dark": (0x15, 0x17, 0x1A), "light": (0xFF, 0xFF, 0xFF)}
 
@@ -38,6 +39,15 @@ LONG = {"a name that goes on and on, as names do, until nobody reads it any more
         **NAMED}  # fmt: skip
 
 
+TEXT = "[CLS] the old man ##ner of speaking was antidisestablishmentarian ##ism , he said , and sat down [SEP]"
+
+
+def token(word: str, number: int) -> dict[str, object]:
+    replaced = number % 6 == 2
+    shown = {"token": word, "original": "woman" if replaced else word, "replaced": replaced}
+    return shown | {"probability": (0.9 if replaced else 0.05) + 0.01 * (number % 5) if number != 9 else 1.0}
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     above = tmp_path_factory.mktemp("pages")
@@ -48,7 +58,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "grid": write_folder(above / "grid", GRID, (0, 1, 2), ["generator.scale", "masking.mask_prob"]),
     }
     cell = RunDirectory(folders["scales"] / "cells" / "v0-s0")
-    return {"run": run.write_report(cell)} | {name: write_report(folder) for name, folder in folders.items()}
+    cell.write_json("examples.json", [[token(word, n) for n, word in enumerate(TEXT.split())]] * 2)
+    return {"run": write_run_report(cell)} | {name: write_report(folder) for name, folder in folders.items()}
 
 
 def browse(folder: Path, page: Path, scheme: str, size: tuple[int, int], *options: str) -> str:
@@ -63,35 +74,70 @@ def browse(folder: Path, page: Path, scheme: str, size: tuple[int, int], *option
 
 
 # A frame has exactly the width that it is given, which a window may not; the page itself holds no script.
-FRAME = """<!doctype html><iframe id="f" src="{name}" style="border: 0; width: {width}px; height: 800px"></iframe>
-<pre id="told"></pre><script>
+FRAME = """<!doctype html><body style="margin: 0"><iframe id="f" src="{name}" style="border: 0; width: {width}px;
+height: {height}px"></iframe><pre id="found"></pre><script>
 document.getElementById("f").onload = () => {{
   const root = document.getElementById("f").contentDocument.documentElement;
+  const box = e => e.getBoundingClientRect();
   const out = [...root.querySelectorAll("body *")].filter(e => !e.closest(".wide, svg, pre") || e.matches(".wide, svg"))
-    .filter(e => e.getBoundingClientRect().right > {width} + 1).map(e => e.tagName + ": " + e.textContent.slice(0, 60));
-  const text = [...root.querySelectorAll("figure svg text")].map(e => e.getBoundingClientRect().height);
-  document.getElementById("told").textContent =
-    JSON.stringify({{wide: root.scrollWidth, high: root.scrollHeight, out: out, text: Math.min(...text)}});
+    .filter(e => box(e).right > {width} + 1).map(e => e.tagName + ": " + e.textContent.slice(0, 60));
+  const below = [...root.querySelectorAll("body > *, .charts > figure")].filter(e => e.nextElementSibling)
+    .filter(e => box(e).bottom > box(e.nextElementSibling).top + 1 && box(e).right > box(e.nextElementSibling).left + 1
+      && box(e).left < box(e.nextElementSibling).right - 1).map(e => e.tagName + ": " + e.textContent.slice(0, 60));
+  const text = [...root.querySelectorAll("figure svg text")].map(e => box(e).height);
+  const tables = [...root.querySelectorAll(".wide")].map(e => ({{cut: e.scrollWidth > e.clientWidth + 1,
+    left: box(e).left, right: box(e).right, top: box(e).top, bottom: box(e).bottom}}));
+  document.getElementById("found").textContent = JSON.stringify({{wide: root.scrollWidth, high: root.scrollHeight,
+    out: out, below: below, tables: tables, text: Math.min(...text)}});
 }};
-</script>"""
+</script></body>"""
+
+
+def framed(page: Path, width: int, folder: Path) -> Path:
+    (folder / "page.html").write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "frame.html").write_text(FRAME.format(name="page.html", width=width, height=HEIGHT), encoding="utf-8")
+    return folder / "frame.html"
+
+
+def measured(page: Path, width: int, folder: Path) -> dict[str, Any]:
+    """Return what the script in the frame has found."""
+    options = ("--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom")
+    said = browse(folder, framed(page, width, folder), "light", (1400, 900), *options)
+    found = re.search(r'<pre id="found">({.*?})</pre>', said)
+    assert found, "the frame said nothing"
+    values: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return values
 
 
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("name", ["run", "scales", "named", "grid"])
 def test_pages_fit_the_screen(pages: dict[str, Path], name: str, screen: str, tmp_path: Path) -> None:
     width = SCREENS[screen][0]
-    (tmp_path / "page.html").write_text(pages[name].read_text(encoding="utf-8"), encoding="utf-8")
-    (tmp_path / "frame.html").write_text(FRAME.format(name="page.html", width=width), encoding="utf-8")
-    options = ("--allow-file-access-from-files", "--virtual-time-budget=5000", "--dump-dom")
-    told = re.search(
-        r'<pre id="told">({.*?})</pre>', browse(tmp_path, tmp_path / "frame.html", "light", (1400, 900), *options)
-    )
-    assert told, "the frame said nothing"
-    found = json.loads(html.unescape(told[1]))
+    found = measured(pages[name], width, tmp_path)
     assert found["out"] == []
+    assert found["below"] == [], "what stands below is covered"
     assert found["wide"] <= width
     assert found["high"] > 1000
     assert found["text"] >= 9, "text in pictures is too small to read"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("name", "cut"), [("scales", True), ("run", False)])
+def test_a_table_that_is_cut_off_shows_a_shadow_at_its_edge(
+    pages: dict[str, Path], name: str, cut: bool, scheme: str, tmp_path: Path
+) -> None:
+    """And one that is not cut off shows none."""
+    tables = measured(pages[name], SCREENS["phone"][0], tmp_path)["tables"]
+    assert {table["cut"] for table in tables} == {cut}
+    target = tmp_path / "frame.png"
+    options = ("--allow-file-access-from-files", f"--screenshot={target}")
+    browse(tmp_path, tmp_path / "frame.html", scheme, (1400, HEIGHT), *options)
+    picture = Image.open(target).convert("RGB")
+    for table in tables:
+        rows = range(int(table["top"]) + 4, int(table["bottom"]) - 4, 3)
+        edge = [picture.getpixel((int(table["right"]) - 1, y)) for y in rows]
+        shaded = sum(pixel != PAPERS[scheme] for pixel in edge) / len(edge)
+        assert (shaded > 0.95) if cut else (shaded < 0.2), table
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -100,24 +146,11 @@ def test_pages_fit_the_screen(pages: dict[str, Path], name: str, screen: str, tm
 def test_pages_have_the_paper_of_their_scheme(
     pages: dict[str, Path], name: str, screen: str, scheme: str, tmp_path: Path
 ) -> None:
-    """And their pictures lie in ELECTRA_LAB_PICTURES, to be looked at."""
+    """And their pictures are in ELECTRA_LAB_PICTURES, to be looked at."""
     assert PICTURES
     target = Path(PICTURES).resolve() / f"{name}-{screen.replace(' ', '-')}-{scheme}.png"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     width, high = SCREENS[screen][0], 6500 if "phone" in screen else 4600
     browse(tmp_path, pages[name], scheme, (width, high), f"--screenshot={target}")
-    assert first_pixel(target) == PAPERS[scheme]
-
-
-def first_pixel(file: Path) -> tuple[int, ...]:
-    """Of a PNG: its first row is filtered by nothing or by what lies left of it, so the first pixel is bare."""
-    content = file.read_bytes()
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    at, data = 8, b""
-    while at < len(content):
-        (size,) = struct.unpack(">I", content[at : at + 4])
-        if content[at + 4 : at + 8] == b"IDAT":
-            data += content[at + 8 : at + 8 + size]
-        at += size + 12
-    return tuple(zlib.decompress(data)[1:4])
+    assert Image.open(target).convert("RGB").getpixel((0, 0)) == PAPERS[scheme]

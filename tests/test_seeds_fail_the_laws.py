@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from registry import Masked, Vocabulary
-from registry.testing import (
+from electra_lab.testing import (
     CLS,
     MASK,
     PAD,
@@ -29,18 +28,19 @@ from registry.testing import (
     count,
     vocabulary,
 )
+from registry import Masked, Vocabulary
 
 SEEDS = pytest.mark.parametrize("seed", [electra_seed, mlm_seed], ids=["electra-pytorch", "mlm-pytorch"])
 
 
 def slots(chosen: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """A boolean mask Bool[B T] as positions and valid of `number` slots."""
+    """Return a boolean mask Bool[B T] as positions and valid of `number` slots."""
     order = chosen.int().argsort(dim=-1, descending=True, stable=True)[:, :number]
     return order, chosen.gather(1, order)
 
 
 def chosen_by(seed: Any, maskable: Tensor, mask_prob: float) -> Masked:
-    """What the package's position sampler chooses, with nothing changed in the input."""
+    """Return the choice of the package's position sampler, with the input unchanged."""
     torch.manual_seed(0)
     chosen = seed.get_mask_subset_with_prob(maskable, mask_prob)
     positions, valid = slots(chosen, count(mask_prob, maskable.shape[1]))
@@ -79,7 +79,7 @@ def test_b1_wrong_count_after_unmaskable_tokens(seed: Any, shape: tuple[int, int
 @SEEDS
 @pytest.mark.parametrize("shape", [(1, 1, 126), (2, 0, 126), (122, 6, 0)], ids=["one word", "no word", "left padding"])
 def test_b2_special_tokens_masked_where_few_are_maskable(seed: Any, shape: tuple[int, int, int]) -> None:
-    with pytest.raises(AssertionError, match="a special or padding token was masked"):
+    with pytest.raises(AssertionError, match="special or padding tokens were masked"):
         judge(seed, row(*shape))
 
 
@@ -98,7 +98,7 @@ def test_b1_and_b2_are_found_by_the_property_itself(seed: Any) -> None:
 
 
 class Recorder(nn.Module):
-    """A network that keeps what it was shown and answers with the same logits for every token."""
+    """A network that keeps its input and answers with the same logits for every token."""
 
     def __init__(self, size: int, width: int | None = None) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Recorder(nn.Module):
 def masked_by_module(
     seed: Any, monkeypatch: pytest.MonkeyPatch, tokens: Tensor, **options: Any
 ) -> tuple[Masked, Recorder]:
-    """Run the package's own forward pass; what its generator sees, and the positions that it meant to mask."""
+    """Run the package's own forward pass; return its generator's input and the positions that it meant to mask."""
     chosen: list[Tensor] = []
     choose: Callable[..., Tensor] = seed.get_mask_subset_with_prob
     monkeypatch.setattr(seed, "get_mask_subset_with_prob", lambda *a: chosen.append(choose(*a)) or chosen[0])
@@ -160,6 +160,7 @@ def test_b6_special_tokens_are_sampled() -> None:
 
     class Raw(SamplerContract):
         def component(self) -> Callable[..., Tensor]:
+            torch.manual_seed(0)  # hypothesis runs an example again: its draw must be the same
             return lambda logits, _: electra_seed.gumbel_sample(logits.nan_to_num(neginf=0.0))
 
     with pytest.raises(AssertionError, match="special id"):
@@ -168,16 +169,19 @@ def test_b6_special_tokens_are_sampled() -> None:
 
 @pytest.mark.parametrize(("dtype", "lawful"), [(torch.float32, True), (torch.bfloat16, False), (torch.float16, False)])
 def test_b7_half_precision_never_draws_the_tail(dtype: torch.dtype, lawful: bool) -> None:
-    """The law's own statistic, at the full vocabulary, for noise drawn in the precision of the logits."""
+    """By the statistic and the number of draws of the law, for noise in the precision of the logits."""
     torch.manual_seed(0)
     logits = torch.randn(30_522) * 3
-    drawn = torch.cat([electra_seed.gumbel_sample(logits.to(dtype).expand(250, -1)) for _ in range(16)])
+    rows = 500
+    drawn = torch.cat(
+        [electra_seed.gumbel_sample(logits.to(dtype).expand(rows, -1)) for _ in range(SamplerContract.rounds)]
+    )
     counts = torch.bincount(drawn, minlength=30_522).double()
     p = chi_square_p(counts, logits.to(dtype).double().softmax(-1))
     assert (p > SIGNIFICANCE) == lawful
 
 
-def test_b8_temperature_zero_is_no_argmax() -> None:
+def test_b8_temperature_zero_is_not_argmax() -> None:
     logits = torch.tensor([[1.0, 2.0, 0.0, -1.0]])
     assert electra_seed.gumbel_sample(logits, temperature=0.0).item() != logits.argmax().item()
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from electra_lab.ablation.folder import Folder
-from tests.electra_lab.ablation.test_run import STEPS, ablate, contents, lines, start, write
+from electra_lab.storage.ablation_folder import AblationFolder
+from tests.electra_lab.ablation.small import STEPS, ablate, contents, lines, start, write
 from tests.electra_lab.launchers.slurm_here import missing, slurm_here
 
 pytestmark = pytest.mark.skipif("ELECTRA_LAB_SOAK" not in os.environ, reason="takes many minutes: make soak")
@@ -59,10 +59,10 @@ def test_24_cells_through_20_kills(tmp_path: Path) -> None:
     assert start(file, out).wait(timeout=600) == 0
     print(f"{killed} kills")
     assert killed == KILLS
-    plan = Folder(out).plan
-    assert len(plan["cells"]) == 24
-    for cell in plan["cells"]:
-        records = lines(out / "cells" / cell["id"])
+    plan = AblationFolder(out).plan
+    assert len(plan.cells) == 24
+    for cell in plan.cells:
+        records = lines(out / "cells" / cell.id)
         assert [(r["step"], r["split"]) for r in records] == [
             *((step, "train") for step in range(2, STEPS + 1, 2)), (STEPS, "held_out"),
         ]  # fmt: skip

@@ -1,1 +1,1 @@
-"""Ablations: the plan, its cells, their measures, statistics and the report."""
+"""Ablations: the file, its plan, the cells, the run. The pages are in electra_lab/reports."""

@@ -1,70 +1,59 @@
-"""One piece of work: train a cell, or go on with it, and measure it. Runs in a process that a launcher started."""
-
-from __future__ import annotations
+"""One piece of work: train a cell, or resume it, and measure it. Runs in a process that a launcher started."""
 
 import glob
 import hashlib
-import json
 import math
 import shutil
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
-from functools import partial
+from functools import cache, partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from electra_lab.ablation.folder import Folder
-from electra_lab.config.ablation import digest
+from electra_lab.ablation.file import digest
+from electra_lab.config.component import Component
 from electra_lab.config.load import load
-from electra_lab.config.schema import Component
-from electra_lab.data.rows import Rows
+from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
-from electra_lab.runs.directory import disk
-from electra_lab.training.checkpoint import damage, seal
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.checkpoint import problem
+from electra_lab.storage.files import damage, disk, seal
+from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import autocast
 from registry import Entry, Outcome, Trained, blame, load_plugin, measures
-from registry.errors import (
-    BadResult,
-    CheckpointError,
-    ConfigError,
-    Interrupted,
-    InUse,
-    LabError,
-    OutOfMemoryError,
-    Preempted,
-)
+from registry.errors import BadResult, CheckpointError, ConfigError, InUse, LabError, OutOfMemoryError, Stopped
 from registry.signature import validate
 
 
-def work(folder: str, id: str, *, device: str) -> Outcome:
-    """Bring a cell as far as it goes: train it, then measure it with what is there. Does nothing twice."""
-    where = Folder(Path(folder))
+def work(path: str, id: str, *, device: str) -> Outcome:
+    """Advance a cell as far as possible: train it, then take the measures that can be taken. Repeats nothing."""
+    folder = AblationFolder(Path(path))
     try:
-        with where.claimed(id) as mine, ExitStack() as said:
+        with folder.claimed(id) as mine, ExitStack() as stack:
             if not mine:
                 return Outcome("elsewhere")
-            log = said.enter_context((where.path / "logs" / f"{id}.txt").open("a", encoding="utf-8", buffering=1))
-            said.enter_context(redirect_stderr(log))
-            said.enter_context(redirect_stdout(log))
+            log = stack.enter_context((folder.path / "logs" / f"{id}.txt").open("a", encoding="utf-8", buffering=1))
+            stack.enter_context(redirect_stderr(log))
+            stack.enter_context(redirect_stdout(log))
             try:
-                plan = where.plan
-                if where.missing(id, plan):
-                    _train(where, id, device)
-                    _measure(where, id, plan, device)
-                where.note_failure(id, None, 0)
-            except LabError as error:
-                print(error)
-                raise
-            except BaseException:
-                traceback.print_exc()
+                plan = folder.plan
+                if folder.state(id, plan).missing:
+                    _train(folder, id, device)
+                    _measure(folder, id, plan, device)
+                folder.note_failure(id, None)
+            except BaseException as error:
+                if isinstance(error, LabError):
+                    print(error)
+                else:
+                    traceback.print_exc()
                 raise
     except InUse:  # somebody resumes it by hand
         return Outcome("elsewhere")
-    except (Preempted, Interrupted, KeyboardInterrupt) as error:
+    except (Stopped, KeyboardInterrupt) as error:
         return Outcome("preempted", str(error))
     except (CheckpointError, OutOfMemoryError, MemoryError, OSError) as error:
         return Outcome("lost", _sentence(error))
@@ -78,119 +67,105 @@ def _sentence(error: BaseException) -> str:
     return said if isinstance(error, LabError) else f"{type(error).__name__}: {said}"
 
 
-def heal(where: Folder, ids: Iterable[str], say: Callable[[str], None]) -> None:
-    """Put into damaged/ what cannot be used any more of what is still needed, so that it is made anew."""
-    plan = where.plan
-    for name in [each["folder"] for each in plan["measures"]]:
-        with where.claimed(f"shared-{name}", wait=True):
-            shared = where.path / "shared" / name
-            if shared.is_dir() and (problem := damage(shared, None)):
-                _set_aside(where, shared, problem, say)
+def heal(folder: AblationFolder, ids: Iterable[str], say: Callable[[str], None]) -> None:
+    """Move everything that is still needed and can no longer be used to damaged/, so that it is recreated."""
+    plan = folder.plan
+    for measure in plan.measures:
+        with folder.claimed(f"shared-{measure.key}", wait=True):
+            shared = folder.shared(measure)
+            if shared.is_dir() and (reason := damage(shared)):
+                _set_aside(folder, shared, reason, say)
     for id in ids:
-        with where.claimed(id) as mine, suppress(InUse):  # by hand
-            if mine and (problem := _unusable(where, id, plan)):
-                with where.run(id).locked():
-                    _set_aside(where, where.run(id).path, problem, say)
+        with folder.claimed(id) as mine, suppress(InUse):  # resumed by hand
+            if mine and (reason := _unusable(folder, id, plan)):
+                with folder.run(id).locked():
+                    _set_aside(folder, folder.run(id).path, reason, say)
 
 
-def _unusable(where: Folder, id: str, plan: dict[str, Any]) -> str | None:
-    """Why a run that is still needed can neither be gone on with nor be looked at."""
-    directory = where.run(id)
-    if not where.missing(id, plan):
-        needed = id in {each["reference"] for each in plan["measures"]} and not where.used(id, plan)
-        return damage(directory.last_checkpoint()) if needed else None
-    if not (directory.path / "provenance.json").is_file():
-        return None  # never was a run
+def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
+    """Return the reason why a run that is still needed can be neither resumed nor measured."""
+    run = folder.run(id)
+    if not folder.state(id, plan).missing:
+        return None if folder.is_used(id, plan) else problem(run.last_checkpoint())
+    if not (run.path / "provenance.json").is_file():
+        return None  # it had not begun
     try:
-        began = directory.read_json("provenance.json")["config_sha256"]
-        directory.records()
-        config = (directory.path / "config.yaml").read_bytes()
-    except (CheckpointError, KeyError, TypeError, OSError) as error:
+        began = run.provenance()
+        run.refuse_other_format(began)
+        run.records()
+        config = (run.path / "config.yaml").read_bytes()
+    except (CheckpointError, OSError) as error:
         return f"cannot be read ({_sentence(error)})"
-    if hashlib.sha256(config).hexdigest() != began:
+    if hashlib.sha256(config).hexdigest() != began.config_sha256:
         return "config.yaml was changed since it began"
-    found = list(directory.checkpoints.glob("step-*"))
-    return "none of its checkpoints is sound" if found and all(map(damage, found)) else None
+    found = list(run.checkpoints.glob("step-*"))
+    return "none of its checkpoints is usable" if found and all(map(problem, found)) else None
 
 
-def _set_aside(where: Folder, path: Path, problem: str, say: Callable[[str], None]) -> None:
-    with disk(where.path):
-        (where.path / "damaged").mkdir(exist_ok=True)
-        number = sum(1 for _ in (where.path / "damaged").glob(f"{glob.escape(path.name)}-*"))
-        path.rename(aside := where.path / "damaged" / f"{path.name}-{number}")
-    say(f"{path}: {problem}. It is in {aside} now, and is made anew.")
+def _set_aside(folder: AblationFolder, path: Path, reason: str, say: Callable[[str], None]) -> None:
+    with disk(folder.path):
+        (folder.path / "damaged").mkdir(exist_ok=True)
+        number = sum(1 for _ in (folder.path / "damaged").glob(f"{glob.escape(path.name)}-*"))
+        aside = folder.path / "damaged" / f"{path.name}-{number}"
+        path.rename(aside)
+    say(f"{path}: {reason}. It was moved to {aside} and will be recreated.")
 
 
-def _train(where: Folder, id: str, device: str) -> None:
+def _train(folder: AblationFolder, id: str, device: str) -> None:
     """Raises ConfigError if a plug-in is not the one that the plan was made with."""
-    directory = where.run(id)
-    if where.trained(id) and damage(directory.last_checkpoint()) is None:
+    run = folder.run(id)
+    if run.finished() and problem(run.last_checkpoint()) is None:
         return
-    if digest(load(where.experiment(id))) != id.rpartition("-")[2]:
-        raise ConfigError(
-            f"{where.experiment(id)}: a plug-in was changed since the plan was made. Start the ablation anew."
-        )
-    if (directory.path / "provenance.json").is_file():
-        execute.resume(directory.path, device)
+    file = folder.experiment(id)
+    if digest(load(file)) != id.rpartition("-")[2]:
+        raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
+    if (run.path / "provenance.json").is_file():
+        execute.resume(run.path, device)
         return
-    if directory.path.exists():  # killed before it was a run
-        shutil.rmtree(directory.path)
-    execute.run(where.experiment(id), [], directory.path, device)
+    if run.path.exists():  # killed before it had begun
+        shutil.rmtree(run.path)
+    execute.run(file, [], run.path, device)
 
 
-def _measure(where: Folder, id: str, plan: dict[str, Any], device: str) -> None:
-    """With each measure that can be had: one whose reference is not trained yet comes in a later call. One that fails
-    keeps no other from being taken."""
-    seen, missing = _Seen(where, device), where.missing(id, plan)
+def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:
+    """Take the missing measures that are ready; one that fails does not keep others from being taken."""
+    opened, missing = _Opened(folder, device), folder.state(id, plan).missing
     first: BaseException | None = None
-    for file in plan["imports"]:
+    for file in plan.imports:
         load_plugin(Path(file))
-    for each in plan["measures"]:
-        reference, key = each["reference"], each["folder"]
-        if key not in missing or not where.ready(each):
+    for planned in plan.measures:
+        if planned.key not in missing or not folder.is_ready(planned, plan):
             continue
         try:
-            entry = measures.get(each["type"])
-            options = Component(entry.name, validate(entry.schema, each["options"])).keywords()
+            entry = measures.get(planned.type)
+            options = Component(entry.name, validate(entry.schema, planned.options)).keywords()
             measure = entry.component(**options)
-            shared = _prepared(where, key, partial(_prepare, measure, seen, id, reference))
-            values = _numbers(entry, measure, seen.look(id, lambda run, m=measure, s=shared: m(run, s)))  # type: ignore[misc]
-        except (Preempted, Interrupted):
+            shared = _prepared(folder, planned, partial(opened.prepare, measure, id, planned.reference))
+            found = opened.look(id, measure, shared)
+            folder.note_measure(id, planned.key, _numbers(entry, measure, found))
+        except Stopped:
             raise
         except (Exception, SystemExit) as error:
             first = first or error
-            continue
-        where.write(f"cells/{id}/measures.json", json.dumps({**where.measured(id), key: values}, indent=1) + "\n")
     if first is not None:
         raise first
 
 
 def _numbers(entry: Entry[Any], measure: Any, found: object) -> dict[str, float]:
     """Raises BadResult."""
+    returned = f"{entry.place}: measure '{entry.name}' returned"
     if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
-        raise BadResult(
-            f"{entry.place}: measure '{entry.name}' returned {found!r:.80}, must be numbers by their names."
-        )
-    if unknown := sorted(found.keys() - measure.quantities.keys()):
-        raise BadResult(f"{entry.place}: measure '{entry.name}' gave {unknown[0]}, which its quantities do not have.")
+        raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
+    if unknown := sorted(found.keys() - measure.metrics.keys()):
+        raise BadResult(f"{returned} {unknown[0]}, which it does not declare.")
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
 
-def _prepare(measure: Any, seen: _Seen, id: str, reference: str | None, folder: Path) -> None:
-    def prepare(run: Trained) -> None:
-        if reference is None:
-            measure.prepare(run, None, folder)
-        else:
-            seen.look(reference, lambda other: measure.prepare(run, other, folder))
-
-    seen.look(id, prepare)
-
-
-def _prepared(where: Folder, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder that all cells share for a measure: made by the first that comes, whole or not at all."""
-    final = where.path / "shared" / name
+def _prepared(folder: AblationFolder, measure: PlannedMeasure, make: Callable[[Path], None]) -> Path:
+    """Return the folder that all cells share for a measure: the first cell makes it, whole or not at all."""
+    final = folder.shared(measure)
     if not final.is_dir():
-        with where.claimed(f"shared-{name}", wait=True):
+        with folder.claimed(f"shared-{measure.key}", wait=True):
             if not final.is_dir():
                 building = final.with_name(f".{final.name}")
                 shutil.rmtree(building, ignore_errors=True)  # of a process that was killed: the claim is ours
@@ -201,36 +176,37 @@ def _prepared(where: Folder, name: str, make: Callable[[Path], None]) -> Path:
     return final
 
 
-class _Seen:
+class _Opened:
     """Runs as measures see them, each opened once."""
 
-    def __init__(self, where: Folder, device: str) -> None:
-        self._where, self._device = where, device
-        self._opened: dict[str, tuple[Trained, Callable[[], Any]]] = {}
+    def __init__(self, folder: AblationFolder, device: str) -> None:
+        self._open = cache(partial(_open, folder, device))
 
-    def look(self, id: str, act: Callable[[Trained], Any]) -> Any:
-        if id not in self._opened:
-            self._opened[id] = self._open(id)
-        run, precision = self._opened[id]
+    def look(self, id: str, act: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `act` with a run, without gradients and in the run's precision."""
+        run, precision = self._open(id)
         with torch.no_grad(), precision():
-            return act(run)
+            return act(run, *arguments)
 
-    def _open(self, id: str) -> tuple[Trained, Callable[[], Any]]:
-        directory = self._where.run(id)
-        with torch.enable_grad():  # a reference is opened while a cell is looked at
-            loaded, experiment = execute.reopen(directory.path, self._device)
-        experiment.run.objective.eval()
-        held_out = [record for record in directory.records() if record["split"] == "held_out"]
+    def prepare(self, measure: Any, id: str, reference: str | None, folder: Path) -> None:
+        if reference is None:
+            self.look(id, measure.prepare, None, folder)
+        else:
+            self.look(id, lambda run: self.look(reference, lambda other: measure.prepare(run, other, folder)))
 
-        def batches(rows: Rows) -> Callable[[int], Any]:
-            return lambda number: rows.in_order(number, experiment.device)
 
-        trained = Trained(
-            network=experiment.study,
-            detects=loaded.config.needs.head == "replaced",
-            held_out=batches(experiment.held_out),
-            train=batches(experiment.train),
-            vocabulary=experiment.vocabulary,
-            metrics=held_out[-1] if held_out else {},
-        )
-        return trained, partial(autocast, experiment.device, experiment.plan.precision)
+def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callable[[], Any]]:
+    directory = folder.run(id)
+    with torch.enable_grad():  # a reference is opened while a cell is looked at
+        loaded, experiment = execute.reopen(directory.path, device)
+    experiment.run.learner.objective.eval()
+    evaluated = of_split(directory.records(), "held_out")
+    trained = Trained(
+        model=experiment.model,
+        detects="replaced" in loaded.config.needs.heads,
+        held_out=partial(experiment.held_out.in_order, device=experiment.device),
+        train=partial(experiment.train.in_order, device=experiment.device),
+        vocabulary=experiment.vocabulary,
+        metrics=evaluated[-1] if evaluated else {},
+    )
+    return trained, partial(autocast, experiment.device, experiment.settings.precision)

@@ -1,66 +1,94 @@
-"""What an ablation says in words: what it would run, and what came of it."""
-
-from __future__ import annotations
+"""Terminal output of an ablation: its plan, its needs, its result."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from electra_lab.ablation.folder import Folder
-from electra_lab.ablation.plan import Plan
+from electra_lab.ablation.file import metrics_of
+from electra_lab.ablation.plan import Checked
+from electra_lab.assembly.forecast import Forecast
+from electra_lab.reports.results import shown
+
+Seconds = Mapping[str, float | None]  # of a training, by variant; None if it is not known
+Missing = Mapping[str, tuple[str, ...]]  # by the id of each piece, what is left to do
+
+
+def overview(checked: Checked) -> str:
+    """Describe what is run and how it is compared, one item per line; then each cell."""
+    ablation, config = checked.ablation, checked.ablation.config
+    lines = [
+        f"{config.name}: {len(ablation.variants)} variants x {len(config.seeds)} seeds = {len(ablation.cells)} cells",
+        f"  base      {config.base}",
+        f"  baseline  {ablation.baseline}",
+        f"  metric    {checked.plan().metric}",
+    ]
+    for i, each in enumerate(config.measure):
+        lines.append(f"  {'' if i else 'measures':<8}  {each.type}: {', '.join(metrics_of(each.type))}")
+    lines += [f"  launcher  {config.launcher.type}", "", *differences(checked), ""]
+    pieces = [*ablation.cells, *checked.references.values()]
+    width = max(len(piece.variant) for piece in pieces)
+    lines += [f"  {piece.variant:<{width}}  seed {piece.seed:<5}  {piece.id}" for piece in pieces]
+    return "\n".join(lines)
+
+
+def differences(checked: Checked) -> Iterator[str]:
+    """List the keys of each variant's complete config that differ from the baseline's."""
+    ablation = checked.ablation
+    yield f"  differences to the baseline, {ablation.baseline}:"
+    for label, changed in ablation.differences.items():
+        if label != ablation.baseline:
+            words = "; ".join(f"{key} {shown(before)} -> {shown(after)}" for key, (before, after) in changed.items())
+            yield f"  {label}:  {words or 'none'}"
 
 
 def forecast(
-    plan: Plan, missing: Mapping[str, list[str]], seconds: dict[str, float | None], path: Path, workers: int
+    checked: Checked, forecasts: Mapping[str, Forecast], missing: Missing, seconds: Seconds, path: Path, workers: int
 ) -> str:
-    """A line a variant: parameters, steps, compute, memory and time of one cell; then the sums of what is left.
-
-    missing  by the id of each piece, what `Folder.missing` says that it needs
-    """
-    config = plan.ablation.config
-    references = list(plan.references.values())
-    total = len(plan.ablation.cells)
-    labels = [*(variant.label for variant in plan.ablation.variants), *(cell.id for cell in references)]
-    names = {cell.id: cell.variant for cell in references}
-    width = max(len(names.get(label, label)) for label in labels)
-    others = f", {len(references)} reference run{'s' * (len(references) > 1)}" if references else ""
+    """Describe one cell of each variant: parameters, steps, compute, memory and time; then what is left to do."""
+    ablation, config = checked.ablation, checked.ablation.config
+    names = {cell.id: cell.variant for cell in checked.references.values()}
+    width = max(len(names.get(label, label)) for label in forecasts)
+    others = f", {len(names)} reference run{'s' * (len(names) > 1)}" if names else ""
     columns = f"{'discriminator':>14} {'generator':>12} {'steps':>9} {'FLOPs':>9} {'memory':>9} {'time':>9}"
     lines = [
-        f"{config.name}: {len(plan.ablation.variants)} variants x {len(config.seeds)} seeds = {total} cells{others}, "
-        f"{sum(not each for each in missing.values())} done already, in {path}",
+        f"{config.name}: {len(ablation.variants)} variants x {len(config.seeds)} seeds = {len(ablation.cells)} cells"
+        f"{others}, {sum(not each for each in missing.values())} already done, in {path}",
         "",
         f"  {'':<{width}}  {columns}",
     ]
-    for label in labels:
-        told = plan.forecasts[label]
-        peak = max(told.working_bytes or 0, told.evaluation_bytes or 0)
-        memory = f"{(told.state_bytes + peak) / 1e9:.2f} GB" if told.working_bytes else "unknown"
-        generator = f"{told.parameters['generator']:,}" if "generator" in told.parameters else "-"
+    for label, needs in forecasts.items():
+        peak = max(needs.working_bytes or 0, needs.evaluation_bytes or 0)
+        memory = f"{(needs.state_bytes + peak) / 1e9:.2f} GB" if needs.working_bytes else "unknown"
+        generator = f"{needs.parameters['generator']:,}" if "generator" in needs.parameters else "-"
         lines.append(
-            f"  {names.get(label, label):<{width}}  {told.parameters['discriminator']:>14,} {generator:>12} "
-            f"{told.steps:>9,} {told.flops.total(told.steps):>9.3g} {memory:>9} {_time(seconds[label]):>9}"
+            f"  {names.get(label, label):<{width}}  {needs.parameters['discriminator']:>14,} {generator:>12} "
+            f"{needs.steps:>9,} {needs.flops.total(needs.steps):>9.3g} {memory:>9} {_time(seconds[label]):>9}"
         )
-    lacking = [cell for cell in plan.pieces if missing[cell.id]]
-    left = [cell.id if cell.id in names else cell.variant for cell in lacking if "training" in missing[cell.id]]
-    lines += ["", f"  left to do: {_left(plan, left, len(lacking) - len(left), seconds, workers)}."]
+    lacking = [cell for cell in checked.pieces if missing[cell.id]]
+    to_train = [cell.id if cell.id in names else cell.variant for cell in lacking if "training" in missing[cell.id]]
+    left = _left(forecasts, to_train, len(lacking) - len(to_train), seconds, workers)
     lines += [
-        "  Parameters are at most those, as the tokenizer is not trained yet. Times are those of a few steps here",
-        "  and now, without evaluation.",
+        "",
+        *differences(checked),
+        "",
+        f"  left to do: {left}.",
+        "  Parameters are upper bounds, as the tokenizer is not trained yet. Times are extrapolated from a few steps",
+        "  here and now, without evaluation.",
     ]
     return "\n".join(lines)
 
 
-def _left(plan: Plan, labels: list[str], to_measure: int, seconds: dict[str, float | None], workers: int) -> str:
-    """Runs, compute and time of the trainings of `labels`; and how many runs beside them have only to be measured."""
+def _left(forecasts: Mapping[str, Forecast], labels: list[str], to_measure: int, seconds: Seconds, workers: int) -> str:
+    """Describe runs, compute and time of the trainings of `labels`, and how many other runs only need measures."""
     if not labels:
         return f"nothing to train, {to_measure} to measure" if to_measure else "nothing"
     n = len(labels)
     runs = f"{n} to train, {to_measure} to measure" if to_measure else f"{n} run{'s' * (n > 1)}"
-    compute = sum(plan.forecasts[label].flops.total(plan.forecasts[label].steps) for label in labels)
+    compute = sum(forecasts[label].flops.total(forecasts[label].steps) for label in labels)
     known = [each for each in map(seconds.__getitem__, labels) if each is not None]
     at_once = min(workers, n)
     if len(known) < n:
-        time = "time unknown, as a step is too large to be tried out here"
+        time = "time unknown, as a step is too large to be tried here"
     else:  # no worker makes the longest shorter
         time = f"about {_time(max(*known, sum(known) / workers))} of training, "
         time += f"{at_once} at a time" if at_once > 1 else "one at a time"
@@ -76,8 +104,8 @@ def _time(seconds: float | None) -> str:
 
 
 def closing(path: Path) -> str:
-    """What was found of the leading quantity, and where the rest is."""
-    text = (Folder(path).path / "table.md").read_text(encoding="utf-8")
+    """Return the result for the leading metric, and the place of the rest."""
+    text = (path / "table.md").read_text(encoding="utf-8")
     leading = re.split(r"(?<= \|)\n\n## ", text, maxsplit=1)[0]  # after its table: a question may look like a heading
-    leading = re.sub(r"\\([\\`*<>|#])", r"\1", leading)  # a terminal shows Markdown's escapes
+    leading = re.sub(r"\\([\\`*<>|#])", r"\1", leading)  # Markdown's escapes are not for a terminal
     return f"\n{leading.strip()}\n\nreport {path / 'report.html'}"

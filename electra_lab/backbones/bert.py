@@ -1,18 +1,13 @@
 """The encoder of BERT and of google-research/electra."""
 
-from __future__ import annotations
+from typing import Annotated
 
-from typing import TYPE_CHECKING, Annotated
-
+from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from registry import backbones
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-    from torch import Tensor
 
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
 
@@ -28,15 +23,12 @@ class _Layer(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B 1 1 T"]) -> Float[Tensor, "B T D"]:
         p = self.dropout if self.training else 0.0
-
-        def split(t: Tensor) -> Tensor:
-            return t.view(*t.shape[:2], self.heads, -1).transpose(1, 2)
-
-        q, k, v = split(self.query(x)), split(self.key(x)), split(self.value(x))
+        whole = self.query(x), self.key(x), self.value(x)
+        q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
         attended = self.attended(attended.transpose(1, 2).flatten(2))
         x = self.attention_norm(x + F.dropout(attended, p))
-        fed: Tensor = self.contract(F.gelu(self.expand(x)))
+        fed = self.contract(F.gelu(self.expand(x)))
         normed: Tensor = self.output_norm(x + F.dropout(fed, p))
         return normed
 
@@ -68,9 +60,9 @@ class Bert(nn.Module):
             raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         self.layers = nn.ModuleList(_Layer(dim, heads, self.inner, dropout) for _ in range(depth))
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         # A row of nothing but padding would leave the softmax without a key, hence NaN: there, all keys are seen.
-        visible = (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
+        visible = (attention_mask | ~attention_mask.any(-1, keepdim=True))[:, None, None, :]
         for layer in self.layers:
             x = layer(x, visible)
         return x

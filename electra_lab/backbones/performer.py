@@ -1,21 +1,16 @@
 """Performer-style encoder: softmax attention estimated by random features, in time linear in the length."""
 
-from __future__ import annotations
-
 import hashlib
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
+from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from registry import backbones
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-    from torch import Tensor
 
 
 def random_features(features: int, width: int, generator: torch.Generator) -> Float[Tensor, "M d"]:
@@ -57,7 +52,7 @@ def favor_attention(
         k = k.masked_fill(hidden, float("-inf"))
         # Two shifts that cancel too: each feature's largest exponent moves from the keys to the queries, then each
         # query's own is taken off. Some product of the two is exp(0), so the weights add up to 1 or more: a division
-        # by next to nothing cannot happen, and there is no need of an epsilon, which would bias the estimate.
+        # by next to nothing cannot happen, and the division needs no epsilon, which would bias the estimate.
         peak = k.amax(-2, keepdim=True).detach()
         q = q + peak
         q, k = (q - q.amax(-1, keepdim=True).detach()).exp(), (k - peak).exp()
@@ -110,12 +105,9 @@ class _Layer(nn.Module):
         angles: Float[Tensor, "T d/2"] | None,
     ) -> Float[Tensor, "B T D"]:
         p = self.dropout if self.training else 0.0
-
-        def split(t: Tensor) -> Tensor:
-            return t.view(*t.shape[:2], self.heads, -1).transpose(1, 2)
-
         normed = self.attention_norm(x)
-        q, k, v = split(self.query(normed)), split(self.key(normed)), split(self.value(normed))
+        whole = self.query(normed), self.key(normed), self.value(normed)
+        q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         n = self.local_heads
@@ -186,8 +178,8 @@ class Performer(nn.Module):
             self._draw(0, 0)
         self._drawn: tuple[int, int] | None = None  # unknown: a checkpoint may fill the buffer before the first step
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        visible = mask | ~mask.any(-1, keepdim=True)  # a row of padding alone sees all of it, as it must see something
+    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        visible = attention_mask | ~attention_mask.any(-1, keepdim=True)  # a row of padding alone must see something
         angles = self._angles(x) if self.positions == "own" else None
         for layer, features in zip(self.layers, self.features, strict=True):
             x = layer(x, visible, features, angles)
@@ -210,7 +202,7 @@ class Performer(nn.Module):
         depth, number, width = self.features.shape
         self.features.copy_(torch.stack([random_features(number, width, generator) for _ in range(depth)]))
 
-    def _angles(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "T d/2"]:
+    def _angles(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "T half"]:
         """Positions times frequencies, from 1 down to 1/10,000, in float32 at least."""
         half, wide = self.features.shape[-1] // 2, torch.promote_types(x.dtype, torch.float32)
         frequencies = 10_000.0 ** (torch.arange(half, device=x.device, dtype=wide) / -half)

@@ -1,33 +1,22 @@
 """reformer-pytorch's encoder: attention by locality-sensitive hashing."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
+from jaxtyping import Bool, Float
 from pydantic import Field
-from reformer_pytorch import Reformer as Encoder
-from reformer_pytorch.reformer_pytorch import (
-    FixedPositionalEmbedding,
-    LocalAttention,
-    LSHSelfAttention,
-    apply_rotary_pos_emb,
-)
-from torch import nn
+from reformer_pytorch import reformer_pytorch as library
+from torch import Tensor, nn
 
 from registry import backbones
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-    from torch import Tensor
 
 EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
 
 
-class _RotaryLocalAttention(LocalAttention):  # type: ignore[misc]  # the library has no types
+class _RotaryLocalAttention(library.LocalAttention):  # type: ignore[misc]  # the library has no types
     """The library's attention within a window, given the positions that the library gives to hashed heads alone."""
 
-    def __init__(self, bucket_size: int, dropout: float, rotary: FixedPositionalEmbedding) -> None:
+    def __init__(self, bucket_size: int, dropout: float, rotary: nn.Module) -> None:
         super().__init__(2 * bucket_size, dropout=dropout, shared_qk=True, look_forward=1)
         self.rotary = rotary
 
@@ -38,7 +27,7 @@ class _RotaryLocalAttention(LocalAttention):  # type: ignore[misc]  # the librar
         value: Float[Tensor, "BH T d"],
         input_mask: Bool[Tensor, "B T"],
     ) -> Float[Tensor, "BH T d"]:
-        rotated = apply_rotary_pos_emb(query, self.rotary(query))  # query and key are the same
+        rotated = library.apply_rotary_pos_emb(query, self.rotary(query))  # query and key are the same
         attended: Tensor = super().forward(rotated, rotated, value, input_mask=input_mask)
         return attended
 
@@ -98,12 +87,12 @@ class Reformer(nn.Module):
                 "it is hashed with the row, in whole pairs of buckets."
             )
         self.positions = "own" if rotary else "lab"
-        self.rotary = FixedPositionalEmbedding(dim // heads) if rotary else None
+        self.rotary = library.FixedPositionalEmbedding(dim // heads) if rotary else None
         self.length_multiple = 2 * bucket_size
         self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
         self.memory, self.glu, self.local_dim = memory, glu, dim // heads * local_heads
         self.reversible = reversible
-        self.encoder = Encoder(
+        self.encoder = library.Reformer(
             dim,
             depth,
             heads,
@@ -121,7 +110,7 @@ class Reformer(nn.Module):
         )
         if self.rotary is not None and local_heads:
             for module in self.encoder.modules():
-                if isinstance(module, LSHSelfAttention):
+                if isinstance(module, library.LSHSelfAttention):
                     module.local_attn = _RotaryLocalAttention(bucket_size, dropout, self.rotary)
         self.norm = nn.LayerNorm(dim)  # reformer-pytorch leaves it to its language model
 
@@ -131,17 +120,17 @@ class Reformer(nn.Module):
         blocks: nn.ModuleList = self.encoder.layers.irrev_blocks
         return blocks
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        x = x.masked_fill(~attention_mask.unsqueeze(-1), 0.0)
         if self.training:
-            return self._encode(x, mask)
+            return self._encode(x, attention_mask)
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
             torch.manual_seed(EVALUATION_SEED)
-            return self._encode(x, mask)
+            return self._encode(x, attention_mask)
 
-    def _encode(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _encode(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         angles = self.rotary(x) if self.rotary is not None else None
-        states: Tensor = self.norm(self.encoder(x, input_mask=mask, pos_emb=angles))
+        states: Tensor = self.norm(self.encoder(x, input_mask=attention_mask, pos_emb=angles))
         return states
 
     def at_step(self, seed: int, step: int) -> None:

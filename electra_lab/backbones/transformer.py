@@ -1,18 +1,13 @@
 """x-transformers' Encoder, with its modern options."""
 
-from __future__ import annotations
+from typing import Annotated
 
-from typing import TYPE_CHECKING, Annotated
-
+from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from x_transformers import Encoder
 
 from registry import backbones
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-    from torch import Tensor
 
 
 @backbones.register("transformer")
@@ -68,8 +63,8 @@ class Transformer(nn.Module):
         blocks = list(self.encoder.layers)
         self.layers = [nn.ModuleList(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        states: Tensor = self.encoder(x, mask=mask)
+    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        states: Tensor = self.encoder(x, mask=attention_mask)
         return states
 
     def at_step(self, seed: int, step: int) -> None:

@@ -1,9 +1,10 @@
 """electra-lab registry list | describe"""
 
-from __future__ import annotations
-
 import json
 import sys
+import types
+import typing
+from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,29 +13,32 @@ import typer
 
 import registry
 from electra_lab.cli.schema import From
+from electra_lab.config.component import Sizes
 from registry import Plugin
 from registry.core import Registry
 from registry.errors import LabError, UnknownName, did_you_mean
 
-app = typer.Typer(help="What there is to put into an experiment.", no_args_is_help=True)
+app = typer.Typer(help="List and describe the components of experiments.", no_args_is_help=True)
 
-Kind = Annotated[str, typer.Argument(metavar="KIND", help="A registry: samplers, backbones, ...; singular or plural.")]
+Kind = Annotated[
+    str, typer.Argument(metavar="KIND", help="A kind: samplers, backbones, ...; singular, plural, or the key in YAML.")
+]
 
 
 @app.command("list")
 def list_(
-    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this registry.")] = None,
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this kind.")] = None,
     from_: From = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With all options, for programs; imports the components.")
+        bool, typer.Option("--json", help="Include all options, for programs; imports the components.")
     ] = False,
 ) -> None:
-    """All components: name, summary, file:line, and those of installed packages. Imports none of them.
+    """List all components: name, file:line, summary, installed package. Imports none of them.
 
-    With --from, the components of that file alone, which is loaded for it.
+    With --from, only the components of that file, which is loaded.
     """
     chosen = [_registry(kind)] if kind else list(registry.ALL)
-    with redirect_stdout(sys.stderr):  # what a plug-in prints is no answer of ours
+    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
         files = {plugin.file for plugin in _load(from_)}
     names = {r.plural: [e.name for e in r.plugged_in() if e.file in files] if from_ else r.names() for r in chosen}
     chosen = [r for r in chosen if names[r.plural] or not from_]
@@ -45,23 +49,21 @@ def list_(
         return
     for number, r in enumerate(chosen):
         listings = [listing for listing in r.listings() if listing.name in names[r.plural]]
-        print(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts.py: {r.contract}")
+        print(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts: {r.contract}")
         for listing in listings:
             package = f"  ({listing.package})" if listing.package else ""
             print(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
             if listing.problem:
                 print(f"    ! {listing.problem}")
     if from_ and not chosen:
-        print("none: it registers no component of this kind." if kind else "none: it registers nothing.")
+        print("none: it registers no component of this kind" if kind else "none: it registers nothing")
 
 
 @app.command("describe")
 def describe(
-    kind: Kind,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name.")],
-    from_: From = None,
+    kind: Kind, name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name.")], from_: From = None
 ) -> None:
-    """One component: what it does, its options with type, default and bounds, and YAML to paste."""
+    """Describe a component: its purpose, its options with type, default and bounds, and YAML to paste."""
     import inspect
 
     r = _registry(kind)
@@ -74,10 +76,11 @@ def describe(
     for option in options:
         default = "required" if "default" not in option else f"default {json.dumps(option['default'], default=str)}"
         bounds = f"  {option['bounds']}" if option["bounds"] else ""
-        print(f"  {option['name'] + '  ':<18}{option['type']:<28}{default}{bounds}")
+        print(f"  {option['name'] + '  ':<18}{option['type'] + '  ':<28}{default}{bounds}")
     if not options:
         print("  (no options)")
-    required = "".join(f", {o['name']}: ..." for o in options if "default" not in o)
+    sizes = list(Sizes.model_fields) if r is registry.backbones else []
+    required = "".join(f", {key}: ..." for key in [*sizes, *(o["name"] for o in options if "default" not in o)])
     print(f"\n  {{type: {name}{required}}}")
 
 
@@ -90,7 +93,7 @@ def _load(files: list[Path] | None) -> list[Plugin]:
 
 
 def _described_or_problem(r: Registry[Any], name: str) -> dict[str, Any]:
-    """An installed package's component that cannot be loaded spoils no listing."""
+    """Describe a component, or the reason why it cannot be loaded: a broken package must not end a listing."""
     try:
         return _described(r, name)
     except LabError as error:
@@ -99,16 +102,11 @@ def _described_or_problem(r: Registry[Any], name: str) -> dict[str, Any]:
 
 def _described(r: Registry[Any], name: str) -> dict[str, Any]:
     entry = r.get(name)
-    options: list[dict[str, Any]] = []
-    for option, field in entry.schema.model_fields.items():
-        described: dict[str, Any] = {
-            "name": option,
-            "type": _type(field.annotation),
-            "bounds": ", ".join(_bound(item) for item in field.metadata if _bound(item)),
-        }
-        if not field.is_required():
-            described["default"] = field.default
-        options.append(described)
+    options = [
+        {"name": option, "type": _type(field.annotation), "bounds": _bounds(field.annotation, field.metadata)}
+        | ({} if field.is_required() else {"default": field.default})
+        for option, field in entry.schema.model_fields.items()
+    ]
     described = {"name": name, "summary": entry.summary, "place": entry.place, "options": options}
     return described | ({"package": entry.package} if entry.package else {})
 
@@ -116,18 +114,31 @@ def _described(r: Registry[Any], name: str) -> dict[str, Any]:
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "multiple of", "min_length": "at least"}
 
 
-def _bound(item: Any) -> str:
-    return ", ".join(f"{sign} {getattr(item, key)}" for key, sign in _SIGNS.items() if hasattr(item, key))
+def _bounds(annotation: Any, marks: Iterable[Any] = ()) -> str:
+    """Return the bounds of a type, and of the types inside it."""
+    found = [f"{sign} {getattr(mark, key)}" for mark in marks for key, sign in _SIGNS.items() if hasattr(mark, key)]
+    for inner in typing.get_args(annotation) if typing.get_origin(annotation) is not typing.Literal else ():
+        own = getattr(inner, "__metadata__", ())  # of Annotated
+        found.append(_bounds(inner, [mark for each in own for mark in getattr(each, "metadata", [each])]))
+    return ", ".join(dict.fromkeys(filter(None, found)))
 
 
 def _type(annotation: Any) -> str:
-    text = getattr(annotation, "__name__", None) if isinstance(annotation, type) else None
-    return text or str(annotation).replace("typing.", "").replace("pathlib.", "")
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is None:
+        return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
+    if origin is typing.Annotated:
+        return _type(inner[0])
+    if origin is typing.Literal:
+        return " | ".join(map(json.dumps, inner))
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(_type, inner))
+    return f"{origin.__name__}[{', '.join('...' if each is ... else _type(each) for each in inner)}]"
 
 
 def _registry(kind: str) -> Registry[Any]:
     word = kind.replace("-", "_").replace(" ", "_")
     for r in registry.ALL:
-        if word in (r.plural, r.singular.replace(" ", "_")):
+        if word in (r.plural, r.singular.replace(" ", "_"), r.key):
             return r
-    raise UnknownName(f"there is no registry '{kind}'.{did_you_mean(word, [r.plural for r in registry.ALL])}")
+    raise UnknownName(f"there is no kind '{kind}'.{did_you_mean(word, [r.plural for r in registry.ALL])}")

@@ -1,7 +1,5 @@
 """electra-lab report DIR..."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -11,23 +9,21 @@ from registry.errors import ConfigError
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of ablations or of runs.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of ablations or runs.")],
 ) -> None:
-    """Write report.html anew from what lies in each folder, and print where it is."""
-    from electra_lab.ablation import report as ablation
-    from electra_lab.runs import report as run
-    from electra_lab.runs.directory import RunDirectory
+    """Write report.html again from the files of each folder, and print its place."""
+    from electra_lab.reports import ablation_page, run_page
+    from electra_lab.storage.ablation_folder import is_ablation_folder
+    from electra_lab.storage.run_directory import RunDirectory, is_run
 
-    def is_ablation(folder: Path) -> bool:
-        return (folder / "plan.json").is_file()
-
-    for folder in folders:  # all are looked at before any is written to
-        if not is_ablation(folder) and not all(
-            (folder / name).is_file() for name in ("config.yaml", "provenance.json")
-        ):
+    for folder in folders:  # check all of them before the first one is written
+        if not is_ablation_folder(folder) and not is_run(folder):
             raise ConfigError(
-                f"{folder}: is neither an ablation's folder (it has no plan.json) nor a run directory (it has no "
+                f"{folder}: is neither the folder of an ablation (it has no plan.json) nor a run directory (it has no "
                 "config.yaml and provenance.json)."
             )
     for folder in folders:
-        print(ablation.write_report(folder) if is_ablation(folder) else run.write_report(RunDirectory(folder)))
+        if is_ablation_folder(folder):
+            print(ablation_page.write_report(folder))
+        else:
+            print(run_page.write_report(RunDirectory(folder)))

@@ -1,7 +1,5 @@
 """electra-lab resume RUN_DIR"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +12,7 @@ def resume(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run that stopped.")],
     device: OnDevice = Device.auto,
 ) -> None:
-    """Go on with a run from its newest valid checkpoint, as if it had never stopped."""
+    """Continue a run from its newest valid checkpoint, as if it had never stopped."""
     from electra_lab.runs import execute
 
     print(execute.resume(run_dir, device.value))

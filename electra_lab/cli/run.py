@@ -1,7 +1,5 @@
 """electra-lab run FILE"""
 
-from __future__ import annotations
-
 import sys
 from contextlib import redirect_stdout
 from enum import StrEnum
@@ -22,7 +20,7 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated. C is read as YAML."),
 ]
-OnDevice = Annotated[Device, typer.Option("--device", help="Where to compute; auto takes CUDA if there is one.")]
+OnDevice = Annotated[Device, typer.Option("--device", help="Where to compute; auto uses CUDA if there is a device.")]
 
 
 def run(
@@ -30,16 +28,23 @@ def run(
     set_: Set = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The run directory; absent or empty. Default: runs/<name>/<time>."),
+        typer.Option(metavar="DIR", help="The run directory, absent or empty. Default: runs/<name>/<time>."),
     ] = None,
     device: OnDevice = Device.auto,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell parameters, memory, FLOPs, steps and tokens; reads no corpus.")
+        bool, typer.Option("--dry-run", help="Only show parameters, memory, FLOPs, steps and tokens; reads no corpus.")
     ] = False,
 ) -> None:
-    """Train an experiment and report what it learned."""
+    """Train an experiment and report its results."""
     from electra_lab.runs import execute
 
-    with redirect_stdout(sys.stderr):  # what a plug-in prints is no answer of ours
-        answer = (execute.dry_run if dry_run else execute.run)(file, set_ or [], out, device.value)
-    print(answer)
+    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
+        text = (execute.dry_run if dry_run else execute.run)(file, set_ or [], out, device.value)
+    answer(str(text))
+
+
+def answer(text: str) -> None:
+    """Print the answer of a command, folded to the width of a terminal."""
+    from electra_lab.runs.console import folded
+
+    print(folded(text, sys.stdout))

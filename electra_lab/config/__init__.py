@@ -1,1 +1,1 @@
-"""An experiment file becomes a validated, filled, frozen config. Nothing here imports torch."""
+"""From an experiment file to a validated, complete, frozen config. Nothing here imports torch."""

@@ -1,6 +1,4 @@
-"""What the generator takes over from the discriminator, and `scale`."""
-
-from __future__ import annotations
+"""The generator's sizes and options, taken from the discriminator, and `scale`."""
 
 from typing import Any
 
@@ -10,12 +8,11 @@ DEFAULT_SCALE = 0.25  # generator_hidden_size of google-research/electra, a quar
 
 
 def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> dict[str, Any]:
-    """`values` of the generator completed from the discriminator's.
+    """Complete the generator's values from the discriminator's.
 
-    Of equal type it takes over all options; width and heads are scaled, depth is not (the feed-forward width is a
-    multiple of the width, so it scales along). Sizes written down are taken as they are.
+    A generator of the same type takes all options over; width and heads are scaled, depth is not (the feed-forward
+    width is a multiple of the width, so it scales along). Explicit sizes are used as they are.
     """
-    sizes = ("dim", "depth", "heads")
     values = {"type": discriminator["type"], **values}
     scale = values.pop("scale", None)
     explicit = [name for name in ("dim", "heads") if name in values]
@@ -23,12 +20,9 @@ def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> d
         raise problem(("scale",), f"scale and {explicit[0]} exclude each other; keep one of them.", scale)
     if scale is not None and (isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale <= 8):
         raise problem(("scale",), "must be a number above 0 and at most 8.", scale)
-    inherited = discriminator if values["type"] == discriminator["type"] else {}
-    completed = {key: value for key, value in inherited.items() if key not in sizes} | values
-    completed.setdefault("depth", discriminator["depth"])
+    sizes = {name: discriminator[name] for name in ("dim", "depth", "heads")}
+    completed = (discriminator if values["type"] == discriminator["type"] else sizes) | values
     if explicit:
-        completed.setdefault("heads", discriminator["heads"])
-        completed.setdefault("dim", discriminator["dim"])
         return completed
     wanted = DEFAULT_SCALE if scale is None else scale
     dim, heads = _sizes(wanted, discriminator)
@@ -43,7 +37,7 @@ def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> d
 
 
 def without_scale(values: dict[str, Any]) -> dict[str, Any]:
-    """`values` of a generator whose discriminator is not known, with stand-ins for what would be inherited."""
+    """Complete the generator's values with placeholders, for an unknown discriminator."""
     heads = values.get("heads", 1)
     return {"depth": 1, "heads": heads, "dim": heads} | {k: v for k, v in values.items() if k != "scale"}
 

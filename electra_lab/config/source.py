@@ -1,4 +1,4 @@
-"""YAML 1.2 with line marks, `extends` and `--set`: from files to plain values, each knowing where it was written.
+"""YAML 1.2 with line marks, `extends` and `--set`: from files to plain values, each with the place that wrote it.
 
 PyYAML scans and composes; its YAML 1.1 constructors, which read `1e-4` as text and `no` as false, are not used.
 """
@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,6 +26,13 @@ Scalar: TypeAlias = str | int | float | bool | None
 Value: TypeAlias = "Scalar | list[Value] | dict[str, Value]"
 Loc: TypeAlias = tuple[str | int, ...]
 
+# Sections whose `type` may be left out, with the type that they have then.
+DEFAULTS: dict[Loc, str] = {
+    ("optimizer",): "adamw",
+    ("schedules", "learning_rate"): "warmup_linear",
+    ("launcher",): "local",
+}
+
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _NULL = re.compile(r"~|null|Null|NULL|")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -33,7 +41,17 @@ _NON_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves what has no tag without one, so that every tag that was written can be seen."""
+    """Add no tags, so that every tag that was written can be seen; refuse deep nesting, however deep Python may go."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > 10 * MAX_DEPTH:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def resolve(self, kind: type[yaml.Node], value: str | None, implicit: object) -> str:
         return ""
@@ -41,13 +59,23 @@ class _Loader(yaml.SafeLoader):
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a value was written: a line of a file, or a `--set`."""
+    """The place where a value was written: a line of a file, or a `--set`."""
 
     place: str
     folder: Path
 
     def __str__(self) -> str:
         return self.place
+
+    @property
+    def file(self) -> str:
+        return self.place.rpartition(":")[0] if self.line else self.place
+
+    @property
+    def line(self) -> int:
+        """The number of the line; 0 for a `--set`, which may end in a number too."""
+        number = self.place.rpartition(":")[2]
+        return int(number) if number.isdecimal() and not self.place.startswith("--set ") else 0
 
 
 @dataclass(frozen=True)
@@ -66,35 +94,31 @@ class Node:
 
     def marks(self, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
         yield loc, self.mark
-        items: Iterable[tuple[str | int, Node]] = ()
-        if isinstance(self.value, dict):
-            items = self.value.items()
-        elif isinstance(self.value, list):
-            items = enumerate(self.value)
-        for key, node in items:
+        nodes = self.value if isinstance(self.value, dict | list) else []
+        for key, node in nodes.items() if isinstance(nodes, dict) else enumerate(nodes):
             yield from node.marks((*loc, key))
 
-    def over(self, base: Node) -> Node:
-        """This node laid over `base`: mappings merge by key, everything else replaces.
+    def over(self, base: Node, loc: Loc = ()) -> Node:
+        """Merge this node into `base`, at `loc` of a file: mappings merge by key, everything else is replaced.
 
-        Where `type` changes the mapping replaces the whole: another component's options mean nothing to this one.
+        If `type` changes, the whole mapping is replaced: the options of another component mean nothing to this one.
         """
         if not (isinstance(self.value, dict) and isinstance(base.value, dict)):
             return self
-        if "type" in self.value and "type" in base.value and self.value["type"].value != base.value["type"].value:
+        before = base.value["type"].value if "type" in base.value else DEFAULTS.get(loc)
+        if "type" in self.value and before not in (None, self.value["type"].value):
             return self
         merged = dict(base.value)
         for key, node in self.value.items():
-            merged[key] = node.over(merged[key]) if key in merged else node
+            merged[key] = node.over(merged[key], (*loc, key)) if key in merged else node
         return Node(merged, self.mark)
 
 
-def read_file(path: Path) -> Node:
-    """The mapping in a YAML file, with everything it extends laid below it. Raises ConfigError."""
-    return _read_file(path, ())
+def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
+    """Return the mapping in a YAML file, merged into the files that it extends. Raises ConfigError.
 
-
-def _read_file(path: Path, children: tuple[Path, ...]) -> Node:
+    children  the files that extend this one
+    """
     try:
         if path.is_dir():
             raise ConfigError(f"{path}: is a folder, not an experiment file.")
@@ -102,9 +126,9 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Node:
             data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: cannot be read ({reason}).") from None
+        raise ConfigError(f"{path}: cannot be read ({reason}).{_instead_of(path)}") from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: is larger than {MAX_BYTES} bytes; that is no experiment file.")
+        raise ConfigError(f"{path}: is larger than {MAX_BYTES} bytes; that is not an experiment file.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -121,38 +145,46 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Node:
     parent_path = path.parent / parent.value
     chain = (*children, path)
     if not os.path.isfile(parent_path):
-        raise ConfigError(f"{parent.mark}: extends: there is no file {parent_path}.")
+        raise ConfigError(f"{parent.mark}: extends: there is no file {parent_path}.{_instead_of(parent_path)}")
     if parent_path.resolve() in {p.resolve() for p in chain}:
-        raise ConfigError(f"{parent.mark}: extends: goes round in a circle through {parent_path}.")
+        raise ConfigError(f"{parent.mark}: extends: forms a circle through {parent_path}.")
     own = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)
-    return own.over(_read_file(parent_path, chain))
+    return own.over(read_file(parent_path, chain))
+
+
+def _instead_of(path: Path) -> str:
+    """Return a hint at a file of a similar name, if there is one."""
+    try:
+        close = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1, cutoff=0.8)
+    except OSError:
+        return ""
+    return f" Did you mean {path.parent / close[0]}?" if close and not path.exists() else ""
 
 
 def with_overrides(root: Node, overrides: Iterable[str]) -> Node:
-    """`root` with each `a.b=c` laid over it in turn; c is read as the YAML is. Raises ConfigError."""
+    """Return `root` with each `a.b=c` merged into it in turn; c is read as YAML. Raises ConfigError."""
     for override in overrides:
         dotted, separator, text = override.partition("=")
         if not separator or not all(dotted.strip().split(".")):
             raise ConfigError(f"--set {override}: write it as a.b=value.")
-        place = f"--set {override}"
-        root = with_change(root, dotted.strip(), parse(text, place, Path.cwd(), one_line=True))
+        root = with_change(root, dotted.strip(), parse(text, f"--set {override}", Path.cwd(), one_line=True))
     return root
 
 
 def with_change(root: Node, dotted: str, value: Node) -> Node:
-    """`root` with `value` laid over it at the key `a.b`. Raises ConfigError."""
+    """Return `root` with `value` merged into it at the key `a.b`. Raises ConfigError."""
     keys = dotted.split(".")
     if len(keys) > MAX_DEPTH:
         raise ConfigError(f"{value.mark}: is nested more than {MAX_DEPTH} deep.")
-    if keys[0] == "schedules":  # whose keys name numbers of other sections, such as sampler.temperature
+    if keys[0] == "schedules" and keys[1:2] != ["learning_rate"]:  # the others are dotted: sampler.temperature
         keys = [keys[0], *filter(None, [".".join(keys[1:3])]), *keys[3:]]
     for key in reversed(keys):
         value = Node({key: value}, value.mark)
-    return Node(value.over(root).value, root.mark)  # what the file lacks is missing in the file
+    return Node(value.over(root).value, root.mark)  # a key that the file lacks is missing in the file
 
 
 def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:
-    """YAML text as nodes. Raises ConfigError with the line for whatever YAML or this reader refuses."""
+    """Parse YAML text into nodes. Raises ConfigError with the line for everything that YAML or this reader refuses."""
 
     def mark(position: yaml.Mark | None) -> Mark:
         return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder)
@@ -171,7 +203,7 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
     except RecursionError:
         raise ConfigError(f"{place}: is nested more than {MAX_DEPTH} deep.") from None
     if composed is None:
-        raise ConfigError(f"{place}: is empty.") if not one_line else ConfigError(f"{place}: has no value.")
+        raise ConfigError(f"{place}: {'has no value' if one_line else 'is empty'}.")
 
     count = 0
 
@@ -193,8 +225,8 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
                     raise ConfigError(f"{key_mark}: a key must be a word.")
                 key = _text(key_node.value, key_mark)
                 if key in mapping:
-                    raise ConfigError(f"{key_mark}: {key}: stands twice; first at {mapping[key].mark}.")
-                # A key's mark, not its value's: that is the line a reader looks for.
+                    raise ConfigError(f"{key_mark}: {key}: appears twice; first at {mapping[key].mark}.")
+                # The mark of the key, not of its value: that is the line that a reader looks for.
                 mapping[key] = Node(convert(value_node, depth + 1).value, key_mark)
             return Node(mapping, at)
         if isinstance(node, yaml.SequenceNode):
@@ -208,15 +240,15 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
 
 
 def _text(text: str, mark: Mark) -> str:
-    """Two escapes of a surrogate pair are one character, as in JSON; half a pair is none."""
+    """Join escapes of surrogate pairs into characters, as JSON does."""
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise ConfigError(f"{mark}: an escape is half of a surrogate pair, which is no character.") from None
+        raise ConfigError(f"{mark}: an escape is half of a surrogate pair, which is not a character.") from None
 
 
 def _scalar(text: str, mark: Mark) -> Scalar:
-    """A plain scalar by the core schema of YAML 1.2 (section 10.3.2)."""
+    """Read a plain scalar by the core schema of YAML 1.2 (section 10.3.2)."""
     if _NULL.fullmatch(text):
         return None
     if _BOOL.fullmatch(text):
@@ -236,7 +268,7 @@ def _scalar(text: str, mark: Mark) -> Scalar:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what a reader of YAML 1.2 would take for a number, or PyYAML for a line break: it goes by 1.1."""
+    """Quote text that YAML 1.2 would read as a number, or PyYAML, which follows 1.1, as a line break."""
 
 
 def _quoted(dumper: _Dumper, text: str) -> yaml.Node:
@@ -248,12 +280,12 @@ _Dumper.add_representer(str, _quoted)
 
 
 def to_yaml(values: Value) -> str:
-    """YAML text that `parse` reads back to equal values."""
+    """Return YAML text that `parse` reads back to equal values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def mark_at(marks: Mapping[Loc, Mark], loc: Loc) -> Mark:
-    """The mark of `loc`, or of the nearest thing around it that was written down."""
+    """Return the mark of `loc`, or of the nearest part around it that was written."""
     while loc not in marks:
         loc = loc[:-1]
     return marks[loc]

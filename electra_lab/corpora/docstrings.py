@@ -1,7 +1,5 @@
 """English prose that every installation of the lab has: the documentation inside Python and torch."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect
@@ -9,6 +7,7 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +20,7 @@ FORMAT = 1  # raise it when the same files would give other documents
 
 
 @corpora.register("docstrings")
+@dataclass(kw_only=True)
 class Docstrings:
     """Docstrings and help topics of the installed Python, its standard library and torch; no download.
 
@@ -30,8 +30,7 @@ class Docstrings:
     min_characters  shorter docstrings are left out; they say little
     """
 
-    def __init__(self, /, *, min_characters: Annotated[int, Field(ge=1)] = 80) -> None:
-        self.min_characters = min_characters
+    min_characters: Annotated[int, Field(ge=1)] = 80
 
     def __iter__(self) -> Iterator[str]:
         from pydoc_data.topics import topics
@@ -78,8 +77,7 @@ def _documentation(file: Path) -> Iterator[str]:
         return  # templates and deliberately broken files ship with both packages
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node, clean=False)
-            if text:
+            if text := ast.get_docstring(node, clean=False):
                 yield text
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "").startswith("add_docstr"):
             for argument in node.args[1:]:

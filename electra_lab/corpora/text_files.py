@@ -1,7 +1,5 @@
 """Text files of your own."""
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import os
@@ -47,7 +45,7 @@ class TextFiles:
             yield from self._read(file)
 
     def _read(self, file: Path) -> Iterator[str]:
-        read, line = 0, b""
+        read = 0
         paragraph: list[str] = []
         with _opened(file) as stream:
             for number, line in enumerate(stream, start=1):
@@ -60,9 +58,8 @@ class TextFiles:
                 if number == 1:
                     text = text.removeprefix("\ufeff")  # a byte order mark
                 read += len(line)
-                ends = self.documents == "lines" or (self.documents == "paragraphs" and not text.strip())
                 paragraph.append(text)
-                if ends:
+                if self.documents == "lines" or (self.documents == "paragraphs" and not text.strip()):
                     yield from _document(paragraph)
                     paragraph = []
         yield from _document(paragraph)
@@ -79,7 +76,7 @@ class TextFiles:
 
 
 def _pattern(path: Path) -> str:
-    """What exists is meant as it is written, so only what follows it is a pattern: a folder may be called `a[1]`."""
+    """Take the part of a path that exists literally: a folder may be called `a[1]`. Only the rest is a pattern."""
     exists = next(part for part in (path, *path.parents) if os.path.exists(part))
     return str(Path(glob.escape(str(exists)), path.relative_to(exists)))
 

@@ -1,1 +1,1 @@
-"""From documents to batches: tokenise once into a store, pack rows, order them by (seed, epoch)."""
+"""From documents to batches: tokenize once into a store, pack rows, order them by (seed, epoch)."""

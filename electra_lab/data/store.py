@@ -1,38 +1,41 @@
-"""The token store: a corpus tokenised once, found again by its content.
+"""The token store: a corpus tokenized once, found again by its content.
 
     <store>/<key>/  tokenizer.json  train.bin  held_out.bin  manifest.json
 
-Each .bin is one flat stream of token ids with [SEP] after every document, memory-mapped when read. A store is
-written beside its place and renamed, so that it is there whole or not at all; a lock lets one process build it
-while others wait.
+Each .bin is one flat stream of token ids with [SEP] after every document, memory-mapped when read. A store is written
+to a temporary folder and renamed, so that it is there whole or not at all; under a lock one process builds it while
+others wait.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from electra_lab.data.vocabulary import special_ids
+from electra_lab.storage.files import flush
+from electra_lab.storage.lock import lock
+from registry import Corpus
 from registry.errors import DataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
-    from registry.contracts import Corpus
+    Trainer = Callable[[Iterable[str]], Tokenizer]
 
 FORMAT = 1  # raise it when the same inputs would give another store
 SPLITS = ("train", "held_out")
@@ -41,7 +44,7 @@ CHUNK = 1000  # documents encoded at a time
 
 @dataclass(frozen=True)
 class Store:
-    """A tokenised corpus. Streams are uint16 or uint32 token ids, memory-mapped."""
+    """A tokenized corpus. Streams are uint16 or uint32 token ids, memory-mapped."""
 
     key: str
     folder: Path
@@ -54,31 +57,26 @@ class Store:
 def open_store(
     root: Path,
     corpus: Corpus,
-    train_tokenizer: Callable[[Iterable[str]], Tokenizer],
+    train_tokenizer: Trainer,
     held_out: float,
     description: dict[str, Any],
     announce: Callable[[str], None],
 ) -> Store:
-    """The store for this corpus and tokenizer, built if it is not there. Raises DataError.
+    """Open the store of this corpus and tokenizer, and build it if it is not there. Raises DataError.
 
-    `description` is what else decides the content: names and options of corpus and tokenizer.
+    `description` is everything else that decides the content: names and options of corpus and tokenizer.
     """
-    identity = {
-        "format": FORMAT,
-        "corpus": corpus.fingerprint(),
-        "held_out": held_out,
-        "tokenizers": version("tokenizers"),
-        **description,
-    }
+    identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "held_out": held_out} | description
+    identity["tokenizers"] = version("tokenizers")
     key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
     folder = root / key
     if not os.path.exists(folder):  # it came by a rename, so it is whole
         announce("reading the corpus and training the tokenizer (once; the result is kept)")
-        _build(folder, key, corpus, train_tokenizer, held_out, identity)
-    return _load(folder, key)
+        _build(folder, partial(_write, corpus, train_tokenizer, held_out, identity))
+    return _load(folder)
 
 
-def _load(folder: Path, key: str) -> Store:
+def _load(folder: Path) -> Store:
     from tokenizers import Tokenizer
 
     try:
@@ -88,34 +86,31 @@ def _load(folder: Path, key: str) -> Store:
                 raise ValueError(f"{name} has another size than its manifest says")
         train, held_out = (np.memmap(folder / f"{s}.bin", manifest["dtype"], mode="r") for s in SPLITS)
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        return Store(key, folder, tokenizer, train, held_out, manifest["documents"])
+        return Store(folder.name, folder, tokenizer, train, held_out, manifest["documents"])
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise DataError(
-            f"{folder}: the token store is damaged ({error}). Delete the folder; it is built anew."
-        ) from None
+        cure = "Delete the folder; it will be rebuilt."
+        raise DataError(f"{folder}: the token store is damaged ({error}). {cure}") from None
 
 
-def _build(
-    folder: Path,
-    key: str,
-    corpus: Corpus,
-    train_tokenizer: Callable[[Iterable[str]], Tokenizer],
-    held_out: float,
-    identity: dict[str, Any],
-) -> None:
+def _build(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill the folder, in one process, whole or not at all."""
+    key = folder.name
     created = _make_folders(folder.parent)
     try:
-        with _locked(folder.parent / f".{key}.lock"):
-            if not folder.exists():
-                for leftover in folder.parent.glob(f".{key}-*"):  # of a process that was killed: we hold the lock
-                    shutil.rmtree(leftover)
-                building = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder.parent))
-                building.chmod(0o755)  # a store may be shared; mkdtemp makes it private
-                try:
-                    _write(building, corpus, train_tokenizer, held_out, identity)
-                    building.rename(folder)
-                finally:
-                    shutil.rmtree(building, ignore_errors=True)
+        with lock(file := folder.parent / f".{key}.lock", wait=True):
+            try:
+                if not folder.exists():
+                    for leftover in folder.parent.glob(f".{key}-*"):  # of a process that was killed: we hold the lock
+                        shutil.rmtree(leftover)
+                    building = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder.parent))
+                    building.chmod(0o755)  # a store may be shared; mkdtemp makes it private
+                    try:
+                        write(building)
+                        building.rename(folder)
+                    finally:
+                        shutil.rmtree(building, ignore_errors=True)
+            finally:
+                file.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}).") from None
     finally:
@@ -124,28 +119,22 @@ def _build(
                 parent.rmdir()
 
 
-def _write(
-    building: Path,
-    corpus: Corpus,
-    train_tokenizer: Callable[[Iterable[str]], Tokenizer],
-    held_out: float,
-    identity: dict[str, Any],
-) -> None:
+def _write(corpus: Corpus, train_tokenizer: Trainer, held_out: float, identity: dict[str, Any], building: Path) -> None:
     counts = dict.fromkeys(SPLITS, 0)
     spools = {split: _Spool(building / f"{split}.jsonl") for split in SPLITS}
-    for document in corpus:
-        split = "held_out" if _is_held_out(document, held_out) else "train"
-        spools[split].write(document)
-        counts[split] += 1
-    for spool in spools.values():
-        spool.close()
+    with ExitStack() as stack:
+        streams = {s: stack.enter_context(spools[s].path.open("w", encoding="ascii")) for s in SPLITS}
+        for document in corpus:
+            split = "held_out" if _is_held_out(document, held_out) else "train"
+            streams[split].write(json.dumps(document) + "\n")
+            counts[split] += 1
     if not sum(counts.values()):
-        raise DataError("the corpus is empty: it has no document with any text.")
+        raise DataError("the corpus is empty: no document has any text.")
     for split, count in counts.items():
         if not count:
             raise DataError(
-                f"the {split.replace('_', '-')} split is empty: of {sum(counts.values())} documents none fell "
-                f"there with data.held_out {held_out}. Change it, or give more and shorter documents."
+                f"the {split.replace('_', '-')} split is empty: none of {sum(counts.values())} documents fell into it "
+                f"with data.held_out {held_out}. Change it, or use more and shorter documents."
             )
     tokenizer = train_tokenizer(spools["train"])
     special_ids(tokenizer)
@@ -157,40 +146,18 @@ def _write(
                 stream.write(piece.tobytes())
         spool.path.unlink()
         if not (building / f"{split}.bin").stat().st_size:
-            raise DataError(f"the {split.replace('_', '-')} split has no tokens: its documents are nothing but spaces.")
+            raise DataError(f"the {split.replace('_', '-')} split has no tokens: its documents contain only spaces.")
     tokenizer.save(str(building / "tokenizer.json"))
     files = ["tokenizer.json", *(f"{split}.bin" for split in SPLITS)]
     sizes = {name: (building / name).stat().st_size for name in files}
     manifest = {"identity": identity, "documents": counts, "dtype": kind, "bytes": sizes}
     (building / "manifest.json").write_text(json.dumps(manifest, indent=1, default=str))
     for name in (*files, "manifest.json"):
-        with (building / name).open("rb") as written:
-            os.fsync(written.fileno())
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, and remove it at the end. One that its holder has removed meanwhile locks nobody out."""
-    while True:
-        with path.open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if _is(lock, path):
-                try:
-                    yield
-                finally:
-                    path.unlink(missing_ok=True)
-                return
-
-
-def _is(opened: IO[Any], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(opened.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+        flush(building / name)
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Create `folder` and its parents; returns those that were not there, innermost first."""
+    """Create `folder` and its parents; returns those that did not exist, innermost first."""
     missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,39 +167,25 @@ def _make_folders(folder: Path) -> list[Path]:
 
 
 def _is_held_out(document: str, fraction: float) -> bool:
-    """By a hash of the text, so that duplicates stay on one side and the split never moves."""
+    """Decide by a hash of the text, so that duplicates stay on one side and the split never changes."""
     digest = hashlib.blake2b(document.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
+@dataclass(frozen=True)
 class _Spool:
-    """Documents on disk, one JSON string a line: written once, read as often as needed."""
+    """Documents on disk, one JSON string per line: written once, read as often as needed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._stream = path.open("w", encoding="ascii")
-
-    def write(self, document: str) -> None:
-        self._stream.write(json.dumps(document) + "\n")
-
-    def close(self) -> None:
-        self._stream.close()
+    path: Path
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open(encoding="ascii") as stream:
-            for line in stream:
-                yield json.loads(line)
+            yield from map(json.loads, stream)
 
 
 def _encode(tokenizer: Tokenizer, documents: Iterable[str], kind: str) -> Iterator[NDArray[Any]]:
-    separator = tokenizer.token_to_id("[SEP]")
-    for chunk in _chunks(documents):
+    separator, iterator = tokenizer.token_to_id("[SEP]"), iter(documents)
+    while chunk := list(islice(iterator, CHUNK)):
         for encoding in tokenizer.encode_batch(chunk, add_special_tokens=False):
             if encoding.ids:
                 yield np.array([*encoding.ids, separator], dtype=kind)
-
-
-def _chunks(documents: Iterable[str]) -> Iterator[Sequence[str]]:
-    iterator = iter(documents)
-    while chunk := list(islice(iterator, CHUNK)):
-        yield chunk

@@ -1,4 +1,4 @@
-"""The contract's Vocabulary from a tokenizer and the training tokens."""
+"""The Vocabulary of a tokenizer and its training tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from registry.contracts import Vocabulary
+from registry import Vocabulary
 from registry.errors import DataError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
 COUNTED = 1 << 24
@@ -20,13 +20,10 @@ SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids of the special tokens. Raises DataError if the tokenizer lacks one."""
-    found = {name: tokenizer.token_to_id(name) for name in SPECIAL}
-    ids = {name: id for name, id in found.items() if id is not None}
-    if missing := found.keys() - ids.keys():
-        raise DataError(
-            f"the tokenizer has no {', '.join(sorted(missing))}; the lab needs all of {', '.join(SPECIAL)}."
-        )
+    """Return the ids of the special tokens. Raises DataError if the tokenizer lacks one."""
+    ids: dict[str, Any] = {name: tokenizer.token_to_id(name) for name in SPECIAL}
+    if missing := sorted(name for name, id in ids.items() if id is None):
+        raise DataError(f"the tokenizer has no {', '.join(missing)}; the lab needs all of {', '.join(SPECIAL)}.")
     return ids
 
 
@@ -54,7 +51,7 @@ def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.dev
 
 
 def stand_in_vocabulary(size: int) -> Vocabulary:
-    """A vocabulary of a size and nothing else, for what depends on shapes alone."""
+    """Return a vocabulary of the given size without words, for computations that depend only on shapes."""
     ids = torch.arange(size)
     pad, cls, sep, mask = range(len(SPECIAL))
     special = ids < len(SPECIAL)
@@ -64,9 +61,10 @@ def stand_in_vocabulary(size: int) -> Vocabulary:
 
 
 def _begin_words(tokenizer: Tokenizer) -> list[bool]:
-    """Which tokens begin a word, by the mark that the tokenizer's kind uses; what is no letter or digit stands alone.
+    """Return which tokens begin a word, by the mark of the tokenizer's kind. Other than letters and digits stand alone.
 
-    WordPiece marks what continues a word (`##`), byte-level BPE and Unigram what begins one (`\u0120`, `\u2581`).
+    WordPiece marks tokens that continue a word (`##`), byte-level BPE and Unigram those that begin one (`\u0120`,
+    `\u2581`).
     """
     kind = (json.loads(tokenizer.to_str())["decoder"] or {}).get("type")
     names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]

@@ -1,1 +1,1 @@
-"""Generators that are no networks, one a file. Contract: registry.contracts.Generator."""
+"""Generators that are not networks, one per file. Contract: registry.contracts.Generator."""

@@ -1,6 +1,4 @@
-"""Guessing at random."""
-
-from __future__ import annotations
+"""A generator that guesses at random."""
 
 from electra_lab.generators.unigram import Unigram
 from registry import Vocabulary, generators

@@ -1,1 +1,1 @@
-"""What lets other people's code use the lab, and the lab other people's formats."""
+"""Bridges: other people's code uses the lab, and the lab other people's formats."""

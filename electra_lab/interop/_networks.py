@@ -1,20 +1,16 @@
-"""A user's networks as objectives want them: what `electra` and `mlm` ask of a registry.contracts.Network, around any
-nn.Module that takes tokens."""
-
-from __future__ import annotations
+"""A user's networks as objectives need them: any nn.Module that takes tokens, with the methods of
+registry.contracts.Network that `electra` and `mlm` call."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 def tensor_of(output: Any) -> Tensor:
-    """The tensor that a network meant: itself, an output's `logits` (transformers), or the first of several."""
+    """Return the tensor of a network's output: itself, its `logits` (transformers), or the first of several."""
     if isinstance(output, Tensor):
         return output
     found = getattr(output, "logits", None)
@@ -22,7 +18,7 @@ def tensor_of(output: Any) -> Tensor:
 
 
 class Guess:
-    """A registry.contracts.Generator that has answered already: its states are its logits Float[B T V]."""
+    """A registry.contracts.Generator with a known answer: its states are its logits Float[B T V]."""
 
     def __init__(self, output: Any, tokens: Int[Tensor, "B T"]) -> None:
         self._logits = tensor_of(output)
@@ -33,9 +29,7 @@ class Guess:
             )
         self.dim = self._logits.shape[-1]
 
-    def hidden(
-        self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
-    ) -> Float[Tensor, "B T V"]:
+    def hidden(self, tokens: Int[Tensor, "B T"], *_: Any) -> Float[Tensor, "B T V"]:
         return self._logits
 
     def token_logits(self, hidden: Float[Tensor, "B T V"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
@@ -43,10 +37,10 @@ class Guess:
 
 
 class Verdict:
-    """The detecting half of a Network: its states are its logits, one a position. `options` go to every call.
+    """The detecting half of a Network: its states are its logits, one per position. `options` go to every call.
 
-    text    what the objective has for the user's tokens
-    tokens  what the network is shown wherever the objective did not replace the text
+    text    the objective's version of the user's tokens
+    tokens  the input of the network wherever the objective did not replace the text
     """
 
     dim = 1
@@ -56,15 +50,13 @@ class Verdict:
     ) -> None:
         self._network, self._options, self._text, self._tokens = network, options, text, tokens
 
-    def hidden(
-        self, tokens: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], segments: Int[Tensor, "B T"]
-    ) -> Float[Tensor, "B T 1"]:
+    def hidden(self, tokens: Int[Tensor, "B T"], *_: Any) -> Float[Tensor, "B T 1"]:
         shown = torch.where(tokens == self._text, self._tokens, tokens)
         logits = tensor_of(self._network(shown, **self._options))
         if logits.numel() != tokens.numel():
             raise ValueError(
                 f"for tokens of shape {list(tokens.shape)} the discriminator returned {list(logits.shape)}; it must "
-                "return one logit a position. Give discr_dim, the width of its states, to have a head put on top."
+                "return one logit per position. Pass discr_dim, the width of its states, to add a head."
             )
         return logits.reshape(*tokens.shape, 1)
 
@@ -73,58 +65,32 @@ class Verdict:
 
 
 class _Heard(BaseException):
-    """Leaves a network whose layer has spoken. Not an Exception, so that no network's own `except` stops it."""
+    """Ends a forward pass after the layer's output. Not an Exception, so that no network's own `except` stops it."""
 
 
-class Detector(nn.Module):
-    """A head on one layer of a network: tokens, and whatever else the network takes, to logits Float[B T 1].
+class HiddenLayerExtractor(nn.Module):
+    """The output of one layer of a network, for tokens and any other arguments of the network.
 
-    layer  the name of a module of the network, the index of one of its children, or -1 for what the network returns
+    layer  the name of a module of the network, the index of one of its children, or -1 for the network's output
 
-    The layer is read by a hook that lives for one call. A layer that speaks once in a forward pass is the last thing
-    that is computed of the network; where it speaks several times, which the first call tells, the last time counts.
+    The layer is read by a hook that lives for one call. If a layer runs once per forward pass, nothing after it is
+    computed; if it runs several times, which the first call shows, its last output counts.
     """
 
-    def __init__(self, network: nn.Module, dim: int, layer: str | int) -> None:
+    def __init__(self, net: nn.Module, layer: str | int = -2) -> None:
         super().__init__()
-        self.net, self.head, self.layer = network, nn.Linear(dim, 1), layer
-        self._speaks_once: bool | None = None
+        self.net, self.layer = net, layer
+        self._runs_once: bool | None = None
         self._path()  # a wrong name shows now
 
-    def forward(self, tokens: Int[Tensor, "B T"], **options: Any) -> Float[Tensor, "B T 1"]:
-        states = self._read(tokens, options) if self.layer != -1 else self.net(tokens, **options)
-        logits: Tensor = self.head(tensor_of(states))
-        return logits
-
-    def _path(self) -> str:
-        """The layer's name within the network."""
+    def forward(self, x: Int[Tensor, "B T"], **options: Any) -> Any:
         if self.layer == -1:
-            return ""
-        children = [name for name, _ in self.net.named_children()]
-        places = range(-len(children), len(children))
-        path = self.layer if isinstance(self.layer, str) else children[self.layer] if self.layer in places else ""
-        # get_submodule would also find what a wrapper, such as torch.compile's, only passes on.
-        if not path or path not in dict(self.net.named_modules(remove_duplicate=False)):
-            known = ", ".join(children)
-            raise ValueError(f"discr_layer: the discriminator has no layer {self.layer!r}. It has: {known}.")
-        return path
-
-    def after(self) -> Iterator[tuple[str, nn.Module]]:
-        """(name, module) of all that the network defines after the layer, and so, as far as one can tell, runs
-        after it."""
-        module, walked = self.net, ""
-        for step in self._path().split(".") if self.layer != -1 else ():
-            children, inner = list(module.named_children()), module.get_submodule(step)
-            for name, child in children[[each for _, each in children].index(inner) + 1 :]:
-                yield f"{walked}{name}", child
-            module, walked = inner, f"{walked}{step}."
-
-    def _read(self, tokens: Int[Tensor, "B T"], options: Mapping[str, Any]) -> Any:
+            return self.net(x, **options)
         layer, heard = self.net.get_submodule(self._path()), []
 
         def listen(module: nn.Module, _: Any, output: Any) -> None:
             heard.append(output)
-            if self._speaks_once:
+            if self._runs_once:
                 raise _Heard
 
         def too_early(module: nn.Module, _: Any) -> None:
@@ -138,7 +104,7 @@ class Detector(nn.Module):
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             handles += [module.register_forward_pre_hook(too_early) for _, module in self.after()]
         try:
-            self.net(tokens, **options)
+            self.net(x, **options)
         except _Heard:
             pass
         finally:
@@ -146,16 +112,50 @@ class Detector(nn.Module):
                 handle.remove()
         if not heard:
             raise ValueError(f"discr_layer: {self.layer!r} took no part in the discriminator's forward pass.")
-        if self._speaks_once is None:
-            self._speaks_once = len(heard) == 1
+        if self._runs_once is None:
+            self._runs_once = len(heard) == 1
         return heard[-1]
+
+    def _path(self) -> str:
+        """Return the layer's name within the network."""
+        if self.layer == -1:
+            return ""
+        children = [name for name, _ in self.net.named_children()]
+        places = range(-len(children), len(children))
+        path = self.layer if isinstance(self.layer, str) else children[self.layer] if self.layer in places else ""
+        # get_submodule would also find modules that a wrapper, such as torch.compile's, only passes on.
+        if not path or path not in dict(self.net.named_modules(remove_duplicate=False)):
+            known = ", ".join(children)
+            raise ValueError(f"discr_layer: the discriminator has no layer {self.layer!r}. It has: {known}.")
+        return path
+
+    def after(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield (name, module) of everything that the network defines, and so presumably runs, after the layer."""
+        module, walked = self.net, ""
+        for step in self._path().split(".") if self.layer != -1 else ():
+            children, inner = list(module.named_children()), module.get_submodule(step)
+            for name, child in children[[each for _, each in children].index(inner) + 1 :]:
+                yield f"{walked}{name}", child
+            module, walked = inner, f"{walked}{step}."
+
+
+class Detector(HiddenLayerExtractor):
+    """A head on one layer of a network: turns tokens, and any other arguments, into logits Float[B T 1]."""
+
+    def __init__(self, network: nn.Module, dim: int, layer: str | int) -> None:
+        super().__init__(network, layer)
+        self.head = nn.Linear(dim, 1)
+
+    def forward(self, x: Int[Tensor, "B T"], **options: Any) -> Float[Tensor, "B T 1"]:
+        logits: Tensor = self.head(tensor_of(super().forward(x, **options)))
+        return logits
 
 
 def tie(network: nn.Module, table: nn.Parameter, to: nn.Parameter) -> None:
-    """Wherever `network` uses the parameter `table`, it uses `to` from now on, its output layer included.
+    """Replace the parameter `table` by `to` wherever `network` uses it, its output layer included.
 
-    `generator.token_emb = discriminator.token_emb` leaves an output layer tied to the table that went away.
-    Raises ValueError if `table` is no parameter of `network`, or if the shapes differ.
+    `generator.token_emb = discriminator.token_emb` leaves an output layer tied to the replaced table.
+    Raises ValueError if `table` is not a parameter of `network`, or if the shapes differ.
     """
     if table.shape != to.shape:
         raise ValueError(f"tie: a parameter of shape {list(table.shape)} cannot become one of {list(to.shape)}.")

@@ -5,28 +5,25 @@
 The networks are any modules that take tokens. docs/interop.md lists what changes.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from electra_lab.interop._networks import Detector, Guess, Verdict, tie
+from electra_lab.interop._networks import Detector, Guess, HiddenLayerExtractor, Verdict, tie
 from electra_lab.training.random import EVALUATION, Streams, digest, mix_
 from registry import Batch, Losses, Masked, Vocabulary, masking_strategies, objectives, samplers
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+__all__ = ["MLM", "Electra", "HiddenLayerExtractor", "Results", "get_mask_subset_with_prob", "gumbel_sample", "tie"]
 
-__all__ = ["MLM", "Electra", "Results", "tie"]
-
-_electra, _mlm = (objectives.get(name).component for name in ("electra", "mlm"))
+_objectives: Any = objectives  # called with stand-ins for networks
+_electra, _mlm = (_objectives.get(name).component for name in ("electra", "mlm"))
 _masking = masking_strategies.get("replace_prob").component
 _gumbel, _argmax = (samplers.get(name).component for name in ("gumbel", "argmax"))
 
@@ -34,34 +31,49 @@ _gumbel, _argmax = (samplers.get(name).component for name in ("gumbel", "argmax"
 PADDING_MASKS = ("mask", "input_mask", "attention_mask")
 
 
+class _Global:
+    """A registry.Random from torch's global generator, for functions that scripts call by themselves."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def uniform(self, rows: int, *shape: int) -> Float[Tensor, "rows *shape"]:
+        return torch.rand(rows, *shape, device=self._device).mul_(1 - 2.0**-23).add_(2.0**-24)
+
+
+def gumbel_sample(t: Float[Tensor, "*shape V"], temperature: float = 1.0) -> Int[Tensor, "*shape"]:
+    """Draw one token from softmax(t / temperature) for each row of logits; a temperature of 0 takes the most likely."""
+    flat = t.float().reshape(-1, t.shape[-1])
+    options = {"temperature": temperature} if temperature else {}
+    return (_gumbel if temperature else _argmax)(flat, _Global(t.device), **options).view(t.shape[:-1])
+
+
+def get_mask_subset_with_prob(mask: Bool[Tensor, "B T"], prob: float) -> Bool[Tensor, "B T"]:
+    """Choose exactly ceil(prob * m) of each row's m True positions, every subset equally likely."""
+    words = _vocabulary(1, (), -1, mask.device)
+    chosen = _masking(torch.zeros_like(mask, dtype=torch.long), mask, words, _Global(mask.device), mask_prob=prob)
+    return torch.zeros_like(mask).scatter(1, chosen.positions, chosen.valid)
+
+
 class Results(NamedTuple):
-    """What a call of Electra returns.
+    """The result of a call of Electra."""
 
-    loss              gen_weight * mlm_loss + disc_weight * disc_loss
-    mlm_loss          of the generator, in nats, over the masked tokens
-    disc_loss         of the discriminator, over the real tokens
-    gen_acc           the share of the masked tokens that the generator puts first
-    disc_acc          the mean of the accuracies on replaced and on original tokens, padding left out; where one kind
-                      is missing, the accuracy on the other. 0, as gen_acc, where there is nothing to judge
-    disc_labels       Float[B T]: 1 where the token was replaced by another one
-    disc_predictions  Float[B T]: 1 where the discriminator says so
-    """
-
-    loss: Float[Tensor, ""]
-    mlm_loss: Float[Tensor, ""]
-    disc_loss: Float[Tensor, ""]
-    gen_acc: Float[Tensor, ""]
+    loss: Float[Tensor, ""]  # gen_weight * mlm_loss + disc_weight * disc_loss
+    mlm_loss: Float[Tensor, ""]  # of the generator, in nats, over the masked tokens
+    disc_loss: Float[Tensor, ""]  # of the discriminator, over the real tokens
+    gen_acc: Float[Tensor, ""]  # the share of the masked tokens that the generator puts first; 0 if there are none
+    # The mean of the accuracies on replaced and on original tokens, without padding; if one kind is missing, the other.
     disc_acc: Float[Tensor, ""]
-    disc_labels: Float[Tensor, "B T"]
-    disc_predictions: Float[Tensor, "B T"]
+    disc_labels: Float[Tensor, "B T"]  # 1 where the token was replaced by another one
+    disc_predictions: Float[Tensor, "B T"]  # 1 where the discriminator predicts that
 
 
 class _Trainer(nn.Module):
-    """What Electra and MLM share: the settings, which are read anew at every call, and the random numbers.
+    """The common part of Electra and MLM: the settings, which are read at every call, and the random numbers.
 
     Masks and draws depend on the seed, the number of training calls so far (`step`, in the state_dict) and the row's
-    place in the global batch; torch's global generator plays no part. In eval they depend on the seed and on what
-    stands in the row, and the networks draw from a generator of their own, so the same text gives the same loss.
+    place in the global batch; torch's global generator plays no part. In eval mode they depend on the seed and on the
+    content of the row, and the networks draw from a generator of their own, so the same text gives the same loss.
     """
 
     def __init__(
@@ -79,7 +91,7 @@ class _Trainer(nn.Module):
         shares = {"mask_prob": mask_prob, "replace_prob": replace_prob, "random_token_prob": random_token_prob}
         for name, share in shares.items():
             if not 0 <= share <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1; it is {share}.")
+                raise ValueError(f"{name} must be between 0 and 1, is {share}.")
         if random_token_prob > 0 and num_tokens is None:
             raise ValueError("random_token_prob needs num_tokens, the size of the vocabulary to draw from.")
         self.mask_prob, self.replace_prob = mask_prob, replace_prob
@@ -90,7 +102,7 @@ class _Trainer(nn.Module):
         self.register_load_state_dict_pre_hook(_from_electra_pytorch)  # type: ignore[no-untyped-call]
 
     def get_extra_state(self) -> Int[Tensor, ""]:
-        """The step, as a tensor, so that a state_dict holds nothing else."""
+        """Return the step as a tensor, so that a state_dict holds nothing else."""
         return torch.tensor(self.step)
 
     def set_extra_state(self, state: Int[Tensor, ""]) -> None:
@@ -98,38 +110,31 @@ class _Trainer(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # the step is hashed on the host
     def _start(self, tokens: Int[Tensor, "B T"], options: Mapping[str, Any]) -> tuple[Batch, Masked, Streams]:
-        """The batch of this call as objectives see it, masked, and its random numbers. Counts the step."""
+        """Return the batch of this call as objectives see it, masked, and its random numbers. Counts the step."""
         if getattr(self, "_is_replica", False):
-            raise RuntimeError("nn.DataParallel throws away the step that is counted; use DistributedDataParallel.")
+            raise RuntimeError("nn.DataParallel loses the step count; use DistributedDataParallel.")
         real = _real(tokens, self.pad_token_id, options)
         if self.training:
-            first = _rank() * len(tokens)
+            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            first = torch.distributed.get_rank() * len(tokens) if distributed else 0
             step, examples = self.step, torch.arange(first, first + len(tokens), device=tokens.device)
             self.step += 1
         else:
             step, examples = EVALUATION, _contents(tokens, real)
         rng = Streams(self.seed, step, examples)
         maskable = real & ~torch.isin(tokens, _ids(self._special(), tokens.device))
-        masked = self._mask(tokens, maskable, rng)
-        # Padding and special tokens need no logit in a user's network, but objectives look up whatever stands in the
-        # text. What they see there is never predicted, so any id that has a logit does.
-        return Batch(tokens.masked_fill(~maskable, 0), real, torch.zeros_like(tokens), examples), masked, rng
-
-    def _mask(self, tokens: Int[Tensor, "B T"], maskable: Bool[Tensor, "B T"], rng: Streams) -> Masked:
-        """Exactly ceil(mask_prob * m) of each row's m tokens that are neither padding nor special.
-
-        Of these, random_token_prob become random tokens, 1 - replace_prob stay, all others become [MASK]. Where
-        random_token_prob is the larger, nothing becomes [MASK], and all that does not become random stays.
-        """
-        # A network tells the size of its vocabulary only with its first logits; no more is needed here than one token
-        # that is not special.
-        size = self.num_tokens or len(self._special()) + 1
+        # Exactly ceil(mask_prob * m) of each row's m maskable tokens. Of these, random_token_prob become random tokens,
+        # 1 - replace_prob stay, all others become [MASK]. If random_token_prob is the larger, nothing becomes [MASK],
+        # and tokens that do not become random stay. A network shows the size of its vocabulary only with its first
+        # logits; here one token that is not special is enough.
+        words = self._vocabulary(self.num_tokens or len(self._special()) + 1, tokens.device)
         masked: Masked = _masking(
-            tokens, maskable, self._vocabulary(size, tokens.device), rng("masking"),
-            mask_prob=self.mask_prob, replace_prob=max(0.0, self.replace_prob - self.random_token_prob),
-            random_prob=self.random_token_prob,
+            tokens, maskable, words, rng("masking"), mask_prob=self.mask_prob,
+            replace_prob=max(0.0, self.replace_prob - self.random_token_prob), random_prob=self.random_token_prob,
         )  # fmt: skip
-        return masked
+        # Padding and special tokens need no logit in a user's network, but objectives look up every id of the text.
+        # Those ids are never predicted, so any id with a logit will do.
+        return Batch(tokens.masked_fill(~maskable, 0), real, torch.zeros_like(tokens), examples), masked, rng
 
     def _special(self) -> tuple[int, ...]:
         """Never masked, never put in at random, never drawn. [MASK] is one of them."""
@@ -141,7 +146,7 @@ class _Trainer(nn.Module):
         return _vocabulary(size, self._special(), self.mask_token_id, device)
 
     def _generator_of_networks(self, device: torch.device) -> Any:
-        """In eval, what networks draw from torch's global generator (LSH rotations) is the same at every call."""
+        """Make the networks' draws from torch's global generator (LSH rotations) constant in eval mode."""
         return nullcontext() if self.training else _own_generator(digest("networks", self.seed), device)
 
 
@@ -149,15 +154,15 @@ class Electra(_Trainer):
     """Replaced token detection with any two networks: the lab's objective `electra` behind electra-pytorch's API.
 
     generator      tokens to vocabulary logits [B T V]
-    discriminator  tokens to one logit a position, [B T] or [B T 1]; or, with `discr_dim`, any network
-    discr_dim      the width of what `discr_layer` returns; a Linear(discr_dim, 1) is put on top of it
+    discriminator  tokens to one logit per position, [B T] or [B T 1]; or, with `discr_dim`, any network
+    discr_dim      the width of the output of `discr_layer`, on which a Linear(discr_dim, 1) is put
     discr_layer    the name of a module of the discriminator, the index of one of its children, or -1 for its output
     temperature    of the softmax that replacements are drawn from; 0 takes the most likely token
     pad_token_id   may be None: then every token is real
     seed           of masks and draws
 
     Keyword arguments of a call go to both networks. One of `mask`, `input_mask` and `attention_mask` that is boolean
-    or integer, of the tokens' shape, also says which tokens are real; without, those are that differ from pad_token_id.
+    or integer, of the tokens' shape, also says which tokens are real; without one, those that differ from pad_token_id.
     """
 
     def __init__(
@@ -184,7 +189,7 @@ class Electra(_Trainer):
             seed,
         )  # fmt: skip
         if not temperature >= 0:
-            raise ValueError(f"temperature must be 0 or more; it is {temperature}.")
+            raise ValueError(f"temperature must be 0 or more, is {temperature}.")
         if isinstance(discriminator, nn.Sequential) and isinstance(discriminator[-1], nn.Sigmoid):
             warnings.warn(
                 "the discriminator ends in a Sigmoid, but the loss takes logits and applies one itself: remove it.",
@@ -194,7 +199,7 @@ class Electra(_Trainer):
         self.disc_weight, self.gen_weight, self.temperature = disc_weight, gen_weight, temperature
         if discr_dim > 0:
             self.discriminator = Detector(discriminator, discr_dim, discr_layer)
-            # What comes after the layer never gets a gradient, for which DDP would wait in vain.
+            # Modules after the layer never get a gradient, for which DDP would wait in vain.
             unused = [
                 f"discriminator.net.{name}.{parameter}"
                 for name, module in self.discriminator.after()
@@ -216,7 +221,7 @@ class Electra(_Trainer):
                 generator_weight=self.gen_weight,
                 discriminator_weight=self.disc_weight,
             )
-            # In eval it also says what accuracies need. The networks are no submodules of it and keep their own mode.
+            # In eval mode it also returns the input of accuracies. The networks are not its submodules and keep theirs.
             losses: Losses = objective.eval()(batch, rng)
         return _results(losses, batch)
 
@@ -259,10 +264,10 @@ class MLM(_Trainer):
 
 def _results(losses: Losses, batch: Batch) -> Results:
     seen, asked = losses.detection, losses.predictions["generator"]
-    assert seen is not None, "in eval mode an objective says what was detected"
+    assert seen is not None, "in eval mode an objective returns the detection"
     mlm, disc = _mean(losses, "generator"), _mean(losses, "discriminator")
     called = seen.logits.detach() > 0
-    kinds = torch.stack([batch.mask & seen.replaced, batch.mask & ~seen.replaced]).flatten(1)
+    kinds = torch.stack([batch.attention_mask & seen.replaced, batch.attention_mask & ~seen.replaced]).flatten(1)
     right = (kinds & (called == seen.replaced).flatten()).sum(-1) / kinds.sum(-1).clamp(min=1)
     return Results(
         loss=losses.terms["generator"].weight * mlm + losses.terms["discriminator"].weight * disc,
@@ -276,12 +281,12 @@ def _results(losses: Losses, batch: Batch) -> Results:
 
 
 def _mean(losses: Losses, name: str) -> Float[Tensor, ""]:
-    """Zero, with a zero gradient, where nothing was counted."""
+    """Return the mean of a term; zero, with a zero gradient, if nothing was counted."""
     return losses.terms[name].sum / losses.terms[name].count.clamp(min=1)
 
 
 def _real(tokens: Int[Tensor, "B T"], pad: int | None, options: Mapping[str, Any]) -> Bool[Tensor, "B T"]:
-    """A mask that the networks are given decides; only without one do the ids."""
+    """Return which tokens are real: by the mask that the networks receive, only without one by the ids."""
     # A mask of floats may be one to add to scores, where 0 means real.
     real = [m.bool() for m in map(options.get, PADDING_MASKS) if isinstance(m, Tensor) and not m.is_floating_point()]
     real = [mask for mask in real if mask.shape == tokens.shape]
@@ -291,27 +296,24 @@ def _real(tokens: Int[Tensor, "B T"], pad: int | None, options: Mapping[str, Any
 
 
 def _contents(tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> Int[Tensor, "B"]:
-    """A hash of each row's real tokens: in eval it stands for the row's place in a batch."""
+    """Return a hash of each row's real tokens, which takes the place of the example id in eval mode."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     words = mix_((tokens * 0x1F123BB5 + places * 0x2545F491).to(torch.int32))
     return words.masked_fill(~real, 0).sum(-1).to(torch.int32)
 
 
-def _rank() -> int:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if distributed else 0
-
-
 @lru_cache(maxsize=16)
 def _ids(ids: tuple[int, ...], device: torch.device) -> Int[Tensor, "S"]:
-    """On the device once, not at every step."""
+    """Move ids to the device once, not at every step."""
     return torch.tensor(ids, device=device)
 
 
 @lru_cache(maxsize=16)
 def _vocabulary(size: int, special: tuple[int, ...], mask_id: int, device: torch.device) -> Vocabulary:
-    """All that is known of the vocabulary of a user's network. An id outside it, such as a pad_token_id of -1, is none
-    of its tokens."""
+    """Return all that is known of the vocabulary of a user's network.
+
+    An id outside it, such as a pad_token_id of -1, is not one of its tokens.
+    """
     ids = torch.arange(size, device=device)
     is_special = torch.isin(ids, _ids(special, device))
     return Vocabulary(
@@ -322,7 +324,7 @@ def _vocabulary(size: int, special: tuple[int, ...], mask_id: int, device: torch
 
 @contextmanager
 def _own_generator(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, torch's global generators of the CPU and of `device` are freshly seeded; outside, untouched."""
+    """Seed torch's global generators of the CPU and of `device` inside; they are restored at the end."""
     cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if cuda else []):
         torch.default_generator.manual_seed(seed)
@@ -333,7 +335,7 @@ def _own_generator(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _from_electra_pytorch(trainer: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """A state_dict that electra-pytorch or mlm-pytorch made loads too; it has no step."""
+    """Accept a state_dict of electra-pytorch or mlm-pytorch, which has no step."""
     if isinstance(getattr(trainer, "discriminator", None), Detector):
         renamed = {"discriminator.0.net.": "discriminator.net.", "discriminator.1.": "discriminator.head."}
         for key in list(state):

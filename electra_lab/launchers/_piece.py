@@ -1,16 +1,13 @@
-"""One piece of work, done where it is: what every launcher calls at the far end."""
-
-from __future__ import annotations
+"""One piece of work: the function that every launcher calls in its worker processes."""
 
 import sys
 import traceback
-from collections.abc import Callable
 
-from registry import LabError, Outcome
+from registry import LabError, Outcome, Work
 
 
-def attempt(work: Callable[[str, str], Outcome], folder: str, piece: str) -> Outcome:
-    """work(folder, piece); an exception is a `failed` piece, and its traceback goes to stderr."""
+def attempt(work: Work, folder: str, piece: str) -> Outcome:
+    """Call work(folder, piece); an exception makes it a `failed` piece, with its traceback on stderr."""
     try:
         outcome = work(folder, piece)
         if isinstance(outcome, Outcome):
@@ -22,6 +19,6 @@ def attempt(work: Callable[[str, str], Outcome], folder: str, piece: str) -> Out
 
 
 def sentence(error: BaseException) -> str:
-    """`error` on one line; a LabError is a sentence already."""
+    """Return `error` on one line; a LabError is already a sentence."""
     said = " ".join(str(error).split())
     return said if isinstance(error, LabError) and said else f"{type(error).__name__}: {said or 'no details'}"

@@ -1,13 +1,10 @@
 """The main program of a worker process of the local launcher: `python -P _worker.py <connection> <lifeline>`.
 
 It is a program of its own and not multiprocessing's spawn, because that imports the launcher's main program again, and
-keeps a process beside the workers. At the top it imports only what is quick: the launcher's sys.path comes by message.
+keeps another process besides the workers. Its imports at the top are quick: the launcher's sys.path comes by message.
 
-Nothing is ever written to the lifeline. Its end, which the launcher brings about or the launcher's death does, asks
-the worker to stop.
+Nothing is ever written to the lifeline. Its end asks the worker to stop; the launcher closes it, or dies.
 """
-
-from __future__ import annotations
 
 import os
 import signal
@@ -20,11 +17,11 @@ from multiprocessing.connection import Connection
 
 
 def main(connection: Connection, lifeline: Connection) -> None:
-    """Do the pieces that come, one after the other, until there is nobody to send any."""
+    """Do the pieces that come, one after the other, until the connection ends."""
     path, argv, cpus, grace = connection.recv()
     if cpus:
         os.sched_setaffinity(0, cpus)  # before any library counts its cores
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a launcher that ignores it must not hand that down
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a launcher that ignores it must not pass that on
     threading.Thread(target=_stop_at_the_end_of, args=(lifeline, grace), daemon=True).start()
     sys.path[:], sys.argv[:] = path, argv  # runs record the command that they came from
 
@@ -36,7 +33,7 @@ def main(connection: Connection, lifeline: Connection) -> None:
             work, folder, piece = connection.recv()
         except (EOFError, OSError):
             return
-        except Exception as error:  # an import failed: this piece's matter, the next may be of another mind
+        except Exception as error:  # an import failed, which concerns this piece; the next may work
             traceback.print_exc()
             outcome = Outcome("failed", f"a worker process cannot import the work ({sentence(error)}).")
         else:
@@ -45,10 +42,10 @@ def main(connection: Connection, lifeline: Connection) -> None:
 
 
 def _stop_at_the_end_of(lifeline: Connection, grace: float) -> None:
-    """Wait for it; then ask what runs to stop, and stop it after `grace` seconds, with all processes that it made."""
+    """Wait for it; then ask the running piece to stop, and kill it after `grace` seconds with all its processes."""
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
-    # To the main thread, so that it wakes from what it waits in: there Python runs the handlers.
+    # To the main thread, which runs Python's handlers, so that it wakes from any wait.
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
     time.sleep(grace)
     os.killpg(0, signal.SIGKILL)

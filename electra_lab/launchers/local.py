@@ -1,14 +1,12 @@
 """Pieces of work in processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -19,80 +17,76 @@ from typing import Annotated
 from pydantic import Field
 
 from electra_lab.launchers import _worker
-from registry import Outcome, launchers
+from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
-GRACE = 60.0  # seconds that a run has to save what it has, once it was asked to stop
+GRACE = 60.0  # seconds that a run has to save, once it was asked to stop
 
 
 @launchers.register("local")
-def local(
-    work: Callable[[str, str], Outcome],
-    folder: str,
-    ids: Sequence[str],
-    /,
-    *,
-    workers: Annotated[int, Field(ge=1)] = 1,
-    threads: Annotated[int, Field(ge=1)] = 1,
-    gpus: Annotated[int, Field(ge=0)] | None = None,
-    pin: bool = True,
-) -> Iterator[tuple[str, Outcome]]:
+@dataclass(kw_only=True)
+class Local:
     """Run pieces of work in processes of this machine, each of which does one piece after the other.
 
     workers  processes at a time; each needs the memory of a whole run
-    threads  of each process: OpenMP, MKL and OpenBLAS keep to that number, tokenizers to one
-    gpus     how many of those that CUDA_VISIBLE_DEVICES or nvidia-smi tells of; workers take turns to get one of them
-             each. None: all that there are, 0: none
-    pin      each process stays on `threads` cores of its own, where there are enough for all of them. Turn it off
-             where other work is bound to cores of this machine too, as another local launcher's is
+    threads  of each process, for OpenMP, MKL and OpenBLAS; tokenizers use one
+    gpus     how many GPUs of CUDA_VISIBLE_DEVICES, or else nvidia-smi, are used; each worker gets one of them in turn.
+             None: all of them, 0: none
+    pin      bind each process to `threads` cores of its own, if there are enough for all. Turn it off if other work is
+             bound to cores of this machine too, such as another local launcher's
 
-    What runs has a minute to save what it has, once it is asked to stop. A second Ctrl-C ends it at once.
+    A running piece has a minute to save, once it is asked to stop. A second Ctrl-C ends it at once.
     """
-    places = _places(min(workers, len(ids)), threads, gpus, pin)
-    waiting = deque(ids)
-    team: list[_Worker] = []
-    try:
-        for place in places:
-            team.append(_Worker(place))
-            team[-1].give(work, folder, waiting.popleft())
-        while busy := [worker for worker in team if worker.piece is not None]:
-            wait([worker.connection for worker in busy], timeout=0.5)  # then look anyway: see _Worker.outcome
-            came: list[tuple[str, Outcome]] = []
-            for worker in busy:
-                if worker.piece is None or (outcome := worker.outcome()) is None:
-                    continue
-                came.append((worker.piece, outcome))
-                worker.piece = None
-                if not waiting:
-                    worker.retire()  # its memory and its GPU's are of use to the others
-                    continue
-                if not worker.alive():
-                    team.remove(worker)
-                    team.append(worker := _Worker(worker.place))
-                worker.give(work, folder, waiting.popleft())
-            for worker in team:
-                worker.alive()  # collects those that have ended
-            yield from came  # after all have got new work: the consumer may take its time
-    finally:
-        _end(team)
+
+    workers: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1)] = 1
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    pin: bool = True
+
+    here = True
+
+    def check(self) -> None:
+        _devices(self.gpus)
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        places = _places(min(self.workers, len(ids)), self.threads, self.gpus, self.pin)
+        waiting = deque(ids)
+        team: list[_Worker] = []
+        try:
+            for place in places:
+                team.append(_Worker(*place))
+                team[-1].give(work, folder, waiting.popleft())
+            while busy := [worker for worker in team if worker.piece is not None]:
+                wait([worker.connection for worker in busy], timeout=0.5)  # then look anyway: see _Worker.outcome
+                came: list[tuple[str, Outcome]] = []
+                for worker in busy:
+                    if worker.piece is None or (outcome := worker.outcome()) is None:
+                        continue
+                    came.append((worker.piece, outcome))
+                    worker.piece = None
+                    if not waiting:
+                        worker.connection.close()  # so that it ends: others can use its memory and its GPU
+                        continue
+                    if not worker.alive():
+                        team.remove(worker)
+                        team.append(worker := _Worker(*worker.place))
+                    worker.give(work, folder, waiting.popleft())
+                for worker in team:
+                    worker.alive()  # collects those that have ended
+                yield from came  # after all have new work: the consumer may take its time
+        finally:
+            _end(team)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """What a worker has of the machine."""
-
-    environment: dict[str, str]
-    cpus: tuple[int, ...]
-
-
-def _places(number: int, threads: int, gpus: int | None, pin: bool) -> list[_Place]:
+def _places(number: int, threads: int, gpus: int | None, pin: bool) -> list[tuple[dict[str, str], tuple[int, ...]]]:
+    """Return the share of the machine that each worker gets: its environment, and its cores or ()."""
     allowed = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
     pinned = number * threads <= len(allowed)
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = {**os.environ, **dict.fromkeys(names, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
     devices = _devices(gpus)
     return [
-        _Place(
+        (
             environment | ({"CUDA_VISIBLE_DEVICES": devices[n % len(devices)]} if devices else {}),
             tuple(allowed[n * threads : (n + 1) * threads]) if pinned else (),
         )
@@ -101,7 +95,7 @@ def _places(number: int, threads: int, gpus: int | None, pin: bool) -> list[_Pla
 
 
 def _devices(gpus: int | None) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES is to be, for one worker after the other; nothing if it is to be left alone."""
+    """Return CUDA_VISIBLE_DEVICES for one worker after the other; empty if it should not be set. Raises ConfigError."""
     if gpus == 0:
         return [""]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -115,36 +109,38 @@ def _devices(gpus: int | None) -> list[str]:
 
 
 def _nvidia_gpus() -> int:
-    """How many there are. torch would tell too, but then the launcher itself would hold a part of their memory."""
+    """Return their number. torch knows it too, but then the launcher itself would hold some of their memory."""
     try:
         command = ["nvidia-smi", "-L"]
-        told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True)
+        listed = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return 0
-    return sum(line.startswith("GPU ") for line in told.stdout.splitlines())
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
 class _Worker:
-    """A worker process as its launcher sees it. `piece` is the id of what it does."""
+    """A worker process as its launcher sees it. `piece` is the id of its current piece."""
 
-    def __init__(self, place: _Place) -> None:
-        self.place = place
+    def __init__(self, environment: dict[str, str], cpus: tuple[int, ...]) -> None:
+        self.place = environment, cpus
         self.piece: str | None = None
         self.connection, theirs = Pipe()
         ending, self._lifeline = Pipe(duplex=False)
         with theirs, ending:
-            # -P: the worker's folder is no place to import from, there is a ray.py in it. A session of its own keeps
-            # it from the terminal's Ctrl-C, which is the launcher's to answer.
+            # -P: nothing must be imported from the worker's folder, which has a ray.py. A session of its own protects
+            # it from the terminal's Ctrl-C, which the launcher handles.
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(Path(_worker.__file__)), str(theirs.fileno()), str(ending.fileno())],
-                env=place.environment,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), ending.fileno()),
                 start_new_session=True,
             )
-        self._send((sys.path, sys.argv, place.cpus, GRACE))
+        self._send((sys.path, sys.argv, cpus, GRACE))
 
-    def give(self, work: Callable[[str, str], Outcome], folder: str, piece: str) -> None:
+    def give(self, work: Work, folder: str, piece: str) -> None:
         self.piece = piece
         self._send((work, folder, piece))
 
@@ -153,9 +149,9 @@ class _Worker:
             self.connection.send(message)
 
     def outcome(self) -> Outcome | None:
-        """What became of its piece; None while it is at it."""
-        # The end of the connection tells of its death, unless a process that the work forked holds it open. Asked
-        # before the connection: what a worker sent before it died can then be read.
+        """Return the outcome of its piece; None while it is running."""
+        # The connection ends with the worker, unless a process that the work forked holds it open. Asked before the
+        # connection: a message that a worker sent before it died can then be read.
         alive = self.alive()
         try:
             if self.connection.poll():
@@ -171,19 +167,18 @@ class _Worker:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def retire(self) -> None:
-        """Tell it that nothing more comes."""
-        self.connection.close()
-
     def stop(self) -> None:
-        """Ask it to stop, by one SIGTERM if it is at a piece. It sends that to itself: a launcher that is killed by
-        SIGKILL asks in the same way, and none asks twice, which would mean to stop without saving."""
+        """Ask it to stop, by one SIGTERM if it is running a piece.
+
+        It sends the signal to itself: a launcher that is killed by SIGKILL asks in the same way, and none asks twice,
+        which would mean to stop without saving.
+        """
         self.connection.close()
         if self.piece is not None:
             self._lifeline.close()
 
     def end(self, patience: float) -> None:
-        """Wait for its end, then bring that about, and the end of all processes that it left."""
+        """Wait for its end, then kill it and all processes that it left."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, patience))
         with suppress(ProcessLookupError, PermissionError):
@@ -201,7 +196,7 @@ def _end(team: list[_Worker]) -> None:
         for worker in team:
             with suppress(subprocess.TimeoutExpired):
                 worker.process.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # also at a second Ctrl-C, which is in a hurry
+    finally:  # also at a second Ctrl-C
         for worker in team:
             worker.end(patience=0.0)
 
@@ -210,5 +205,5 @@ def _death(code: int) -> str:
     if code >= 0:
         return f"the worker process ended with exit code {code} before its piece was done."
     name = next((each.name for each in signal.Signals if each == -code), "a real-time signal")
-    hint = "; so does the system when memory runs out" if -code == signal.SIGKILL else ""
+    hint = "; the system sends it when memory runs out" if -code == signal.SIGKILL else ""
     return f"the worker process died by signal {-code} ({name}{hint})."

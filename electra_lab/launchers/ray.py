@@ -1,101 +1,100 @@
-"""Pieces of work as tasks of a Ray cluster: one that is there, or one of this machine for as long as it takes."""
-
-from __future__ import annotations
+"""Pieces of work as tasks of a Ray cluster: an existing one, or one of this machine that lasts as long as the work."""
 
 import os
 import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from electra_lab.launchers._piece import sentence
-from registry import Outcome, launchers
+from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
-SAVING = 70.0  # seconds to wait for what was asked to stop: launcher 'local', which runs it there, gives it a minute
+SAVING = 70.0  # seconds to wait for pieces to stop: launcher 'local', which runs them there, gives them a minute
 STORE = 80 * 2**20  # bytes of shared memory for the objects of a cluster of our own: outcomes are small
 
 
 @launchers.register("ray")
-def ray(
-    work: Callable[[str, str], Outcome],
-    folder: str,
-    ids: Sequence[str],
-    /,
-    *,
-    workers: Annotated[int, Field(ge=1)] = 1,
-    threads: Annotated[int, Field(ge=1)] = 1,
-    gpus: Annotated[float, Field(ge=0)] = 0.0,
-    address: str | None = None,
-) -> Iterator[tuple[str, Outcome]]:
+@dataclass(kw_only=True)
+class Ray:
     """Run pieces of work as Ray tasks, each in a process of its own.
 
     workers  tasks at a time, if the cluster has room for them
     threads  CPUs of each task
     gpus     GPUs of each task; 0.5 lets two tasks share one
-    address  of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: what RAY_ADDRESS says, else a cluster of
-             this machine, which ends with the last piece
+    address  of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: RAY_ADDRESS, or else a cluster of this
+             machine, which ends with the last piece
 
     Its nodes must see the folder, and have the same packages installed.
     """
-    library = _ray()
-    if not ids:
-        return
-    with _connected(library, address, workers, gpus) as ours:
-        # A cluster that others use too counts CPUs; one of our own has `workers` places, of which a task takes one.
-        share = {"num_cpus": 1 if ours else threads, "num_gpus": gpus}
-        task = library.remote(max_retries=0, max_calls=1, **share)(_task)
-        waiting: deque[str] = deque(ids)
-        running: dict[Future[Outcome], tuple[str, Any]] = {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < workers:
-                    reference = task.remote(work, folder, waiting[0], threads, bool(gpus))
-                    running[reference.future()] = (waiting.popleft(), reference)
-                # Not Ray's own wait: it keeps what a signal's handler raises to itself, until something is done.
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    piece, _ = running.pop(future)
-                    yield piece, _outcome(library, future)
-        finally:
-            _end(library, running)
+
+    workers: Annotated[int, Field(ge=1)] = 1
+    threads: Annotated[int, Field(ge=1)] = 1
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    address: str | None = None
+
+    here = False
+
+    def check(self) -> None:
+        _ray()
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        library = _ray()
+        if not ids:
+            return
+        with _connected(library, self.address, self.workers, self.gpus) as ours:
+            # A cluster that others use too counts CPUs; one of our own has `workers` places, of which a task takes one.
+            share = {"num_cpus": 1 if ours else self.threads, "num_gpus": self.gpus}
+            task = library.remote(max_retries=0, max_calls=1, **share)(_task)
+            waiting: deque[str] = deque(ids)
+            running: dict[Future[Outcome], tuple[str, Any]] = {}
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self.workers:
+                        reference = task.remote(work, folder, waiting[0], self.threads, bool(self.gpus))
+                        running[reference.future()] = (waiting.popleft(), reference)
+                    # Not Ray's own wait: it holds back the exception of a signal handler until something is done.
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        piece, _ = running.pop(future)
+                        yield piece, _outcome(library, future)
+            finally:
+                _end(library, running)
 
 
-def _task(work: Callable[[str, str], Outcome], folder: str, piece: str, threads: int, gpus: bool) -> Outcome:
-    """In a worker of Ray: one piece, by launcher 'local', which can ask it to stop and survives its death.
+def _task(work: Work, folder: str, piece: str, threads: int, gpus: bool) -> Outcome:
+    """Run one piece in a worker of Ray, by launcher 'local', which can ask it to stop and survives its death.
 
-    Ray interrupts a task that is cancelled by KeyboardInterrupt, which closes the launcher.
+    Ray cancels a task by KeyboardInterrupt, which closes the launcher.
     """
-    local = launchers.get("local").component
-    with closing(
-        local(work, folder, [piece], workers=1, threads=threads, gpus=None if gpus else 0, pin=False)
-    ) as outcomes:
+    local: Any = launchers.get("local").component(workers=1, threads=threads, gpus=None if gpus else 0, pin=False)
+    with closing(local(work, folder, [piece])) as outcomes:
         try:
-            outcome: Outcome
-            ((_, outcome),) = outcomes
+            outcome: Outcome = dict(outcomes)[piece]
+            return outcome
         except KeyboardInterrupt:
             return Outcome("preempted", "was stopped by Ray")
-    return outcome
 
 
 def _outcome(library: Any, future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
     except library.exceptions.RayTaskError as error:
-        return Outcome("failed", f"Ray could not begin the piece ({sentence(error.cause or error)})")
+        return Outcome("failed", f"Ray could not start the piece ({sentence(error.cause or error)})")
     except library.exceptions.RayError as error:
         first = next(iter(str(error).splitlines()), "")
         return Outcome("lost", f"Ray lost it ({type(error).__name__}: {first})")
 
 
 def _end(library: Any, running: dict[Future[Outcome], tuple[str, Any]]) -> None:
-    """Ask what runs to stop, and wait for it."""
+    """Ask the running pieces to stop, and wait for them."""
     for _, reference in running.values():
         library.cancel(reference, force=False)
     for future in wait(running, timeout=SAVING).not_done:
@@ -104,7 +103,7 @@ def _end(library: Any, running: dict[Future[Outcome], tuple[str, Any]]) -> None:
 
 @contextmanager
 def _connected(library: Any, address: str | None, workers: int, gpus: float) -> Iterator[bool]:
-    """Be connected to a Ray cluster; gives whether it is one of our own, which ends with this."""
+    """Connect to a Ray cluster; yields True if it is one of our own, which ends with the connection."""
     if library.is_initialized():  # by the program that called us
         yield False
         return
@@ -122,7 +121,7 @@ def _connected(library: Any, address: str | None, workers: int, gpus: float) -> 
         except ConnectionError as error:
             raise _no_cluster(address, error) from None
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray took it, but to stop and save is the caller's to decide
+            signal.signal(signal.SIGTERM, handler)  # Ray replaced it, but the caller decides when to stop and save
         if not address and gpus > (here := library.cluster_resources().get("GPU", 0)):
             raise ConfigError(f"launcher 'ray': gpus is {gpus:g}, but this machine has {here:g}. Ask for fewer.")
         yield not address
@@ -131,7 +130,7 @@ def _connected(library: Any, address: str | None, workers: int, gpus: float) -> 
 
 
 def _refuse_silent(address: str) -> None:
-    """Where nobody listens, Ray itself tries for ten minutes."""
+    """Raise ConfigError if nobody listens at the address, where Ray itself tries for ten minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         try:

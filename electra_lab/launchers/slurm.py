@@ -1,11 +1,9 @@
 """Pieces of work as the tasks of one Slurm job array, submitted by submitit.
 
-What a piece comes to travels through a small JSON file beside its logs, and Slurm's queue tells what became of those
-that write none. So neither the accounting database nor a connection to the nodes is needed, and the launcher may be
-killed without harm to what runs.
+The outcome of a piece travels through a small JSON file next to its logs; Slurm's queue has the state of those that
+write none. So neither the accounting database nor a connection to the nodes is needed, and the launcher may be killed
+without harm to the running pieces.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -25,122 +23,121 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from electra_lab.launchers._piece import attempt
-from registry import Outcome, launchers
+from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
 LOOK = 0.5  # seconds between two looks for outcomes
-LATE = 5.0  # seconds that a file system may need to show what a job on another machine wrote last
+LATE = 5.0  # seconds that a file system may need to show the last file of a job on another machine
 SAVING = 90  # seconds between the signal that the time limit is near and the limit
 REQUEUES = 100  # a piece that is stopped more often is given up
 ENDING = 120.0  # seconds that Slurm may need to end jobs: they have 30 of them to save, by its defaults
 
-# Of a job that does not come back. Others wait, run, end, or are to be requeued.
+# States of a job that does not come back. Others wait, run, end, or will be requeued.
 ENDED = {
-    "BOOT_FAIL",
-    "CANCELLED",
-    "COMPLETED",
-    "DEADLINE",
-    "FAILED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "PREEMPTED",
-    "REVOKED",
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
-}
+}  # fmt: skip
 
 
 @launchers.register("slurm")
-def slurm(
-    work: Callable[[str, str], Outcome],
-    folder: str,
-    ids: Sequence[str],
-    /,
-    *,
-    workers: Annotated[int, Field(ge=1)] = 8,
-    threads: Annotated[int, Field(ge=1)] = 1,
-    gpus: Annotated[int, Field(ge=0)] = 0,
-    partition: str | None = None,
-    account: str | None = None,
-    minutes: Annotated[int, Field(ge=1)] = 240,
-    memory_gb: Annotated[float, Field(gt=0)] | None = None,
-    setup: tuple[str, ...] = (),
-    sbatch: dict[str, str | int] | None = None,
-) -> Iterator[tuple[str, Outcome]]:
+@dataclass(kw_only=True)
+class Slurm:
     """Run pieces of work as a Slurm job array, one task each.
 
     workers    tasks that run at a time
     threads    cores of each task
     gpus       GPUs of each task; an experiment uses one
     partition, account  as of sbatch; None: the site's default
-    minutes    time limit of a task. What needs longer is saved shortly before, requeued, and goes on
+    minutes    time limit of a task. A longer one is saved shortly before, requeued, and continues
     memory_gb  memory of each task; None: the site's default
     setup      lines of shell that run before each piece, such as `module load cuda`
     sbatch     other options of sbatch: {qos: long, constraint: a100}
 
-    A task that Slurm preempts or requeues, or whose node fails, comes back and goes on. The logs are in slurm/ in the
-    folder, which all nodes must see. Start it where sbatch is.
+    A task that Slurm preempts or requeues, or whose node fails, comes back and continues. The logs are in slurm/ in the
+    folder, which all nodes must see. Start it where sbatch is available.
     """
-    submitit = _submitit()
-    if not ids:
-        return
-    logs = _logs(folder)
-    executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
-    executor.update_parameters(
-        name="electra-lab",
-        timeout_min=minutes,
-        cpus_per_task=threads,
-        slurm_array_parallelism=workers,
-        slurm_setup=[*(f"export {name}={value}" for name, value in _environment(threads).items()), *setup],
-        slurm_srun_args=[f"--cpus-per-task={threads}"],  # since 22.05 srun does not take it from the job
-        # SIGTERM, and not submitit's SIGUSR2, so that a run sees one and the same signal whoever stops it.
-        slurm_additional_parameters={"requeue": True, "signal": f"TERM@{min(SAVING, 15 * minutes)}", **(sbatch or {})},
-        **_given(slurm_partition=partition, slurm_account=account, mem_gb=memory_gb, gpus_per_node=gpus or None),
-    )
-    array = None
-    try:
+
+    workers: Annotated[int, Field(ge=1)] = 8
+    threads: Annotated[int, Field(ge=1)] = 1
+    gpus: Annotated[int, Field(ge=0)] = 0
+    partition: str | None = None
+    account: str | None = None
+    minutes: Annotated[int, Field(ge=1)] = 240
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    setup: tuple[str, ...] = ()
+    sbatch: dict[str, str | int] | None = None
+
+    here = False
+
+    def check(self) -> None:
+        _submitit()
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        submitit = _submitit()
+        if not ids:
+            return
+        logs = _logs(folder)
+        executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        environment = {**dict.fromkeys(names, self.threads), "TOKENIZERS_PARALLELISM": "false"}
+        given = {"slurm_partition": self.partition, "slurm_account": self.account, "mem_gb": self.memory_gb,
+                 "gpus_per_node": self.gpus or None}  # fmt: skip
+        # SIGTERM, and not submitit's SIGUSR2, so that a run sees the same signal whoever stops it.
+        limit = {"requeue": True, "signal": f"TERM@{min(SAVING, 15 * self.minutes)}"}
+        executor.update_parameters(
+            name="electra-lab",
+            timeout_min=self.minutes,
+            cpus_per_task=self.threads,
+            slurm_array_parallelism=self.workers,
+            slurm_setup=[*(f"export {name}={value}" for name, value in environment.items()), *self.setup],
+            slurm_srun_args=[f"--cpus-per-task={self.threads}"],  # since 22.05 srun does not take it from the job
+            slurm_additional_parameters={**limit, **(self.sbatch or {})},
+            **{name: value for name, value in given.items() if value is not None},
+        )
         try:
             with _outside_of_a_job():
                 submitted = executor.submit_array([_Piece(work, folder, piece) for piece in ids])
         except submitit.core.utils.FailedJobError as error:
-            raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {' '.join(str(error).split())}") from None
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"launcher 'slurm': sbatch refuses the jobs: {reason}") from None
         array = submitted[0].job_id.split("_")[0]
-        yield from _outcomes(array, {piece: job.job_id for piece, job in zip(ids, submitted, strict=True)}, logs)
-        array = None  # all have ended
-    finally:
-        if array is not None:
+        try:
+            yield from _outcomes(array, {piece: job.job_id for piece, job in zip(ids, submitted, strict=True)}, logs)
+        except BaseException:  # closed, or stopped by a signal
             _end(array)
+            raise
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What a task of the array does: a function by its name, and two strings."""
+    """A task of the array: a function by its name, and two strings."""
 
-    work: Callable[[str, str], Outcome]
+    work: Work
     folder: str
     piece: str
 
     def __call__(self) -> None:
         job = _submitit().JobEnvironment()
         file = _logs(self.folder) / f"{job.job_id}.json"
-        for stale in (file, job.paths.result_pickle):  # of the time before it was requeued
+        for stale in (file, job.paths.result_pickle):  # from before it was requeued
             stale.unlink(missing_ok=True)
         with _stops() as stops:
             try:
                 outcome = attempt(self.work, self.folder, self.piece)
             except KeyboardInterrupt:
                 outcome = Outcome("preempted", "was stopped by Slurm")
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another must not end what comes now, nor those it asks
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not interrupt what follows
             stopped = outcome.status == "preempted" and stops() > 0
-            self._tell(job.job_id, file, outcome, stopped)
+            self._report(job.job_id, file, outcome, stopped)
 
-    def _tell(self, job: str, file: Path, outcome: Outcome, stopped: bool) -> None:
+    def _report(self, job: str, file: Path, outcome: Outcome, stopped: bool) -> None:
         if stopped and int(os.environ.get("SLURM_RESTART_COUNT", "0")) >= REQUEUES:
             outcome, stopped = Outcome("lost", f"was stopped and requeued {REQUEUES} times."), False
         writing = file.with_suffix(".tmp")
         writing.write_text(json.dumps({**asdict(outcome), "stopped": stopped}), encoding="utf-8")
         writing.rename(file)
-        # A job that is cancelled or requeued is no longer "running" at this point: the one must not come back, the
-        # other will. Still running is one that is told in time of what comes: its time limit, or its preemption.
+        # A job that is cancelled or requeued is no longer "running" at this point: the former must not come back, the
+        # latter will. A job is still running if it was warned of its time limit or its preemption.
         if stopped and _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T").stdout.strip() == "RUNNING":
             _ask("scontrol", "requeue", job)
 
@@ -150,8 +147,8 @@ def _stops() -> Iterator[Callable[[], int]]:
     """Turn SIGTERM into KeyboardInterrupt, and count it. A repeated one does nothing.
 
     Slurm ends a job by one SIGTERM to its processes and another that srun passes on, some milliseconds later. Training
-    has a handler of its own for the first and gives up what it saves at the second, which comes here. What Python
-    writes to the wakeup descriptor tells that there was a first.
+    handles the first and stops without saving at the second, which comes here. Python's wakeup descriptor shows that
+    there was a first.
     """
     reading, writing = os.pipe()
     for end in (reading, writing):
@@ -180,20 +177,23 @@ def _stops() -> Iterator[Callable[[], int]]:
 
 
 def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[str, Outcome]]:
-    """The outcome of each piece in `jobs`, which gives the job's id, once it is known."""
+    """Yield the outcome of each piece in `jobs`, which has the job's id, once it is known."""
     started = next_question = time.monotonic()
-    ended: dict[str, float] = {}  # since when Slurm says that it has ended, although it said nothing, or may come back
+    ended: dict[str, float] = {}  # when Slurm first showed it as ended, without an outcome or likely to come back
     while jobs:
         states, now = None, time.monotonic()
         if now >= next_question:
             states = _states(array)
             next_question = now + min(30.0, 1.0 + (now - started) / 20)
-        files = set(os.listdir(logs))  # a listing is fresh where a question for one file may come from a cache
+        files = set(os.listdir(logs))  # a listing is fresh, while the look-up of one file may come from a cache
         for piece, job in list(jobs.items()):
-            said = _said(logs / f"{job}.json") if f"{job}.json" in files else None
+            said = None
+            if f"{job}.json" in files:
+                with suppress(FileNotFoundError):  # it comes back, and begins by removing it
+                    said = json.loads((logs / f"{job}.json").read_text(encoding="utf-8"))
             state = states.get(job, "forgotten") if states is not None else None
             over = state == "forgotten" or state in ENDED
-            final = said is not None and not said["stopped"]  # what is stopped may come back
+            final = said is not None and not said["stopped"]  # a stopped job may come back
             if not final and not over:
                 if state is not None:
                     ended.pop(piece, None)
@@ -212,22 +212,14 @@ def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[st
 def _outcome(said: Mapping[str, Any] | None, state: str | None, began: bool, log: Path) -> Outcome:
     if said and not (said["stopped"] and state == "CANCELLED"):
         return Outcome(said["status"], said["error"])
-    if began and not said:  # submitit caught an exception that was none of the piece
-        return Outcome("failed", f"the job could not begin its piece; {log} says why.")
+    if began and not said:  # submitit caught an exception from outside the piece
+        return Outcome("failed", f"the job could not start its piece; the log is {log}.")
     words = "Slurm has forgotten its job" if state == "forgotten" else f"its job ended as {state}"
     return Outcome("lost", f"{words}{', after it was saved' if said else ''}; the log is {log}.")
 
 
-def _said(file: Path) -> dict[str, Any] | None:
-    try:
-        said: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:  # it comes back, and begins by removing it
-        return None
-    return said
-
-
 def _states(array: str) -> dict[str, str] | None:
-    """The state of each task of the array that Slurm still knows; None if it does not answer."""
+    """Return the state of each task of the array that Slurm still knows; None if it does not answer."""
     done = _ask("squeue", "--noheader", "--array", "--states=all", f"--jobs={array}", "--format=%i %T")
     if done.returncode:
         return {} if "Invalid job id" in done.stderr else None
@@ -235,7 +227,7 @@ def _states(array: str) -> dict[str, str] | None:
 
 
 def _end(array: str) -> None:
-    """Cancel the tasks, by which Slurm sends SIGTERM and waits before it kills; wait for their end."""
+    """Cancel the tasks and wait for their end. Slurm sends SIGTERM, and waits before it kills."""
     _ask("scancel", array)
     deadline = time.monotonic() + ENDING
     while time.monotonic() < deadline:
@@ -247,7 +239,7 @@ def _end(array: str) -> None:
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands, again if a signal to the whole job hits it."""
+    """Run one of Slurm's commands, again if a signal to the whole job interrupts it."""
     for _ in range(3):
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode >= 0:
@@ -265,31 +257,21 @@ def _submitit() -> Any:
     for program in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
         if shutil.which(program) is None:
             raise ConfigError(
-                f"launcher 'slurm' finds no {program} here. Start it on a machine that may submit jobs to Slurm; "
-                "without such a cluster, take launcher 'local' or 'ray'."
+                f"launcher 'slurm' finds no {program} here. Start it on a machine that can submit jobs to Slurm; "
+                "without such a cluster, use launcher 'local' or 'ray'."
             )
     return submitit
 
 
 @contextmanager
 def _outside_of_a_job() -> Iterator[None]:
-    """A launcher that is a job itself does not hand its job's number and share down to those that it submits."""
-    own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("SLURM_", "SUBMITIT_"))}
-    own_config = {name: value for name, value in own.items() if name == "SLURM_CONF"}
-    os.environ.update(own_config)
+    """Hide the launcher's own job, if it is one, from the jobs that it submits."""
+    names = [name for name in os.environ if name.startswith(("SLURM_", "SUBMITIT_")) and name != "SLURM_CONF"]
+    own = {name: os.environ.pop(name) for name in names}
     try:
         yield
     finally:
         os.environ.update(own)
-
-
-def _environment(threads: int) -> dict[str, str]:
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {**dict.fromkeys(names, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _logs(folder: str) -> Path:

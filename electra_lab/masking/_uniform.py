@@ -1,41 +1,24 @@
-"""What the masking strategies share: how many tokens, which ones, and what stands there instead."""
-
-from __future__ import annotations
-
-import math
-from typing import TYPE_CHECKING
+"""Parts that masking strategies share: how many tokens, which ones, and their replacements."""
 
 import torch
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from registry.contracts import Masked
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int
-
-    from registry.contracts import Random, Vocabulary
+from registry import Masked, Random, Vocabulary, count
 
 
 def slots_of(mask_prob: float | Tensor, length: int) -> int:
-    """K: the slots that a row of `length` positions has for masked tokens; all, where mask_prob is a tensor.
+    """Return K, the number of slots in a row of `length` positions; `length` itself if mask_prob is a tensor.
 
-    A mask_prob that changes must not change shapes. The lab knows the largest that it becomes, and cuts.
+    A mask_prob that changes must not change shapes. The lab knows its largest value, and cuts.
     """
-    return length if isinstance(mask_prob, Tensor) else math.ceil(mask_prob * length - 1e-9)
-
-
-def counts(maskable: Bool[Tensor, "B T"], mask_prob: float | Tensor) -> Int[Tensor, "B"]:
-    """ceil(mask_prob * m - 1e-9) for each row's number m of maskable tokens, as `slots_of` has it.
-
-    In doubles: in float32, ceil(.15 * 100) is 16.
-    """
-    return (maskable.sum(-1).double() * mask_prob - 1e-9).ceil().long()
+    return length if isinstance(mask_prob, Tensor) else count(mask_prob, length)
 
 
 def random_keys(maskable: Bool[Tensor, "B T"], rng: Random) -> Float64[Tensor, "B T"]:
-    """Numbers in (0, 1) to order positions by.
+    """Return numbers in (0, 1) to order positions by.
 
-    Doubles hold the 23 random bits and the position: no two keys are equal, so no device breaks ties its own way.
+    Doubles hold the 23 random bits and the position: no two keys are equal, so devices cannot break ties differently.
     """
     rows, length = maskable.shape
     return rng.uniform(rows, length).double() + torch.arange(length, device=maskable.device) * 2.0**-40
@@ -44,13 +27,13 @@ def random_keys(maskable: Bool[Tensor, "B T"], rng: Random) -> Float64[Tensor, "
 def uniform_positions(
     maskable: Bool[Tensor, "B T"], mask_prob: float | Tensor, rng: Random
 ) -> tuple[Int[Tensor, "B K"], Bool[Tensor, "B K"]]:
-    """In each row exactly count(maskable) distinct maskable positions, every subset equally likely.
+    """Choose exactly count(mask_prob, m) of each row's m maskable positions, every subset equally likely.
 
     K is the same for all rows; `valid` marks the slots that count, which come first.
     """
     slots = slots_of(mask_prob, maskable.shape[1])
     positions = random_keys(maskable, rng).masked_fill(~maskable, -1.0).topk(slots, dim=-1).indices
-    valid = torch.arange(slots, device=maskable.device) < counts(maskable, mask_prob).unsqueeze(-1)
+    valid = torch.arange(slots, device=maskable.device) < count(mask_prob, maskable.sum(-1)).unsqueeze(-1)
     return positions, valid
 
 
@@ -63,7 +46,7 @@ def corrupt(
     replace_prob: float,
     random_prob: float,
 ) -> Masked:
-    """At valid positions: [MASK] with `replace_prob`, a uniform ordinary token with `random_prob`, else unchanged."""
+    """Put [MASK] at valid positions with `replace_prob`, a uniform ordinary token with `random_prob`."""
     rows, slots = positions.shape
     kind = rng.uniform(rows, slots)
     drawn = (rng.uniform(rows, slots) * len(vocabulary.ordinary_ids)).long()

@@ -1,19 +1,13 @@
 """Masking as in BERT."""
 
-from __future__ import annotations
+from typing import Annotated
 
-from typing import TYPE_CHECKING, Annotated
-
+from jaxtyping import Bool, Int
 from pydantic import Field
+from torch import Tensor
 
 from electra_lab.masking._uniform import corrupt, uniform_positions
-from registry import masking_strategies
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
-    from torch import Tensor
-
-    from registry.contracts import Masked, Random, Vocabulary
+from registry import Masked, Random, Vocabulary, masking_strategies
 
 
 @masking_strategies.register("random_token")

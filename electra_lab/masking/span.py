@@ -1,22 +1,16 @@
 """Masking spans of neighbouring words."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import torch
+from jaxtyping import Bool, Float32, Int
 from pydantic import Field
+from torch import Tensor
 
-from electra_lab.masking._uniform import corrupt, counts
+from electra_lab.masking._uniform import corrupt
 from electra_lab.masking._words import as_slots, random_order, word_starts
-from registry import masking_strategies
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float32, Int
-    from torch import Tensor
-
-    from registry.contracts import Masked, Random, Vocabulary
+from registry import Masked, Random, Vocabulary, count, masking_strategies
 
 
 @masking_strategies.register("span")
@@ -34,20 +28,20 @@ def span(
     longest: Annotated[int, Field(ge=1)] = 10,
     stop_prob: Annotated[float, Field(gt=0, le=1)] = 0.2,
 ) -> Masked:
-    """Spans of whole words at random places, masked until the count is reached; the last one is cut to fit.
+    """Mask spans of whole words at random places until the count is reached; the last span is cut to fit.
 
     length     of a span in words: `geometric` (SpanBERT, Joshi et al. 2020: P(n) falls by 1 - stop_prob a word, cut at
                `longest`) or `uniform` from 1 to `longest` (n-gram masking)
     longest    words
     stop_prob  of the geometric distribution; SpanBERT's 0.2 gives 3.8 words on average
 
-    A span ends at special tokens and padding, and at tokens that are masked already.
+    A span ends at special tokens, at padding, and at tokens that are already masked.
     """
     width = tokens.shape[1]
     starts = word_starts(tokens, maskable, vocabulary)
     order = random_order(starts, rng)
     words = _lengths(rng.uniform(*tokens.shape), length, longest, stop_prob)
-    most = counts(maskable, mask_prob)
+    most = count(mask_prob, maskable.sum(-1))
     begun = starts.cumsum(-1)  # the number of the word that a token belongs to
     blocks = (~maskable).cumsum(-1)  # changes wherever something unmaskable lies between
     chosen = torch.zeros_like(maskable)
@@ -64,14 +58,14 @@ def span(
 
 
 def _run(fresh: Bool[Tensor, "B T"], start: Int[Tensor, "B 1"]) -> Int[Tensor, "B T"]:
-    """How manieth of the run from `start` a token is; beyond a gap, more than any room."""
+    """Number the tokens of the run that begins at `start`, from 1; tokens beyond a gap get a number above any room."""
     places = torch.arange(fresh.shape[1], device=fresh.device)
     gaps = (~fresh & (places >= start)).cumsum(-1)
     return (places - start + 1).masked_fill((gaps > 0) | (places < start), fresh.shape[1] + 1)
 
 
 def _lengths(uniform: Float32[Tensor, "B T"], kind: str, longest: int, stop_prob: float) -> Int[Tensor, "B T"]:
-    """Spans' lengths in words from uniform numbers."""
+    """Turn uniform numbers into lengths of spans in words."""
     if kind == "uniform" or stop_prob == 1:
         return (uniform * (longest if kind == "uniform" else 1)).long() + 1
     # The geometric distribution given that it is at most `longest`, by its inverse.

@@ -1,21 +1,15 @@
 """Masking whole words."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
+from jaxtyping import Bool, Int
 from pydantic import Field
+from torch import Tensor
 
-from electra_lab.masking._uniform import corrupt, counts
+from electra_lab.masking._uniform import corrupt
 from electra_lab.masking._words import as_slots, random_order, word_starts
-from registry import masking_strategies
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
-    from torch import Tensor
-
-    from registry.contracts import Masked, Random, Vocabulary
+from registry import Masked, Random, Vocabulary, count, masking_strategies
 
 
 @masking_strategies.register("whole_word")
@@ -30,10 +24,10 @@ def whole_word(
     replace_prob: Annotated[float, Field(ge=0, le=1)] = 0.85,
     random_prob: Annotated[float, Field(ge=0, le=1)] = 0.0,
 ) -> Masked:
-    """Words in random order, each with all its tokens (BERT's whole word masking).
+    """Mask whole words in random order, each with all its tokens (BERT's whole word masking).
 
     A word that would exceed the count of masked tokens is skipped, so a row may have fewer; if no word fits, one token
-    is taken. Words are told by the tokenizer's own marks of their beginning.
+    is masked. The tokenizer's own marks say where words begin.
     """
     length = tokens.shape[1]
     starts = word_starts(tokens, maskable, vocabulary)
@@ -45,7 +39,7 @@ def whole_word(
     sizes, candidates = sizes.gather(1, order), starts.gather(1, order)
 
     # Taking words while they fit is sequential by nature; all rows go at once.
-    most = counts(maskable, mask_prob)
+    most = count(mask_prob, maskable.sum(-1))
     total, taken = torch.zeros_like(most), []
     for place in range(length):
         fits = candidates[:, place] & (total + sizes[:, place] <= most)

@@ -1,44 +1,37 @@
-"""Corrupted text that does not depend on what is measured: which tokens are replaced, and by what.
+"""Corrupted text that does not depend on the model under test: which tokens are replaced, and by what.
 
-All of it is a function of (seed, purpose, example, position), so neither the batch size nor the network that is
-measured changes it.
+All of it is a function of (seed, purpose, example id, position): neither the batch size nor the model changes it.
 """
 
-from __future__ import annotations
-
 import hashlib
-import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
 
+from registry import Batch, Vocabulary, count
 from registry.errors import DivergedError
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from registry import Batch, Vocabulary
 
 
 def numbers(batch: Batch, seed: int, purpose: str) -> NDArray[np.float64]:
-    """Float64[B T] in [0, 1). RandomState's streams are frozen across numpy versions."""
+    """Return Float64[B T] in [0, 1). RandomState's streams are frozen across numpy versions."""
     length = batch.tokens.shape[1]
-    keys = [hashlib.blake2b(f"{purpose} {seed} {n}".encode(), digest_size=16) for n in batch.examples.tolist()]
+    keys = [hashlib.blake2b(f"{purpose} {seed} {n}".encode(), digest_size=16) for n in batch.example_ids.tolist()]
     rows = [np.random.RandomState(np.frombuffer(key.digest(), np.uint32)).random_sample(length) for key in keys]
     return np.stack(rows)
 
 
 def judged(batch: Batch, vocabulary: Vocabulary) -> Bool[Tensor, "B T"]:
-    """The tokens that may be replaced: neither padding nor special."""
-    return batch.mask & ~vocabulary.is_special[batch.tokens]
+    """Return the tokens that may be replaced: neither padding nor special."""
+    return batch.attention_mask & ~vocabulary.is_special[batch.tokens]
 
 
 def choose(maskable: NDArray[np.bool_], share: float, numbers: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Bool[B T]: ceil(share * m) of each row's m maskable tokens."""
+    """Return Bool[B T] with count(share, m) of each row's m maskable tokens."""
     ranks = np.where(maskable, numbers, 2.0).argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    counts = [math.ceil(share * m - 1e-9) for m in maskable.sum(axis=1).tolist()]
+    counts = [count(share, m) for m in maskable.sum(axis=1).tolist()]
     chosen: NDArray[np.bool_] = maskable & (ranks < np.array(counts)[:, None])
     return chosen
 
@@ -46,16 +39,16 @@ def choose(maskable: NDArray[np.bool_], share: float, numbers: NDArray[np.float6
 def unigram(
     batch: Batch, vocabulary: Vocabulary, chosen: NDArray[np.bool_], numbers: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Int[B T]: the text with draws from the add-one training frequencies at the chosen positions."""
+    """Return Int[B T], the text with draws from the add-one training frequencies at the chosen positions."""
     ordinary = vocabulary.ordinary_ids.cpu().numpy()
     sums = (vocabulary.counts.cpu().numpy()[ordinary].astype(np.int64) + 1).cumsum()
     return filled(batch, chosen, ordinary[np.searchsorted(sums, numbers[chosen] * sums[-1], side="right")])
 
 
 def draw(logits: Float[Tensor, "N V"], vocabulary: Vocabulary, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Int[N]: a token a row from the softmax over the ordinary tokens, in doubles. Raises DivergedError.
+    """Return Int[N], one token per row from the softmax over the ordinary tokens, in doubles. Raises DivergedError.
 
-    The sums are numpy's: torch's on CUDA may differ from one time to the next. In place, as the rows are long.
+    The sums are numpy's: torch's on CUDA may differ between two calls. In place, as the rows are long.
     """
     sums = logits.float().cpu().numpy().astype(np.float64)
     sums[:, list(vocabulary.special_ids)] = -np.inf
@@ -70,12 +63,12 @@ def draw(logits: Float[Tensor, "N V"], vocabulary: Vocabulary, numbers: NDArray[
 
 
 def filled(batch: Batch, chosen: NDArray[np.bool_], tokens: NDArray[Any]) -> NDArray[np.int64]:
-    """Int[B T]: the text with `tokens` at the chosen positions, row by row."""
+    """Return Int[B T], the text with `tokens` at the chosen positions, row by row."""
     text: NDArray[np.int64] = batch.tokens.cpu().numpy().copy()
     text[chosen] = tokens
     return text
 
 
 def rankable(replaced: NDArray[np.bool_], scores: NDArray[Any]) -> bool:
-    """Whether replaced and original tokens are both there, with scores that have an order."""
+    """Return True if there are both replaced and original tokens, with scores that can be ordered."""
     return bool(0 < replaced.sum() < len(replaced) and np.isfinite(scores).all())

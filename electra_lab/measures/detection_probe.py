@@ -1,57 +1,48 @@
-"""What a linear reader finds in the frozen states of any network."""
-
-from __future__ import annotations
+"""A linear probe on the frozen states of any model."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 
 from electra_lab.measures._corruption import choose, judged, numbers, rankable, unigram
-from registry import Batch, Quantity, Trained, measures
+from registry import Batch, Metric, Trained, measures
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-# Half the squared weights of standardised features, beside the mean loss of a token. States are wide and their features
-# alike: with less, the fit takes several times as many steps and reads held-out text worse.
+# Half the squared weights of standardised features, relative to the mean loss per token. States are wide and their
+# features similar: with less, the fit takes several times as many steps and generalises worse.
 PENALTY = 3e-3
 
 
 @measures.register("detection_probe")
+@dataclass(kw_only=True)
 class DetectionProbe:
-    """How well a logistic regression on the frozen states tells tokens drawn by word frequencies from original ones.
+    """Logistic regression on the frozen states that detects tokens drawn by word frequencies.
 
-    It asks nothing of a network's own head, so networks that predict tokens are measured like those that detect. It is
-    fitted on text that the network was trained on and judged on held-out text, with replacements that are the same for
-    all cells.
+    It does not use a model's own head, so models that predict tokens are measured like those that detect. It is fitted
+    on training text and evaluated on held-out text, with replacements that are the same for all cells.
 
     mask_prob   the share of the tokens that are offered for replacement
-    rows        of text, to fit on and to judge on, at most: the first ones
+    rows        of text, to fit on and to evaluate on, at most: the first ones
     seed        of the replacements
-    batch_size  of rows at a time, which decides speed and memory alone
+    batch_size  rows at a time, which affects only speed and memory
     """
 
     same_rows = True
-    quantities: ClassVar[Mapping[str, Quantity]] = {
-        "probe_auc": Quantity(
-            "AUC of a logistic regression on the frozen states that looks for tokens drawn by word frequencies"
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "probe_auc": Metric(
+            "AUC of a logistic regression on the frozen states that detects tokens drawn by word frequencies"
         )
     }
 
-    def __init__(
-        self,
-        /,
-        *,
-        mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15,
-        rows: Annotated[int, Field(gt=0)] = 256,
-        seed: Annotated[int, Field(ge=0, lt=2**63)] = 20_202,
-        batch_size: Annotated[int, Field(gt=0)] = 32,
-    ) -> None:
-        self.mask_prob, self.rows, self.seed, self.batch_size = mask_prob, rows, seed, batch_size
+    mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
+    rows: Annotated[int, Field(gt=0)] = 256
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 20_202
+    batch_size: Annotated[int, Field(gt=0)] = 32
 
     def reference(self, base: Mapping[str, Any]) -> None:
         return None
@@ -75,10 +66,10 @@ class DetectionProbe:
     def _states(
         self, run: Trained, rows: Callable[[int], Iterable[Batch]], split: str
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Float[N D] and Bool[N]: the state of each maskable position, and whether its token was replaced.
+        """Return Float[N D] and Bool[N]: the state of each maskable position, and True if its token was replaced.
 
-        The splits draw different numbers: else a position that is replaced more often than others would be so in both,
-        and the probe could read it off states that know nothing but the position.
+        The splits draw different numbers: otherwise a position that is replaced more often than others would be so in
+        both, and the probe could succeed with states that encode nothing but the position.
         """
         states, replaced, left = [], [], self.rows
         for each in rows(min(self.batch_size, self.rows)):
@@ -88,7 +79,8 @@ class DetectionProbe:
             chosen = choose(maskable.cpu().numpy(), self.mask_prob, numbers(batch, self.seed, f"chosen {split}"))
             text = unigram(batch, run.vocabulary, chosen, numbers(batch, self.seed, f"unigram {split}"))
             inputs = torch.from_numpy(text).to(batch.tokens.device)
-            states.append(run.network.hidden(inputs, batch.mask, batch.segments)[maskable].float().cpu().numpy())
+            hidden = run.model.hidden(inputs, batch.attention_mask, batch.segments, batch.documents)
+            states.append(hidden[maskable].float().cpu().numpy())
             replaced.append((inputs != batch.tokens)[maskable].cpu().numpy())
             if not left:
                 break

@@ -1,70 +1,58 @@
 """Detection on one corruption of the held-out text, the same for all cells."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from safetensors.numpy import load_file, save_file
 
 from electra_lab.measures._corruption import choose, draw, filled, judged, numbers, rankable, unigram
-from registry import Quantity, Trained, measures
+from registry import Batch, Metric, Network, Trained, Vocabulary, measures
 from registry.errors import DataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from registry import Batch, Vocabulary
-    from registry.contracts import Network
 
 FILE = "corruption.safetensors"
 LOGITS = 1 << 22  # of the reference, drawn from at a time: 50 MB with the sums in doubles
 
 
 @measures.register("fixed_corruption")
+@dataclass(kw_only=True)
 class FixedCorruption:
-    """How well replaced tokens are found in one fixed corruption of the held-out text, made once for all cells.
+    """Detection of the replaced tokens in one fixed corruption of the held-out text, made once for all cells.
 
-    A larger generator makes a cell's own task harder, so what discriminators score against their own generators
-    compares the generators as much as the discriminators. Here all are shown the same replacements: by one reference
-    generator, which is trained separately with the objective `mlm`, has a seed and a size of its own and serves in no
-    cell, and by a sampler of word frequencies.
+    A larger generator makes a cell's own task harder, so the scores of discriminators against their own generators
+    compare the generators as much as the discriminators. Here all see the same replacements: those of one reference
+    generator, which is trained separately with the objective `mlm`, has a seed and a size of its own and is used in no
+    cell, and those drawn by word frequencies.
 
     mask_prob   the share of the tokens that are offered for replacement
     scale       the reference generator's width and heads, as a share of the base's discriminator, rounded so that the
                 heads divide the width
-    steps       of its training; without, what the base's budget buys
+    steps       of its training; without it, as many as the base's budget buys
     seed        of its training and of the corruption
-    batch_size  of held-out rows at a time, which decides speed and memory alone
+    batch_size  held-out rows at a time, which affects only speed and memory
     """
 
     same_rows = True
-    quantities: ClassVar[Mapping[str, Quantity]] = {
-        "corruption_auc": Quantity(
-            "AUC of finding the replacements of one reference generator in the held-out text, the same for all cells"
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "corruption_auc": Metric(
+            "AUC of detecting the replacements of one reference generator in the held-out text, the same for all cells"
         ),
-        "corruption_average_precision": Quantity("the area under precision over recall of the same detection"),
-        "unigram_corruption_auc": Quantity(
-            "AUC of finding replacements drawn by word frequencies, the same for all cells"
+        "corruption_average_precision": Metric("area under the precision-recall curve of the same detection"),
+        "unigram_corruption_auc": Metric(
+            "AUC of detecting replacements drawn by word frequencies, the same for all cells"
         ),
     }
 
-    def __init__(
-        self,
-        /,
-        *,
-        mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15,
-        scale: Annotated[float, Field(gt=0, le=8)] = 0.75,
-        steps: Annotated[int, Field(gt=0)] | None = None,
-        seed: Annotated[int, Field(ge=0, lt=2**63)] = 20_201,
-        batch_size: Annotated[int, Field(gt=0)] = 32,
-    ) -> None:
-        self.mask_prob, self.scale, self.steps, self.seed = mask_prob, scale, steps, seed
-        self.batch_size = batch_size
+    mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
+    scale: Annotated[float, Field(gt=0, le=8)] = 0.75
+    steps: Annotated[int, Field(gt=0)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 20_201
+    batch_size: Annotated[int, Field(gt=0)] = 32
 
     def reference(self, base: Mapping[str, Any]) -> Mapping[str, Any]:
         study, train = base["discriminator"], base["train"]
@@ -77,13 +65,15 @@ class FixedCorruption:
             "generator": None,
             "sampler": None,
             "objective": {"type": "mlm"},
-            "schedules": {},
+            "schedules": {"learning_rate": base["schedules"]["learning_rate"]},
             "train": train,
         }
 
     def _sizes(self, dim: int, heads: int) -> Mapping[str, int]:
-        """Scaled, and the width rounded to what the heads divide; an even head width, which rotary positions need,
-        stays even."""
+        """Scale the sizes, with the width rounded to a multiple of the heads.
+
+        An even head width, which rotary positions need, stays even.
+        """
         fewer, grain = max(1, round(self.scale * heads)), 1 if dim // heads % 2 else 2
         return {"dim": max(1, round(self.scale * dim / fewer / grain)) * fewer * grain, "heads": fewer}
 
@@ -94,7 +84,7 @@ class FixedCorruption:
         for batch in run.held_out(self.batch_size):
             maskable = judged(batch, words).cpu().numpy()
             chosen = choose(maskable, self.mask_prob, numbers(batch, self.seed, "chosen"))
-            guesses = self._guesses(reference.network, batch, words, chosen)
+            guesses = self._guesses(reference.model, batch, words, chosen)
             parts["tokens"].append(batch.tokens.cpu().numpy())
             parts["maskable"].append(maskable)
             parts["reference"].append(filled(batch, chosen, guesses))
@@ -106,11 +96,11 @@ class FixedCorruption:
     def _guesses(
         self, network: Network, batch: Batch, words: Vocabulary, chosen: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Int[N]: what the reference draws at the chosen positions, row by row, when it sees [MASK] at all of them."""
+        """Return Int[N], the reference's draws at the chosen positions, row by row, with [MASK] at all of them."""
         device = batch.tokens.device
         shown = torch.where(torch.from_numpy(chosen).to(device), words.mask_id, batch.tokens)
-        states = network.hidden(shown, batch.mask, batch.segments)
-        # The positions of a row first, then any others, to have a rectangle.
+        states = network.hidden(shown, batch.attention_mask, batch.segments, batch.documents)
+        # A row's chosen positions first, then any others, to get a rectangle.
         positions = (~chosen).argsort(axis=1, kind="stable")[:, : int(chosen.sum(1).max(initial=1))]
         wanted = np.take_along_axis(chosen, positions, 1)
         luck = np.take_along_axis(numbers(batch, self.seed, "reference"), positions, 1)
@@ -135,8 +125,8 @@ class FixedCorruption:
             _refuse_unlike(batch.tokens.cpu().numpy(), saved["tokens"][rows], folder)
             for name, parts in scores.items():
                 inputs = torch.from_numpy(saved[name][rows]).to(batch.tokens)
-                states = run.network.hidden(inputs, batch.mask, batch.segments)
-                parts.append(run.network.replaced_logits(states).float().cpu().numpy())
+                states = run.model.hidden(inputs, batch.attention_mask, batch.segments, batch.documents)
+                parts.append(run.model.replaced_logits(states).float().cpu().numpy())
             start += len(batch)
         _refuse_unlike(saved["tokens"][start:], saved["tokens"][total:], folder)
 
@@ -154,4 +144,4 @@ class FixedCorruption:
 
 def _refuse_unlike(text: NDArray[Any], saved: NDArray[Any], folder: Path) -> None:
     if not np.array_equal(text, saved):
-        raise DataError(f"{folder / FILE}: was made of other text than this run's held-out split.")
+        raise DataError(f"{folder / FILE}: was made from other text than this run's held-out split.")

@@ -1,1 +1,1 @@
-"""The two-network pair: embeddings, heads, tying. Written once, so they hold for every backbone."""
+"""The pair of networks: embeddings, heads, tying. Written once, for every backbone."""

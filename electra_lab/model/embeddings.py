@@ -1,25 +1,18 @@
 """Token, position and segment embeddings with LayerNorm, as in google-research/electra's modeling.py."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from torch.nn import functional as F
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch import Tensor
 
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
 SEGMENTS = 2
 
 
 class Embeddings(nn.Module):
-    """Int[B T] tokens and segments to Float[B T E].
+    """Turn tokens and segments Int[B T] into vectors Float[B T E].
 
-    positions=False leaves the position table out, for backbones that know positions themselves.
+    positions=False leaves out the position table, for backbones that handle positions themselves.
     """
 
     def __init__(self, vocabulary_size: int, dim: int, max_length: int, *, positions: bool, dropout: float) -> None:
@@ -43,10 +36,10 @@ class Embeddings(nn.Module):
 
 
 class Shifted(nn.Module):
-    """Another table plus a difference that starts at zero; gradients reach the difference alone.
+    """Another table plus a difference that starts at zero; gradients reach only the difference.
 
-    Gradient-disentangled embedding sharing of DeBERTa-v3 (He et al. 2021, section 3.3). Stands where an nn.Embedding
-    stands.
+    Gradient-disentangled embedding sharing of DeBERTa-v3 (He et al. 2021, section 3.3). It takes the place of an
+    nn.Embedding.
     """
 
     def __init__(self, table: nn.Embedding) -> None:
@@ -56,11 +49,11 @@ class Shifted(nn.Module):
         self.difference = nn.Embedding(table.num_embeddings, table.embedding_dim)
         nn.init.zeros_(self.difference.weight)
 
-    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T E"]:
+    def forward(self, tokens: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape E"]:
         vectors: Tensor = F.embedding(tokens, self.table.weight.detach()) + self.difference(tokens)
         return vectors
 
     @property
     def weight(self) -> Float[Tensor, "V E"]:
-        """The table that is read, for an output layer that is tied to it."""
+        """The sum of both tables, for an output layer that is tied to it."""
         return self.table.weight.detach() + self.difference.weight

@@ -1,24 +1,17 @@
-"""The two output heads of google-research/electra (pretrain/pretrain_helpers.py, run_pretraining.py)."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""The output heads of google-research/electra (pretrain/pretrain_helpers.py, run_pretraining.py)."""
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.model.embeddings import LAYER_NORM_EPS
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 
 class TokenHead(nn.Module):
     """Masked language modelling: dense, GELU, LayerNorm, then a product with the token table, plus a bias.
 
-    The table is handed in at each call: it belongs to the embeddings, and a shared table stays one parameter.
+    The table is passed in at each call: it belongs to the embeddings, and a shared table stays one parameter.
     """
 
     def __init__(self, dim: int, embedding_dim: int, vocabulary_size: int) -> None:
@@ -32,7 +25,7 @@ class TokenHead(nn.Module):
 
 
 class ReplacedHead(nn.Module):
-    """Replaced token detection: dense, GELU, one logit a position (positive = replaced)."""
+    """Replaced token detection: dense, GELU, one logit per position (positive = replaced)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

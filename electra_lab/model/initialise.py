@@ -1,7 +1,5 @@
 """Initial weights, as in BERT and google-research/electra: N(0, 0.02), biases zero."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
@@ -12,8 +10,8 @@ STANDARD_DEVIATION = 0.02
 def initialise(module: nn.Module) -> None:
     """Set the weights of every nn.Linear and nn.Embedding, once each, from torch's global generator.
 
-    Gains, gates and what a library made zero are left alone: a zero output projection is a choice of its own, and
-    x-transformers keeps LayerNorm gains as offsets. (The official code truncates the normal at two deviations.)
+    Gains, gates and zero weights of a library are left alone: a zero output projection is a deliberate choice, and
+    x-transformers stores LayerNorm gains as offsets. (The official code truncates the normal at two deviations.)
     """
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding) and part.weight.count_nonzero():

@@ -1,7 +1,6 @@
-"""Generator and discriminator with what they share."""
+"""Generator and discriminator, and the parameters that they share."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +9,10 @@ from torch import nn
 from electra_lab.model.embeddings import Embeddings, Shifted
 from electra_lab.model.heads import ReplacedHead, TokenHead
 from electra_lab.model.network import Network
+from registry.errors import BadResult, did_you_mean
 
 Tie = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"]
+CURE_OF_ALL = "Write generator: {scale: 1.0}, with no option of its own, or use tie: embeddings."
 
 
 @dataclass(frozen=True)
@@ -30,38 +31,35 @@ def make_pair(
     sizes: EmbeddingSizes,
     tie: Tie,
     pad_id: int,
-    head: Literal["replaced", "tokens"] = "replaced",
+    heads: Sequence[str] = ("replaced",),
 ) -> tuple[Network | None, Network]:
-    """The two networks around two backbones; without a generator, the network under study alone.
+    """Build the two networks around two backbones; without a generator, the discriminator alone.
 
     tie   tokens                 the token table
           embeddings             tokens, positions, segments and LayerNorm (Clark et al. 2020, section 3.2, and
                                  google-research/electra)
           all                    the whole encoder too, with the discriminator's backbone; the generator's is not used
           gradient_disentangled  the discriminator reads the generator's token table plus a difference of its own, and
-                                 its gradient reaches the difference alone (He et al. 2021, DeBERTa-v3, section 3.3)
-    head  of the discriminator
+                                 its gradient reaches only the difference (He et al. 2021, DeBERTa-v3, section 3.3)
+    heads of the discriminator, by name
 
-    What is shared is one object, so a shared table is one parameter. Raises ValueError where backbones cannot share.
+    A shared part is one object, so a shared table is one parameter. Raises ValueError if the backbones cannot share.
     """
 
     def embeddings(backbone: nn.Module) -> Embeddings:
-        lab_positions = backbone.positions == "lab"
-        return Embeddings(
-            sizes.vocabulary_size, sizes.dim, sizes.max_length, positions=lab_positions, dropout=sizes.dropout
-        )
+        table, lab = (sizes.vocabulary_size, sizes.dim, sizes.max_length), backbone.positions == "lab"
+        return Embeddings(*table, positions=lab, dropout=sizes.dropout)
 
     own = embeddings(discriminator)
-    tokens = TokenHead(discriminator_dim, sizes.dim, sizes.vocabulary_size) if head == "tokens" else None
-    replaced = ReplacedHead(discriminator_dim) if head == "replaced" else None
-    studied = Network(own, discriminator, discriminator_dim, pad_id=pad_id, token_head=tokens, replaced_head=replaced)
+    made = {name: make_head(name, discriminator_dim, sizes) for name in heads}
+    model = Network(own, discriminator, discriminator_dim, pad_id=pad_id, heads=made)
     if generator is None:
-        return None, studied
+        return None, model
 
     if tie == "embeddings" and generator.positions != discriminator.positions:
         raise ValueError(
-            "tie: embeddings shares positions, but only one of the two backbones takes the lab's. "
-            "Use tie: tokens, or backbones of one kind."
+            "tie: embeddings shares positions, but only one of the two backbones uses the lab's. "
+            "Use tie: tokens, or two backbones of the same kind."
         )
     shared = own if tie in ("embeddings", "all") else embeddings(generator)
     if tie == "tokens":
@@ -72,20 +70,26 @@ def make_pair(
     if tie == "all":
         _refuse_unequal(generator, generator_dim, discriminator, discriminator_dim)
         generator = discriminator
-    token_head = TokenHead(generator_dim, sizes.dim, sizes.vocabulary_size)
-    guessing = Network(shared, generator, generator_dim, pad_id=pad_id, token_head=token_head)
+    made = {"tokens": make_head("tokens", generator_dim, sizes)}
+    guessing = Network(shared, generator, generator_dim, pad_id=pad_id, heads=made)
     if tie == "all":
-        guessing.project = studied.project
-    return guessing, studied
+        guessing.project = model.project
+    return guessing, model
+
+
+def make_head(name: str, dim: int, sizes: EmbeddingSizes) -> nn.Module:
+    """Build a head by its name. Raises BadResult."""
+    if name == "tokens":
+        return TokenHead(dim, sizes.dim, sizes.vocabulary_size)
+    if name == "replaced":
+        return ReplacedHead(dim)
+    raise BadResult(f"no head is called '{name}'.{did_you_mean(name, ('tokens', 'replaced'))}")
 
 
 def _refuse_unequal(generator: nn.Module, generator_dim: int, discriminator: nn.Module, discriminator_dim: int) -> None:
     one, other = ({n: p.shape for n, p in network.named_parameters()} for network in (generator, discriminator))
     if generator_dim != discriminator_dim or type(generator) is not type(discriminator) or one != other:
-        raise ValueError(
-            "tie: all shares the whole encoder, but the two backbones differ. Write generator: {scale: 1.0}, with no "
-            "option of its own, or use tie: embeddings."
-        )
+        raise ValueError(f"tie: all shares the whole encoder, but the two backbones differ. {CURE_OF_ALL}")
     if getattr(discriminator, "reversible", False):
         raise ValueError(
             "tie: all runs the encoder twice before one backward pass, which reversible layers cannot. "

@@ -1,81 +1,64 @@
-"""What the objectives share: masking a batch, predicting the masked tokens, drawing replacements, counting losses."""
+"""Steps that objectives share: mask a batch, predict the masked tokens, draw replacements, count losses."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 from torch.nn import functional as F
 
-from registry import Batch, Masked, Prediction, Term, Vocabulary
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Random, Streams
+from registry import Batch, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
 
 
 @dataclass(frozen=True)
 class Cloze:
-    """A batch with masked tokens, and what a network predicts there.
-
-    masked as the strategy returned it; originals Int[B K]; hidden Float[B T D], the network's states;
-    logits Float[B K V] in float32 or wider.
-    """
+    """A batch with masked tokens, and a network's predictions for them."""
 
     masked: Masked
     originals: Int[Tensor, "B K"]
-    hidden: Float[Tensor, "B T D"]
-    logits: Float[Tensor, "B K V"]
+    hidden: Float[Tensor, "B T D"]  # the network's states
+    logits: Float[Tensor, "B K V"]  # in float32 or wider
 
     def losses(self, smoothing: float | Tensor = 0.0) -> Float[Tensor, "B K"]:
-        """Cross-entropy of each slot in nats; `smoothing` gives that share of the target to all tokens alike."""
-        return slot_losses(self.logits, self.originals, smoothing)
+        """Return the cross-entropy of each slot in nats. `smoothing` spreads a share of the target over all tokens."""
+        flat, targets = self.logits.flatten(0, 1), self.originals.flatten()
+        if isinstance(smoothing, float):
+            losses = F.cross_entropy(flat, targets, reduction="none", label_smoothing=smoothing)
+            return losses.view_as(self.originals)
+        # The same for a number that follows a schedule, which label_smoothing would read on the host. All tokens share
+        # the softmax's denominator, so its logarithm is computed once.
+        plain = F.cross_entropy(flat, targets, reduction="none").view_as(self.originals)
+        chosen = self.logits.gather(-1, self.originals.unsqueeze(-1)).squeeze(-1).to(plain.dtype)
+        return plain + smoothing * (chosen - self.logits.mean(-1, dtype=plain.dtype))
 
     def prediction(self, vocabulary: Vocabulary) -> Prediction:
-        return prediction(self.masked, self.originals, self.logits, vocabulary)
-
-
-def slot_losses(
-    logits: Float[Tensor, "B K V"], originals: Int[Tensor, "B K"], smoothing: float | Tensor = 0.0
-) -> Float[Tensor, "B K"]:
-    flat, targets = logits.flatten(0, 1), originals.flatten()
-    if isinstance(smoothing, float):
-        return F.cross_entropy(flat, targets, reduction="none", label_smoothing=smoothing).view_as(originals)
-    # The same for a schedule's number, which label_smoothing would read on the host. The log of the softmax's
-    # denominator is that of all tokens, so it is computed once.
-    plain = F.cross_entropy(flat, targets, reduction="none").view_as(originals)
-    chosen = logits.gather(-1, originals.unsqueeze(-1)).squeeze(-1).to(plain.dtype)
-    return plain + smoothing * (chosen - logits.mean(-1, dtype=plain.dtype))
-
-
-def prediction(
-    masked: Masked, originals: Int[Tensor, "B K"], logits: Float[Tensor, "B K V"], vocabulary: Vocabulary
-) -> Prediction:
-    """What metrics need of a prediction at the masked positions."""
-    hidden = masked.inputs.gather(1, masked.positions) == vocabulary.mask_id
-    correct = logits.argmax(-1) == originals
-    return Prediction(masked.positions, masked.valid, hidden, slot_losses(logits, originals), correct)
+        """Return the input of metrics."""
+        hidden = self.masked.inputs.gather(1, self.masked.positions) == vocabulary.mask_id
+        correct = self.logits.argmax(-1) == self.originals
+        return Prediction(self.masked.positions, self.masked.valid, hidden, self.losses(), correct)
 
 
 def mask(masking: Callable[..., Masked], batch: Batch, vocabulary: Vocabulary, rng: Streams) -> Masked:
-    """Any token may be masked that is neither padding nor special."""
-    maskable = batch.mask & ~vocabulary.is_special[batch.tokens]
+    """Mask tokens that are neither padding nor special."""
+    maskable = batch.attention_mask & ~vocabulary.is_special[batch.tokens]
     return masking(batch.tokens, maskable, vocabulary, rng("masking"))
 
 
 def cloze(network: Network, masked: Masked, batch: Batch) -> Cloze:
-    """`network` predicts the masked tokens, at their positions alone."""
-    hidden = network.hidden(masked.inputs, batch.mask, batch.segments)
+    """Let `network` predict the masked tokens, at their positions alone."""
+    hidden = states(network, masked.inputs, batch)
     logits = full_precision(network.token_logits(hidden, masked.positions))
     return Cloze(masked, batch.tokens.gather(1, masked.positions), hidden, logits)
 
 
+def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T D"]:
+    """Return the network's states for other tokens in the place of the batch's own."""
+    return network.hidden(inputs, batch.attention_mask, batch.segments, batch.documents)
+
+
 def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """At least float32: what losses are computed in."""
+    """Return the logits in at least float32, the precision of losses."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -87,7 +70,7 @@ def replace(
     rng: Streams,
     disallow_correct: bool = False,
 ) -> Int[Tensor, "B T"]:
-    """The original text with a sample of the generator at each masked position. No gradient passes a sample.
+    """Put a sample of the generator at each masked position of the text. No gradient passes a sample.
 
     disallow_correct  the original token is never drawn (an option of google-research/electra)
     """
@@ -102,9 +85,9 @@ def replace(
 def draw(
     sampler: Callable[..., Tensor], logits: Float[Tensor, "B K V"], vocabulary: Vocabulary, rng: Random
 ) -> Int[Tensor, "B K"]:
-    """One token a slot, from logits of any precision, never a special one.
+    """Draw one token per slot from logits of any precision, never a special token.
 
-    In float32, with autocast off: in bf16 the smallest probabilities vanish, and cumulative sums lose the tail.
+    In float32 with autocast off: in bf16 the smallest probabilities vanish, and cumulative sums lose the tail.
     """
     with torch.autocast(logits.device.type, enabled=False):
         allowed = logits.float().masked_fill(vocabulary.is_special, float("-inf"))
@@ -113,16 +96,29 @@ def draw(
 
 def detect(
     discriminator: Network, inputs: Int[Tensor, "B T"], batch: Batch, smoothing: float | Tensor = 0.0
-) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """Logits of "replaced" and the cross-entropy of each position; a token that equals the original is original.
+) -> tuple[Detection, Float[Tensor, "B T"]]:
+    """Return the detection and the cross-entropy at each position. A sample that equals the original is original.
 
-    smoothing  moves both labels, 0 and 1, half as far towards each other
+    smoothing  label smoothing: both labels, 0 and 1, move by half of it towards each other
     """
-    logits = full_precision(discriminator.replaced_logits(discriminator.hidden(inputs, batch.mask, batch.segments)))
-    labels = (inputs != batch.tokens).to(logits.dtype) * (1 - smoothing) + smoothing / 2
-    return logits, F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    logits = full_precision(discriminator.replaced_logits(states(discriminator, inputs, batch)))
+    detection = Detection(inputs, inputs != batch.tokens, logits)
+    labels = detection.replaced.to(logits.dtype) * (1 - smoothing) + smoothing / 2
+    return detection, F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
 def term(losses: Float[Tensor, "B N"], counted: Bool[Tensor, "B N"], weight: float) -> Term:
-    """What is counted, summed; the loop divides by the count of the global batch."""
+    """Sum the losses that count; the loop divides by the count of the global batch."""
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
+
+
+def must_learn(name: str, setup: Setup) -> Iterator[tuple[str, str]]:
+    """Refuse a generator that learns nothing."""
+    if setup.generator == "fixed":
+        yield "generator.type", f"{name} needs a network as generator. Write generator: {{scale: 0.5}}."
+
+
+def must_share_nothing(name: str, setup: Setup) -> Iterator[tuple[str, str]]:
+    """Refuse shared parameters."""
+    if setup.tie != "none":
+        yield "embedding.tie", f"must be none: {name} freezes the generator, so none of its parameters may be shared."

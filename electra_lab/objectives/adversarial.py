@@ -1,39 +1,30 @@
 """A generator that learns to mislead the discriminator."""
 
-from __future__ import annotations
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
-
+from jaxtyping import Int
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import cloze, detect, full_precision, mask, replace, term
-from registry import Batch, Detection, Losses, Masked, Needs, Vocabulary, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Streams
+from electra_lab.objectives._shared import cloze, detect, full_precision, mask, must_learn, replace, term
+from registry import Batch, Losses, Masked, Network, Setup, Streams, Vocabulary, objectives
 
 
 @objectives.register("adversarial")
 class Adversarial(nn.Module):
     """The generator maximises the discriminator's loss, by REINFORCE (Clark et al. 2020, section 3.2 and appendix F).
 
-    The discriminator learns as in `electra`. The reward of a sampled token is the discriminator's loss at its place,
+    The discriminator learns as in `electra`. The reward of a sampled token is the discriminator's loss at its position,
     under the paper's assumption that it does not depend on the other samples. A learned baseline -log sigmoid(w h), on
-    the generator's states h, is taken off; it is fitted by cross-entropy to exp(-reward), and does not shape h. The
-    sampler must draw from the generator's own softmax (`gumbel` or `temperature` at temperature 1), or the gradient is
-    biased. The generator's masked language modelling is measured, not trained.
+    the generator's states h, is subtracted; it is fitted by cross-entropy to exp(-reward), and does not change h. The
+    sampler must draw from the generator's own softmax (such as `temperature` at 1), or the gradient is biased. The
+    generator's masked language modelling is measured, not trained.
 
     baseline_weight  of the baseline's own loss
     entropy_weight   of a bonus for the entropy of the generator's prediction, which adversarial training makes small
     """
-
-    needs = Needs(unbiased=True, learning=True)
 
     def __init__(
         self,
@@ -60,9 +51,9 @@ class Adversarial(nn.Module):
         masked = mask(self.masking, batch, self.vocabulary, rng)
         guess = cloze(self.generator, masked, batch)
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng)
-        logits, losses = detect(self.discriminator, inputs, batch)
+        detection, losses = detect(self.discriminator, inputs, batch)
 
-        # Special tokens are never drawn, so they are no actions; where the original itself is drawn, that is one.
+        # Special tokens are never drawn, so they are not actions; drawing the original itself is one.
         allowed = guess.logits.masked_fill(self.vocabulary.is_special, float("-inf"))
         log_probabilities = allowed.log_softmax(-1)
         sampled = inputs.gather(1, masked.positions)
@@ -70,24 +61,26 @@ class Adversarial(nn.Module):
         reward = losses.detach().gather(1, masked.positions)
         states = guess.hidden.detach().gather(1, masked.positions.unsqueeze(-1).expand(-1, -1, guess.hidden.shape[-1]))
         value = full_precision(self.baseline(states)).squeeze(-1)
+        fit = F.binary_cross_entropy_with_logits(value, (-reward).exp(), reduction="none")
         advantage = reward + F.logsigmoid(value.detach())
         entropy = -(log_probabilities.exp() * log_probabilities.masked_fill(self.vocabulary.is_special, 0.0)).sum(-1)
         terms = {
             "policy": term(-advantage * log_probability, masked.valid, self.generator_weight),
             "entropy": term(-entropy, masked.valid, self.entropy_weight),
-            "baseline": term(
-                F.binary_cross_entropy_with_logits(value, (-reward).exp(), reduction="none"),
-                masked.valid,
-                self.baseline_weight,
-            ),
-            "discriminator": term(losses, batch.mask, self.discriminator_weight),
+            "baseline": term(fit, masked.valid, self.baseline_weight),
+            "discriminator": term(losses, batch.attention_mask, self.discriminator_weight),
         }
         if self.training:
             return Losses(terms)
-        predictions = {"generator": guess.prediction(self.vocabulary)}
-        return Losses(terms, predictions, Detection(inputs, inputs != batch.tokens, logits))
+        return Losses(terms, {"generator": guess.prediction(self.vocabulary)}, detection)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """The masked tokens, and for the discriminator the tokens that are not padding."""
+        """Return the number of masked tokens; for the discriminator, of the tokens that are not padding."""
         masked = mask(self.masking, batch, self.vocabulary, rng).valid.sum()
-        return {"policy": masked, "entropy": masked, "baseline": masked, "discriminator": batch.mask.sum()}
+        return {"policy": masked, "entropy": masked, "baseline": masked, "discriminator": batch.attention_mask.sum()}
+
+    @classmethod
+    def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        yield from must_learn("adversarial", setup)
+        if setup.unbiased is False:
+            yield "sampler", "adversarial needs draws from the generator's own softmax. Use {type: temperature}."

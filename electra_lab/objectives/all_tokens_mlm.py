@@ -1,23 +1,16 @@
 """Masked language modelling over all tokens, with a copy mechanism."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
+from jaxtyping import Float, Int
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import cloze, full_precision, mask, replace, term
-from registry import Batch, Losses, Masked, Needs, Prediction, Vocabulary, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Streams
+from electra_lab.objectives._shared import cloze, full_precision, mask, replace, states, term
+from registry import Batch, Flops, Losses, Masked, Needs, Network, Prediction, Price, Streams, Vocabulary, objectives
 
 
 @objectives.register("all_tokens_mlm")
@@ -25,14 +18,14 @@ class AllTokensMlm(nn.Module):
     """Predict the original of every token from text in which a generator has replaced some.
 
     "All-Tokens MLM" of Clark et al. (2020, section 3.5): Replace MLM over all tokens, with a copy mechanism. A gate
-    gives the probability D that the token is the original; the prediction is D on the token that is seen plus (1 - D)
+    gives the probability D that the input token is the original; the prediction is D on the input token plus (1 - D)
     times the softmax over the vocabulary. The loss is averaged over all tokens that are not padding. Vocabulary logits
-    exist for every position, so memory and compute are a multiple of the other objectives'.
+    exist at every position, so memory and compute are a multiple of the other objectives'.
 
     disallow_correct  the generator's samples never equal the original
     """
 
-    needs = Needs(head="tokens", everywhere=True)
+    needs = Needs(heads=("tokens",))
 
     def __init__(
         self,
@@ -58,46 +51,37 @@ class AllTokensMlm(nn.Module):
         masked = mask(self.masking, batch, self.vocabulary, rng)
         guess = cloze(self.generator, masked, batch)
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
-        hidden = self.discriminator.hidden(inputs, batch.mask, batch.segments)
+        hidden = states(self.discriminator, inputs, batch)
         everywhere = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
         logits = full_precision(self.discriminator.token_logits(hidden, everywhere))
         copy = full_precision(self.copy(hidden)).squeeze(-1)
         losses = copy_losses(logits, copy, inputs, batch.tokens)
         terms = {
             "generator": term(guess.losses(), masked.valid, self.generator_weight),
-            "discriminator": term(losses, batch.mask, self.discriminator_weight),
+            "discriminator": term(losses, batch.attention_mask, self.discriminator_weight),
         }
         if self.training:
             return Losses(terms)
-        at = masked.positions
-        likeliest = _mixture(logits, copy, inputs).argmax(-1)
-        second = Prediction(
-            at,
-            masked.valid,
-            torch.zeros_like(masked.valid),  # it never sees [MASK]
-            losses.gather(1, at),
-            likeliest.gather(1, at) == guess.originals,
-        )
+        at, gate = masked.positions, copy.sigmoid().unsqueeze(-1)
+        likeliest = ((1 - gate) * logits.softmax(-1)).scatter_add(-1, inputs.unsqueeze(-1), gate).argmax(-1)
+        correct, unseen = likeliest.gather(1, at) == guess.originals, torch.zeros_like(masked.valid)  # never [MASK]
+        second = Prediction(at, masked.valid, unseen, losses.gather(1, at), correct)
         return Losses(terms, {"generator": guess.prediction(self.vocabulary), "discriminator": second})
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """The masked tokens, and the tokens that are not padding."""
+        """Return the number of masked tokens, and of tokens that are not padding."""
         masked = mask(self.masking, batch, self.vocabulary, rng)
-        return {"generator": masked.valid.sum(), "discriminator": batch.mask.sum()}
+        return {"generator": masked.valid.sum(), "discriminator": batch.attention_mask.sum()}
+
+    def flops(self, price: Price) -> Flops:
+        return Flops(price("generator") + price("discriminator", everywhere=True))
 
 
 def copy_losses(
     logits: Float[Tensor, "B T V"], copy: Float[Tensor, "B T"], inputs: Int[Tensor, "B T"], tokens: Int[Tensor, "B T"]
 ) -> Float[Tensor, "B T"]:
-    """-log(D [token = input] + (1 - D) softmax(logits)[token]) with D = sigmoid(copy), in the domain of logarithms."""
+    """Return -log(D [token = input] + (1 - D) softmax(logits)[token]) with D = sigmoid(copy), stably."""
     said = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(copy)
     generated = F.logsigmoid(-copy) - said
     copied = torch.logaddexp(F.logsigmoid(copy), generated)
     return -torch.where(inputs == tokens, copied, generated)
-
-
-def _mixture(
-    logits: Float[Tensor, "B T V"], copy: Float[Tensor, "B T"], inputs: Int[Tensor, "B T"]
-) -> Float[Tensor, "B T V"]:
-    gate = copy.sigmoid().unsqueeze(-1)
-    return ((1 - gate) * logits.softmax(-1)).scatter_add(-1, inputs.unsqueeze(-1), gate)

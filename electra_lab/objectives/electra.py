@@ -1,21 +1,14 @@
-"""ELECTRA: a generator fills in masked tokens, a discriminator finds the ones that it got wrong."""
-
-from __future__ import annotations
+"""ELECTRA: a generator fills in masked tokens, a discriminator finds those that it got wrong."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from jaxtyping import Bool, Int
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from electra_lab.objectives._shared import cloze, detect, mask, replace, term
-from registry import Batch, Detection, Losses, Masked, Needs, Vocabulary, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Streams
+from registry import Batch, Losses, Masked, Network, Streams, Vocabulary, objectives
 
 
 @objectives.register("electra")
@@ -30,8 +23,6 @@ class Electra(nn.Module):
     generator_smoothing      label smoothing of the MLM loss (an option of richarddwang/electra_pytorch)
     discriminator_smoothing  the same for the RTD loss
     """
-
-    needs = Needs()
 
     def __init__(
         self,
@@ -56,7 +47,7 @@ class Electra(nn.Module):
         self.disallow_correct = disallow_correct
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        """Both terms as sums and counts; in eval also what metrics need. No host sync, no data-dependent shape."""
+        """Return both terms; in eval mode also the input of metrics. No host sync, no data-dependent shape."""
         # 1) Mask, and let the generator predict at the masked positions alone.
         masked = mask(self.masking, batch, self.vocabulary, rng)
         guess = cloze(self.generator, masked, batch)
@@ -64,8 +55,8 @@ class Electra(nn.Module):
         # 2) Sample replacements into the original text. No gradient passes a sample.
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
 
-        # 3) The discriminator says which tokens were replaced.
-        logits, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing)
+        # 3) Let the discriminator find the replaced tokens.
+        detection, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing)
 
         terms = {
             "generator": term(guess.losses(self.generator_smoothing), masked.valid, self.generator_weight),
@@ -73,14 +64,13 @@ class Electra(nn.Module):
         }
         if self.training:
             return Losses(terms)
-        predictions = {"generator": guess.prediction(self.vocabulary)}
-        return Losses(terms, predictions, Detection(inputs, inputs != batch.tokens, logits))
+        return Losses(terms, {"generator": guess.prediction(self.vocabulary)}, detection)
 
     def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
-        """The tokens whose detection counts."""
-        return batch.mask
+        """Return the tokens whose detection counts."""
+        return batch.attention_mask
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """The terms' counts: masked tokens, and judged ones."""
+        """Return the number of masked tokens and of judged ones."""
         masked = mask(self.masking, batch, self.vocabulary, rng)
         return {"generator": masked.valid.sum(), "discriminator": self.judged(batch, masked).sum()}

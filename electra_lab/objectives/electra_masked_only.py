@@ -1,28 +1,21 @@
 """ELECTRA whose discriminator learns from the masked tokens alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from electra_lab.objectives.electra import Electra
 from registry import Batch, Masked, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool
-    from torch import Tensor
 
 
 @objectives.register("electra_masked_only")
 class ElectraMaskedOnly(Electra):
     """ELECTRA with a detection loss over the masked tokens only: "ELECTRA 15%" (Clark et al. 2020, section 3.5).
 
-    What the gain of `electra` over it shows is the worth of learning from every token. Its RTD loss is averaged over
-    fewer tokens; the paper gives it no other weight.
+    The gain of `electra` over it is the value of learning from every token. Its RTD loss is averaged over fewer tokens;
+    the paper does not change its weight.
     """
 
     def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
-        """The masked tokens, replaced or not."""
-        chosen: Tensor = batch.tokens.new_zeros(batch.tokens.shape).scatter_add(
-            1, masked.positions, masked.valid.to(batch.tokens.dtype)
-        )
-        return chosen > 0
+        """Return the masked tokens, replaced or not."""
+        return torch.zeros_like(batch.tokens).scatter_add(1, masked.positions, masked.valid.to(batch.tokens.dtype)) > 0

@@ -1,38 +1,29 @@
-"""A discriminator for the generator of an earlier run."""
+"""A discriminator that learns from the generator of an earlier run."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Self
 
 import torch
+from jaxtyping import Int
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
-from electra_lab.objectives._shared import cloze, detect, mask, replace, term
-from registry import Batch, Detection, Losses, Masked, Needs, Vocabulary, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Streams
+from electra_lab.objectives._shared import cloze, detect, mask, must_learn, must_share_nothing, replace, term
+from registry import Batch, Flops, Losses, Masked, Network, Price, Setup, Streams, Vocabulary, objectives
 
 
 @objectives.register("frozen_generator")
 class FrozenGenerator(nn.Module):
-    """Replaced token detection with a generator that was trained before and does not learn any more.
+    """Replaced token detection with a generator that was trained before and no longer learns.
 
-    As in Fast-ELECTRA (Dong et al. 2023), but for its temperature schedule. The generator is in eval mode and shares
-    nothing: embedding.tie is `none`.
+    As in Fast-ELECTRA (Dong et al. 2023), without its temperature schedule. The generator is in eval mode and shares no
+    parameter: embedding.tie must be `none`.
 
-    run               the run directory whose newest checkpoint has the generator: that of its generator, or of an `mlm`
-                      run the network under study. Corpus, tokenizer and the section `generator` must be that run's
+    run               the run directory whose newest checkpoint provides the generator: that run's generator, or its
+                      discriminator if it was an `mlm` run. Corpus, tokenizer and the section `generator` must be equal
     disallow_correct  the generator's samples never equal the original
     """
-
-    needs = Needs(learning=True, untied=True, frozen="run")
 
     def __init__(
         self,
@@ -51,8 +42,10 @@ class FrozenGenerator(nn.Module):
         self.generator, self.discriminator = generator, discriminator
         self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
         self.discriminator_weight, self.disallow_correct = discriminator_weight, disallow_correct
+        self.run = run
+        generator.requires_grad_(False)  # type: ignore[attr-defined]  # a module by contract
 
-    def train(self, mode: bool = True) -> FrozenGenerator:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         self.generator.eval()  # type: ignore[attr-defined]  # a module by contract
         return self
@@ -61,13 +54,23 @@ class FrozenGenerator(nn.Module):
         with torch.no_grad():
             guess = cloze(self.generator, mask(self.masking, batch, self.vocabulary, rng), batch)
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
-        logits, losses = detect(self.discriminator, inputs, batch)
-        terms = {"discriminator": term(losses, batch.mask, self.discriminator_weight)}
+        detection, losses = detect(self.discriminator, inputs, batch)
+        terms = {"discriminator": term(losses, batch.attention_mask, self.discriminator_weight)}
         if self.training:
             return Losses(terms)
-        predictions = {"generator": guess.prediction(self.vocabulary)}
-        return Losses(terms, predictions, Detection(inputs, inputs != batch.tokens, logits))
+        return Losses(terms, {"generator": guess.prediction(self.vocabulary)}, detection)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """The tokens that are not padding."""
-        return {"discriminator": batch.mask.sum()}
+        """Return the number of tokens that are not padding."""
+        return {"discriminator": batch.attention_mask.sum()}
+
+    def flops(self, price: Price) -> Flops:
+        return Flops(price("generator", learns=False) + price("discriminator"))
+
+    def earlier_runs(self) -> Mapping[str, Path]:
+        return {"generator": self.run}
+
+    @classmethod
+    def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        yield from must_learn("frozen_generator", setup)
+        yield from must_share_nothing("frozen_generator", setup)

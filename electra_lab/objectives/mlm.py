@@ -1,34 +1,27 @@
 """Masked language modelling: BERT's objective, the baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from jaxtyping import Int
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from electra_lab.objectives._shared import cloze, mask, term
-from registry import Batch, Losses, Masked, Needs, Vocabulary, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Streams
+from registry import Batch, Losses, Masked, Needs, Network, Streams, Vocabulary, objectives
 
 
 @objectives.register("mlm")
 class MaskedLanguageModelling(nn.Module):
     """Masked language modelling (Devlin et al. 2019) with one network, the one under `discriminator`.
 
-    The loss is averaged over the masked tokens of the global batch. There is no generator and nothing is drawn. BERT
-    itself is `masking: {mask_prob: 0.15, replace_prob: 0.8, random_prob: 0.1}`.
+    The loss is averaged over the masked tokens of the global batch. There is no generator and nothing is sampled. BERT
+    itself uses `masking: {mask_prob: 0.15, replace_prob: 0.8, random_prob: 0.1}`.
 
     smoothing  label smoothing
     """
 
-    needs = Needs(generator=False, head="tokens", sampler=False)
+    needs = Needs(generator=False, sampler=False, heads=("tokens",))
 
     def __init__(
         self,
@@ -53,5 +46,5 @@ class MaskedLanguageModelling(nn.Module):
         return Losses(terms, {"discriminator": guess.prediction(self.vocabulary)})
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """The masked tokens."""
+        """Return the number of masked tokens."""
         return {"discriminator": mask(self.masking, batch, self.vocabulary, rng).valid.sum()}

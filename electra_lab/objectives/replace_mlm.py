@@ -1,34 +1,27 @@
 """Masked language modelling on a generator's samples instead of [MASK]."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+from jaxtyping import Int
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
-from electra_lab.objectives._shared import cloze, full_precision, mask, prediction, replace, slot_losses, term
-from registry import Batch, Losses, Masked, Needs, Vocabulary, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Streams
+from electra_lab.objectives._shared import cloze, mask, replace, term
+from registry import Batch, Losses, Masked, Needs, Network, Streams, Vocabulary, objectives
 
 
 @objectives.register("replace_mlm")
 class ReplaceMlm(nn.Module):
     """Predict the originals of the masked tokens from text in which a generator has replaced them.
 
-    "Replace MLM" of Clark et al. (2020, section 3.5): what its gain over `mlm` shows is the cost of a [MASK] that
-    fine-tuning never sees. The generator learns by masked language modelling beside it.
+    "Replace MLM" of Clark et al. (2020, section 3.5): its gain over `mlm` is the cost of a [MASK] that fine-tuning
+    never sees. The generator learns by masked language modelling beside it.
 
     disallow_correct  the generator's samples never equal the original
     """
 
-    needs = Needs(head="tokens")
+    needs = Needs(heads=("tokens",))
 
     def __init__(
         self,
@@ -53,19 +46,17 @@ class ReplaceMlm(nn.Module):
         masked = mask(self.masking, batch, self.vocabulary, rng)
         guess = cloze(self.generator, masked, batch)
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
-        hidden = self.discriminator.hidden(inputs, batch.mask, batch.segments)
-        logits = full_precision(self.discriminator.token_logits(hidden, masked.positions))
+        second = cloze(self.discriminator, Masked(inputs, masked.positions, masked.valid), batch)
         terms = {
             "generator": term(guess.losses(), masked.valid, self.generator_weight),
-            "discriminator": term(slot_losses(logits, guess.originals), masked.valid, self.discriminator_weight),
+            "discriminator": term(second.losses(), masked.valid, self.discriminator_weight),
         }
         if self.training:
             return Losses(terms)
-        shown = Masked(inputs, masked.positions, masked.valid)
-        second = prediction(shown, guess.originals, logits, self.vocabulary)
-        return Losses(terms, {"generator": guess.prediction(self.vocabulary), "discriminator": second})
+        guesses = {"generator": guess, "discriminator": second}
+        return Losses(terms, {name: each.prediction(self.vocabulary) for name, each in guesses.items()})
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """The masked tokens, for both networks."""
+        """Return the number of masked tokens, for both networks."""
         number = mask(self.masking, batch, self.vocabulary, rng).valid.sum()
         return {"generator": number, "discriminator": number}

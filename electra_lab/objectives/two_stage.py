@@ -1,40 +1,29 @@
 """First the generator alone, then the discriminator alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Self
 
 import torch
+from jaxtyping import Int
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
-from electra_lab.objectives._shared import cloze, detect, mask, replace, term
-from registry import Batch, Detection, Losses, Masked, Needs, Term, Vocabulary, objectives
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from registry.contracts import Network, Streams
+from electra_lab.objectives._shared import cloze, detect, mask, must_learn, must_share_nothing, replace, term
+from registry import Batch, Flops, Losses, Masked, Network, Price, Setup, Streams, Term, Vocabulary, objectives
 
 
 @objectives.register("two_stage")
 class TwoStage(nn.Module):
-    """Train the generator, start the discriminator from its weights, train that while the generator is frozen.
+    """Train the generator, start the discriminator from its weights, then train it while the generator is frozen.
 
-    The alternative of Clark et al. (2020, section 3.2) to joint training. Weights are taken over wherever both
-    networks have a parameter of the same name and shape; without them, the paper reports, the discriminator may learn
-    nothing but the majority class. In the second stage the generator is in eval mode. As it must not change then, it
-    may share nothing: embedding.tie is `none`. The learning rate's schedule runs once, over both stages.
+    The alternative of Clark et al. (2020, section 3.2) to joint training. Weights are copied wherever both networks
+    have a parameter of the same name and shape; without them, the paper reports, the discriminator may learn nothing
+    but the majority class. In the second stage the generator is in eval mode. It must not change then, so it may not
+    share any parameter: embedding.tie must be `none`. The schedule of the learning rate runs once, over both stages.
 
     generator_steps   steps of the first stage
     disallow_correct  the generator's samples never equal the original
     """
-
-    needs = Needs(
-        generator=True, head="replaced", sampler=True, learning=True, untied=True, first_stage="generator_steps"
-    )
 
     def __init__(
         self,
@@ -58,20 +47,20 @@ class TwoStage(nn.Module):
         self.second = False
 
     def at_step(self, seed: int, step: int) -> None:
-        """Enter the stage that `step` belongs to; the weights are taken over when the second begins."""
+        """Enter the stage that `step` belongs to; the weights are copied when the second one begins."""
         if step == self.generator_steps:
             take_over(self.discriminator, self.generator)
         self.second = step >= self.generator_steps
         self.train(self.training)
 
-    def train(self, mode: bool = True) -> TwoStage:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.second:
             self.generator.eval()  # type: ignore[attr-defined]  # a module by contract
         return self
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        """The loss of the present stage; the other term is there with a count of 0. In eval both are measured."""
+        """Return the loss of the current stage, and the other with a count of 0. In eval mode both are measured."""
         masked = mask(self.masking, batch, self.vocabulary, rng)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.second):
             guess = cloze(self.generator, masked, batch)
@@ -80,28 +69,38 @@ class TwoStage(nn.Module):
         if self.training and not self.second:
             return Losses({"generator": learned, "discriminator": Term(*nothing, self.discriminator_weight)})
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
-        logits, losses = detect(self.discriminator, inputs, batch)
-        detected = term(losses, batch.mask, self.discriminator_weight)
+        detection, losses = detect(self.discriminator, inputs, batch)
+        detected = term(losses, batch.attention_mask, self.discriminator_weight)
         if self.training:
             return Losses({"generator": Term(*nothing, self.generator_weight), "discriminator": detected})
-        predictions = {"generator": guess.prediction(self.vocabulary)}
-        detection = Detection(inputs, inputs != batch.tokens, logits)
-        return Losses({"generator": learned, "discriminator": detected}, predictions, detection)
+        terms = {"generator": learned, "discriminator": detected}
+        return Losses(terms, {"generator": guess.prediction(self.vocabulary)}, detection)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Of the present stage's term: masked tokens, or tokens that are not padding; 0 of the other."""
-        masked, real = mask(self.masking, batch, self.vocabulary, rng).valid.sum(), batch.mask.sum()
+        """Return the number of masked tokens in the first stage, of real tokens in the second; 0 for the other term."""
+        masked, real = mask(self.masking, batch, self.vocabulary, rng).valid.sum(), batch.attention_mask.sum()
         return {"generator": masked * (not self.second), "discriminator": real * self.second}
+
+    def flops(self, price: Price) -> Flops:
+        later = price("generator", learns=False) + price("discriminator")
+        return Flops(later, first=self.generator_steps, at_first=price("generator"))
+
+    @classmethod
+    def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        yield from must_learn("two_stage", setup)
+        yield from must_share_nothing("two_stage", setup)
+        if setup.steps is not None and options["generator_steps"] >= setup.steps:
+            reason = f"a first stage of {options['generator_steps']} steps leaves none of {setup.steps} for the second."
+            yield "objective.generator_steps", f"{reason} Set it below {setup.steps}, or train longer."
 
 
 @torch.no_grad()
 def take_over(target: object, source: object) -> list[str]:
-    """Copy every parameter of `source` to the one of `target` that has its name and shape; returns the names."""
+    """Copy each parameter of `source` to the one of `target` with the same name and shape; returns the names."""
     assert isinstance(target, nn.Module)
     assert isinstance(source, nn.Module)
-    given, taken = dict(source.named_parameters()), []
-    for name, parameter in target.named_parameters():
-        if name in given and given[name].shape == parameter.shape:
-            parameter.copy_(given[name])
-            taken.append(name)
-    return taken
+    given = dict(source.named_parameters())
+    taken = {n: p for n, p in target.named_parameters() if n in given and given[n].shape == p.shape}
+    for name, parameter in taken.items():
+        parameter.copy_(given[name])
+    return list(taken)

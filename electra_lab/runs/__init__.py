@@ -1,1 +1,1 @@
-"""Runs: the run directory, where it came from, what it found."""
+"""Runs: train, resume, reopen; where a run comes from; what a person sees of it."""

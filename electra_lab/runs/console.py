@@ -1,33 +1,34 @@
-"""What a person sees while a run goes on: a progress bar on a terminal, plain lines anywhere else."""
+"""The terminal during a run: a progress bar on a terminal, plain lines anywhere else."""
 
-from __future__ import annotations
-
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 class Console:
-    """Writes to standard error; standard output is left to what a command answers."""
+    """Writes to standard error; standard output is for the answer of a command."""
 
     def __init__(self) -> None:
         self._rich = RichConsole(stderr=True, highlight=False, soft_wrap=True)
         self._progress: Progress | None = None
 
     def say(self, text: str) -> None:
-        self._rich.print(text, markup=False)
+        self._rich.print(folded(text, sys.stderr), markup=False)
 
     @contextmanager
-    def progress(self, done: int, total: int, what: str = "training", unit: str = "steps") -> Iterator[None]:
+    def progress(self, done: int, total: int, title: str = "training", unit: str = "steps") -> Iterator[None]:
         if not sys.stderr.isatty():
             yield
             return
         columns = (
-            TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(),
+            TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(),
             TextColumn("left"), TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=self._rich, transient=True) as self._progress:
@@ -40,7 +41,7 @@ class Console:
             self._progress.update(self._progress.task_ids[0], completed=done)
 
     def record(self, values: dict[str, Any]) -> None:
-        """One line a record: short enough to read, the same on a terminal and in a log."""
+        """Print a record on one line, the same on a terminal and in a log."""
         losses = "  ".join(
             f"{name.removesuffix('_loss')} {values[name]:.3f}"
             for name in ("generator_loss", "discriminator_loss")
@@ -50,6 +51,26 @@ class Console:
             tail = f"{values['tokens_per_second']:,.0f} tokens/s"
         elif "discriminator_auc" in values:
             tail = f"AUC {values['discriminator_auc']:.3f}"
+        elif "discriminator_token_accuracy" in values:
+            tail = f"token accuracy {values['discriminator_token_accuracy']:.3f}"
         else:
-            tail = f"token accuracy {values.get('discriminator_token_accuracy', float('nan')):.3f}"
+            tail = f"loss {values['loss']:.3f}"
         self.say(f"step {values['step']:>6}  {values['split']:<8}  {losses}  {tail}")
+
+
+def folded(text: str, stream: TextIO) -> str:
+    """Fold long lines at spaces, for a terminal; continuations are indented to the last column of the line."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(_folded(line, width) for line in text.split("\n"))
+
+
+def _folded(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    columns = [match.end() for match in re.finditer(r"(?<=\S)\s{2,}", line[: width // 2 + 10])]
+    begin = columns[-1] if columns else len(line) - len(line.lstrip())  # what is before keeps its spaces
+    below = " " * (begin if columns else begin + 4)
+    wrapper = textwrap.TextWrapper(width, line[:begin], below, break_long_words=False, break_on_hyphens=False)
+    return wrapper.fill(line[begin:])

@@ -1,6 +1,4 @@
-"""Where a run comes from: versions, machine, code, data."""
-
-from __future__ import annotations
+"""The provenance of a run: versions, machine, code, data."""
 
 import hashlib
 import platform
@@ -15,54 +13,57 @@ import torch
 
 import electra_lab
 import registry
-from electra_lab.assemble import Experiment
+from electra_lab.assembly.experiment import Experiment
 from electra_lab.config.load import Loaded
+from electra_lab.storage.provenance import FORMAT, Code, Data, Environment, Provenance
 
 PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy", "safetensors", "pydantic")
 
 
-def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> dict[str, Any]:
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": sys.argv,
-        "electra_lab": electra_lab.__version__,
-        "git": _git(),
-        "config_sha256": hashlib.sha256(config_yaml.encode()).hexdigest(),
-        "plugins": [{"file": str(p.file), "sha256": p.sha256, "package": p.package} for p in loaded.plugins],
-        "environment": environment(experiment),
-        "platform": platform.platform(),
-        "data": {
-            "store": experiment.store.key,
-            "documents": experiment.store.documents,
-            "tokens": {"train": len(experiment.store.train), "held_out": len(experiment.store.held_out)},
-            "vocabulary": experiment.vocabulary.size,
-        },
-        **({"frozen_generator": experiment.frozen} if experiment.frozen else {}),
-        "parameters": experiment.parameters,
-        "steps": experiment.plan.steps,
-        "flops_per_step": experiment.plan.flops.per_step,
-        "flops": experiment.plan.flops.total(experiment.plan.steps),
-    }
+def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Provenance:
+    store, settings = experiment.store, experiment.settings
+    return Provenance(
+        format=FORMAT,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        command=sys.argv,
+        electra_lab=electra_lab.__version__,
+        git=_git(),
+        config_sha256=hashlib.sha256(config_yaml.encode()).hexdigest(),
+        plugins=[Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in loaded.plugins],
+        environment=environment(experiment),
+        platform=platform.platform(),
+        data=Data(
+            store=store.key,
+            documents=store.documents,
+            tokens={"train": len(store.train), "held_out": len(store.held_out)},
+            vocabulary=experiment.vocabulary.size,
+        ),
+        earlier_runs=experiment.earlier,
+        parameters=experiment.parameters,
+        steps=settings.steps,
+        flops_per_step=settings.flops.per_step,
+        flops=settings.flops.total(settings.steps),
+        metrics=dict(experiment.accumulate(()).metrics),
+    )
 
 
-def environment(experiment: Experiment) -> dict[str, Any]:
-    """What a run's numbers can depend on beyond its config; compared when it is resumed."""
+def environment(experiment: Experiment) -> Environment:
+    """Return the parts of the machine that numbers can depend on; they are compared when a run is resumed."""
     device = experiment.device
-    return {
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "processor": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "precision": experiment.plan.precision,
-    }
+    return Environment(
+        python=platform.python_version(),
+        packages={name: _version(name) for name in PACKAGES},
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        processor=torch.backends.cpu.get_cpu_capability(),
+        threads=torch.get_num_threads(),
+        precision=experiment.settings.precision,
+    )
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What changed in the environment, in words: `threads 2 -> 1`."""
-    flat_before, flat_now = ({**e, **e["packages"]} for e in (before, now))
-    keys = [key for key in flat_now if key != "packages"]
-    return [f"{k} {flat_before.get(k)} -> {flat_now[k]}" for k in keys if flat_before.get(k) != flat_now[k]]
+def differences(before: Environment, now: Environment) -> list[str]:
+    """Describe the changes of the environment: `threads 2 -> 1`."""
+    then, today = ({**each.model_dump(exclude={"packages"}), **each.packages} for each in (before, now))
+    return [f"{key} {then.get(key)} -> {today[key]}" for key in today if then.get(key) != today[key]]
 
 
 def _version(name: str) -> str | None:
@@ -73,7 +74,7 @@ def _version(name: str) -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit of the code that runs, if git tracks it."""
+    """Return the commit of the running code, if git tracks it."""
     code = [str(Path(package.__file__ or "").parent) for package in (electra_lab, registry)]
 
     def git(*arguments: str) -> str:
@@ -81,7 +82,7 @@ def _git() -> dict[str, Any] | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # else it merely lies inside somebody's repository
+        git("ls-files", "--error-unmatch", "__init__.py")  # otherwise it merely lies inside somebody's repository
         return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", *code))}
     except (OSError, subprocess.SubprocessError):
         return None

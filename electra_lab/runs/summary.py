@@ -1,34 +1,36 @@
-"""What a run says in words: what it is at the start, what it found at the end."""
-
-from __future__ import annotations
+"""Terminal output of a run: its parts at the start, its needs in a dry run, its findings at the end."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from electra_lab.assemble import Experiment
+from electra_lab.assembly.build import BERT_VOCABULARY
+from electra_lab.assembly.experiment import Experiment
+from electra_lab.assembly.forecast import Forecast
 from electra_lab.config.load import Loaded
-from electra_lab.forecast import UNKNOWN_VOCABULARY, Forecast
-from electra_lab.runs.directory import RunDirectory
-from electra_lab.training.evaluation import Example
-from registry import backbones, generators, masking_strategies, objectives, samplers
+from electra_lab.reports.findings import findings, number
+from electra_lab.storage.run_directory import RunDirectory
+from registry import Example, backbones, generators, masking_strategies, objectives, optimizers, samplers
 
 EXCERPT = 28  # tokens of a row that are shown
 
 
 def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
-    """What is about to be trained, with the file behind each name."""
-    config, plan, store = loaded.config, experiment.plan, experiment.store
+    """Describe the training that begins, with the file behind each name."""
+    config, settings, store = loaded.config, experiment.settings, experiment.store
     parts = {
         "discriminator": (backbones, config.discriminator),
         "generator": (backbones if config.generator and config.generator.sizes else generators, config.generator),
         "masking": (masking_strategies, config.masking),
         "sampler": (samplers, config.sampler),
         "objective": (objectives, config.objective),
+        "optimizer": (optimizers, config.optimizer),
     }
-    lines = [f"{config.name}: {plan.steps:,} steps of {plan.batch_size} x {config.data.sequence_length} tokens on "
-             f"{experiment.device}, {plan.precision}, into {path}"]  # fmt: skip
+    rows = f"{settings.batch_size} x {config.data.sequence_length} tokens"
+    lines = [
+        f"{config.name}: {settings.steps:,} steps of {rows} on {experiment.device}, {settings.precision}, into {path}"
+    ]
     for key, (registry, component) in parts.items():
         if component is None:
             continue
@@ -39,113 +41,67 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         f"{store.documents['held_out']:,} and {len(store.held_out):,} held out; "
         f"vocabulary {experiment.vocabulary.size:,}"
     )
-    lines.append(f"  compute       {plan.flops.total(plan.steps):.3g} FLOPs in all")
+    lines.append(f"  compute       {settings.flops.total(settings.steps):.3g} FLOPs in total")
     return "\n".join(lines)
 
 
-def forecast(loaded: Loaded, forecast: Forecast, device: torch.device) -> str:
-    """What a run would do and need: parameters of each part, compute, tokens, memory."""
-    config, train, f = loaded.config, loaded.config.train, forecast
+def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
+    """Describe the needs of a run: parameters of each part, compute, tokens, memory."""
+    config, train = loaded.config, loaded.config.train
     tokens = train.batch_size * config.data.sequence_length
-    vocabulary = f.vocabulary_size or UNKNOWN_VOCABULARY
-    known = "at most, as the tokenizer is not trained yet" if f.vocabulary_size else "assumed: the tokenizer tells none"
-    lines = [f"{config.name}: {f.steps:,} steps of {train.batch_size} x {config.data.sequence_length} tokens", "",
+    vocabulary = needs.vocabulary_size or BERT_VOCABULARY
+    known = (
+        "at most: the tokenizer is not trained yet" if needs.vocabulary_size else "assumed: the tokenizer has no limit"
+    )
+    lines = [f"{config.name}: {needs.steps:,} steps of {train.batch_size} x {config.data.sequence_length} tokens", "",
              f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
-    for name in [name for name in ("discriminator", "generator") if name in f.parts]:
-        parts = "  ".join(f"{part} {number:,}" for part, number in f.parts[name].items())
-        lines.append(f"    {name:<14}{f.parameters[name]:>14,}  {parts}".rstrip())
-    price = f"{f.flops.at_first:.4g}, later " * bool(f.flops.first) + f"{f.flops.per_step:.4g}"
-    shared, total = f.parameters["shared"], f.parameters["total"]
-    lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'in all':<14}{total:>14,}", "",
-              f"  tokens          {tokens:,} a step, {f.steps * tokens:.4g} in all",
-              f"  compute         {price} FLOPs a step, {f.flops.total(f.steps):.4g} in all"]  # fmt: skip
-    state, rows = f"{_bytes(f.state_bytes)} of weights and optimizer", train.micro_batch_size or train.batch_size
-    if f.working_bytes is None or f.evaluation_bytes is None:
-        memory = f"{state}; what a step adds cannot be told from shapes, as a component reads numbers"
+    for name in [name for name in ("discriminator", "generator") if name in needs.parts]:
+        parts = "  ".join(f"{part} {size:,}" for part, size in needs.parts[name].items())
+        lines.append(f"    {name:<14}{needs.parameters[name]:>14,}  {parts}".rstrip())
+    price = f"{f'{needs.flops.at_first:.4g}, later ' if needs.flops.first else ''}{needs.flops.per_step:.4g}"
+    shared, total = needs.parameters["shared"], needs.parameters["total"]
+    lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'total':<14}{total:>14,}", "",
+              f"  tokens          {tokens:,} per step, {needs.steps * tokens:.4g} in total",
+              f"  compute         {price} FLOPs per step, {needs.flops.total(needs.steps):.4g} in total"]  # fmt: skip
+    state, rows = f"{_bytes(needs.state_bytes)} of weights and optimizer", train.micro_batch_size or train.batch_size
+    if needs.working_bytes is None or needs.evaluation_bytes is None:
+        memory = f"{state}; the memory of a step cannot be predicted from shapes, as a component reads numbers"
     else:
-        peak = max(f.working_bytes, f.evaluation_bytes)
-        memory = (f"about {_bytes(f.state_bytes + peak)} on {device.type} in {f.precision}: {state}, and at the peak\n"
-                  f"{'':18}{_bytes(f.working_bytes)} of a step, {rows:,} at a time (train.micro_batch_size), or\n"
-                  f"{'':18}{_bytes(f.evaluation_bytes)} of evaluation, {config.evaluate.batch_size:,} rows at a time "
-                  "(evaluate.batch_size);\n"
-                  f"{'':18}the program and its libraries come on top")  # fmt: skip
+        peak = max(needs.working_bytes, needs.evaluation_bytes)
+        needed, step, look = map(_bytes, (needs.state_bytes + peak, needs.working_bytes, needs.evaluation_bytes))
+        memory = (
+            f"about {needed} on {device.type} in {needs.precision}: {state}, and at the peak\n"
+            f"{'':18}{step} of a step, {rows:,} rows at a time (train.micro_batch_size), or\n"
+            f"{'':18}{look} of evaluation, {config.evaluate.batch_size:,} rows at a time (evaluate.batch_size);\n"
+            f"{'':18}the program and its libraries are not included"
+        )
     lines.append(f"  memory          {memory}")
     return "\n".join(lines)
 
 
-def _bytes(number: int) -> str:
-    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
+def _bytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def readable(examples: list[Example], experiment: Experiment) -> list[list[dict[str, Any]]]:
-    """Examples as words: an excerpt of each row, around its first replacement."""
-    name = experiment.tokenizer.id_to_token
+    """Turn examples into words: an excerpt of each row, around its first replacement."""
+    name = experiment.store.tokenizer.id_to_token
     shown: list[list[dict[str, Any]]] = []
     for e in examples:
         replaced = [i for i, (a, b) in enumerate(zip(e.originals, e.inputs, strict=True)) if a != b]
         start = max(0, min((replaced[0] if replaced else 0) - 6, len(e.inputs) - EXCERPT))
-        shown.append(
-            [
-                {
-                    "token": name(e.inputs[i]),
-                    "original": name(e.originals[i]),
-                    "replaced": e.originals[i] != e.inputs[i],
-                    "probability": round(e.probabilities[i], 4),
-                }
-                for i in range(start, min(start + EXCERPT, len(e.inputs)))
-            ]
-        )
+        tokens = list(zip(e.inputs, e.originals, e.probabilities, strict=True))[start : start + EXCERPT]
+        shown.append([{"token": name(token), "original": name(original), "replaced": token != original,
+                       "probability": round(p, 4)} for token, original, p in tokens])  # fmt: skip
     return shown
 
 
-def findings(held_out: dict[str, Any]) -> list[tuple[str, float | None, str]]:
-    """The last held-out evaluation against its baselines: (what, value, what it means)."""
-    h = held_out
-    rows: list[tuple[str, float | None, str]] = []
-    if "discriminator_auc" in h:
-        rows += [
-            (
-                "discriminator AUC",
-                h["discriminator_auc"],
-                "chance that a replaced token looks more suspicious than an original one; "
-                f"always 'original' {h['always_original_auc']:.3f}, "
-                f"rare-token detector {_number(h['unigram_auc']).strip()}",
-            ),
-            (
-                "discriminator accuracy",
-                h["discriminator_accuracy"],
-                f"always 'original' has {h['always_original_accuracy']:.3f}, as {h['replaced_share']:.1%} are replaced",
-            ),
-            ("precision", h["discriminator_precision"], "of the tokens called replaced, the share that is"),
-            ("recall", h["discriminator_recall"], "of the replaced tokens, the share called so"),
-        ]
-    for who, name in (("generator", "generator"), ("discriminator", "discriminator_token")):
-        if f"{name}_accuracy" not in h:
-            continue
-        rows += [
-            (
-                f"{who}{' token' if name != who else ''} loss",
-                h[f"{name}_loss"],
-                f"nats a masked token; word frequencies alone give {h['unigram_entropy']:.3f}",
-            ),
-            (f"{who}{' token' if name != who else ''} accuracy", h[f"{name}_accuracy"],
-             "of the masked tokens, the share it puts first"),
-        ]  # fmt: skip
-        if f"{name}_mask_loss" in h:
-            meaning = (
-                f"word frequencies alone give {_number(h.get('unigram_mask_entropy')).strip()}; at the other masked "
-                "positions it saw a token that it may copy"
-            )
-            rows.insert(-1, (f"{who} loss at [MASK]", h[f"{name}_mask_loss"], meaning))
-    return rows
-
-
 def closing(directory: RunDirectory, report: Path, seconds: float) -> str:
-    """The findings, a few sentences, and where the rest is."""
+    """Summarize the findings, with a few sentences, and the place of the rest."""
     held_out = next((r for r in reversed(directory.records()) if r["split"] == "held_out"), None)
     lines = ["", f"after step {held_out['step']:,}, on held-out text" if held_out else "no held-out evaluation"]
-    for what, value, meaning in findings(held_out) if held_out else []:
-        lines.append(f"  {what:<24}{_number(value)}  {meaning}")
+    for finding in findings(held_out, directory.provenance().metrics) if held_out else []:
+        lines.append(f"  {finding.title:<24}{number(finding.value)}  {finding.meaning}")
     examples = directory.read_json("examples.json") if (directory.path / "examples.json").is_file() else []
     if examples:
         lines += ["", "held-out text as the discriminator saw it: [original > replacement, probability of replaced];",
@@ -156,7 +112,7 @@ def closing(directory: RunDirectory, report: Path, seconds: float) -> str:
 
 
 def sentence(tokens: list[dict[str, Any]]) -> str:
-    """One excerpt in plain text."""
+    """Return one excerpt as plain text."""
     words: list[str] = []
     for t in tokens:
         word, glued = t["token"].removeprefix("##"), t["token"].startswith("##")
@@ -167,7 +123,3 @@ def sentence(tokens: list[dict[str, Any]]) -> str:
             word = f"{word} ({t['probability']:.2f})"
         words.append(word if glued else f" {word}")
     return "".join(words).strip()
-
-
-def _number(value: float | None) -> str:
-    return f"{value:7.3f}" if value is not None else "      -"

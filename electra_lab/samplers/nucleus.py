@@ -1,19 +1,13 @@
-"""Sampling from the bulk of the distribution."""
+"""Nucleus sampling."""
 
-from __future__ import annotations
+from typing import Annotated
 
-from typing import TYPE_CHECKING, Annotated
-
+from jaxtyping import Float32, Int
 from pydantic import Field
+from torch import Tensor
 
 from electra_lab.samplers._inverse_cdf import inverse_cdf
-from registry import samplers
-
-if TYPE_CHECKING:
-    from jaxtyping import Float32, Int
-    from torch import Tensor
-
-    from registry.contracts import Random
+from registry import Random, samplers
 
 
 @samplers.register("nucleus")
@@ -33,7 +27,7 @@ def nucleus(
     likely, tokens = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
     probabilities = likely.double()
     cumulative = probabilities.cumsum(-1)
-    # Of their sum, which float32 does not make exactly one: else p = 1 could lose the least likely tokens.
+    # Relative to the sum, which is not exactly 1 in float32: otherwise p = 1 could lose the least likely tokens.
     enough = cumulative - probabilities >= p * cumulative[:, -1:]
     drawn = inverse_cdf(probabilities.masked_fill(enough, 0.0), rng)
     chosen: Tensor = tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)

@@ -1,19 +1,13 @@
 """Sampling from the most likely tokens."""
 
-from __future__ import annotations
+from typing import Annotated
 
-from typing import TYPE_CHECKING, Annotated
-
+from jaxtyping import Float32, Int
 from pydantic import Field
+from torch import Tensor
 
 from electra_lab.samplers._inverse_cdf import inverse_cdf
-from registry import samplers
-
-if TYPE_CHECKING:
-    from jaxtyping import Float32, Int
-    from torch import Tensor
-
-    from registry.contracts import Random
+from registry import Random, samplers
 
 
 @samplers.register("top_k")

@@ -1,7 +1,5 @@
 """Half a wave of a cosine."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """A straight line."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

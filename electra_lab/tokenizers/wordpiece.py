@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -58,7 +59,7 @@ def wordpiece(
     )
     trained = untrained()
     trained.train_from_iterator(documents, trainer)
-    # Built again from the vocabulary alone: the continuing characters are no special tokens.
+    # Built again from the vocabulary alone: the continuing characters are not special tokens.
     tokenizer = untrained(trained.get_vocab())
     tokenizer.add_special_tokens(SPECIAL)
     return tokenizer
@@ -66,8 +67,5 @@ def wordpiece(
 
 def _alphabet(documents: Iterable[str], normalizer: Normalizer, size: int) -> list[str]:
     """The most frequent characters, at most `size`; the others become [UNK]."""
-    counts: Counter[str] = Counter()
-    for document in documents:
-        counts.update(normalizer.normalize_str(document))
-    kept = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:size]
-    return sorted(kept)
+    counts = Counter(chain.from_iterable(map(normalizer.normalize_str, documents)))
+    return sorted(sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:size])

@@ -1,6 +1,4 @@
-"""Which device, which precision."""
-
-from __future__ import annotations
+"""The choice of device and precision."""
 
 from contextlib import AbstractContextManager
 from typing import Literal
@@ -13,19 +11,19 @@ Precision = Literal["bf16", "fp32"]
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one. Raises ConfigError."""
+    """Return the device; `auto` is CUDA if there is one. Raises ConfigError."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: torch sees no CUDA device here. Use --device cpu or auto.")
+        raise ConfigError("--device cuda: torch finds no CUDA device here. Use --device cpu or auto.")
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
 def choose_precision(name: str, device: torch.device) -> Precision:
-    """`auto` is bf16 where the device computes in it natively, else fp32."""
+    """Return the precision; `auto` is bf16 where the device supports it natively, otherwise fp32."""
     if name == "auto":
         if device.type == "cuda":
-            # Without a device, what a dry run is asked for is one of today's.
+            # Without a device, a dry run is meant for one of today's.
             native = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
         else:
             capabilities = torch.cpu.get_capabilities()
@@ -35,5 +33,5 @@ def choose_precision(name: str, device: torch.device) -> Precision:
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
-    """Matrix products in bf16, weights, softmax and losses in fp32."""
+    """Compute matrix products in bf16; weights, softmax and losses stay in fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

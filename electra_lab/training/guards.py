@@ -1,30 +1,25 @@
-"""What components hand back, checked where it enters the lab, so that a mistake is told by the component's name.
+"""Checks of what components return, so that a mistake is reported under the component's name.
 
-Shapes and types are checked at every call, which costs nothing. What the tensors hold is checked at the first call
-and, on the CPU, at every one; elsewhere reading it would make the host wait for the device.
+Shapes and types are checked at every call, which costs nothing. The values of tensors are checked at the first call
+and, on the CPU, at every one; elsewhere reading them would make the host wait for the device.
 """
 
-from __future__ import annotations
-
 import inspect
-import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from numbers import Real
+from typing import Any
 
 import torch
+from jaxtyping import Bool, Float32, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.training.device import Precision, autocast
+from electra_lab.training.device import Precision
+from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
-from electra_lab.training.step import backward, losses_at
-from registry import Batch, Entry, Losses, Masked, Term, Vocabulary
+from electra_lab.training.step import Learner, backward, update
+from registry import Batch, Entry, Losses, Masked, Random, Term, Vocabulary, count
 from registry.errors import BadResult
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float32, Int
-
-    from registry.contracts import Random
 
 
 def _bad(entry: Entry[Any], reason: str) -> BadResult:
@@ -42,7 +37,7 @@ class _Guard:
         return _bad(self.entry, reason)
 
     def like(self, what: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Raises BadResult unless `value` is a tensor of that shape and type."""
+        """Raise BadResult unless `value` is a tensor of that shape and type."""
         if not isinstance(value, Tensor):
             raise self.refuse(f"returned a {type(value).__name__} as {what}, must be a tensor.")
         if value.shape != shape or value.dtype != dtype:
@@ -50,18 +45,18 @@ class _Guard:
             raise self.refuse(f"returned {what} {got}, must be {must}.")
 
     def returned(self, *arguments: Any, **options: Any) -> Any:
-        """What the component returns. Raises BadResult if it changes a tensor that it is given."""
+        """Call the component. Raises BadResult if it changes a tensor that it is given."""
         tensors = [each for each in arguments if isinstance(each, Tensor)]
-        # Compiled code knows no versions; the rehearsal has seen the component by then.
+        # Compiled code has no version counters; the rehearsal has checked the component by then.
         before = [] if torch.compiler.is_compiling() else [each._version for each in tensors]
         returned = self.entry.component(*arguments, **(self.options | options))
         for name, each, version in zip(self.names, tensors, before, strict=False):
             if each._version != version:
-                raise self.refuse(f"changed {name} in place; it must leave what it is given as it is.")
+                raise self.refuse(f"changed {name} in place; it must not modify its arguments.")
         return returned
 
     def reads(self, tensor: Tensor) -> bool:
-        """Whether this call's tensors are read. Those of a dry run have shapes alone."""
+        """Return True if the values of this call are checked. The tensors of a dry run have only shapes."""
         if type(tensor) is not Tensor or tensor.is_meta or torch.compiler.is_compiling():
             return False
         first, self._called = not self._called, True
@@ -69,7 +64,7 @@ class _Guard:
 
 
 class GuardedSampler(_Guard):
-    """A sampler whose draws are checked. Raises BadResult."""
+    """A sampler with its draws checked. Raises BadResult."""
 
     names = ("logits",)
 
@@ -82,19 +77,19 @@ class GuardedSampler(_Guard):
             if low < 0 or high >= size:
                 raise self.refuse(f"drew the id {low if low < 0 else high}; ids are 0 to {size - 1}.")
             excluded = logits.gather(1, drawn.unsqueeze(1)) == float("-inf")
-            if excluded.any() and not logits.isnan().any():  # NaN is told as a diverged run
+            if excluded.any() and not logits.isnan().any():  # NaN is reported as a diverged run
                 token = int(drawn[excluded.squeeze(1)][0])
                 raise self.refuse(f"drew the id {token}, whose logit is -inf: special tokens must never be drawn.")
         return drawn
 
 
 class GuardedMasking(_Guard):
-    """A masking strategy whose choices are checked. Raises BadResult."""
+    """A masking strategy with its choices checked. Raises BadResult."""
 
     names = ("tokens", "maskable")
 
     def __init__(self, entry: Entry[Any], largest: float | None = None, **options: Any) -> None:
-        """`largest` is the largest mask_prob of a schedule: there are as many slots always."""
+        """`largest` is the largest mask_prob of a schedule, which decides the number of slots."""
         super().__init__(entry, **options)
         self.largest: float = options["mask_prob"] if largest is None else largest
 
@@ -111,16 +106,16 @@ class GuardedMasking(_Guard):
         slots = masked.positions.shape[-1] if isinstance(masked.positions, Tensor) and masked.positions.dim() else 0
         self.like("positions", masked.positions, (len(tokens), slots), torch.int64)
         self.like("valid", masked.valid, (len(tokens), slots), torch.bool)
-        most = math.ceil(self.largest * tokens.shape[1] - 1e-9)
+        most = count(self.largest, tokens.shape[1])
         if slots != most and fixed:
             raise self.refuse(f"returned {slots} slots a row; at mask_prob {now:g} there must be {most}.")
         if self.reads(masked.positions):
             self._read(masked, tokens, maskable, vocabulary)
             if masked.valid[:, most:].any():
-                raise self.refuse(f"returned slots that count behind the first {most}, all that there are.")
+                raise self.refuse(f"returned slots that count beyond the first {most}, which are all that there are.")
         if slots == most:
             return masked
-        spare = (0, most - slots)  # below zero it cuts
+        spare = (0, most - slots)  # a negative number cuts
         return Masked(masked.inputs, F.pad(masked.positions, spare), F.pad(masked.valid, spare))
 
     def _read(self, masked: Masked, tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary) -> None:
@@ -145,16 +140,17 @@ class GuardedMasking(_Guard):
 
 
 def refuse_backbone(module: object, entry: Entry[Any]) -> None:
-    """Raises BadResult unless a newly built backbone has what the lab reads (registry.contracts.Backbone)."""
+    """Raise BadResult unless a new backbone has the attributes of its contract."""
     if not isinstance(module, nn.Module):
         raise _bad(entry, "must be a class derived from torch.nn.Module.")
     missing = [name for name in ("layers", "length_multiple", "positions", "at_step") if not hasattr(module, name)]
     if missing:
-        raise _bad(entry, f"has no {' and no '.join(missing)}; see registry/contracts.py: Backbone.")
+        raise _bad(entry, f"has no {' and no '.join(missing)}; see registry/contracts/backbone.py.")
     multiple: Any = module.length_multiple
     if type(multiple) is not int or multiple < 1:
         raise _bad(entry, f"has the length_multiple {multiple!r}, must be an integer above 0.")
-    calls: dict[str, tuple[Any, ...]] = {"forward": ("x", "mask"), "at_step": ("seed", "step")}
+    inputs = ("x", "attention_mask", *(["documents"] if getattr(module, "separates_documents", False) else []))
+    calls: dict[str, tuple[Any, ...]] = {"forward": inputs, "at_step": ("seed", "step")}
     if callable(getattr(module, "flops", None)):
         calls["flops"] = ("length",)
     for name, arguments in calls.items():
@@ -163,64 +159,110 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
         except TypeError as error:
             raise _bad(entry, f"cannot be called as {name}({', '.join(arguments)}): {error}.") from None
     if "flops" in calls and not isinstance(told := module.flops(multiple), int):  # type: ignore[operator]
-        raise _bad(entry, f"says flops({multiple}) is {told!r}, must be an integer.")
+        raise _bad(entry, f"returned {told!r} from flops({multiple}), must be an integer.")
     if not any(True for _ in module.parameters()):
         raise _bad(entry, "has no parameters: there is nothing to train.")
     if module.positions not in ("lab", "own"):
         raise _bad(entry, f"has the positions {module.positions!r}, must be 'lab' or 'own'.")
 
 
-def rehearse(objective: nn.Module, entry: Entry[Any], batch: Batch, seed: int, precision: Precision) -> None:
-    """One forward and backward pass and one evaluation on a few rows, so that a component that fails, fails before
-    anything is written. Leaves neither gradients nor changed buffers behind. Raises BadResult, or what the component
-    raises.
+def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str, Any]) -> Any:
+    """Try an optimizer on two small parameters, and return it. Raises BadResult, or what the optimizer raises."""
+
+    def made() -> tuple[Any, list[nn.Parameter]]:
+        named = {"weight": nn.Parameter(torch.ones(2, 3)), "bias": nn.Parameter(torch.ones(3))}
+        for parameter in named.values():
+            parameter.grad = torch.ones_like(parameter)
+        return entry.component(list(named.items()), learning_rate, **options), list(named.values())
+
+    def groups(optimizer: Any) -> list[dict[str, Any]]:
+        return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+    optimizer, parameters = made()
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise _bad(entry, "must be a class derived from torch.optim.Optimizer.")
+    known = [p for group in optimizer.param_groups for p in group["params"]]
+    if sorted(map(id, known)) != sorted(map(id, parameters)):
+        raise _bad(entry, "must have every parameter that it is given in exactly one group.")
+    optimizer.step()
+    if groups(optimizer) != groups(made()[0]):
+        raise _bad(entry, "changes its param_groups in a step; a checkpoint holds only tensors in `state`.")
+    for parameter in parameters:
+        state = optimizer.state[parameter]
+        if other := next((key for key, value in state.items() if not isinstance(value, Tensor) or "." in key), None):
+            raise _bad(entry, f"keeps the state {other!r}, which is not a tensor; a checkpoint could not hold it.")
+        held = sum(value.nbytes for value in state.values())
+        stated: Any = getattr(optimizer, "state_bytes", None)
+        if not callable(stated) or stated(parameter) != held:
+            shape = list(parameter.shape)
+            raise _bad(entry, f"must have a method state_bytes(parameter), which returns {held} for shape {shape}.")
+    other, skipping = made()
+    for finite in (False, True):
+        update(other, torch.tensor(finite))
+    for one, two in zip(parameters, skipping, strict=True):
+        pairs = [(one, two), *((value, other.state[two][key]) for key, value in optimizer.state[one].items())]
+        if not all(torch.equal(first, second) for first, second in pairs):
+            raise _bad(entry, "goes on differently after a skipped step; every tensor of its state must begin at zero.")
+    return optimizer
+
+
+def rehearse(
+    learner: Learner, entry: Entry[Any], batch: Batch, seed: int, precision: Precision, accumulate: Accumulate
+) -> None:
+    """Run one forward and backward pass and one evaluation on a few rows.
+
+    So a component that fails, fails before anything is written. Leaves neither gradients nor changed buffers behind.
+    Raises BadResult, or what the component raises.
     """
-    # But for modules that know the step themselves: they would not notice that their buffers are others again.
+    objective = learner.objective
+    # Modules with at_step draw for themselves, and would not notice that their buffers have changed back.
     unaware = [module for module in objective.modules() if not hasattr(module, "at_step")]
     before = [(buffer, buffer.clone()) for module in unaware for buffer in module.buffers(recurse=False)]
     counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
-    names = set(counts(batch, Streams(seed, 0, batch.examples)))
-    losses = losses_at(0, objective, batch, seed, precision)
+    names = set(counts(batch, Streams(seed, 0, batch.example_ids)))
+    objective.train()
+    learner.at_step(seed, 0)
+    losses = learner.losses(batch, seed, 0, precision)
     refuse_losses(losses, names, entry, batch)
     backward(losses.terms)
     objective.zero_grad(set_to_none=True)
-    with torch.no_grad(), autocast(batch.tokens.device, precision):
-        refuse_losses(objective.eval()(batch, Streams(seed, 0, batch.examples)), names, entry, batch)
+    with torch.no_grad(), learner.evaluating(seed):
+        losses = learner.losses(batch, seed, 0, precision)
+        refuse_losses(losses, names, entry, batch)
+        found = accumulate({0})
+        found.update(batch, losses)
+        found.examples()
+        for name, number in found.values().items():
+            if name not in found.metrics:
+                raise _bad(entry, f"has a metric '{name}' that it does not declare.")
+            if not isinstance(number, Real):
+                raise _bad(entry, f"has a metric '{name}' that is {number!r:.80}, must be a number.")
     for buffer, value in before:
         buffer.copy_(value)
-    objective.train()
-
-
-def _refuse_findings(losses: Losses, shape: tuple[int, ...], entry: Entry[Any]) -> None:
-    """What metrics read. Raises BadResult."""
-
-    def refuse_unlike(what: str, tensors: Mapping[str, tuple[object, bool]], shape: tuple[int, ...]) -> None:
-        for name, (value, whole) in tensors.items():
-            right = isinstance(value, Tensor) and value.shape == shape and value.is_floating_point() == (not whole)
-            kind = "integer or bool" if whole else "floating point"
-            if not right:
-                raise _bad(entry, f"returned {what} whose {name} is no {kind} tensor of shape {list(shape)}.")
-
-    for name, asked in losses.predictions.items():
-        if name not in ("generator", "discriminator"):
-            raise _bad(entry, f"returned a prediction of '{name}', must be of 'generator' or 'discriminator'.")
-        shape_of_slots = tuple(asked.positions.shape) if isinstance(asked.positions, Tensor) else ()
-        kinds = {"positions": True, "valid": True, "hidden": True, "loss": False, "correct": True}
-        if len(shape_of_slots) != 2 or shape_of_slots[0] != shape[0]:
-            raise _bad(entry, f"returned a prediction whose positions are not of shape [{shape[0]}, K].")
-        refuse_unlike("a prediction", {n: (getattr(asked, n), whole) for n, whole in kinds.items()}, shape_of_slots)
-    if (seen := losses.detection) is not None:
-        found = {"inputs": (seen.inputs, True), "replaced": (seen.replaced, True), "logits": (seen.logits, False)}
-        refuse_unlike("a detection", found, shape)
 
 
 def refuse_losses(losses: object, names: set[str], entry: Entry[Any], batch: Batch) -> None:
-    """Raises BadResult unless an objective returned Losses with the terms that its counts() names."""
+    """Raise BadResult unless an objective returned Losses with the terms that its counts() has, fit for metrics."""
     if not isinstance(losses, Losses):
         raise _bad(entry, f"returned a {type(losses).__name__}, must be a registry.Losses.")
     for name, term in losses.terms.items():
         if not isinstance(term, Term) or term.sum.dim() or not term.sum.is_floating_point() or term.count.dim():
-            raise _bad(entry, f"returned '{name}', which is no registry.Term of a scalar sum and a scalar count.")
-    _refuse_findings(losses, tuple(batch.tokens.shape), entry)
+            raise _bad(entry, f"returned '{name}', which is not a registry.Term of a scalar sum and a scalar count.")
+    shape = tuple(batch.tokens.shape)
+    tensors: list[tuple[str, str, object, tuple[int, ...]]] = []  # of which result, name, value, shape
+    for name, asked in losses.predictions.items():
+        if name not in ("generator", "discriminator"):
+            raise _bad(entry, f"returned a prediction of '{name}', must be of 'generator' or 'discriminator'.")
+        slots = tuple(asked.positions.shape) if isinstance(asked.positions, Tensor) else ()
+        if len(slots) != 2 or slots[0] != shape[0]:
+            raise _bad(entry, f"returned a prediction whose positions are not of shape [{shape[0]}, K].")
+        tensors += [("a prediction", field, value, slots) for field, value in vars(asked).items()]
+    if losses.detection is not None:
+        tensors += [("a detection", field, value, shape) for field, value in vars(losses.detection).items()]
+    for what, field, value, size in tensors:
+        floating = field in ("loss", "logits")
+        if not (isinstance(value, Tensor) and value.shape == size and value.is_floating_point() == floating):
+            kind = "floating point" if floating else "integer or bool"
+            raise _bad(entry, f"returned {what} with a {field} that is not a {kind} tensor of shape {list(size)}.")
     if not losses.terms or set(losses.terms) != names:
         raise _bad(entry, f"returned the terms {sorted(losses.terms)}, but its counts() has {sorted(names)}.")

@@ -1,10 +1,8 @@
-"""How much memory a computation needs, found from shapes alone."""
-
-from __future__ import annotations
+"""The memory that a computation needs, found from shapes alone."""
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -15,34 +13,33 @@ from torch.utils._pytree import tree_map_only
 from registry.errors import LabError
 
 
-@contextmanager
-def shapes_only() -> Iterator[None]:
-    """What is built and computed inside has shapes and types but no memory, so a large network costs nothing.
+@cache  # one mode for all: the weights of another mode would be copied, and counted as new
+def shapes_only() -> FakeTensorMode:
+    """Build and compute with shapes and types but without memory, so that a large network costs nothing.
 
-    Unlike the meta device it knows autocast, and picks the kernels that the CPU would.
+    Unlike the meta device, it supports autocast and picks the kernels that the CPU would.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        yield
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def peak_bytes(computation: Callable[[], object]) -> int | None:
-    """The most bytes that tensors made by `computation` hold at one moment: activations, gradients, temporaries.
+    """Return the peak bytes of the tensors that `computation` creates: activations, gradients, temporaries.
 
-    None where it reads numbers, inside `shapes_only`. What a kernel takes for itself while it runs, and what an
-    allocator rounds up or keeps, is not seen.
+    None if it reads numbers inside `shapes_only`. A kernel's own workspace is not counted, nor what an allocator rounds
+    up or keeps.
     """
     try:
         with _Live() as live:
             computation()
     except LabError:
         raise
-    except Exception:  # torch has many ways to say that a shape alone does not tell
+    except Exception:  # torch has many ways to say that shapes are not enough
         return None
     return int(live.peak)
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that operations make, until they are freed."""
+    """Count the storages that operations create, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

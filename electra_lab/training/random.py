@@ -5,22 +5,17 @@ number is a hash of its own coordinates. So it is the same eager and compiled, o
 global batch, and there is no state to save, lose or corrupt.
 """
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from jaxtyping import Float32, Int, Int32
-    from torch import Tensor
+from jaxtyping import Float32, Int, Int32
+from torch import Tensor
 
 EVALUATION = -1  # the "step" of held-out evaluation: its masks and draws depend on the seed alone
 
 
 def _signed(word: int) -> int:
-    """A 32-bit word as the int32 that has its bits."""
+    """Return the int32 that has the bits of a 32-bit word."""
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
@@ -28,10 +23,10 @@ _M1, _M2 = _signed(0x7FEB352D), _signed(0x846CA68B)
 
 
 def mix_(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
-    """In place: a bijection of 32-bit words in which each input bit changes every output bit half of the time.
+    """Mix 32-bit words in place by a bijection in which each input bit changes every output bit half of the time.
 
-    The constants are those of Wellons' "lowbias32". int32 multiplication wraps; the shifts are made logical.
-    In place, as fresh memory for each operation would cost more than the arithmetic.
+    The constants are those of Wellons' "lowbias32". int32 multiplication wraps; the shifts are made logical. In place,
+    as fresh memory for each operation would cost more than the arithmetic.
     """
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_M1)
     x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(_M2)
@@ -39,13 +34,13 @@ def mix_(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
 
 
 def digest(*parts: object) -> int:
-    """64 bits that depend on all of `parts`; for keys and seeds, computed on the host."""
+    """Return 64 bits that depend on all of `parts`, computed on the host, for keys and seeds."""
     text = "\x1f".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def seed_global(seed: int, step: int, rank: int = 0) -> None:
-    """Seed torch's own generators, for what libraries draw from them: dropout, LSH rotations."""
+    """Seed torch's own generators, from which libraries draw dropout masks and LSH rotations."""
     torch.manual_seed(digest("global", seed, step, rank))
 
 
@@ -57,14 +52,14 @@ class Random:
         self._calls = 0
 
     def uniform(self, rows: int, *shape: int) -> Float32[Tensor, "rows *shape"]:
-        """Numbers (k + 1/2) / 2^23 in the open interval (0, 1); each call gives fresh ones.
+        """Return numbers (k + 1/2) / 2^23 in the open interval (0, 1); each call gives fresh ones.
 
-        `rows` is a multiple m of the examples: row r belongs to example r // m.
+        `rows` must be a multiple m of the number of examples: row r belongs to example r // m.
         """
         first, second = self._keys
         examples, width = len(first), 1
         if rows % max(examples, 1):
-            raise ValueError(f"uniform: {rows} rows are no multiple of the {examples} examples of this batch.")
+            raise ValueError(f"uniform: {rows} rows are not a multiple of the {examples} examples of this batch.")
         for n in shape:
             width *= n
         numbers = (rows // examples) * width if examples else 0
@@ -74,7 +69,7 @@ class Random:
         counter = torch.arange(numbers, device=first.device).to(torch.int32)
         call = _signed(self._calls * 0x9E3779B9)
         bits = counter + mix_(first + call).unsqueeze(1)
-        # The call goes into both words: else two long calls whose counters overlap would share a stretch of numbers.
+        # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
         mix_(mix_(bits).bitwise_xor_(mix_(second ^ call).unsqueeze(1)))
         # 23 bits and a half: exact in float32, and never 0 or 1.
         bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
@@ -84,7 +79,7 @@ class Random:
 class Streams:
     """The random numbers of one step: `streams("masking")` is a fresh Random.
 
-    The key of (seed, step) is a tensor, so that a compiled step is not compiled anew for every step.
+    The key of (seed, step) is a tensor, so that a compiled step is not compiled again for every step.
     """
 
     def __init__(self, seed: int, step: int, examples: Int[Tensor, "B"]) -> None:

@@ -1,44 +1,35 @@
-"""Numbers of components that change while training."""
+"""Numbers of components that change during training."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Number:
-    """`at(progress)` gives the number for a progress from 0 to 1; `put` hands it to its component."""
+    """`at(progress)` returns the number for a progress from 0 to 1; `put` passes it to its component."""
 
     at: Callable[[float], float]
     put: Callable[[Tensor], None]
 
 
-class Scheduled(nn.Module):
-    """Hands every number to its component before each step, as a tensor, so that compiled code is not compiled anew.
+class Schedules:
+    """Pass every number to its component before each step, as a tensor, so that compiled code is not compiled again.
 
-    The first step has progress 0, the last 1. Evaluation always has the numbers of the end: it must measure the same
-    thing whenever it comes.
+    The first step has progress 0, the last 1. Evaluation always uses the final numbers: it must measure the same thing
+    at every step.
     """
 
-    def __init__(self, numbers: list[Number], steps: int) -> None:
-        super().__init__()
+    def __init__(self, numbers: Sequence[Number], steps: int) -> None:
         self.numbers, self.steps = numbers, steps
-        self.progress = 0.0
 
-    def at_step(self, seed: int, step: int) -> None:
-        self.progress = min(step / max(self.steps - 1, 1), 1.0)
-        self._put(self.progress)
-
-    def train(self, mode: bool = True) -> Scheduled:
-        super().train(mode)
-        self._put(self.progress if mode else 1.0)
-        return self
-
-    def _put(self, progress: float) -> None:
+    def at_step(self, step: int) -> None:
+        progress = min(step / max(self.steps - 1, 1), 1.0)
         for number in self.numbers:
-            # Of no dimension and on the CPU: it takes part in arithmetic on any device without a copy that waits.
+            # Without dimensions and on the CPU: it takes part in arithmetic on any device without a copy that waits.
             number.put(torch.tensor(number.at(progress), dtype=torch.float64))
+
+    def at_end(self) -> None:
+        self.at_step(self.steps)

@@ -1,113 +1,142 @@
 """One optimizer step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
-from torch.optim import AdamW
+from jaxtyping import Bool
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from electra_lab.training.device import Precision, autocast
-from electra_lab.training.random import Streams, seed_global
-from registry.contracts import Batch, Losses, Term
+from electra_lab.training.random import EVALUATION, Streams, seed_global
+from electra_lab.training.scheduled import Schedules
+from registry import Batch, Losses, Term
 
-if TYPE_CHECKING:
-    from torch import Tensor
+
+class Learner:
+    """An objective, and everything that changes from step to step beside its weights."""
+
+    def __init__(self, objective: nn.Module, schedules: Schedules | None = None) -> None:
+        self.objective, self.schedules = objective, schedules or Schedules((), 1)
+        self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Prepare for a step: torch's global generator, scheduled numbers, and what components draw for themselves."""
+        seed_global(seed, step)
+        self.schedules.at_step(step)
+        for module in self._changing:
+            # The objective comes first and may freeze a network; a frozen one, in eval mode, no longer changes.
+            if module is self.objective or module.training:
+                module.at_step(seed, step)  # type: ignore[operator]
+
+    @contextmanager
+    def evaluating(self, seed: int) -> Iterator[None]:
+        """Put the objective in eval mode with the final scheduled numbers."""
+        was_training = self.objective.training
+        self.objective.eval()
+        seed_global(seed, EVALUATION)
+        self.schedules.at_end()
+        try:
+            yield
+        finally:
+            self.objective.train(was_training)
+
+    def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
+        """Return the losses of one batch."""
+        with autocast(batch.tokens.device, precision):
+            losses: Losses = self.objective(batch, Streams(seed, step, batch.example_ids))
+        return losses
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Tensors on the device; nothing here has been read by the host.
+    """The result of a step as tensors on the device, none of which the host has read."""
 
-    sums, counts and weights of each term over the global batch; gradient_norm before clipping; finite: the step was
-    taken.
-    """
-
-    sums: Mapping[str, Tensor]
+    sums: Mapping[str, Tensor]  # of each term over the global batch, as are counts and weights
     counts: Mapping[str, Tensor]
     weights: Mapping[str, float]
-    gradient_norm: Tensor
-    finite: Tensor
+    gradient_norm: Tensor  # before clipping
+    finite: Tensor  # the step was taken
 
 
 def training_step(
-    objective: nn.Module,
-    optimizer: AdamW,
+    learner: Learner,
+    optimizer: Optimizer,
     batch: Batch,
     *,
     seed: int,
     step: int,
-    learning_rate: float,
+    rate: float,
     clip_norm: float,
     micro_batch_size: int,
     precision: Precision,
 ) -> StepResult:
     """Forward, backward and update on one global batch.
 
-    Masks, draws and the losses' divisors do not depend on how it is split; dropout and LSH rotations do, as libraries
-    draw them from torch's global generator, once for each micro-batch.
+    Masks, draws and the losses' divisors do not depend on how the batch is split; dropout and LSH rotations do, as
+    libraries draw them from torch's global generator, once per micro-batch. A step whose loss or gradient is not finite
+    leaves weights and optimizer as they were, decided on the device.
 
-    A step whose loss or gradient is not finite leaves weights and optimizer as they were, decided on the device.
+    rate  factor of each parameter group's own learning rate
     """
-    prepare(objective, seed, step)
-    device = batch.tokens.device
-    parts = list(_split(batch, micro_batch_size))
-    streams = [Streams(seed, step, part.examples) for part in parts]
+    learner.at_step(seed, step)
+    objective, starts = learner.objective, range(0, len(batch), micro_batch_size)
+    parts = [batch[start : start + micro_batch_size] for start in starts]
     # Each micro-batch is divided by the counts of the whole batch, so these must be known before the first backward.
     known = None
     if len(parts) > 1:
         count: Callable[[Batch, Streams], dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # contract
-        known = _total([count(part, rng) for part, rng in zip(parts, streams, strict=True)])
+        known = _total([count(part, Streams(seed, step, part.example_ids)) for part in parts])
 
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
-    for part, rng in zip(parts, streams, strict=True):
-        with autocast(device, precision):
-            terms: Mapping[str, Term] = objective(part, rng).terms
+    for part in parts:
+        terms = learner.losses(part, seed, step, precision).terms
         backward(terms, known)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])
 
     norm = nn.utils.clip_grad_norm_(objective.parameters(), clip_norm)
     finite = norm.isfinite() & torch.stack(list(sums.values())).isfinite().all()
-    optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]  # read by the fused step, on the device
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    optimizer.step()
+        group["lr"] = group["initial_lr"] * rate
+    update(optimizer, finite)
     optimizer.zero_grad(set_to_none=True)
     return StepResult(sums, counts, {name: float(term.weight) for name, term in terms.items()}, norm, finite)
 
 
-def losses_at(step: int, objective: nn.Module, batch: Batch, seed: int, precision: Precision) -> Losses:
-    """The losses of one batch, as in that step."""
-    prepare(objective, seed, step)
-    with autocast(batch.tokens.device, precision):
-        losses: Losses = objective.train()(batch, Streams(seed, step, batch.examples))
-    return losses
-
-
 def backward(terms: Mapping[str, Term], counts: Mapping[str, Tensor] | None = None) -> None:
-    """Gradients of the weighted terms, each divided by its count in the global batch; without `counts` by its own."""
+    """Add the gradients of the weighted terms, each divided by its count in the global batch, or else by its own."""
     divisors = counts or {name: term.count for name, term in terms.items()}
     loss = torch.stack([t.weight * t.sum / divisors[name].clamp(min=1) for name, t in terms.items()]).sum()
     loss.backward()  # type: ignore[no-untyped-call]
 
 
-def prepare(objective: nn.Module, seed: int, step: int) -> None:
-    """What changes from step to step beside the weights: torch's global generator, and what backbones draw."""
-    seed_global(seed, step)
-    for module in objective.modules():
-        # The objective comes first and may freeze a network; what is frozen, in eval mode, does not change any more.
-        if (module is objective or module.training) and callable(at_step := getattr(module, "at_step", None)):
-            at_step(seed, step)
+def is_fused(optimizer: Optimizer) -> bool:
+    """Return True if the optimizer's kernels skip a step by themselves, by a flag that they read on the device."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def _split(batch: Batch, size: int) -> Iterator[Batch]:
-    for start in range(0, len(batch), size):
-        yield batch[start : start + size]
+@torch.no_grad()
+def update(optimizer: Optimizer, finite: Bool[Tensor, ""]) -> None:
+    """Take the optimizer's step if `finite`; otherwise weights and state stay as they are. The host does not wait.
+
+    State that the first step creates begins at zero, by the contract of optimizers.
+    """
+    if is_fused(optimizer):
+        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        optimizer.step()
+        return
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    weights = [p.clone() for p in parameters]
+    states = [{key: value.clone() for key, value in optimizer.state.get(p, {}).items()} for p in parameters]
+    optimizer.step()
+    for parameter, weight, state in zip(parameters, weights, states, strict=True):
+        parameter.copy_(torch.where(finite, parameter, weight))
+        for key, value in optimizer.state[parameter].items():
+            value.copy_(torch.where(finite, value, state.get(key, torch.zeros_like(value))))
 
 
 def _total(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A backbone of one's own: convolutions instead of attention."""
+"""A backbone of your own: convolutions instead of attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Layer(nn.Module):
         return x + fed
 
     def _mix(self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T 1"]) -> Float[Tensor, "B T D"]:
-        x = x.masked_fill(~real, 0)  # padding adds nothing, neither to its neighbours nor to the mean
+        x = x.masked_fill(~real, 0)  # padding adds nothing to its neighbours or to the mean
         heads, width = self.kernels.shape
         kernels = self.kernels.softmax(-1).repeat_interleave(x.shape[-1] // heads, dim=0).unsqueeze(1)
         local = F.conv1d(x.transpose(1, 2), kernels, padding=width // 2, groups=x.shape[-1]).transpose(1, 2)
@@ -43,15 +43,15 @@ class LightConv(nn.Module):
     """Lightweight convolutions (Wu et al. 2019) with a gate that sees the whole row.
 
     width  of the kernels in positions, an odd number. All columns of a head share one kernel, whose weights are
-           positive and add up to one, as attention's do
+           positive and add up to one, like those of attention
 
-    Convolutions see `width` positions a layer, so each layer is scaled by what the row holds on average (squeeze and
-    excitation, Hu et al. 2018): an average over real tokens alone, so that padding takes no part. The cost grows with
-    the length, not with its square.
+    A convolution sees `width` positions, so each layer is also scaled by a gate on the average of the row (squeeze and
+    excitation, Hu et al. 2018). The average is over real tokens, so that padding takes no part. The cost grows with the
+    length, not with its square.
     """
 
     length_multiple = 1
-    positions = "own"  # a convolution knows what stands left and right of it
+    positions = "own"  # a convolution knows what is to its left and right
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class LightConv(nn.Module):
         self.layers = nn.ModuleList(_Layer(dim, heads, width, self.inner, dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(dim)
 
-    def forward(self, x: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        real = mask.unsqueeze(-1)
+    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        real = attention_mask.unsqueeze(-1)
         for layer in self.layers:
             x = layer(x, real)
         states: Tensor = self.norm(x)
@@ -83,6 +83,6 @@ class LightConv(nn.Module):
         """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
-        """Per layer: projections 6 T D^2, convolution 2 T D W, the gate 2 D^2 once a row, feed-forward 4 T D F."""
+        """Per layer: projections 6 T D^2, convolution 2 T D W, the gate 2 D^2 per row, feed-forward 4 T D F."""
         row = 6 * self.dim**2 + 2 * self.dim * self.width + 4 * self.dim * self.inner
         return len(self.layers) * (length * row + 2 * self.dim**2)

@@ -1,4 +1,4 @@
-"""A masking strategy of one's own: rare tokens are masked more often than frequent ones."""
+"""A masking strategy of your own: rare tokens are masked more often than frequent ones."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 
-from registry import Masked, masking_strategies
+from registry import Masked, Random, Vocabulary, count, masking_strategies
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64, Int
     from torch import Tensor
-
-    from registry.contracts import Random, Vocabulary
 
 
 @masking_strategies.register("rare_tokens")
@@ -30,17 +28,15 @@ def rare_tokens(
     random_prob: Annotated[float, Field(ge=0, le=1)] = 0.0,
     power: Annotated[float, Field(ge=0, le=2)] = 0.5,
 ) -> Masked:
-    """As many tokens as `replace_prob` masks, drawn with weights (1 + training frequency)^-power.
+    """Mask as many tokens as `replace_prob`, drawn with weights (1 + training frequency)^-power.
 
     The square root, power 0.5, is that of XLM (Lample and Conneau 2019, section 3.3); power 0 is `replace_prob`.
     """
     rows, length = tokens.shape
     weights = -power * (1 + vocabulary.counts[tokens].double()).log()
     keys = (weights + _gumbel(rng, rows, length)).masked_fill(~maskable, -math.inf)
-    positions = keys.topk(math.ceil(mask_prob * length - 1e-9)).indices
-    # The laws demand ceil(mask_prob * m - 1e-9) of a row's m tokens; in doubles, as float32's ceil(.15 * 100) is 16.
-    counts = (mask_prob * maskable.sum(-1).double() - 1e-9).ceil()
-    valid = torch.arange(positions.shape[1], device=tokens.device) < counts.unsqueeze(-1)
+    positions = keys.topk(length if isinstance(mask_prob, torch.Tensor) else count(mask_prob, length)).indices
+    valid = torch.arange(positions.shape[1], device=tokens.device) < count(mask_prob, maskable.sum(-1)).unsqueeze(-1)
 
     kind = rng.uniform(*positions.shape)
     drawn = (rng.uniform(*positions.shape) * len(vocabulary.ordinary_ids)).long()
@@ -51,9 +47,9 @@ def rare_tokens(
 
 
 def _gumbel(rng: Random, rows: int, length: int) -> Float64[Tensor, "B T"]:
-    """Noise with which the largest keys are a weighted draw without replacement (Kool et al. 2019).
+    """Return noise with which the largest keys are a weighted draw without replacement (Kool et al. 2019).
 
-    The position breaks ties, which 23 random bits do have, so that every device breaks them alike.
+    The position breaks ties, which 23 random bits do have, in the same way on every device.
     """
     uniform = rng.uniform(rows, length).double()
     return -(-uniform.log()).log() + torch.arange(length, device=uniform.device) * 2.0**-40

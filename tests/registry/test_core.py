@@ -1,17 +1,16 @@
-"""Names: given, listed, looked up, refused."""
+"""Names of components: registered, listed, looked up, refused."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from registry import ALL, masking_strategies, samplers
+from registry import samplers, schedules
 from registry.core import Registry
 from registry.errors import BadSignature, DuplicateName, UnknownName
-from registry.listing import Listing, short
+from registry.listing import short
 from tests.helpers import python
 
 
@@ -39,7 +38,7 @@ def test_a_registered_component_is_found_with_its_schema_and_place():
     assert entry.schema().model_dump() == {"sharpness": 2.0}
 
 
-def test_what_is_registered_inside_isolated_is_gone_afterwards():
+def test_a_component_registered_inside_isolated_is_gone_afterwards():
     with samplers.isolated():
         samplers.register("mine")(mine)
         assert "mine" in samplers.names()
@@ -63,49 +62,6 @@ def test_names_and_listings_hold_built_ins_and_plug_ins_in_order():
     assert samplers.names() == sorted(samplers.names()) == [listing.name for listing in samplers.listings()]
     listing = next(listing for listing in samplers.listings() if listing.name == "mine")
     assert (listing.summary, listing.place.split(":")[0]) == ("Draw as I like.", short(Path(__file__)))
-
-
-@pytest.mark.parametrize("registry", [samplers, masking_strategies], ids=lambda r: r.plural)
-def test_a_listing_read_from_source_says_what_the_import_says(registry: Registry):
-    read = {path.stem: registry._built_in(path) for path in registry._home_files()}
-    assert read
-    for name, listing in read.items():
-        entry = registry.get(name)
-        assert (listing.summary, listing.place) == (entry.summary, entry.place)
-
-
-def test_a_listing_passes_over_definitions_that_register_nothing(tmp_path: Path):
-    file = tmp_path / "late.py"
-    file.write_text(
-        '@cache\ndef helper():\n    """No."""\n\n\n@backbones.register("late")\ndef other():\n    """Another kind."""\n'
-        '\n\n@samplers.register("later")\ndef later():\n    """Another name."""\n'
-        '\n\n@registry.samplers.register("late")\ndef late():\n    """Yes."""\n'
-    )
-    assert samplers._built_in(file) == Listing("late", "Yes.", f"{file}:16")
-
-
-def test_every_registry_lists_at_least_one_documented_component():
-    for registry in ALL:
-        assert registry.listings(), registry.plural
-        assert all(listing.summary and listing.summary != "(registers nothing)" for listing in registry.listings())
-
-
-def test_listing_imports_no_component_and_a_lookup_imports_exactly_one(tmp_path: Path):
-    script = """
-import json, sys, registry
-def loaded():
-    return {m for m in sys.modules if m.startswith("electra_lab.") and m.count(".") == 2} | ({"torch"} & {*sys.modules})
-for r in registry.ALL:
-    r.listings(), r.names()
-listing = sorted(loaded())
-registry.samplers.get("gumbel")
-print(json.dumps([listing, sorted(loaded())]))
-"""
-    done = python("-c", script, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    listing, lookup = json.loads(done.stdout)
-    assert listing == []
-    assert lookup == ["electra_lab.samplers.gumbel"]
 
 
 def test_two_plug_ins_with_one_name_are_refused_naming_both_places():
@@ -178,6 +134,30 @@ def test_a_docstring_is_required():
 def test_a_forgotten_name_is_refused_with_the_cure():
     with pytest.raises(BadSignature, match=r'test_core\.py:\d+: .*@samplers\.register\("name"\)'):
         samplers.register(mine)  # type: ignore[arg-type]
+
+
+def test_an_argument_that_the_registry_does_not_know_is_refused_with_the_known_ones():
+    place = rf"tests/registry/test_core\.py:{mine.__code__.co_firstlineno}"
+    reason = r"samplers\.register has no argument 'unbaised'\. Did you mean 'unbiased'\? Known: unbiased\."
+    with pytest.raises(BadSignature, match=f"^{place}: {reason}$"):
+        samplers.register("mine", unbaised=True)(mine)
+    assert "mine" not in samplers.names()
+
+    def flat(progress, /):
+        """Always one."""
+
+    with schedules.isolated(), pytest.raises(BadSignature, match=r"schedules\.register has no argument 'unbiased'\. K"):
+        schedules.register("flat", unbiased=True)(flat)
+
+
+def test_a_component_declares_what_it_says_and_otherwise_the_default():
+    samplers.register("mine")(mine)
+    assert samplers.get("mine").declared == {"unbiased": False}
+    with samplers.isolated():
+        samplers.register("exact", unbiased=True)(mine)
+        assert samplers.get("exact").declared == {"unbiased": True}
+    declared = samplers.get("gumbel").declared["unbiased"]
+    assert (declared(temperature=1.0), declared(temperature=2.0)) == (True, False)
 
 
 def test_only_functions_and_classes_are_components():

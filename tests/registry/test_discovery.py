@@ -70,7 +70,7 @@ def test_a_file_that_changed_since_it_was_loaded_is_refused(tmp_path: Path):
     assert samplers.get("plugged").summary == "Version one."
 
 
-def test_what_runs_is_what_was_hashed_and_never_a_stale_cache(tmp_path: Path):
+def test_the_hashed_source_runs_and_never_a_stale_cache(tmp_path: Path):
     import py_compile
 
     path = written(tmp_path, GOOD)
@@ -100,7 +100,7 @@ def test_two_files_of_equal_content_are_two_plug_ins(tmp_path: Path):
         ("x = 1\nimport sys\nsys.exit(0)\n", 3, "SystemExit: 0"),
     ],
 )
-def test_what_fails_at_import_is_told_with_file_and_line(tmp_path: Path, text: str, line: int, reason: str):
+def test_a_failing_import_is_reported_with_file_and_line(tmp_path: Path, text: str, line: int, reason: str):
     path = written(tmp_path, text)
     with pytest.raises(PluginError) as refused:
         load_plugin(path)
@@ -108,7 +108,7 @@ def test_what_fails_at_import_is_told_with_file_and_line(tmp_path: Path, text: s
     assert not plugin_modules()
 
 
-def test_a_syntax_error_in_an_imported_file_is_told_at_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_syntax_error_in_an_imported_file_is_reported_at_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(tmp_path)
     written(tmp_path, "\n\n\n\n\n\ndef (:\n", "broken_helper_of_a_plugin.py")
     path = written(tmp_path, "x = 1\nimport broken_helper_of_a_plugin\n")
@@ -141,12 +141,12 @@ def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path):
         load_plugin(tmp_path)
 
 
-def test_a_file_that_is_no_python_file_is_refused(tmp_path: Path):
+def test_a_file_that_is_not_python_is_refused(tmp_path: Path):
     with pytest.raises(PluginError, match=r"plug\.txt: a plug-in is a Python file with the ending \.py"):
         load_plugin(written(tmp_path, GOOD, "plug.txt"))
 
 
-def test_bytes_that_are_no_python_source_are_refused(tmp_path: Path):
+def test_bytes_that_are_not_python_source_are_refused(tmp_path: Path):
     path = tmp_path / "plug.py"
     for data in (b"x = 'a\x00b'\n", b"\xff\xfe\n"):
         path.write_bytes(data)

@@ -1,9 +1,8 @@
-"""Plug-ins by entry point: listed from metadata alone, imported when asked for, and a broken one spoils nothing."""
+"""Plug-ins by entry point: listed from metadata alone, imported when asked for; a broken one affects nothing else."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,66 +13,7 @@ from registry import ALL, backbones, installed, load_plugin, masking_strategies,
 from registry.errors import ConfigError, DuplicateName, LabError, PluginError, UnknownName
 from registry.listing import Listing
 from tests.helpers import ROOT, python, write_experiment
-
-GOOD = """\
-from registry import samplers
-
-
-@samplers.register("{name}")
-def {name}(logits, rng, /, *, heat: float = 1.0):
-    \"""One of a package.
-
-    More of it.
-    \"""
-    return logits.argmax(-1)
-"""
-
-
-class Packages:
-    """Packages as pip leaves them: modules, and .dist-info folders with METADATA and entry_points.txt."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def install(self, package: str = "shop", version: str = "1.2", **modules: str) -> None:
-        """`modules`: name of the sampler -> text of the module `<package>_<name>`; that is what its entry point says.
-
-        An empty text leaves the module out.
-        """
-        points = {f"electra_lab.samplers:{name}": f"{package}_{name}" for name in modules}
-        self.write(package, version, points)
-        for name, text in modules.items():
-            if text:
-                self.module(f"{package}_{name}.py", text.replace("{name}", name))
-
-    def write(self, package: str, version: str, points: dict[str, str]) -> Path:
-        """The metadata; `points`: group:name -> module."""
-        info = self.folder / f"{package}-{version}.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
-        lines = [f"[{key.split(':')[0]}]\n{key.split(':')[1]} = {module}\n" for key, module in points.items()]
-        (info / "entry_points.txt").write_text("\n".join(lines))
-        return info
-
-    def module(self, file: str, text: str) -> Path:
-        path = self.folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
-    """An empty folder on sys.path; what was imported from it is gone afterwards."""
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    yield Packages(folder)
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
-            del sys.modules[name]
+from tests.registry.conftest import GOOD, Packages
 
 
 def listing(name: str) -> Listing:
@@ -143,6 +83,19 @@ def test_modules_inside_packages(packages: Packages) -> None:
         assert samplers.get(name).package == "shop 1.2"
 
 
+def test_a_module_may_import_another_offered_one_first(packages: Packages) -> None:
+    """`outer` is registered inside the module that offers it, while `front` is being imported."""
+    packages.write(
+        "shop", "1.2", {"electra_lab.samplers:outer": "shop.all", "electra_lab.samplers:front": "shop.front"}
+    )
+    packages.module("shop/__init__.py", "")
+    packages.module("shop/all/__init__.py", "import shop.all.outer\n")
+    packages.module("shop/all/outer.py", GOOD.replace("{name}", "outer"))
+    packages.module("shop/front.py", "import shop.all\n" + GOOD.replace("{name}", "front"))
+    assert samplers.get("front").package == "shop 1.2"
+    assert samplers.get("outer").file.name == "outer.py"
+
+
 BROKEN = [
     ("import no_such_module_here\n", "1: ModuleNotFoundError: No module named 'no_such_module_here'"),
     ("x = 1\nfrom registry import no_such_thing\n", "2: ImportError: cannot import name 'no_such_thing'"),
@@ -155,15 +108,15 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), BROKEN, ids=[told.split(":")[1].strip() for _, told in BROKEN])
-def test_a_broken_module_is_named_with_package_file_and_line(packages: Packages, text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "reported"), BROKEN, ids=[reported.split(":")[1].strip() for _, reported in BROKEN])
+def test_a_broken_module_is_named_with_package_file_and_line(packages: Packages, text: str, reported: str) -> None:
     packages.install(broken=text, offered=GOOD)
     said = refusal("broken")
     where = packages.folder / "shop_broken.py"
-    assert said.startswith(f"sampler 'broken' of the installed package shop 1.2 cannot be loaded: {where}:{told}")
+    assert said.startswith(f"sampler 'broken' of the installed package shop 1.2 cannot be loaded: {where}:{reported}")
     assert "shop_broken" not in sys.modules
     assert refusal("broken") == said, "asking again gives another answer"
-    # ... and it spoils nothing else.
+    # ... and nothing else is affected.
     assert samplers.get("offered").package == "shop 1.2"
     assert samplers.get("gumbel").package is None
     assert {"broken", "offered", "gumbel"} <= set(samplers.names())
@@ -191,10 +144,10 @@ def half(tokens, maskable, vocabulary, rng, /, *, mask_prob: float, replace_prob
     assert "half" not in backbones.names()
     assert "half" not in masking_strategies.names()
     assert not any(entry.name in ("half", "broken") for each in ALL for entry in each.plugged_in())
-    assert refusal("broken").endswith("RuntimeError: late"), "the second time it was told as taken, or as loaded"
+    assert refusal("broken").endswith("RuntimeError: late"), "the second time it counted as taken, or as loaded"
 
 
-def test_a_broken_helper_is_told_at_its_own_line_and_its_half_is_gone(packages: Packages) -> None:
+def test_a_broken_helper_is_reported_at_its_own_line_and_its_half_is_gone(packages: Packages) -> None:
     """What fails is a module that the offered one imports, after that one registered the name."""
     packages.install(broken=GOOD + "\nimport shop_helper\n")
     helper = packages.module("shop_helper.py", "x = 1\nraise ValueError('no luck')\n")
@@ -217,10 +170,10 @@ def test_a_module_that_is_missing_or_does_not_register_the_name(packages: Packag
 def test_two_packages_that_offer_one_name(packages: Packages) -> None:
     packages.install("shop", "1.2", common=GOOD)
     packages.install("stall", "0.1", common=GOOD, own=GOOD)
-    told = listing("common").problem or ""
-    assert "'common' is offered by" in told
-    assert {"shop 1.2", "stall 0.1"} == set(told.split("offered by ")[1].split(". Uninstall")[0].split(" and "))
-    assert refusal("common", DuplicateName) == told
+    reported = listing("common").problem or ""
+    assert "'common' is offered by" in reported
+    assert {"shop 1.2", "stall 0.1"} == set(reported.split("offered by ")[1].split(". Uninstall")[0].split(" and "))
+    assert refusal("common", DuplicateName) == reported
     assert not {"shop_common", "stall_common"} & set(sys.modules)
     assert samplers.get("own").package == "stall 0.1"
 
@@ -362,7 +315,7 @@ def test_an_experiment_with_a_broken_package_ends_with_code_2_and_writes_nothing
 
 
 @pytest.mark.parametrize("helper", ["shop_helper.py", "shop/__init__.py"])
-def test_what_a_failing_helper_registered_is_gone_too(packages: Packages, helper: str) -> None:
+def test_components_of_a_failing_helper_are_gone_too(packages: Packages, helper: str) -> None:
     """The module around or behind the offered one registers something and fails; Python forgets it, so must the lab."""
     module = "shop.inner" if "/" in helper else "shop_inner"
     packages.write("shop", "1.2", {"electra_lab.samplers:inner": module})
@@ -381,7 +334,7 @@ def test_a_module_may_register_through_another_of_its_package(packages: Packages
     assert samplers.get("behind").package == "facade 1.0"
 
 
-def test_a_contested_name_spoils_no_other_of_its_module(packages: Packages) -> None:
+def test_a_contested_name_affects_no_other_of_its_module(packages: Packages) -> None:
     packages.write("one", "1.0", {"electra_lab.samplers:own": "one_all", "electra_lab.samplers:contested": "one_all"})
     packages.module("one_all.py", GOOD.replace("{name}", "own") + GOOD.replace("{name}", "contested"))
     packages.write("two", "2.0", {"electra_lab.samplers:contested": "two_missing"})
@@ -402,7 +355,7 @@ def test_an_entry_point_without_a_module_costs_its_package_nothing_else(packages
 def test_a_run_is_not_resumed_with_another_version_of_a_package(packages: Packages, tmp_path: Path) -> None:
     from electra_lab.runs import execute
 
-    packages.install(offered=GOOD.replace("return logits.argmax(-1)", "return logits.argmax(-1)"))
+    packages.install(offered=GOOD)
     file = write_experiment(
         tmp_path, sampler="{type: offered}", data="{sequence_length: 16, held_out: 0.3, store: store}"
     )

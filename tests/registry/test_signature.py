@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from registry import backbones, corpora, masking_strategies, samplers
+from registry import backbones, corpora, masking_strategies, samplers, schedules
 from registry.errors import BadSignature
 from registry.signature import Strict, schema_of, validate
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _isolated():
-    with samplers.isolated(), backbones.isolated(), corpora.isolated():
+    with samplers.isolated(), backbones.isolated(), corpora.isolated(), schedules.isolated():
         yield
 
 
 def schema(component) -> type[Strict]:
-    return schema_of(component, (), "here.py:1")
+    return schema_of(component, ((),), "here.py:1")[1]
 
 
 def star_args(logits, rng, /, *rest: int):
@@ -79,7 +79,7 @@ def default_out_of_bounds(logits, rng, /, *, heat: Annotated[float, Field(gt=0)]
 
 
 def default_none(logits, rng, /, *, heat: float = None):  # noqa: RUF013
-    """None is no number."""
+    """None is not a number."""
 
 
 def wrong_default_beside_a_required_option(logits, rng, /, *, need: int, heat: float = "hot"):
@@ -175,9 +175,14 @@ def options(
         ("share", 0, 0.0),
         ("share", 1, 1.0),
         ("whole", 10**30, 10**30),
+        ("whole", 1e3, 1000),
+        ("whole", -0.0, 0),
+        ("whole", float(2**53 - 1), 2**53 - 1),
+        ("pair", [3.0, 4], (3, 4)),
+        ("maybe", 3.0, 3),
     ],
 )
-def test_what_yaml_can_write_is_accepted(name, value, becomes):
+def test_values_that_yaml_can_write_are_accepted(name, value, becomes):
     got = getattr(validate(schema(options), {name: value}), name)
     assert got == becomes
     assert type(got) is type(becomes) or isinstance(got, Path)
@@ -187,8 +192,12 @@ def test_what_yaml_can_write_is_accepted(name, value, becomes):
     ("name", "value"),
     [
         ("whole", True),
-        ("whole", 1.0),
+        ("whole", 1.5),
+        ("whole", float(2**53)),  # beyond this a float no longer tells integers apart
+        ("whole", 1e300),
         ("whole", "1"),
+        ("word", 1.0),
+        ("choice", 1.0),
         ("whole", None),
         ("real", "1.0"),
         ("real", True),
@@ -245,6 +254,42 @@ def test_a_schema_is_frozen():
     values = schema(options)()
     with pytest.raises(ValidationError):
         values.whole = 2
+
+
+def test_a_contract_may_allow_two_kinds_of_positional_parameters() -> None:
+    def number(progress, /, *, end: float = 0.0):
+        """Any number."""
+
+    def factor(step, steps, /, *, warmup: int = 0):
+        """A factor of the learning rate."""
+
+    def neither(step, /):
+        """Half of the second kind."""
+
+    schedules.register("number")(number)
+    schedules.register("factor")(factor)
+    assert [schedules.get(name).lead for name in ("number", "factor")] == [("progress",), ("step", "steps")]
+    assert [list(schedules.get(name).schema.model_fields) for name in ("number", "factor")] == [["end"], ["warmup"]]
+    with pytest.raises(
+        BadSignature, match=r"must take \(progress\) or \(step, steps\) before its options, takes \(step\)"
+    ):
+        schedules.register("neither")(neither)
+
+
+def test_an_option_that_a_contract_demands_has_its_type() -> None:
+    def textual(tokens, maskable, vocabulary, rng, /, *, mask_prob: str, replace_prob: float, random_prob: float):
+        """A masking strategy."""
+
+    def bounded(
+        tokens, maskable, vocabulary, rng, /, *,
+        mask_prob: Annotated[float, Field(gt=0)], replace_prob: float, random_prob: float,
+    ):  # fmt: skip
+        """A masking strategy."""
+
+    with masking_strategies.isolated():
+        masking_strategies.register("bounded")(bounded)
+        with pytest.raises(BadSignature, match=r"option 'mask_prob' must be of type float, is str\."):
+            masking_strategies.register("textual")(textual)
 
 
 def test_options_that_a_contract_demands() -> None:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 from pydantic import Field
 
-from registry import samplers
+from registry import Random, samplers
 
 if TYPE_CHECKING:
     from jaxtyping import Float32, Int
     from torch import Tensor
-
-    from registry.contracts import Random
 
 
 @samplers.register("min_p")

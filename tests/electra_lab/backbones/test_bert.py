@@ -45,13 +45,13 @@ LAYERS = {
 HEADS_OF: dict[type, dict[str, str]] = {
     ElectraModel: {},
     ElectraForMaskedLM: {
-        **{f"token_head.dense.{kind}": f"generator_predictions.dense.{kind}" for kind in BOTH},
-        **{f"token_head.norm.{kind}": f"generator_predictions.LayerNorm.{kind}" for kind in BOTH},
-        "token_head.bias": "generator_lm_head.bias",
+        **{f"heads.tokens.dense.{kind}": f"generator_predictions.dense.{kind}" for kind in BOTH},
+        **{f"heads.tokens.norm.{kind}": f"generator_predictions.LayerNorm.{kind}" for kind in BOTH},
+        "heads.tokens.bias": "generator_lm_head.bias",
     },
     ElectraForPreTraining: {
-        **{f"replaced_head.dense.{kind}": f"discriminator_predictions.dense.{kind}" for kind in BOTH},
-        **{f"replaced_head.out.{kind}": f"discriminator_predictions.dense_prediction.{kind}" for kind in BOTH},
+        **{f"heads.replaced.dense.{kind}": f"discriminator_predictions.dense.{kind}" for kind in BOTH},
+        **{f"heads.replaced.out.{kind}": f"discriminator_predictions.dense_prediction.{kind}" for kind in BOTH},
     },
 }
 
@@ -82,13 +82,17 @@ def name_map(kind: type, embedding_dim: int) -> dict[str, str]:
 
 
 def ours(kind: type, model: nn.Module, embedding_dim: int, dtype: torch.dtype) -> Network:
+    heads: dict[str, nn.Module] = {}
+    if kind is ElectraForMaskedLM:
+        heads = {"tokens": TokenHead(DIM, embedding_dim, VOCABULARY)}
+    if kind is ElectraForPreTraining:
+        heads = {"replaced": ReplacedHead(DIM)}
     network = Network(
         Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=True, dropout=0.1),
         Bert(DIM, DEPTH, HEADS, MAX_LENGTH, ff_mult=FF_MULT),
         DIM,
         pad_id=0,
-        token_head=TokenHead(DIM, embedding_dim, VOCABULARY) if kind is ElectraForMaskedLM else None,
-        replaced_head=ReplacedHead(DIM) if kind is ElectraForPreTraining else None,
+        heads=heads,
     )
     weights = model.state_dict()
     network.to(dtype).load_state_dict({o: weights[t] for o, t in name_map(kind, embedding_dim).items()}, strict=True)

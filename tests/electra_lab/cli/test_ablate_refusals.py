@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ LINES = {key: number for number, key in enumerate(START, start=1)}
 
 
 def write(folder: Path, file: str = "size.yaml", /, **sections: str | None) -> Path:
-    """The ablation with some of its lines written anew, or left out; further sections come behind."""
+    """The ablation with some of its lines rewritten or left out; further sections are added at the end."""
     write_experiment(folder)
     path = folder / file
     text = [f"{key}: {value}\n" for key, value in (START | sections).items() if value is not None]
@@ -50,7 +51,7 @@ def refused(lab: Any, path: Path, *arguments: object, verb: str = "ablate") -> l
 WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "no seeds": ({"seeds": None}, ["{f}:1: seeds: is required."]),
     "empty seeds": ({"seeds": "[]"}, ["{f}:5: seeds: must have at least 1 item, not 0."]),
-    "a seed twice": ({"seeds": "[0, 3, 3]"}, ["{f}:5: seeds: 3 stands twice."]),
+    "a seed twice": ({"seeds": "[0, 3, 3]"}, ["{f}:5: seeds: 3 appears twice."]),
     "seeds below zero": ({"seeds": "[-1]"}, ["{f}:5: seeds.0: must be greater than or equal to 0, is -1."]),
     "seeds as text": (
         {"seeds": "['0', a]"},
@@ -77,7 +78,7 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "values that only one variant has": (
         {"vary": "{generator.scale: [0.5, 9.0], sampler.temperature: [1.0, 0.0]}"},
         [
-            "{f}:4: sampler.temperature: must be *, is 0.0. "
+            "{f}:4: sampler.temperature: must be *, is 0. "
             "(in the variants generator.scale=0.5, sampler.temperature=0.0; "
             "generator.scale=9.0, sampler.temperature=0.0)",
             "{f}:4: generator.scale: must be a number above 0 and at most 8. "
@@ -104,7 +105,7 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     ),
     "a value twice": (
         {"vary": "\n  generator.scale:\n  - 0.5\n  - 0.50"},
-        ["{f}:7: vary: generator.scale=0.5 stands twice, first at {f}:6; remove one of them."],
+        ["{f}:7: vary: generator.scale=0.5 appears twice, first at {f}:6; remove one of them."],
     ),
     "no base": ({"base": None}, ["{f}:1: base: is required."]),
     "a base that is not there": ({"base": "none.yaml"}, ["{f}:2: base: there is no file {d}/none.yaml."]),
@@ -113,7 +114,7 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
         {"base": "size.yaml"}, ["{f}:2: base: {f} is itself an ablation; name the experiment that is to be varied."]
     ),
     "nothing varied": ({"vary": None}, ["{f}:1: vary: is required."]),
-    "vary empty": ({"vary": "{}"}, ["{f}:4: vary: has nothing in it; write a key of the base and a list of values."]),
+    "vary empty": ({"vary": "{}"}, ["{f}:4: vary: is empty; write a key of the base and a list of values."]),
     "vary mixed": (
         {"vary": "{generator.scale: [0.5], large: {generator.scale: 1.0}}"},
         ["{f}:4: vary: mixes keys with lists of values and names with changes; write one kind of them."],
@@ -122,22 +123,22 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "no values": ({"vary": "{generator.scale: []}"}, ["{f}:4: vary.generator.scale: has no values."]),
     "a scalar": (
         {"vary": "{generator.scale: 0.5}"},
-        ["{f}:4: vary.generator.scale: must be a list of values for this key, or the mapping of changes of *"],
+        ["{f}:4: vary.generator.scale: must be a list of values for this key, or a mapping of the changes of *"],
     ),
     "a variant's name": (
         {"vary": '{"a\\nb": {}, " c": {generator.scale: 1.0}}'},
         [
-            "{f}:4: vary.a", "b: a variant's name is one line of at most 80 characters, without blanks around it.",
-            "{f}:4: vary. c: a variant's name is one line of at most 80 characters, without blanks around it.",
+            "{f}:4: vary.a", "b: a variant's name is one line of at most 80 characters, without spaces around it.",
+            "{f}:4: vary. c: a variant's name is one line of at most 80 characters, without spaces around it.",
         ],
     ),
     "too many": (
         {"vary": f"{{generator.scale: {[n / 1000 for n in range(1, 502)]}}}"},
-        ["{f}:4: vary: gives 1002 cells; at most 1000 are run as one ablation."],
+        ["{f}:4: vary: has 1002 cells; an ablation may have at most 1000."],
     ),
     "no key": ({"vary": "{sampler..temperature: [1.0]}", "set": "{'': 1}"}, [
-        "{f}:4: vary: 'sampler..temperature' is no key; write it as a.b.",
-        "{f}:3: set: '' is no key; write it as a.b.",
+        "{f}:4: vary: 'sampler..temperature' is not a key; write it as a.b.",
+        "{f}:3: set: '' is not a key; write it as a.b.",
     ]),
     "two keys that overlap": (
         {"vary": "{sampler: [{type: gumbel, temperature: 0.5}], sampler.temperature: [1.0]}"},
@@ -153,23 +154,23 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     ),
     "a budget and varied steps": (
         {"budget": "{flops: 1.0e9}", "vary": "{train.steps: [1, 2]}"},
-        ["{f}:4: vary: train.steps is what `budget` sets; keep one of them."],
+        ["{f}:4: vary: train.steps is set by `budget`; keep one of them."],
     ),
     "a budget and varied tokens": (
         {"budget": "{flops: 1.0e9}", "vary": "{a: {train: {tokens: 5}}, b: {}}"},
-        ["{f}:4: vary: train.tokens is what `budget` sets; keep one of them."],
+        ["{f}:4: vary: train.tokens is set by `budget`; keep one of them."],
     ),
     "a budget and flops that are set": (
         {"budget": "{flops: 1.0e9}", "set": "{train.flops: 2.0e9}"},
-        ["{f}:3: set: train.flops is what `budget` sets; keep one of them."],
+        ["{f}:3: set: train.flops is set by `budget`; keep one of them."],
     ),
     "varied names": (
         {"vary": "{name: [a, b]}"},
-        ["{f}:4: vary: name is that of the ablation, for every cell."],
+        ["{f}:4: vary: name is the ablation's own, for every cell."],
     ),
     "varied seeds": (
         {"vary": "\n  seed:\n  - 1\n  - 2"},
-        ["{f}:6: vary: seed is no key to change here: the seeds stand under `seeds`."],
+        ["{f}:6: vary: seed cannot be changed here: list the seeds under `seeds`."],
     ),
     "varied imports": (
         {"vary": "{a: {imports: [x.py]}}"},
@@ -177,17 +178,17 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     ),
     "varied stores": (
         {"vary": "{data.store: [a, b]}"},
-        ["{f}:4: vary: data.store cannot be varied: where token stores lie changes no result."],
+        ["{f}:4: vary: data.store cannot be varied: the place of token stores changes no result."],
     ),
     "varied stores inside": (
         {"vary": "{a: {data: {store: a}}}"},
-        ["{f}:4: vary: data.store cannot be varied: where token stores lie changes no result."],
+        ["{f}:4: vary: data.store cannot be varied: the place of token stores changes no result."],
     ),
     "a name and a seed to set": (
         {"set": "{name: a, seed: 3}"},
         [
-            "{f}:3: set: name is that of the ablation, for every cell.",
-            "{f}:3: set: seed is no key to change here: the seeds stand under `seeds`.",
+            "{f}:3: set: name is the ablation's own, for every cell.",
+            "{f}:3: set: seed cannot be changed here: list the seeds under `seeds`.",
         ],
     ),
     "an unknown baseline": (
@@ -195,11 +196,11 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
         ["{f}:7: baseline: no variant is called 'generator.scale=0.55'. Did you mean 'generator.scale=0.5'? "
          "There are: generator.scale=0.5; generator.scale=1.0."],
     ),
-    "an unknown quality": (
-        {"quality": "discriminator_auk"},
-        ["{f}:7: quality: no measure gives 'discriminator_auk'. Did you mean 'discriminator_auc'? Known: *"],
+    "an unknown metric": (
+        {"metric": "discriminator_auk"},
+        ["{f}:7: metric: no measure computes 'discriminator_auk'. Did you mean 'discriminator_auc'? Known: *"],
     ),
-    "an empty quality": ({"quality": "''"}, ["{f}:7: quality: no measure gives ''. Known: *"]),
+    "an empty metric": ({"metric": "''"}, ["{f}:7: metric: no measure computes ''. Known: *"]),
     "an unknown measure": (
         {"measure": "\n- {type: pretraining}\n- {type: fixed_coruption}"},
         ["{f}:8: measure.1.type: no measure is called 'fixed_coruption'. Did you mean 'fixed_corruption'? Known: *"],
@@ -213,9 +214,10 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
             "{f}:6: measure.0.stpes: unknown parameter. Did you mean 'steps'? Known: *",
         ],
     ),
-    "a quantity twice": (
+    "the old name of a metric": ({"quality": "luck"}, ["{f}:7: quality: has moved: write it as metric."]),
+    "a metric twice": (
         {"measure": "\n- {type: pretraining}\n- {type: pretraining}"},
-        ["{f}:8: measure.1: pretraining and pretraining both give discriminator_auc; keep one of them."],
+        ["{f}:8: measure.1: pretraining and pretraining both compute discriminator_auc; keep one of them."],
     ),
     "an unknown launcher": (
         {"launcher": "{type: slrum}"},
@@ -232,7 +234,7 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
          "measure": "[{type: detection_probe}]"},
         [
             "{f}:4: vary: a reads other rows than the base (data differs), so detection_probe cannot show all cells "
-            "the same. Leave detection_probe out of `measure`, or change data under `set`.",
+            "the same. Remove detection_probe from `measure`, or change data under `set`.",
             "{f}:4: vary: b reads other rows than the base (tokenizer differs), so detection_probe cannot show *",
         ],
     ),
@@ -240,23 +242,23 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
         {"vary": "{data.sequence_length: [8]}", "measure": "[{type: detection_probe}]"},
         ["{f}:4: vary: data.sequence_length=8 reads other rows than the base (data differs), *"],
     ),
-    "a typo of the file's own words": (
+    "a typo of the file's own keys": (
         {"sedes": "[0]", "retries": "-1"},
         ["{f}:8: retries: must be *, is -1.", "{f}:7: sedes: unknown parameter. Did you mean 'seeds'? *"],
     ),
-    "words of an experiment": (
+    "keys of an experiment": (
         {"train": "{steps: 3}", "seed": "3"},
         [
-            "{f}:7: train: is a word of experiments. To change it for every cell, put it under `set`.",
-            "{f}:8: seed: is a word of experiments. To change it for every cell, put it under `set`.",
+            "{f}:7: train: is a key of experiments. To change it for every cell, put it under `set`.",
+            "{f}:8: seed: is a key of experiments. To change it for every cell, put it under `set`.",
         ],
     ),
     "a plug-in that is not there": ({"imports": "[none.py]"}, ["{f}:7: imports.0: there is no file {d}/none.py."]),
     "an experiment that is extended": (
         {"base": None, "extends": "tiny.yaml", "measure": None, "set": None, "seeds": "[]"},
-        [*(f"{{b}}:{n}: {key}: is a word of experiments. To change it for every cell, put it under `set`."
+        [*(f"{{b}}:{n}: {key}: is a key of experiments. To change it for every cell, put it under `set`."
            for n, key in enumerate(("corpus", "tokenizer", "data", "embedding", "discriminator", "generator", "masking",
-                                    "sampler", "objective", "train"), start=2)),
+                                    "sampler", "objective", "schedules", "train"), start=2)),
          "{f}:1: base: is required.", "{f}:3: seeds: must have at least 1 item, not 0."],
     ),
 }  # fmt: skip
@@ -276,7 +278,7 @@ def test_a_mistake_is_refused_before_anything_is_made(lab, tmp_path: Path, case:
 
 
 @pytest.mark.parametrize("case", ["a value twice", "other rows", "a budget that buys no step",
-                                  "what the networks refuse", "words of an experiment"])  # fmt: skip
+                                  "what the networks refuse", "keys of an experiment"])  # fmt: skip
 @pytest.mark.parametrize("how", ["check", "dry run"])
 def test_check_and_dry_run_refuse_the_same(lab, tmp_path: Path, case: str, how: str):
     path = write(tmp_path / "there", **WRONG[case][0])
@@ -290,11 +292,11 @@ def test_check_and_dry_run_refuse_the_same(lab, tmp_path: Path, case: str, how: 
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("generator.scale=2.0", "generator.scale is what `vary` changes."),
-        ("generator={scale: 2.0}", "generator.scale is what `vary` changes."),
-        ("seed=3", "seed is no key to change here: the seeds stand under `seeds`."),
-        ("name=other", "name is that of the ablation, for every cell."),
-        ("train.steps=5", "train.steps is what `budget` sets; keep one of them."),
+        ("generator.scale=2.0", "generator.scale is changed by `vary`."),
+        ("generator={scale: 2.0}", "generator.scale is changed by `vary`."),
+        ("seed=3", "seed cannot be changed here: list the seeds under `seeds`."),
+        ("name=other", "name is the ablation's own, for every cell."),
+        ("train.steps=5", "train.steps is set by `budget`; keep one of them."),
         ("train.batch_size=0", "train.batch_size: must be greater than 0, is 0."),
         ("sampler.temprature=1.0", "sampler.temprature: unknown parameter. Did you mean 'temperature'?"),
         ("nonsense", "write it as a.b=value."),
@@ -308,21 +310,21 @@ def test_an_override_that_cannot_hold_for_all(lab, tmp_path: Path, override: str
 # Which file it is
 
 
-def test_an_experiment_is_no_ablation(lab, tmp_path: Path):
+def test_an_experiment_is_not_an_ablation(lab, tmp_path: Path):
     path = write_experiment(tmp_path / "there")
     [line] = refused(lab, path)
     assert line == (
-        f"{path}: is no ablation: it has neither `base` nor `vary`. An experiment is trained by electra-lab run {path}."
+        f"{path}: is not an ablation: it has neither `base` nor `vary`. To run an experiment: electra-lab run {path}"
     )
 
 
-def test_an_ablation_is_no_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_an_ablation_is_not_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     path = write(tmp_path / "there")
     monkeypatch.setattr(sys, "argv", ["electra-lab", "run", str(path)])
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    said = f"{path}: is an ablation. Its cells are trained by: electra-lab ablate {path}\n"
+    said = f"{path}: is an ablation. To run it: electra-lab ablate {path}\n"
     assert capsys.readouterr().err == said
 
 
@@ -339,13 +341,13 @@ def test_a_file_that_cannot_be_read(lab, tmp_path: Path):
     assert line.startswith(f"{broken}:2: is not valid YAML")
 
 
-def test_what_a_parent_wrote_is_told_at_its_line(lab, tmp_path: Path):
+def test_what_a_parent_wrote_is_reported_at_its_line(lab, tmp_path: Path):
     parent = write(tmp_path / "there", vary="{a: {sampler.temprature: 1.0}, b: {}}", base="none.yaml")
     child = tmp_path / "there/child.yaml"
-    child.write_text("extends: size.yaml\nbase: tiny.yaml\nquality: luck\n")
+    child.write_text("extends: size.yaml\nbase: tiny.yaml\nmetric: luck\n")
     lines = refused(lab, child)
     assert lines[0].startswith(f"{parent}:4: sampler.temprature: unknown parameter.")
-    assert lines[1].startswith(f"{child}:3: quality: no measure gives 'luck'.")
+    assert lines[1].startswith(f"{child}:3: metric: no measure computes 'luck'.")
 
 
 # The folder and the command line
@@ -363,19 +365,26 @@ def test_a_folder_of_something_else_is_left_alone(lab, tmp_path: Path, monkeypat
         return line
 
     out.write_text("mine")
-    assert said() == f"--out {out}: is no folder."
+    assert said() == f"--out {out}: is not a folder."
     out.unlink()
     out.mkdir()
     (out / "kept.txt").write_text("mine")
     for arguments in ([], ["--dry-run"]):
-        assert said(*arguments) == f"--out {out}: is not empty and holds no ablation. Choose another folder."
-    (out / "plan.json").write_text("[3]")
-    assert said() == f"--out {out}: its plan.json is of no ablation. Choose another folder."
-    (out / "plan.json").write_text('{"cells": [{"id": "other-s0-0123456789"}]}')
-    assert said().startswith(f"--out {out}: holds another plan: its cell other-s0-0123456789 ")
-    (out / "plan.json").write_text("{")
-    code, _, err = lab("ablate", path, "--out", out)
-    assert (code, err.split(" (")[0]) == (4, f"{out}/plan.json: cannot be read")
+        assert (
+            said(*arguments) == f"--out {out}: is not empty and not the folder of an ablation. Choose another folder."
+        )
+    old = {"cells": [{"id": "other-s0-0123456789"}]}  # from before plans had a format
+    for text, reason in (
+        ("[3]", "is damaged: Input should be a valid dictionary"),
+        ("{", "cannot be read (Expecting property name"),
+        (json.dumps(old), "was written by another version of electra_lab, in format 1"),
+    ):
+        (out / "plan.json").write_text(text)
+        for arguments in ([], ["--dry-run"]):
+            code, printed, err = lab("ablate", path, "--out", out, *arguments)
+            assert (code, printed) == (4, "")
+            assert err.startswith(f"{out}/plan.json: {reason}")
+            assert len(err.splitlines()) == 1
 
 
 def test_a_launcher_that_nobody_knows(lab, tmp_path: Path):

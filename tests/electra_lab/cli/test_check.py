@@ -1,29 +1,89 @@
-"""electra-lab check of an ablation: its cells, without running any."""
+"""electra-lab check: a complete config on stdout that `check` accepts, the cells of an ablation, nothing written."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 
-from tests.electra_lab.cli.test_ablate_refusals import write
+import pytest
+
+from tests.electra_lab.cli.conftest import Lab
+from tests.helpers import write_experiment
+
+ABLATION = """\
+name: size
+base: tiny.yaml
+vary: {generator.scale: [0.5, 1.0]}
+seeds: [0, 1]
+measure: [{type: fixed_corruption, seed: 99}, {type: pretraining}]
+launcher: {type: slurm}
+"""
 
 
-def test_check_lists_the_cells(lab, tmp_path: Path):
-    path = write(tmp_path / "there", measure="[{type: fixed_corruption, seed: 99}, {type: pretraining}]",
-                 launcher="{type: slurm}")  # fmt: skip
+def test_check_prints_a_config_that_check_accepts(lab: Lab, tmp_path: Path):
+    code, out, err = lab("check", write_experiment(tmp_path / "there"), "--set", "seed=7")
+    assert (code, err) == (0, "")
+    again = tmp_path / "again.yaml"
+    again.write_text(out)
+    code, repeated, err = lab("check", again)
+    assert (code, err) == (0, "")
+    assert re.search(r"^seed: 7 +# --set seed=7$", out, re.MULTILINE)
+    assert re.search(rf"^seed: 7 +# {again}:2$", repeated, re.MULTILINE)  # the origins differ, the values do not
+    assert re.sub(" +#.*", "", repeated) == re.sub(" +#.*", "", out)
+    assert not list(Path.cwd().iterdir())
+
+
+def test_absent_data_is_not_a_mistake_of_the_file(lab: Lab, tmp_path: Path):
+    file = write_experiment(tmp_path / "there")
+    (file.parent / "corpus.txt").unlink()
+    code, out, err = lab("check", file)
+    assert code == 0
+    assert out.startswith("name: tiny")
+    sentence = f"{file}:2: corpus: text_files: {file.parent}/corpus.txt: no file matches."
+    assert err == f"note: {sentence} A run would stop there.\n"
+
+
+def test_errors_and_notes_are_folded_for_a_terminal_alone(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_experiment(tmp_path / "there")
+    (file.parent / "corpus.txt").unlink()
+    error, note = (("check", "an experiment that is not there.yaml", "--set", "a=1"), ("check", file))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((24, 80)))
+    for arguments in (error, note):
+        whole = lab(*arguments)[2]
+        assert len(whole.splitlines()) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.stderr, "isatty", lambda: True)
+            shown = lab(*arguments)[2]
+        assert len(shown.splitlines()) > 2
+        assert shown.split() == whole.split()
+        assert all(len(line) <= 24 or " " not in line.strip() for line in shown.splitlines())
+
+
+def test_the_cells_of_an_ablation_are_listed(lab: Lab, tmp_path: Path):
+    path = write_experiment(tmp_path / "there").with_name("size.yaml")
+    path.write_text(ABLATION)
     code, out, err = lab("check", path)
     assert (code, err) == (0, "")
-    assert list(Path.cwd().iterdir()) == []
-    head, cells = out.split("\n\n")
+    assert not list(Path.cwd().iterdir())
+    head, differences, cells = out.split("\n\n")
     assert head.splitlines()[:4] == [
         "size: 2 variants x 2 seeds = 4 cells",
         "  base      tiny.yaml",
         "  baseline  generator.scale=0.5",
-        "  quality   corruption_auc",
+        "  metric    corruption_auc",
     ]
     assert "  measures  fixed_corruption: corruption_auc, " in head
     assert "            pretraining: discriminator_auc, " in head
     assert "  launcher  slurm" in head
+    assert differences.splitlines() == [
+        "  differences to the baseline, generator.scale=0.5:",
+        "  generator.scale=1.0:  generator.dim 8 -> 16; generator.heads 1 -> 2",
+    ]
     found = [re.fullmatch(r"  (\S.*\S) +seed (\d+) +([\w.=-]+)", line).groups() for line in cells.splitlines()]
     assert [(label.strip(), seed) for label, seed, _ in found] == [
         ("generator.scale=0.5", "0"), ("generator.scale=1.0", "0"), ("generator.scale=0.5", "1"),

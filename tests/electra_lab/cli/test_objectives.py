@@ -15,15 +15,15 @@ REFORMER = "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, revers
 
 PLAIN = r"sampler: adversarial needs draws from the generator's own softmax\. Use \{type: temperature\}\."
 
-# What is wrong: the sections of the file, the line that is named, and the sentence.
+# The sections of a file, the section whose line is named, and the sentence.
 WRONG = {
     "a generator for mlm": (
         {"objective": "{type: mlm}", "sampler": "null"}, "generator",
-        r"generator: mlm needs no generator; remove this key \(over a parent's, write generator: null\)\.",
+        r"generator: mlm does not use a generator; remove this key \(to override a parent's, write generator: null\)\.",
     ),
     "a sampler for mlm": (
         {"objective": "{type: mlm}", "generator": "null"}, "sampler",
-        r"sampler: mlm needs no sampler; remove this key \(over a parent's, write sampler: null\)\.",
+        r"sampler: mlm does not use a sampler; remove this key \(to override a parent's, write sampler: null\)\.",
     ),
     "no generator": ({"generator": "null"}, "generator", r"generator: is required: electra needs a generator\."),
     "no sampler": ({"sampler": "null"}, "sampler", r"sampler: is required: electra needs a sampler\."),
@@ -33,21 +33,23 @@ WRONG = {
     ),
     "a shared table that two stages would change": (
         {"objective": "{type: two_stage, generator_steps: 1}", "train": "{steps: 2}"}, None,
-        r"embedding\.tie: must be none: two_stage freezes the generator, so nothing of it may be shared\.",
+        r"embedding\.tie: must be none: two_stage freezes the generator, so none of its parameters may be shared\.",
     ),
     "a shared table that must be frozen": (
         {"objective": "{type: frozen_generator, run: nowhere}", "embedding": ALL.replace("all", "tokens")}, "embedding",
-        r"embedding\.tie: must be none: frozen_generator freezes the generator, so nothing of it may be shared\.",
+        r"embedding\.tie: must be none: frozen_generator freezes the generator, so none of its parameters may be "
+        r"shared\.",
     ),
     "as many steps of the first stage as there are": (
         {"objective": "{type: two_stage, generator_steps: 5}", "train": "{steps: 5}", **TWO_STAGE}, "objective",
-        r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.steps is 5\. "
-        r"Set it below 5, or raise train\.steps\.",
+        r"objective\.generator_steps: a first stage of 5 steps leaves none of 5 for the second\. "
+        r"Set it below 5, or train longer\.",
     ),
     "more tokens than are paid for": (  # a step has 2 x 16 tokens
         {"objective": "{type: two_stage, generator_steps: 5}", "train": "{tokens: 160, batch_size: 2}", **TWO_STAGE},
         "objective",
-        r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.tokens buys 5 steps",
+        r"objective\.generator_steps: a first stage of 5 steps leaves none of 5 for the second\. "
+        r"Set it below 5, or train longer\. \(train\.tokens buys 5 steps\.\)",
     ),
     "two stages without the length of the first": (
         {"objective": "{type: two_stage}", **TWO_STAGE}, "objective", r"objective\.generator_steps: is required\."
@@ -68,10 +70,10 @@ WRONG = {
         r"embedding\.tie: tie: all runs the encoder twice before one backward pass, which reversible layers cannot\. "
         r"Use reversible: false, or tie: embeddings\.",
     ),
-    "a network that is none for adversarial": (
+    "a generator that learns nothing for adversarial": (
         {"objective": "{type: adversarial}", "sampler": "{type: temperature}", "generator": "{type: unigram}"},
         "generator",
-        r"generator\.type: unigram is no network, and adversarial needs one\. Write generator: \{scale: 0\.5\}\.",
+        r"generator\.type: adversarial needs a network as generator\. Write generator: \{scale: 0\.5\}\.",
     ),
     "a sharpened sampler for adversarial": (
         {"objective": "{type: adversarial}", "sampler": "{type: temperature, temperature: 0.5}"}, "sampler", PLAIN
@@ -82,7 +84,7 @@ WRONG = {
     "a sampler that changes for adversarial": (
         {
             "objective": "{type: adversarial}", "sampler": "{type: temperature}",
-            "schedules": "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}}",
+            "schedules": "{sampler.temperature: {type: linear, start: 2, end: 1}, learning_rate: {warmup_steps: 0}}",
         },
         "sampler", PLAIN,
     ),
@@ -99,7 +101,7 @@ RIGHT = {
     },
     "adversarial": {
         "objective": "{type: adversarial}", "sampler": "{type: temperature, temperature: 1.0}",
-        "schedules": "{masking.mask_prob: {type: linear, start: 0.3, end: 0.15}}",
+        "schedules": "{masking.mask_prob: {type: linear, start: 0.3, end: 0.15}, learning_rate: {warmup_steps: 0}}",
     },
     "adversarial with Gumbel noise": {"objective": "{type: adversarial}", "sampler": "{type: gumbel}"},
 }  # fmt: skip
@@ -107,7 +109,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("verb", ["check", "run"])
 @pytest.mark.parametrize("case", WRONG)
-def test_what_does_not_go_together(lab, tmp_path: Path, verb: str, case: str) -> None:
+def test_a_conflict_is_refused(lab, tmp_path: Path, verb: str, case: str) -> None:
     sections, key, sentence = WRONG[case]
     file = write_experiment(tmp_path / "there", **sections)
     code, out, err = lab(verb, file)
@@ -118,7 +120,7 @@ def test_what_does_not_go_together(lab, tmp_path: Path, verb: str, case: str) ->
 
 
 @pytest.mark.parametrize("case", RIGHT)
-def test_what_goes_together(lab, tmp_path: Path, case: str) -> None:
+def test_its_neighbour_is_accepted(lab, tmp_path: Path, case: str) -> None:
     """One step away from what is refused."""
     code, _, err = lab("check", write_experiment(tmp_path / "there", **RIGHT[case]))
     assert (code, err) == (0, "")
@@ -130,9 +132,9 @@ def test_a_budget_in_flops_must_pay_for_both_stages(lab, tmp_path: Path) -> None
     file = write_experiment(tmp_path / "there", objective=objective, train=train, **TWO_STAGE)
     code, _, err = lab("run", file, "--out", tmp_path / "out", "--set", f"data.store={tmp_path}/store")
     assert code == 2
-    sentence = r"objective\.generator_steps: 5 steps of the first stage leave none for the second: train\.flops buys \d"
-    cure = r"Set it below \d, or raise train\.flops\."
-    assert re.search(rf"{re.escape(str(file))}:{line_of('objective')}: {sentence} steps\. {cure}\n$", err), err
+    sentence = r"objective\.generator_steps: a first stage of 5 steps leaves none of (\d) for the second\. "
+    cure = r"Set it below \1, or train longer\. \(train\.flops buys \1 steps\.\)"
+    assert re.search(rf"{re.escape(str(file))}:{line_of('objective')}: {sentence}{cure}\n$", err), err
     assert not (tmp_path / "out").exists()
 
 
@@ -140,7 +142,7 @@ def test_the_run_of_a_frozen_generator_that_is_not_there_is_exit_code_3(lab, tmp
     """`check` only notes it: the file is good, and the run may come."""
     file = write_experiment(tmp_path / "there", objective="{type: frozen_generator, run: ../earlier}", **TWO_STAGE)
     sentence = (
-        f"{file}:{line_of('objective')}: objective.run: {tmp_path}/earlier is no run directory with a checkpoint."
+        f"{file}:{line_of('objective')}: objective.run: {tmp_path}/earlier is not a run directory with a checkpoint."
     )
     code, out, err = lab("check", file)
     assert (code, err) == (0, f"note: {sentence} A run would stop there.\n")

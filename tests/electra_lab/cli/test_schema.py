@@ -93,10 +93,15 @@ def test_a_file_that_cannot_be_used_is_exit_code_2(lab, tmp_path: Path, plugin: 
     experiment = write_experiment(tmp_path / "there", imports="[none.py]")
     code, out, err = lab("schema", "--from", experiment)
     assert (code, out) == (2, "")
-    assert err == f"{experiment}:12: imports.0: there is no file {tmp_path}/there/none.py.\n"
+    assert (
+        err
+        == f"{experiment}:{len(EXPERIMENT.splitlines()) + 1}: imports.0: there is no file {tmp_path}/there/none.py.\n"
+    )
 
 
-def test_what_cannot_be_loaded_is_told_on_stderr_and_the_rest_works(lab, monkeypatch: pytest.MonkeyPatch):
+def test_a_component_that_cannot_be_loaded_is_reported_on_stderr_and_the_rest_works(
+    lab, monkeypatch: pytest.MonkeyPatch
+):
     def get(name: str):
         if name == "broken":
             raise PluginError("no luck.")
@@ -110,9 +115,17 @@ def test_what_cannot_be_loaded_is_told_on_stderr_and_the_rest_works(lab, monkeyp
     assert accepts(out, "{type: gumbel}")
 
 
-def test_the_help_tells_how_to_use_it(lab):
+def test_the_schema_of_ablations(lab):
+    code, out, err = lab("schema", "--ablation")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["title"] == "electra_lab ablation"
+    assert "vary" in json.loads(out)["properties"]
+
+
+def test_the_help_says_how_to_use_it(lab):
     code, out, _ = lab("schema", "--help")
     assert code == 0
     words = " ".join(out.split())
-    for told in ("Print the experiment file's JSON schema, for editors.", "--from", "yaml-language-server: $schema="):
-        assert told in words
+    assert "Print the JSON schema of experiment files, for editors." in words
+    for word in ("--from", "--ablation", "yaml-language-server: $schema="):
+        assert word in words

@@ -1,4 +1,4 @@
-"""Every value of the printed config has its origin behind it, and the text is still the config."""
+"""Every value of the printed config is followed by its origin, and the text is still the config."""
 
 from __future__ import annotations
 
@@ -32,29 +32,31 @@ def test_a_value_names_the_line_that_wrote_it_or_is_a_default(tmp_path: Path):
     for key in ("name", "corpus.type", "corpus.paths.0", "data.held_out", "train.steps", "masking.type"):
         loc = tuple(int(part) if part.isdigit() else part for part in key.split("."))
         assert found[loc] == f"{path}:{line_of(str(loc[0]))}", key
-    for loc in (("seed",), ("imports",), ("data", "store"), ("train", "betas", 1), ("masking", "mask_prob")):
+    for loc in (("seed",), ("imports",), ("data", "store"), ("optimizer", "betas", 1), ("masking", "mask_prob")):
         assert found[loc] == "default", loc
     assert ("train", "micro_batch_size") not in found
 
 
-def test_what_only_holds_others_has_no_origin_of_its_own(tmp_path: Path):
+def test_mappings_and_lists_have_no_origin_of_their_own(tmp_path: Path):
     found = origins(write_experiment(tmp_path))
     sections = {loc[:1] for loc in found if len(loc) > 1}
-    assert {loc for loc, origin in found.items() if not origin} == {*sections, ("corpus", "paths"), ("train", "betas")}
+    holders = {*sections, ("corpus", "paths"), ("optimizer", "betas"), ("schedules", "learning_rate")}
+    assert {loc for loc, origin in found.items() if not origin} == holders
 
 
 def test_a_set_and_a_parent_are_named(tmp_path: Path):
     parent = write_experiment(tmp_path, "base.yaml")
     child = tmp_path / "child.yaml"
     child.write_text("extends: base.yaml\n\nname: child\ntrain: {steps: 9}\nsampler: {type: argmax}\n")
-    found = origins(child, "train.batch_size=4", "train.betas=[0.5, 0.6]")
+    found = origins(child, "train.batch_size=4", "optimizer.betas=[0.5, 0.6]")
     assert found["name",] == f"{child}:3"
     assert found["train", "steps"] == f"{child}:4"
     assert found["sampler", "type"] == f"{child}:5"
     assert found["train", "precision"] == f"{parent}:{line_of('train')}"
     assert found["corpus", "paths", 0] == f"{parent}:{line_of('corpus')}"
     assert found["train", "batch_size"] == "--set train.batch_size=4"
-    assert found["train", "betas", 1] == "--set train.betas=[0.5, 0.6]"
+    assert found["optimizer", "betas", 1] == "--set optimizer.betas=[0.5, 0.6]"
+    assert found["schedules", "learning_rate", "warmup_steps"] == f"{parent}:{line_of('schedules')}"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,9 @@ def test_a_set_and_a_parent_are_named(tmp_path: Path):
         ("{type: reformer, scale: 0.5}", {"type": "{generator}", "hashes": "as the discriminator, {discriminator}"}),
     ],
 )
-def test_a_generator_tells_what_it_took_over(tmp_path: Path, generator: str, expected: dict[str, str]):
+def test_options_that_a_generator_took_over_name_the_discriminator(
+    tmp_path: Path, generator: str, expected: dict[str, str]
+):
     path = write_experiment(tmp_path, discriminator=REFORMER, generator=generator)
     found = origins(path)
     places = {key: f"{path}:{line_of(key)}" for key in ("generator", "discriminator")}

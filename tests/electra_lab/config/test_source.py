@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,9 @@ def test_a_huge_integer_is_refused_and_a_big_one_is_exact():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("a: 1\nb: 2\na: 3", "f.yaml:3: a: stands twice; first at f.yaml:1."),
-        ("x:\n  a: 1\n  'a': 2", "f.yaml:3: a: stands twice; first at f.yaml:2."),
-        ("{a: 1, a: 1}", "f.yaml:1: a: stands twice; first at f.yaml:1."),
+        ("a: 1\nb: 2\na: 3", "f.yaml:3: a: appears twice; first at f.yaml:1."),
+        ("x:\n  a: 1\n  'a': 2", "f.yaml:3: a: appears twice; first at f.yaml:2."),
+        ("{a: 1, a: 1}", "f.yaml:1: a: appears twice; first at f.yaml:1."),
         ("a: 1\nb: !!python/object/apply:os.system [ls]", "f.yaml:2: the tag tag:yaml.org,2002:python/object/apply"),
         ("b: !!python/name:os.system x", "f.yaml:1: the tag"),
         ("!mine\na: 1", "f.yaml:1: the tag !mine is not allowed; write plain values"),
@@ -132,8 +133,18 @@ def test_a_huge_integer_is_refused_and_a_big_one_is_exact():
     ],
     ids=lambda text: repr(text)[:30],
 )
-def test_what_yaml_or_the_lab_refuses_is_told_with_its_line(text: str, reason: str):
+def test_text_that_yaml_or_the_lab_refuses_is_reported_with_its_line(text: str, reason: str):
     assert refusal(text).startswith(reason)
+
+
+def test_deep_nesting_is_refused_however_deep_python_may_go():
+    """Libraries raise the limit of recursion, torch's compiler among them."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        assert refusal("[" * 3000) == "f.yaml: is nested more than 50 deep."
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_alias_bombs_are_refused_before_they_grow():
@@ -151,13 +162,16 @@ def test_a_surrogate_pair_of_escapes_is_one_character_as_in_json():
     assert plain('"\\ud83d\\ude00"') == "😀"
 
 
-def test_files_that_are_no_experiment(tmp_path: Path):
+def test_files_that_are_not_an_experiment(tmp_path: Path):
     cases = {
         "list.yaml": ("- a\n- b\n", ":1: an experiment file is a mapping of keys to values."),
         "word.yaml": ("word", ":1: an experiment file is a mapping of keys to values."),
         "empty.yaml": ("", ": is empty."),
         "latin.yaml": (b"a: 1\nb: \xe9\n", ":2: is not UTF-8 text (byte 8)."),
-        "large.yaml": ("a: 1\n#" + "x" * MAX_BYTES, f": is larger than {MAX_BYTES} bytes; that is no experiment file."),
+        "large.yaml": (
+            "a: 1\n#" + "x" * MAX_BYTES,
+            f": is larger than {MAX_BYTES} bytes; that is not an experiment file.",
+        ),
     }
     for name, (text, reason) in cases.items():
         path = written(tmp_path / name, text)
@@ -177,12 +191,35 @@ def test_files_that_cannot_be_read(tmp_path: Path):
         assert str(refused.value) == f"{path}: {reason}"
 
 
+@pytest.mark.parametrize("wrong", ["mine.yml", "mine.yam", "mien.yaml"])
+def test_a_file_of_a_similar_name_is_suggested(tmp_path: Path, wrong: str):
+    right = written(tmp_path / "mine.yaml", "a: 1\n")
+    written(tmp_path / "other.txt", "")
+    hint = f"Did you mean {right}?"
+    with pytest.raises(ConfigError) as refused:
+        read_file(tmp_path / wrong)
+    assert str(refused.value) == f"{tmp_path / wrong}: cannot be read (No such file or directory). {hint}"
+    child = written(tmp_path / "sub" / "child.yaml", f"extends: ../{wrong}\n")
+    with pytest.raises(ConfigError) as refused:
+        read_file(child)
+    place = tmp_path / "sub" / ".." / wrong
+    hint = f"Did you mean {place.with_name('mine.yaml')}?"
+    assert str(refused.value) == f"{child}:1: extends: there is no file {place}. {hint}"
+
+
+def test_no_name_is_suggested_for_another_kind_of_failure(tmp_path: Path):
+    written(tmp_path / "mine.yaml", "a: 1\n")
+    for path in (tmp_path / "quite_different.yaml", tmp_path / "nowhere" / "mine.yaml"):
+        with pytest.raises(ConfigError, match=r"cannot be read \(No such file or directory\)\.$"):
+            read_file(path)
+
+
 def test_an_endless_file_is_not_read_to_its_end():
     with pytest.raises(ConfigError, match="is larger than"):
         read_file(Path("/dev/zero"))
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path):
+def test_a_byte_order_mark_is_skipped(tmp_path: Path):
     assert read_file(written(tmp_path / "bom.yaml", b"\xef\xbb\xbfa: 1\n")).plain() == {"a": 1}
 
 
@@ -236,12 +273,12 @@ def test_a_chain_of_three(tmp_path: Path):
         ("none.yaml", "there is no file"),
         ("[a.yaml]", "must be the path of one file."),
         ("~", "must be the path of one file."),
-        ("child.yaml", "goes round in a circle through"),
-        ("back.yaml", "goes round in a circle through"),
+        ("child.yaml", "forms a circle through"),
+        ("back.yaml", "forms a circle through"),
         ('"a\\0b"', "there is no file"),
     ],
 )
-def test_a_bad_parent_is_told_at_the_line_of_extends(tmp_path: Path, parent: str, reason: str):
+def test_a_bad_parent_is_reported_at_the_line_of_extends(tmp_path: Path, parent: str, reason: str):
     child = written(tmp_path / "child.yaml", f"a: 1\nextends: {parent}\n")
     back = written(tmp_path / "back.yaml", "extends: child.yaml\n")
     with pytest.raises(ConfigError) as refused:
@@ -337,3 +374,22 @@ JSON = st.recursive(
 def test_json_and_our_own_yaml_are_read_back_as_they_were_written(value: Any):
     for text in (json.dumps(value), json.dumps(value, indent=2), to_yaml(value)):
         assert repr(plain(text)) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "merged"),
+    [
+        ("optimizer: {weight_decay: 0.1}", "optimizer: {type: adafactor}", {"optimizer": {"type": "adafactor"}}),
+        ("optimizer: {weight_decay: 0.1}", "optimizer: {type: adamw}",
+         {"optimizer": {"weight_decay": 0.1, "type": "adamw"}}),
+        ("schedules: {learning_rate: {warmup_steps: 5}}", "schedules: {learning_rate: {type: cosine}}",
+         {"schedules": {"learning_rate": {"type": "cosine"}}}),
+        ("launcher: {workers: 2}", "launcher: {type: ray}", {"launcher": {"type": "ray"}}),
+        ("generator: {scale: 0.5}", "generator: {type: bert}", {"generator": {"scale": 0.5, "type": "bert"}}),
+    ],
+)  # fmt: skip
+def test_a_section_without_type_has_its_default_type(tmp_path: Path, base: str, own: str, merged: dict[str, Any]):
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "own.yaml").write_text(f"extends: base.yaml\n{own}\n")
+    assert read_file(tmp_path / "own.yaml").plain() == merged
+    assert with_overrides(parse(base, "", Path()), [own.replace(": ", "=", 1)]).plain() == merged

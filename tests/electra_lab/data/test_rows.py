@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from electra_lab.data.rows import Rows, _order
+from electra_lab.testing import CLS, MASK, PAD, SEP, vocabulary
 from registry import Batch
-from registry.testing import CLS, MASK, PAD, SEP, vocabulary
 
 CPU = torch.device("cpu")
 SIZE = 50
@@ -41,11 +41,11 @@ def test_every_token_appears_once_and_in_order(texts: list[list[int]], length: i
     """What [CLS], [SEP] and padding leave is the text, and every document is closed by one [SEP]."""
     made = rows(texts, length)
     batch = one_batch(made)
-    inside = batch.tokens[batch.mask]
+    inside = batch.tokens[batch.attention_mask]
     assert inside[(inside != CLS) & (inside != SEP)].tolist() == [id for text in texts for id in text]
     # A row ends with a document exactly if its [SEP] is one of the stream's.
     stream: list[int] = []
-    for row, real in zip(batch.tokens, batch.mask, strict=True):
+    for row, real in zip(batch.tokens, batch.attention_mask, strict=True):
         piece = row[real].tolist()[1:]
         room = made.stream[len(stream) : len(stream) + length - 2].tolist()
         assert piece in (room, [*room, SEP])
@@ -57,8 +57,8 @@ def test_every_token_appears_once_and_in_order(texts: list[list[int]], length: i
 @given(texts=documents, length=lengths)
 def test_a_row_begins_with_cls_and_ends_with_sep(texts: list[list[int]], length: int) -> None:
     batch = one_batch(rows(texts, length))
-    assert batch.tokens.shape == batch.mask.shape == (len(batch), length)
-    for row, real in zip(batch.tokens.tolist(), batch.mask.tolist(), strict=True):
+    assert batch.tokens.shape == batch.attention_mask.shape == (len(batch), length)
+    for row, real in zip(batch.tokens.tolist(), batch.attention_mask.tolist(), strict=True):
         size = sum(real)
         assert real == [True] * size + [False] * (length - size)
         assert row[0] == CLS
@@ -73,8 +73,8 @@ def test_a_row_begins_with_cls_and_ends_with_sep(texts: list[list[int]], length:
 @given(texts=documents, length=lengths)
 def test_only_the_last_row_is_padded_by_more_than_a_separator(texts: list[list[int]], length: int) -> None:
     batch = one_batch(rows(texts, length))
-    assert (batch.mask[:-1].sum(1) >= length - 1).all()
-    assert batch.mask[-1].sum() >= 2
+    assert (batch.attention_mask[:-1].sum(1) >= length - 1).all()
+    assert batch.attention_mask[-1].sum() >= 2
 
 
 @given(texts=documents, length=lengths)
@@ -82,8 +82,8 @@ def test_segments_and_types(texts: list[list[int]], length: int) -> None:
     batch = one_batch(rows(texts, length))
     assert not batch.segments.any()
     assert batch.segments.shape == batch.tokens.shape
-    assert (batch.tokens.dtype, batch.segments.dtype, batch.examples.dtype) == (torch.int64,) * 3
-    assert batch.mask.dtype == torch.bool
+    assert (batch.tokens.dtype, batch.segments.dtype, batch.example_ids.dtype) == (torch.int64,) * 3
+    assert batch.attention_mask.dtype == torch.bool
 
 
 def epochs(made: Rows, seed: int, size: int, steps: int) -> Tensor:
@@ -127,11 +127,11 @@ def test_evaluation_reads_all_rows_once_in_order(number: int, size: int) -> None
     batches = list(made.in_order(size, CPU))
     assert [len(batch) for batch in batches[:-1]] == [size] * (len(batches) - 1)
     assert torch.equal(torch.cat([batch.tokens for batch in batches]), one_batch(made).tokens)
-    assert torch.cat([batch.examples for batch in batches]).tolist() == list(range(number))
+    assert torch.cat([batch.example_ids for batch in batches]).tolist() == list(range(number))
 
 
 @pytest.mark.parametrize("step", [0, 1, 5])
 def test_examples_of_a_training_batch_count_the_global_batch(step: int) -> None:
     batch = counting(7).training_batch(0, step, 4, CPU)
-    assert batch.examples.tolist() == [0, 1, 2, 3]
-    assert batch[2:].examples.tolist() == [2, 3]
+    assert batch.example_ids.tolist() == [0, 1, 2, 3]
+    assert batch[2:].example_ids.tolist() == [2, 3]

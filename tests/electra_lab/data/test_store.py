@@ -12,15 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from electra_lab.data.rows import Rows
 from electra_lab.data.store import Store, open_store
+from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.tokenizers.wordpiece import SPECIAL, wordpiece
 from registry.errors import DataError
-from tests.helpers import ROOT, python
+from tests.helpers import ROOT
 
 DOCUMENTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
 TRAINER = partial(wordpiece, vocab_size=200)
@@ -100,6 +104,38 @@ def test_built_once_and_found_again(tmp_path: Path) -> None:
     assert first.train.dtype == "uint16"
 
 
+def numbered(size: int) -> Callable[[Iterable[str]], Tokenizer]:
+    """A tokenizer of `size` tokens: the special ones, and words that are called by their ids."""
+
+    def trainer(documents: Iterable[str]) -> Tokenizer:
+        vocabulary = {name: id for id, name in enumerate(SPECIAL)} | {f"w{id}": id for id in range(5, size)}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        return tokenizer
+
+    return trainer
+
+
+@pytest.mark.parametrize(("size", "kind"), [(65_536, "uint16"), (65_537, "uint32"), (70_000, "uint32")])
+def test_streams_hold_every_id_of_the_vocabulary(tmp_path: Path, size: int, kind: str) -> None:
+    """In two bytes as long as the largest id fits, in the store, in rows and in counts."""
+    last = size - 1
+    corpus = Documents(f"w{5 + n} w{last - n % 3} w{last} w{max(5, last - 65_536)}" for n in range(30))
+    store = opened(tmp_path, corpus, numbered(size))
+    separator = store.tokenizer.token_to_id("[SEP]")
+    expected = [id for document in sides(store)["train"] for id in [*(int(word[1:]) for word in document), separator]]
+    assert store.train.dtype == kind
+    assert store.train.tolist() == expected
+    assert last in expected
+    words = make_vocabulary(store.tokenizer, store.train, torch.device("cpu"))
+    assert words.size == size
+    assert words.counts[last] == expected.count(last)
+    assert words.counts.sum() == len(expected)
+    batch = Rows(store.train, 64, words).batch(np.array([0]), np.array([0]), torch.device("cpu"))
+    assert batch.tokens[0, 1:63].tolist() == expected[:62]
+    assert store.held_out.max() <= last
+
+
 def test_documents_come_back_in_order(tmp_path: Path) -> None:
     corpus = Documents(f"w{n} w{n + 1}" for n in range(60))
     store = opened(tmp_path, corpus, words)
@@ -110,26 +146,11 @@ def test_documents_come_back_in_order(tmp_path: Path) -> None:
         assert len(documents) == store.documents[split]
 
 
-SCRIPT = """
-from pathlib import Path
-from tests.electra_lab.data.test_store import opened
-opened(Path("store"))
-"""
-
-
-def test_the_same_bytes_wherever_and_whenever_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In other folders and in other processes, whatever the hash seed."""
-    built = [contents(opened(tmp_path / name).folder) for name in ("one", "two")]
-    for seed in ("1", "2"):
-        monkeypatch.setenv("PYTHONHASHSEED", seed)
-        folder = tmp_path / seed
-        folder.mkdir()
-        done = python("-c", SCRIPT, cwd=folder)
-        assert done.returncode == 0, done.stderr
-        (store,) = (folder / "store").iterdir()
-        built.append(contents(store))
-    assert sorted(built[0]) == ["held_out.bin", "manifest.json", "tokenizer.json", "train.bin"]
-    assert all(other == built[0] for other in built[1:])
+def test_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
+    """In other processes too: see test_two_processes_build_one_store."""
+    one, two = (contents(opened(tmp_path / name).folder) for name in ("one", "two"))
+    assert sorted(one) == ["held_out.bin", "manifest.json", "tokenizer.json", "train.bin"]
+    assert one == two
 
 
 def test_what_decides_the_content_decides_the_key(tmp_path: Path) -> None:
@@ -185,14 +206,14 @@ def test_a_special_token_that_is_written_is_text(tmp_path: Path, special: str) -
 @pytest.mark.parametrize(
     ("documents", "held_out", "message"),
     [
-        ([], 0.3, "the corpus is empty: it has no document with any text"),
+        ([], 0.3, "the corpus is empty: no document has any text"),
         (
             DOCUMENTS[:3],
             0.999999,
-            "the train split is empty: of 3 documents none fell there with data.held_out 0.999999",
+            "the train split is empty: none of 3 documents fell into it with data.held_out 0.999999",
         ),
-        (DOCUMENTS[:3], 1e-9, "the held-out split is empty: of 3 documents none"),
-        ([" " * n for n in range(1, 40)], 0.3, "split has no tokens: its documents are nothing but spaces"),
+        (DOCUMENTS[:3], 1e-9, "the held-out split is empty: none of 3 documents"),
+        ([" " * n for n in range(1, 40)], 0.3, "split has no tokens: its documents contain only spaces"),
     ],
 )
 def test_a_corpus_that_is_no_use_is_a_sentence(
@@ -237,7 +258,7 @@ def test_a_damaged_store_is_named_with_the_cure(tmp_path: Path, file: str, damag
     damage(store.folder / file)
     corpus, said = Documents(DOCUMENTS), []
     with pytest.raises(
-        DataError, match=r"the token store is damaged \(.*\)\. Delete the folder; it is built anew\."
+        DataError, match=r"the token store is damaged \(.*\)\. Delete the folder; it will be rebuilt\."
     ) as e:
         opened(tmp_path, corpus, said=said)
     assert str(e.value).startswith(str(store.folder))
@@ -263,16 +284,24 @@ print(opened(Path("store"), Slow(DOCUMENTS)).key)
 
 
 def test_two_processes_build_one_store(tmp_path: Path) -> None:
+    """Of the same bytes as this process builds, whatever their hash seeds."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     processes = [
-        subprocess.Popen([sys.executable, "-c", SLOW, name], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
-        for name in "ab"
+        subprocess.Popen(
+            [sys.executable, "-c", SLOW, name],
+            cwd=tmp_path,
+            env=environment | {"PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+        )
+        for name, seed in (("a", "1"), ("b", "2"))
     ]
     keys = {process.communicate(timeout=60)[0].decode().strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0]
     assert len(keys) == 1
     assert left(tmp_path / "store") == list(keys)
     assert len([name for name in "ab" if (tmp_path / name).exists()]) == 1, "the corpus was read twice"
+    here = opened(tmp_path / "here")
+    assert contents(tmp_path / "store" / here.key) == contents(here.folder)
 
 
 def test_the_lock_outlives_a_holder_that_fails(tmp_path: Path) -> None:

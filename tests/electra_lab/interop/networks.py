@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,12 @@ import electra_pytorch.electra_pytorch as electra_seed
 import mlm_pytorch.mlm_pytorch as mlm_seed
 import pytest
 import torch
+from reformer_pytorch import ReformerLM
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.interop.electra_pytorch import MLM, Electra
-from registry.testing import CLS, MASK, PAD, SEP
+from electra_lab.testing import CLS, MASK, PAD, SEP
 
 SIZE = 30
 IDS: dict[str, Any] = {"mask_token_id": MASK, "pad_token_id": PAD, "mask_ignore_token_ids": [CLS, SEP]}
@@ -120,3 +122,34 @@ def watch(network: nn.Module) -> nn.Module:
 
     network.register_forward_pre_hook(keep)
     return network
+
+
+def gone(law: Callable[[Any], None], match: str, failure: type[Exception] = AssertionError) -> None:
+    """`law` fails on theirs, in the way that is known of it, and holds on ours."""
+    with pytest.raises(failure, match=match):
+        law(THEIRS)
+    law(OURS)
+
+
+def reformer(**options: Any) -> ReformerLM:
+    sizes = {"num_tokens": SIZE, "emb_dim": 8, "dim": 16, "heads": 2, "dim_head": 8, "depth": 2, "max_seq_len": 32}
+    return ReformerLM(**sizes, bucket_size=8, n_hashes=2, ff_chunks=1, **options)
+
+
+def pair(**options: Any) -> tuple[ReformerLM, ReformerLM]:
+    torch.manual_seed(0)
+    generator, discriminator = reformer(**options), reformer(**options)
+    generator.token_emb, generator.pos_emb = discriminator.token_emb, discriminator.pos_emb
+    return generator, discriminator
+
+
+MAGIC = {"discr_dim": 16, "discr_layer": "reformer"}
+
+
+class First(nn.Module):
+    def __init__(self, adaptee: nn.Module) -> None:
+        super().__init__()
+        self.adaptee = adaptee
+
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        return self.adaptee(*arguments, **options)[0]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra_lab.interop import electra_pytorch as interop
-from electra_lab.interop.electra_pytorch import MLM, Electra, Results
-from registry.testing import CLS, MASK, PAD, SEP
+from electra_lab.interop.electra_pytorch import Electra, Results
+from electra_lab.testing import CLS, MASK, PAD, SEP
 from tests.electra_lab.interop.networks import (
     BOTH_KINDS,
     IDS,
@@ -26,6 +26,7 @@ from tests.electra_lab.interop.networks import (
     SIZE,
     THEIRS,
     Constant,
+    First,
     Tiny,
     assert_same_gradients,
     build,
@@ -171,14 +172,13 @@ def test_ranks_draw_as_one_process_draws_for_its_rows(monkeypatch: pytest.Monkey
     whole = network.seen, trainer.discriminator.seen
     parts = []
     for rank in range(2):
-        monkeypatch.setattr(interop, "_rank", lambda rank=rank: rank)
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         trainer.step = 0
         trainer(tokens[rank * 3 : rank * 3 + 3])
         parts.append((network.seen, trainer.discriminator.seen))
     for one, first, second in zip(whole, *parts, strict=True):
         assert torch.equal(one, torch.cat([first, second]))
-    monkeypatch.undo()
-    assert interop._rank() == 0
 
 
 @BOTH_KINDS
@@ -216,21 +216,6 @@ def test_a_discriminator_called_0_and_1_is_not_renamed() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
-def test_a_layer_that_speaks_several_times_is_read_the_last_time() -> None:
-    class Twice(Tiny):
-        def forward(self, tokens: Tensor, **_: Any) -> Tensor:
-            x = self.mix(self.mix(self.table(tokens)))
-            self.last = x.detach()
-            return x
-
-    discriminator = Twice(8)
-    trainer = Electra(Tiny(SIZE), discriminator, discr_dim=8, discr_layer="mix", **IDS)
-    for _ in range(3):
-        results = trainer(text())
-        logits = trainer.discriminator.head(discriminator.last).squeeze(-1)
-        assert torch.equal(results.disc_predictions, (logits > 0).float())
-
-
 def test_outputs_of_transformers_need_no_adapter() -> None:
     """Logits inside an output; a layer that returns a tuple or an output; layers by index, from either end."""
     sizes = {
@@ -259,117 +244,10 @@ def test_outputs_of_transformers_need_no_adapter() -> None:
         assert torch.equal(*losses), "the first call, and one that leaves early"
 
 
-class First(nn.Module):
-    def __init__(self, adaptee: nn.Module) -> None:
-        super().__init__()
-        self.adaptee = adaptee
-
-    def forward(self, *arguments: Any, **options: Any) -> Tensor:
-        return self.adaptee(*arguments, **options)[0]
-
-
-def test_int32_tokens_and_ids_outside_the_vocabulary() -> None:
-    trainer, _ = build(OURS, "Electra", pad_token_id=-100, mask_ignore_token_ids=[CLS, SEP, 99])
-    results = trainer(row(0, 20, 0).int())
-    assert results.loss.isfinite()
-    results.loss.backward()
-
-
-class Spacious(Tiny):
-    """Takes any id: one row of the table is for all that have no logit."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width, SIZE + 1)
-
-    def forward(self, tokens: Tensor, **options: Any) -> Tensor:
-        states = super().forward(tokens.where((tokens >= 0) & (tokens < SIZE), SIZE), **options)
-        self.seen = tokens
-        return states
-
-
-# Ids for padding, [CLS], [SEP] and [MASK]. The networks have logits for 0 to SIZE - 1.
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(
-    "ids",
-    [
-        (SIZE, CLS, SEP, MASK),
-        (-1, CLS, SEP, MASK),
-        (-100, CLS, SEP, MASK),
-        (2**40, CLS, SEP, MASK),
-        (PAD, SIZE + 1, -7, MASK),
-        (PAD, CLS, SEP, SIZE),
-        (SIZE, SIZE + 1, SIZE + 2, SIZE + 3),
-    ],
-)
-@BOTH_KINDS
-def test_special_tokens_need_no_logit(
-    monkeypatch: pytest.MonkeyPatch, kind: str, ids: tuple[int, int, int, int], training: bool
-) -> None:
-    """Losses, gradients and what the networks are shown are those of the originals, given our masks and samples."""
-    tokens, (pad, cls, sep, mask) = text(padding=12), ids
-    tokens[:, 4] = MASK
-    special = tokens < 5
-    for plain, outside in zip((PAD, CLS, SEP, MASK), ids, strict=True):
-        tokens[special & (tokens == plain)] = outside
-    torch.manual_seed(0)
-    networks: list[Any] = [Spacious(SIZE).double(), *([Spacious(1).double()] if kind == "Electra" else [])]
-    options = {"mask_token_id": mask, "pad_token_id": pad, "mask_ignore_token_ids": [cls, sep]}
-    ours = getattr(OURS, kind)(*networks, mask_prob=0.6, replace_prob=1.0, **options).train(training)
-    theirs = getattr(THEIRS, kind)(*networks, **options)
-    one = ours(tokens)
-    found, shown = gradients(networks, loss_of(one)), [network.seen for network in networks]
-    assert all(torch.equal(seen[special], tokens[special]) for seen in shown)
-    assert (shown[0] != tokens).any(1).all(), "something is masked in every row"
-    give_them_the_choices_of(ours, tokens, monkeypatch)
-    two = theirs(tokens)
-    torch.testing.assert_close(loss_of(one), loss_of(two), rtol=1e-9, atol=0)
-    assert_same_gradients(found, gradients(networks, loss_of(two)), 1e-9)
-    assert all(torch.equal(seen, network.seen) for seen, network in zip(shown, networks, strict=True))
-    if kind == "Electra":
-        for name in ("gen_acc", "disc_labels", "disc_predictions"):
-            assert torch.equal(getattr(one, name), getattr(two, name))
-
-
-@BOTH_KINDS
-def test_what_a_mask_calls_padding_may_be_anything(kind: str) -> None:
-    """Ids without a logit too, which are not pad_token_id; the networks are shown them, and nothing else changes."""
-    plain = text(padding=12)
-    real, losses = plain != PAD, []
-    torch.manual_seed(0)
-    networks: list[Any] = [Spacious(SIZE), *([Spacious(1)] if kind == "Electra" else [])]
-    trainer = getattr(OURS, kind)(*networks, mask_prob=0.6, **IDS)
-    for padding in (PAD, 7, SIZE, -1):
-        trainer.step = 0
-        result = trainer(plain.where(real, padding), mask=real)
-        losses.append(loss_of(result).detach())
-        assert all((network.seen[~real] == padding).all() for network in networks)
-        assert kind == "MLM" or not result.disc_labels[~real].any()
-    assert len({float(loss) for loss in losses}) == 1
-
-
-@BOTH_KINDS
-def test_an_ordinary_token_without_a_logit_is_an_error(kind: str) -> None:
-    """As there: a target that the network cannot predict must not become another one."""
-    tokens = row(0, 20, 0)
-    tokens[:, 3] = SIZE
-    for package in (THEIRS, OURS):
-        with pytest.raises(IndexError, match="out of bounds"):
-            build(package, kind, Spacious(SIZE), mask_prob=1.0)[0](tokens)
-
-
-def test_a_mask_of_floats_is_not_read_as_padding() -> None:
-    """It may be one to add to attention scores, where 0 means real."""
-    tokens = text()
-    assert torch.equal(interop._real(tokens, PAD, {"attention_mask": torch.zeros(tokens.shape)}), tokens != PAD)
-    assert torch.equal(interop._real(tokens, PAD, {"mask": torch.ones(20, 20, dtype=torch.bool)}), tokens != PAD)
-    both = {"mask": tokens != SEP, "input_mask": (tokens != CLS).long()}
-    assert torch.equal(interop._real(tokens, PAD, both), (tokens != SEP) & (tokens != CLS))
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"mask_prob": 1.5}, "mask_prob must lie between 0 and 1; it is 1.5."),
+        ({"mask_prob": 1.5}, "mask_prob must be between 0 and 1, is 1.5."),
         ({"random_token_prob": 0.1}, "random_token_prob needs num_tokens"),
         ({"discr_dim": 8, "discr_layer": "mixx"}, "no layer 'mixx'. It has: table, mix, out."),
         ({"discr_dim": 8, "discr_layer": 3}, "no layer 3. It has: table, mix, out."),
@@ -379,49 +257,6 @@ def test_a_mask_of_floats_is_not_read_as_padding() -> None:
 def test_mistakes_show_when_it_is_made(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         build(OURS, "Electra", **options)
-
-
-def test_the_layers_of_a_wrapped_network_are_the_wrappers() -> None:
-    """torch.compile's module passes on `mix`, but its own layer is called otherwise."""
-    tokens, network = text(), Tiny(8)
-    compiled = torch.compile(network, backend="eager")
-    with pytest.raises(ValueError, match=r"no layer 'mix'\. It has: _orig_mod\."):
-        Electra(Tiny(SIZE), compiled, discr_dim=8, discr_layer="mix", **IDS)
-    trainer = Electra(Tiny(SIZE), compiled, discr_dim=8, discr_layer="_orig_mod.mix", **IDS)
-    assert [name for name, _ in trainer.discriminator.after()] == ["_orig_mod.out"]
-    plain = Electra(trainer.generator, network, discr_dim=8, discr_layer="mix", **IDS)
-    plain.discriminator.head = trainer.discriminator.head
-    for _ in range(2):
-        assert torch.equal(trainer(tokens).loss, plain(tokens).loss)
-
-
-def test_a_layer_may_go_by_two_names() -> None:
-    tokens, network = text(), Tiny(8)
-    network.again = network.mix
-    losses = []
-    for layer in ("mix", "again"):
-        torch.manual_seed(0)
-        trainer = Electra(Tiny(SIZE), network, discr_dim=8, discr_layer=layer, **IDS)
-        assert [name for name, _ in trainer.discriminator.after()] == ["out"]
-        losses.append(trainer(tokens).loss)
-    assert torch.equal(*losses)
-
-
-def test_networks_that_return_something_else_are_named() -> None:
-    tokens = text()
-    with pytest.raises(ValueError, match=r"returned \[6, 30\]; it must return vocabulary logits"):
-        MLM(Sliced(Tiny(SIZE)), **IDS)(tokens)
-    with pytest.raises(ValueError, match=r"returned \[6, 20, 8\]; it must return one logit a position. Give discr_dim"):
-        Electra(Tiny(SIZE), Tiny(8), **IDS)(tokens)
-    silent = Electra(Tiny(SIZE), Tiny(1), discr_dim=1, discr_layer="mix", **IDS)
-    silent.discriminator.net.forward = lambda tokens: torch.zeros(*tokens.shape, 1)
-    with pytest.raises(ValueError, match="'mix' took no part"):
-        silent(tokens)
-
-
-class Sliced(First):
-    def forward(self, *arguments: Any, **options: Any) -> Tensor:
-        return self.adaptee(*arguments, **options)[:, 0]
 
 
 def test_a_sigmoid_before_the_loss_is_warned_of() -> None:

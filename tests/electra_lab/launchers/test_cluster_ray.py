@@ -9,18 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from electra_lab.launchers import _probes
-from electra_lab.launchers.ray import ray
+from electra_lab.launchers.ray import Ray
+from electra_lab.testing import LauncherContract, probes
+from electra_lab.testing.launchers import ended, reported
 from registry import Outcome
 from registry.errors import ConfigError
-from registry.testing.launchers import LauncherContract, ended, told
 from tests.helpers import ROOT
 
 why_not = "" if importlib.util.find_spec("ray") else "needs Ray: pip install 'electra-lab[clusters]'"
@@ -28,7 +29,13 @@ if "ELECTRA_LAB_CLUSTERS" not in os.environ:
     why_not = "takes minutes: make test-cluster"
 needs_ray = pytest.mark.skipif(bool(why_not), reason=why_not)
 PATIENCE = 40.0
-linger = partial(_probes.linger, patience=PATIENCE)
+
+
+def ray(work: Any, folder: str, ids: Sequence[str], **options: Any) -> Any:
+    return Ray(**options)(work, folder, ids)
+
+
+linger = partial(probes.linger, patience=PATIENCE)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +93,7 @@ class TestRayCluster(LauncherContract):
 def kill_ray(folder: str, piece: str) -> Outcome:
     """End Ray's worker process, the parent of this one: what happens when its machine dies."""
     if piece == "a" and not Path(folder, "a.json").exists():
-        _probes.tell(folder, piece)
+        probes.report(folder, piece)
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(PATIENCE)
     return Outcome("done")
@@ -102,7 +109,7 @@ def test_a_worker_of_ray_that_dies_is_a_lost_piece(tmp_path: Path) -> None:
     assert results["a"].status == "lost"
     assert "Ray" in results["a"].error
     assert results["b"] == Outcome("done")
-    assert _probes.until(lambda: ended(told(tmp_path)["a"]["pid"]), PATIENCE), "the piece outlives Ray's worker"
+    assert probes.until(lambda: ended(reported(tmp_path)["a"]["pid"]), PATIENCE), "the piece outlives Ray's worker"
 
 
 @needs_ray
@@ -110,7 +117,7 @@ def test_a_cluster_of_its_own_ends_and_another_stays(tmp_path: Path, address: st
     import ray as library
 
     for where in (None, address):
-        assert dict(ray(_probes.tell, str(tmp_path), ["a"], address=where)) == {"a": Outcome("done")}
+        assert dict(ray(probes.report, str(tmp_path), ["a"], address=where)) == {"a": Outcome("done")}
         assert not library.is_initialized()
 
 
@@ -120,7 +127,7 @@ def test_a_connection_that_is_there_is_used_and_left(tmp_path: Path, address: st
 
     library.init(address=address, logging_level="ERROR")
     try:
-        assert dict(ray(_probes.tell, str(tmp_path), ["a"])) == {"a": Outcome("done")}
+        assert dict(ray(probes.report, str(tmp_path), ["a"])) == {"a": Outcome("done")}
         assert library.is_initialized()
     finally:
         library.shutdown()
@@ -129,7 +136,7 @@ def test_a_connection_that_is_there_is_used_and_left(tmp_path: Path, address: st
 @needs_ray
 def test_tasks_wait_for_room_in_the_cluster(tmp_path: Path, address: str) -> None:
     """It has two CPUs: one task of two threads at a time, however many workers."""
-    results = list(ray(_probes.crowd, str(tmp_path), list("abc"), workers=3, threads=2, address=address))
+    results = list(ray(probes.crowd, str(tmp_path), list("abc"), workers=3, threads=2, address=address))
     assert {outcome.error for _, outcome in results} == {"1"}
 
 
@@ -159,10 +166,10 @@ def test_closing_asks_once(tmp_path: Path) -> None:
 
 LAUNCH = """
 import functools, sys
-from electra_lab.launchers import _probes
+from electra_lab.testing import probes
 from registry import launchers
-work = functools.partial(_probes.linger, patience=60)
-for piece in launchers.get("ray").component(work, sys.argv[1], ["a", "b"], workers=2):
+work = functools.partial(probes.linger, patience=60)
+for piece in launchers.get("ray").component(workers=2)(work, sys.argv[1], ["a", "b"]):
     print(piece)
 """
 
@@ -173,24 +180,12 @@ def test_nothing_runs_on_without_its_launcher(tmp_path: Path, number: signal.Sig
     """Ctrl-C goes to all processes of the terminal, and what runs saves. Of a launcher that is killed Ray ends all
     processes at once."""
     process = subprocess.Popen([sys.executable, "-c", LAUNCH, str(tmp_path)], start_new_session=True)
-    assert _probes.until(lambda: set(told(tmp_path)) == {"a", "b"}, PATIENCE)
+    assert probes.until(lambda: set(reported(tmp_path)) == {"a", "b"}, PATIENCE)
     if number == signal.SIGKILL:
         process.kill()
     else:
         os.killpg(process.pid, number)
     process.wait(PATIENCE)
-    assert _probes.until(lambda: all(ended(where["pid"]) for where in told(tmp_path).values()), PATIENCE)
+    assert probes.until(lambda: all(ended(where["pid"]) for where in reported(tmp_path).values()), PATIENCE)
     if number == signal.SIGINT:
         assert [(tmp_path / f"{piece}.stopped").read_text() for piece in "ab"] == ["1", "1"]
-
-
-def test_without_ray_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'electra-lab\[clusters\]'"):
-        next(ray(devices, str(tmp_path), ["a"]))
-
-
-def test_without_ids_it_says_what_it_misses(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs Ray") if why_not else nullcontext():
-        assert list(ray(devices, str(tmp_path), [])) == []
-    assert list(tmp_path.iterdir()) == []

@@ -7,10 +7,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -18,12 +17,11 @@ from typing import Any
 
 import pytest
 
-from electra_lab.launchers import _probes
 from electra_lab.launchers import slurm as module
-from electra_lab.launchers.slurm import slurm
+from electra_lab.launchers.slurm import Slurm
+from electra_lab.testing import LauncherContract, probes
 from registry import Outcome
 from registry.errors import ConfigError
-from registry.testing.launchers import LauncherContract
 from tests.electra_lab.launchers.slurm_here import missing, slurm_here
 from tests.helpers import ROOT
 
@@ -32,6 +30,11 @@ why_not = "needs submitit: pip install 'electra-lab[clusters]'" if submitit_is_m
 if "ELECTRA_LAB_CLUSTERS" not in os.environ:
     why_not = "takes minutes: make test-cluster"
 PATIENCE = 60.0
+
+
+def slurm(work: Any, folder: str, ids: Sequence[str], **options: Any) -> Any:
+    return Slurm(**options)(work, folder, ids)
+
 
 needs_slurm = pytest.mark.skipif(bool(why_not), reason=why_not)
 
@@ -116,7 +119,7 @@ def command(*words: str) -> str:
 
 def once_it_runs(folder: Path, act: Callable[[str], Any]) -> threading.Thread:
     def wait() -> None:
-        assert _probes.until((folder / "a.step").exists, PATIENCE)
+        assert probes.until((folder / "a.step").exists, PATIENCE)
         time.sleep(1)
         act(job_of(folder))
 
@@ -192,7 +195,7 @@ def test_closing_saves_what_runs_and_cancels_what_waits(tmp_path: Path) -> None:
 
 def first_quick(folder: str, piece: str) -> Outcome:
     if piece == "quick":
-        return Outcome("done" if _probes.until(Path(folder, "a.step").exists, PATIENCE) else "failed")
+        return Outcome("done" if probes.until(Path(folder, "a.step").exists, PATIENCE) else "failed")
     return train(folder, piece, steps=600)
 
 
@@ -200,7 +203,7 @@ def first_quick(folder: str, piece: str) -> Outcome:
 @pytest.mark.usefixtures("_slurm")
 def test_the_options_reach_the_job(tmp_path: Path) -> None:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "SITE", "SLURM_CPUS_ON_NODE", "SLURM_JOB_PARTITION", "SLURM_JOB_ID")
-    work = partial(_probes.tell, names=names)
+    work = partial(probes.report, names=names)
     options: dict[str, Any] = {"partition": "high", "minutes": 7, "setup": ("export SITE='a b'",)}
     assert dict(slurm(work, str(tmp_path), ["a"], workers=1, threads=2, **options)) == {"a": Outcome("done")}
     seen = json.loads((tmp_path / "a.json").read_text())["environment"]
@@ -215,7 +218,7 @@ def test_the_options_reach_the_job(tmp_path: Path) -> None:
 def test_a_launcher_that_is_a_task_of_an_array_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ARRAY_JOB_ID": "1", "ARRAY_TASK_ID": "7", "JOB_ID": "3", "RESTART_COUNT": "999"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    assert list(slurm(_probes.tell, str(tmp_path), ["a"], workers=1)) == [("a", Outcome("done"))]
+    assert list(slurm(probes.report, str(tmp_path), ["a"], workers=1)) == [("a", Outcome("done"))]
     assert os.environ["SLURM_ARRAY_TASK_ID"] == "7"
 
 
@@ -233,7 +236,7 @@ def test_a_job_that_cannot_begin_is_told(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_slurm")
 def test_what_sbatch_refuses_is_an_error_of_the_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="invalid partition specified: nowhere"):
-        next(slurm(_probes.tell, str(tmp_path), ["a"], workers=1, partition="nowhere"))
+        next(slurm(probes.report, str(tmp_path), ["a"], workers=1, partition="nowhere"))
 
 
 @needs_slurm
@@ -249,61 +252,5 @@ def test_what_is_stopped_too_often_is_given_up(tmp_path: Path) -> None:
 @needs_slurm
 @pytest.mark.usefixtures("_slurm")
 def test_only_logs_are_left(tmp_path: Path) -> None:
-    list(slurm(_probes.behave, str(tmp_path), ["done-1", "failed-1"], workers=2))
+    list(slurm(probes.behave, str(tmp_path), ["done-1", "failed-1"], workers=2))
     assert {path.suffix for path in (tmp_path / "slurm").iterdir()} == {".sh", ".out", ".err"}
-
-
-def test_without_slurm_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ConfigError, match=r"pip install 'electra-lab\[clusters\]'"):
-        next(slurm(_probes.tell, str(tmp_path), ["a"], workers=1))
-    monkeypatch.setitem(sys.modules, "submitit", type(os)("submitit"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="finds no sbatch here"):
-        next(slurm(_probes.tell, str(tmp_path), ["a"], workers=1))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_ids_it_says_what_it_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="needs submitit" if submitit_is_missing else "finds no sbatch here"):
-        list(slurm(_probes.tell, str(tmp_path), [], workers=1))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_first_signal_stops_and_repeated_ones_do_nothing() -> None:
-    with module._stops() as stops:
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert stops() == 2
-
-
-def test_a_signal_after_one_that_training_took_does_nothing() -> None:
-    with module._stops() as stops:
-        before = signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, before))
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert stops() == 2
-
-
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_what_may_come_back_is_waited_for_though_slurm_says_that_it_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
-) -> None:
-    """Slurm may show a job that it requeues as completed for a moment; one that stays so has ended."""
-    said, looks = {"status": "preempted", "error": "saved", "stopped": True}, 0
-    (tmp_path / "7_0.json").write_text(json.dumps(said))
-
-    def states(array: str) -> dict[str, str]:
-        nonlocal looks
-        looks += 1
-        if comes_back and looks == 4:
-            (tmp_path / "7_0.json").write_text(json.dumps({"status": "done", "error": "", "stopped": False}))
-        return {"7_0": "PENDING" if comes_back and looks in (2, 3) else "COMPLETED"}
-
-    monkeypatch.setattr(module, "_states", states)
-    monkeypatch.setattr(module, "LOOK", 0.01)
-    monkeypatch.setattr(module, "LATE", 0.1)
-    expected = Outcome("done") if comes_back else Outcome("preempted", "saved")
-    assert list(module._outcomes("7", {"a": "7_0"}, tmp_path)) == [("a", expected)]

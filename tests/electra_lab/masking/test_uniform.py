@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from electra_lab.masking._uniform import counts, slots_of
+from electra_lab.masking._uniform import slots_of
+from electra_lab.testing import SIGNIFICANCE, chi_square_p
 from electra_lab.training.random import Streams
-from registry import Vocabulary, masking_strategies
-from registry.testing import SIGNIFICANCE, chi_square_p
+from registry import Vocabulary, count, masking_strategies
 
 STRATEGIES = pytest.mark.parametrize("name", ["replace_prob", "random_token", "whole_word", "span"])
 
@@ -18,7 +18,7 @@ def test_the_count_is_that_of_exact_arithmetic() -> None:
     maskable = torch.arange(512) < torch.arange(513).unsqueeze(1)
     for percent in range(1, 101):
         exact = [-(-percent * number // 100) for number in range(513)]
-        assert counts(maskable, percent / 100).tolist() == exact
+        assert count(percent / 100, maskable.sum(-1)).tolist() == exact
         assert [slots_of(percent / 100, number) for number in range(513)] == exact
 
 

@@ -2,134 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats
 
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.masking.span import _lengths
-from electra_lab.training.random import Streams
-from registry import Masked, Vocabulary, masking_strategies, tokenizers
-from registry.testing import SIGNIFICANCE, batches, count, vocabulary
+from registry import tokenizers
+from tests.electra_lab.masking.strategies import words_of
 
 TEXT = ["the unbelievable transformers are transforming un##usual words, aren't they? " * 3] * 20
-
-
-def masked(
-    name: str, tokens: torch.Tensor, maskable: torch.Tensor, words: Vocabulary, step: int = 0, **options
-) -> Masked:
-    random = Streams(0, step, torch.arange(len(tokens)))("masking")
-    return masking_strategies.get(name).component(tokens, maskable, words, random, **options)
-
-
-def words_of(row: list[int], maskable: list[bool], words: Vocabulary) -> list[list[int]]:
-    """The positions of each word, found the plain way."""
-    found: list[list[int]] = []
-    for place, token in enumerate(row):
-        if not maskable[place]:
-            continue
-        if words.word_start[token] or place == 0 or not maskable[place - 1]:
-            found.append([])
-        found[-1].append(place)
-    return found
-
-
-@settings(max_examples=150, deadline=None)
-@given(batch=batches(24), mask_prob=st.sampled_from([0.15, 0.3, 0.6, 1.0]), step=st.integers(0, 1000))
-def test_words_are_masked_whole_and_as_many_as_fit(
-    batch: tuple[torch.Tensor, torch.Tensor], mask_prob: float, step: int
-) -> None:
-    words = vocabulary(24)
-    tokens, maskable = batch
-    result = masked("whole_word", tokens, maskable, words, step, mask_prob=mask_prob)
-    for row in range(len(tokens)):
-        chosen = set(result.positions[row][result.valid[row]].tolist())
-        most, all_words = (
-            count(mask_prob, int(maskable[row].sum())),
-            words_of(tokens[row].tolist(), maskable[row].tolist(), words),
-        )
-        whole = [word for word in all_words if set(word) <= chosen]
-        if chosen != {place for word in whole for place in word}:
-            assert len(chosen) == 1
-            assert all(len(word) > most for word in all_words), "a word was torn although one fitted"
-        left_out = [word for word in all_words if not set(word) & chosen]
-        if whole:
-            assert all(len(word) > most - len(chosen) for word in left_out), "a word that fits was left out"
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    batch=batches(24),
-    mask_prob=st.sampled_from([0.15, 0.3, 1.0]),
-    kind=st.sampled_from(["geometric", "uniform"]),
-    longest=st.integers(1, 5),
-    step=st.integers(0, 1000),
-)
-def test_spans_fill_the_count_and_tear_one_word_at_most(
-    batch: tuple[torch.Tensor, torch.Tensor], mask_prob: float, kind: str, longest: int, step: int
-) -> None:
-    words = vocabulary(24)
-    tokens, maskable = batch
-    result = masked("span", tokens, maskable, words, step, mask_prob=mask_prob, length=kind, longest=longest)
-    for row in range(len(tokens)):
-        chosen = set(result.positions[row][result.valid[row]].tolist())
-        assert len(chosen) == count(mask_prob, int(maskable[row].sum()))
-        torn = [
-            w
-            for w in words_of(tokens[row].tolist(), maskable[row].tolist(), words)
-            if 0 < len(set(w) & chosen) < len(w)
-        ]
-        assert len(torn) <= 1, "only the last span may be cut"
-        assert all(set(w[: len(set(w) & chosen)]) <= chosen for w in torn), "a span is cut at its end"
-
-
-def test_spans_cluster_where_single_tokens_do_not() -> None:
-    """Neighbours of masked tokens are masked more often than chance has it."""
-    tokens = torch.full((300, 100), 7)  # 7 begins a word, so each token is one
-    maskable = torch.ones_like(tokens, dtype=torch.bool)
-
-    def neighbours(name: str, **options: object) -> float:
-        result = masked(name, tokens, maskable, vocabulary(24), **options)
-        chosen = torch.zeros_like(maskable).scatter(1, result.positions, result.valid)
-        return float((chosen[:, 1:] & chosen[:, :-1]).sum() / chosen[:, :-1].sum())
-
-    assert neighbours("replace_prob") == pytest.approx(0.15, abs=0.03)
-    assert neighbours("span") > 0.5
-    assert neighbours("span", length="uniform", longest=1) == pytest.approx(0.15, abs=0.03)
-    assert neighbours("span", stop_prob=1.0) == pytest.approx(0.15, abs=0.03)
-    assert neighbours("span", length="uniform", stop_prob=1.0) > 0.5, "uniform lengths know no stop_prob"
-
-
-def test_spans_end_where_something_may_not_be_masked() -> None:
-    """One that begins before a special token does not go on behind it: the next one begins anywhere."""
-    tokens = torch.full((4000, 21), 7)
-    maskable = torch.ones_like(tokens, dtype=torch.bool)
-    maskable[:, 10] = False
-    # 3 of 20, in one span where there is room for it.
-    result = masked("span", tokens, maskable, vocabulary(24), longest=1000, stop_prob=0.001)
-    chosen = torch.zeros_like(maskable).scatter(1, result.positions, result.valid)
-    assert chosen[:, 7][chosen[:, 6] & ~chosen[:, 5]].float().mean() > 0.8
-    assert chosen[:, 11][chosen[:, 9] & ~chosen[:, 8]].float().mean() < 0.2
-
-
-def test_lengths_follow_their_distributions() -> None:
-    """SpanBERT's clipped geometric distribution (mean 3.8 words), and the uniform one."""
-    uniform = Streams(0, 0, torch.arange(200))("law").uniform(200, 200)
-    drawn = _lengths(uniform, "geometric", 10, 0.2).flatten().tolist()
-    shares = torch.tensor([0.2 * 0.8**n for n in range(10)], dtype=torch.float64)
-    shares /= shares.sum()
-    assert sum(drawn) / len(drawn) == pytest.approx(3.8, abs=0.05)
-    counts = Counter(drawn)
-    observed = [counts[n] for n in range(1, 11)]
-    assert sum(observed) == len(drawn)
-    assert stats.chisquare(observed, (shares * len(drawn)).tolist()).pvalue > SIGNIFICANCE
-    flat = Counter(_lengths(uniform, "uniform", 4, 0.2).flatten().tolist())
-    assert set(flat) == {1, 2, 3, 4}
-    assert stats.chisquare([flat[n] for n in range(1, 5)]).pvalue > SIGNIFICANCE
 
 
 def unigram():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from electra_lab.testing import CLS, PAD, SEP, vocabulary
+from electra_lab.testing.measures import reader
 from registry import Batch, Trained
-from registry.testing import CLS, PAD, SEP, vocabulary
-from registry.testing.measures import reader
 
 SIZE = 40
 LENGTH = 14
@@ -37,9 +37,11 @@ class Reads:
     def __init__(self, states: Callable[[Tensor, Tensor, Tensor], Tensor], guesses: Tensor | None = None) -> None:
         self.states, self.guesses = states, guesses
         self.shown: list[list[int]] = []
+        self.documents: list[Tensor | None] = []
 
-    def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+    def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor, documents: Tensor | None = None) -> Tensor:
         self.shown += [row[real].tolist() for row, real in zip(tokens, mask, strict=True)]
+        self.documents.append(documents)
         return self.states(tokens, mask, segments)
 
     def replaced_logits(self, hidden: Tensor) -> Tensor:
@@ -62,7 +64,14 @@ def noise(dim: int, seed: int = 0) -> Callable[[Tensor, Tensor, Tensor], Tensor]
     return lambda tokens, mask, segments: torch.randn(*tokens.shape, dim, generator=numbers)
 
 
-def run(network: Any, held_out: Batch, train: Batch | None = None, **changes: Any) -> Trained:
+def unread(number: int) -> Iterator[Batch]:
+    """A text that must not be read."""
+    raise AssertionError("this text was read")
+
+
+def run(network: Any, held_out: Batch | None, train: Batch | None = None, **changes: Any) -> Trained:
+    """A run with these texts; one that is None must not be read."""
     known: dict[str, Any] = {"detects": True, "vocabulary": vocabulary(SIZE), "metrics": {}}
-    texts = {"held_out": reader(held_out), "train": reader(held_out if train is None else train)}
-    return Trained(network=network, **{**known, **texts, **changes})
+    known |= {"held_out": unread if held_out is None else reader(held_out)}
+    known |= {"train": unread if train is None else reader(train)}
+    return Trained(model=network, **(known | changes))

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from electra_lab.measures._corruption import choose, draw, filled, judged, numbers, rankable, unigram
+from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, UNK, batches, chi_square_p, count, vocabulary
+from electra_lab.testing.common import as_batch
 from registry.errors import DivergedError
-from registry.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, UNK, batches, chi_square_p, count, vocabulary
-from registry.testing.common import as_batch
 from tests.electra_lab.measures.readers import LENGTH, SIZE, sentence
 
 BELOW_ONE = 1 - 2.0**-53

@@ -13,8 +13,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from electra_lab.measures.detection_probe import DetectionProbe
-from registry.testing import CLS, SEP
-from registry.testing.common import as_batch
+from electra_lab.testing import CLS, SEP
+from electra_lab.testing.common import as_batch
 from tests.electra_lab.measures.readers import Reads, knows, noise, run, sentence
 
 TRAIN, HELD_OUT = sentence(300), sentence(200)
@@ -59,7 +59,30 @@ def test_is_fitted_on_training_text_alone(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(LogisticRegression, "fit", spy)
     auc(Reads(noise(4)), rows=50)
     words = run(None, TRAIN).vocabulary
-    assert fitted == [int((~words.is_special[TRAIN.tokens[:50]] & TRAIN.mask[:50]).sum())]
+    assert fitted == [int((~words.is_special[TRAIN.tokens[:50]] & TRAIN.attention_mask[:50]).sum())]
+
+
+def test_is_fitted_on_training_text_and_judged_on_held_out_text() -> None:
+    """States that give the label away have the opposite sign in held-out text, whose segment is 1: all is ranked
+    wrongly. Judged on the text that it was fitted on, whichever that is, the probe would rank all correctly."""
+    train, held_out = (replace(t, segments=torch.full_like(t.segments, n)) for n, t in enumerate((TRAIN, HELD_OUT)))
+    other = noise(16)
+
+    def states(tokens: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+        sign = 1 - 2 * segments.unsqueeze(-1)
+        return other(tokens, mask, segments) + 10 * sign * knows(tokens, mask, segments)
+
+    assert DetectionProbe()(run(Reads(states), held_out, train), Path())["probe_auc"] < 0.001
+
+
+def test_the_network_is_told_the_documents() -> None:
+    network = Reads(noise(4))
+    train, held_out = (replace(text, documents=text.segments + n) for n, text in ((100, TRAIN), (200, HELD_OUT)))
+    DetectionProbe(rows=20, batch_size=20)(run(network, held_out, train), Path())
+    assert [None if d is None else d[:, 0].tolist() for d in network.documents] == [
+        list(range(100, 120)),
+        list(range(200, 220)),
+    ]
 
 
 def test_positions_give_nothing_away() -> None:
@@ -67,7 +90,7 @@ def test_positions_give_nothing_away() -> None:
     tokens = torch.full((8, 200), 7)
     states = torch.eye(200)
     network = Reads(lambda tokens, *_: states.expand(len(tokens), -1, -1))
-    probe = DetectionProbe(mask_prob=0.3)(run(network, as_batch(tokens)), Path())
+    probe = DetectionProbe(mask_prob=0.3)(run(network, as_batch(tokens), as_batch(tokens)), Path())
     assert probe["probe_auc"] == pytest.approx(0.5, abs=0.1)
 
 
@@ -78,7 +101,7 @@ def test_all_networks_are_shown_the_same() -> None:
         DetectionProbe(batch_size=size, rows=40)(run(network, HELD_OUT, TRAIN, detects=detects), Path())
     assert networks[0].shown == networks[1].shown == networks[2].shown
     assert len(networks[0].shown) == 80, "40 rows of each text"
-    rows = [row for text in (TRAIN, HELD_OUT) for row in zip(text.tokens[:40], text.mask[:40], strict=True)]
+    rows = [row for text in (TRAIN, HELD_OUT) for row in zip(text.tokens[:40], text.attention_mask[:40], strict=True)]
     originals = [tokens[real].tolist() for tokens, real in rows]
     changed = [np.mean(np.array(a) != b) for a, b in zip(networks[0].shown, originals, strict=True) if len(b) > 8]
     assert 0.1 < np.mean(changed) < 0.2

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from electra_lab.assemble import check
+from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load, validated
 from electra_lab.config.source import parse
 from electra_lab.measures import fixed_corruption
 from electra_lab.measures.fixed_corruption import FILE, FixedCorruption
+from electra_lab.testing import MASK, SIGNIFICANCE, chi_square_p, count
 from registry import Batch, Trained
 from registry.errors import DataError
-from registry.testing import MASK, SIGNIFICANCE, chi_square_p, count
 from tests.electra_lab.measures.readers import LENGTH, SIZE, Reads, knows, noise, run, sentence
 from tests.helpers import ROOT
 
@@ -94,7 +94,7 @@ def test_the_reference_sees_mask_where_tokens_are_chosen(share: float, tmp_path:
     prepare(tmp_path, reference, mask_prob=share)
     saved = load_file(tmp_path / FILE)
     assert np.array_equal(saved["tokens"], TEXT.tokens.numpy())
-    for row, (shown, real) in enumerate(zip(reference.shown, TEXT.mask.numpy(), strict=True)):
+    for row, (shown, real) in enumerate(zip(reference.shown, TEXT.attention_mask.numpy(), strict=True)):
         hidden, was = np.array(shown) == MASK, TEXT.tokens[row].numpy()
         assert np.array_equal(np.array(shown)[~hidden], was[real][~hidden])
         assert saved["maskable"][row][real][hidden].all()
@@ -112,8 +112,8 @@ def test_what_is_drawn_is_what_the_reference_says_of_its_row_and_position(tmp_pa
     reference = guesser(torch.eye(SIZE).roll(5, 1) * 1e4)
     prepare(tmp_path, reference, mask_prob=0.4)
     saved = load_file(tmp_path / FILE)
-    said = mixed(TEXT.tokens, TEXT.mask, TEXT.segments)[..., 0].add(5).remainder(SIZE).numpy()
-    for row, (shown, real) in enumerate(zip(reference.shown, TEXT.mask.numpy(), strict=True)):
+    said = mixed(TEXT.tokens, TEXT.attention_mask, TEXT.segments)[..., 0].add(5).remainder(SIZE).numpy()
+    for row, (shown, real) in enumerate(zip(reference.shown, TEXT.attention_mask.numpy(), strict=True)):
         hidden = np.flatnonzero(real)[np.array(shown) == MASK]
         sure = hidden[said[row, hidden] >= 5]  # it is sure of a special token elsewhere
         assert np.array_equal(saved["reference"][row, sure], said[row, sure])
@@ -190,8 +190,20 @@ def test_a_network_whose_scores_are_lost_has_no_numbers(lost: float, tmp_path: P
 )
 def test_other_text_is_refused(other: Batch, tmp_path: Path) -> None:
     measure = prepare(tmp_path)
-    with pytest.raises(DataError, match=r"corruption\.safetensors: was made of other text"):
+    with pytest.raises(DataError, match=r"corruption\.safetensors: was made from other text"):
         measure(run(Reads(noise(1)), other), tmp_path)
+
+
+def test_both_networks_are_told_the_documents(tmp_path: Path) -> None:
+    """The reference when it guesses, a cell when it is measured; neither reads the training text."""
+    reference, cell = guesser(), Reads(knows)
+    text = replace(TEXT, documents=TEXT.segments + 7)
+    measure = prepare(tmp_path, reference, text, batch_size=25)
+    measure(run(cell, text), tmp_path)
+    for network, times in ((reference, 1), (cell, 2)):
+        assert None not in network.documents
+        shown = [documents[:, 0].tolist() for documents in network.documents if documents is not None]
+        assert shown == [list(range(7 + a, 7 + b)) for a, b in ((0, 25), (25, 50), (50, 60)) for _ in range(times)]
 
 
 def test_every_position_is_judged_once(tmp_path: Path) -> None:
@@ -199,7 +211,9 @@ def test_every_position_is_judged_once(tmp_path: Path) -> None:
     network = Reads(knows)
     prepare(tmp_path, batch_size=60)(run(network, TEXT), tmp_path)
     saved = load_file(tmp_path / FILE)
-    rows = [row for name in ("reference", "unigram") for row in zip(saved[name], TEXT.mask.numpy(), strict=True)]
+    rows = [
+        row for name in ("reference", "unigram") for row in zip(saved[name], TEXT.attention_mask.numpy(), strict=True)
+    ]
     assert network.shown == [tokens[real].tolist() for tokens, real in rows]
 
 
@@ -227,7 +241,12 @@ def test_sizes_of_the_reference(scale: float, dim: int, heads: int, expected: tu
 
 def base(dim: int, heads: int) -> dict[str, Any]:
     study = {"type": "bert", "dim": dim, "depth": 2, "heads": heads}
-    return {"discriminator": study, "embedding": {"dim": 8, "tie": "all"}, "train": {"flops": 1e9, "batch_size": 2}}
+    schedules = {
+        "learning_rate": {"type": "warmup_linear", "warmup_steps": 7},
+        "sampler.temperature": {"type": "cosine"},
+    }
+    sections = {"embedding": {"dim": 8, "tie": "all"}, "train": {"flops": 1e9, "batch_size": 2}, "schedules": schedules}
+    return {"discriminator": study, **sections}
 
 
 def test_steps_of_the_reference_replace_the_budget() -> None:
@@ -238,8 +257,15 @@ def test_steps_of_the_reference_replace_the_budget() -> None:
 
 def test_the_reference_is_one_network_with_a_seed_of_its_own() -> None:
     sections = FixedCorruption(seed=5).reference(base(8, 2))
-    alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}, "schedules": {}}
+    alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}}
     assert sections.items() >= {**alone, "generator": None, "sampler": None}.items()
+
+
+def test_the_reference_keeps_the_schedule_of_the_learning_rate_and_no_other() -> None:
+    """The others may change a sampler, which it does not have."""
+    assert FixedCorruption().reference(base(8, 2))["schedules"] == {
+        "learning_rate": {"type": "warmup_linear", "warmup_steps": 7}
+    }
 
 
 SHIPPED = ["reformer_small", "performer_small", "transformer_small", "electra_small", "objectives/mlm"]
@@ -248,9 +274,10 @@ SHIPPED = ["reformer_small", "performer_small", "transformer_small", "electra_sm
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_reference_of_shipped_experiments_can_be_built(name: str) -> None:
     values = load(ROOT / "experiments" / f"{name}.yaml").config.model_dump(mode="json")
-    sections = FixedCorruption(steps=5).reference(values)
+    sections = FixedCorruption(steps=20_000).reference(values)
     loaded = validated(parse(json.dumps({**values, **sections}), name, Path.cwd(), one_line=True))
     assert not loaded.config.needs.generator
+    assert loaded.config.schedules["learning_rate"].dump() == values["schedules"]["learning_rate"]
     check(loaded)
 
 

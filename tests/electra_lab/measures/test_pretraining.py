@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.measures.pretraining import Pretraining
-from tests.electra_lab.measures.readers import run, sentence
+from tests.electra_lab.measures.readers import run
 
 
 def of(metrics: dict[str, Any], **changes: Any) -> dict[str, float]:
-    return dict(Pretraining()(run(None, sentence(1), metrics=metrics, **changes), Path()))
+    return dict(Pretraining()(run(None, None, metrics=metrics, **changes), Path()))
 
 
-def test_takes_the_quantities_of_the_record_as_they_are() -> None:
+def test_takes_the_metrics_of_the_record_as_they_are() -> None:
     record = {"step": 3, "split": "held_out", "loss": 9.0, "discriminator_auc": 0.75, "generator_loss": 4}
     assert of(record) == {"discriminator_auc": 0.75, "generator_loss": 4.0}
 
@@ -31,5 +31,5 @@ def test_the_loss_of_a_network_that_predicts_tokens_is_no_loss_of_detection() ->
 
 
 def test_knows_which_way_is_good() -> None:
-    better = {name: quantity.higher_is_better for name, quantity in Pretraining.quantities.items()}
+    better = {name: metric.higher_is_better for name, metric in Pretraining.metrics.items()}
     assert [name for name, higher in better.items() if higher] == ["discriminator_auc"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra_lab.assemble import assemble, open_data
+from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
@@ -50,14 +50,14 @@ def test_a_step_costs_what_the_formula_says(tmp_path: Path, discriminator: str, 
     )
     loaded = load(file)
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
-    made.run.objective.train()
+    made.run.learner.objective.train()
     batch = made.train.training_batch(0, 0, BATCH, made.device)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         training_step(
-            made.run.objective, made.run.optimizer, batch,
-            seed=0, step=0, learning_rate=1e-3, clip_norm=1.0, micro_batch_size=BATCH, precision="fp32",
+            made.run.learner, made.run.optimizer, batch,
+            seed=0, step=0, rate=1.0, clip_norm=1.0, micro_batch_size=BATCH, precision="fp32",
         )  # fmt: skip
-    assert made.plan.flops.per_step == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert made.settings.flops.per_step == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_one_bert_layer_by_hand() -> None:
@@ -77,9 +77,9 @@ def test_heads_and_projection_by_hand() -> None:
         flops = staticmethod(lambda length: 1_000_000 * length)
 
     embeddings = Embeddings(100, 4, 16, positions=True, dropout=0.0)
-    generator = Network(embeddings, Free(), 8, pad_id=0, token_head=TokenHead(8, 4, 100))
+    generator = Network(embeddings, Free(), 8, pad_id=0, heads={"tokens": TokenHead(8, 4, 100)})
     assert network_flops(generator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 2 * (8 * 4 + 4 * 100)
-    discriminator = Network(embeddings, Free(), 8, pad_id=0, replaced_head=ReplacedHead(8))
+    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads={"replaced": ReplacedHead(8)})
     assert network_flops(discriminator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 10 * (8 * 8 + 8)
     same_width = Network(embeddings, Free(), 4, pad_id=0)
     assert network_flops(same_width, 10, 2) == 12_000_000

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from x_transformers import Encoder
 
-from electra_lab.assemble import Experiment, assemble, open_data
+from electra_lab.assembly.experiment import Experiment, assemble, open_data
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.config.load import load
 from electra_lab.model.initialise import initialise
@@ -101,22 +101,22 @@ def assembled(folder: Path, seed: int) -> Experiment:
 def test_a_seed_means_the_same_weights(tmp_path: Path) -> None:
     """Whatever torch's global generator has done, which assembling leaves as it was."""
     torch.manual_seed(1)
-    first = assembled(tmp_path, 0).run.objective.state_dict()
+    first = assembled(tmp_path, 0).run.learner.objective.state_dict()
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    second = assembled(tmp_path, 0).run.objective.state_dict()
+    second = assembled(tmp_path, 0).run.learner.objective.state_dict()
     assert torch.equal(torch.get_rng_state(), state)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
-    other = assembled(tmp_path, 1).run.objective.state_dict()
+    other = assembled(tmp_path, 1).run.learner.objective.state_dict()
     same = {name for name in first if torch.equal(first[name], other[name])}
     assert all(first[name].ndim < 2 for name in same), "a matrix does not depend on the seed"
     assert len(same) < len(first)
 
 
 def test_assembled_weights_have_the_deviation(tmp_path: Path) -> None:
-    generator = assembled(tmp_path, 0).run.objective.generator
+    generator = assembled(tmp_path, 0).run.learner.objective.generator
     assert 0.018 < generator.embeddings.tokens.weight.std() < 0.022
-    assert not generator.token_head.bias.any()
+    assert not generator.heads["tokens"].bias.any()
     assert (generator.embeddings.norm.weight == 1).all()

@@ -16,9 +16,10 @@ from electra_lab.backbones.transformer import Transformer
 from electra_lab.model.embeddings import Shifted
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.training.checkpoint import load_newest, save
-from electra_lab.training.optimizer import make_optimizer
+from electra_lab.model.pair import EmbeddingSizes, make_head, make_pair
+from electra_lab.optimizers.adamw import AdamW
+from electra_lab.storage.checkpoint import load_newest, save
+from registry.errors import BadResult
 
 SIZES = EmbeddingSizes(vocabulary_size=30, dim=16, max_length=32, dropout=0.0)
 
@@ -112,30 +113,10 @@ def test_both_networks_are_given_the_sizes_and_the_pad_token(tie: Any) -> None:
 
 def test_each_network_has_the_head_that_it_uses() -> None:
     generator, discriminator = pair("embeddings")
-    assert generator.replaced_head is None
-    assert discriminator.token_head is None
-    assert generator.token_head is not None
-    assert discriminator.replaced_head is not None
-
-
-def test_the_token_head_has_no_table_of_its_own() -> None:
-    generator, _ = pair("none")
-    assert generator.token_head is not None
-    shapes = {name: tuple(p.shape) for name, p in generator.token_head.named_parameters()}
-    assert shapes == {
-        "dense.weight": (16, 8),
-        "dense.bias": (16,),
-        "norm.weight": (16,),
-        "norm.bias": (16,),
-        "bias": (30,),
-    }
-    hidden, positions = torch.randn(2, 5, 8), torch.tensor([[0, 3], [1, 2]])
-    before = generator.token_logits(hidden, positions)
-    with torch.no_grad():
-        generator.embeddings.tokens.weight[7] += 1
-    after = generator.token_logits(hidden, positions)
-    changed = (before != after).any(0).any(0)
-    assert changed.nonzero().tolist() == [[7]]
+    assert list(generator.heads) == ["tokens"]
+    assert list(discriminator.heads) == ["replaced"]
+    with pytest.raises(BadResult, match=r"^no head is called 'replace'\. Did you mean 'replaced'\?"):
+        make_head("replace", 8, SIZES)
 
 
 # What learns from what
@@ -148,7 +129,7 @@ class Both(nn.Module):
         super().__init__()
         width = width or (16 if tie == "all" else 8)
         torch.manual_seed(0)
-        self.generator, self.discriminator = make_pair(bert(width), width, bert(16), 16, SIZES, tie, 0, head)
+        self.generator, self.discriminator = make_pair(bert(width), width, bert(16), 16, SIZES, tie, 0, [head])
         initialise(self)
         for name, parameter in self.named_parameters():
             if "difference" not in name:
@@ -160,7 +141,8 @@ class Both(nn.Module):
         tokens, positions = torch.arange(5, 23).view(2, 9), torch.tensor([[1, 4], [0, 2]])
         student = getattr(self, network)
         states = student.hidden(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
-        said = student.replaced_logits(states) if student.replaced_head else student.token_logits(states, positions)
+        detects = "replaced" in student.heads
+        said = student.replaced_logits(states) if detects else student.token_logits(states, positions)
         said.square().sum().backward()
         return {name for name, p in self.named_parameters() if p.grad is not None and p.grad.any()}
 
@@ -181,7 +163,7 @@ TABLES = {  # of the generator's loss, of the discriminator's; a shared paramete
 def test_which_loss_reaches_which_table(tie: str, head: str) -> None:
     both = Both(tie, head)
     found = [both.teach(network) for network in ("generator", "discriminator")]
-    assert tuple({name for name in reached if ".tokens." in name} for reached in found) == TABLES[tie]
+    assert tuple({name for name in reached if ".embeddings.tokens." in name} for reached in found) == TABLES[tie]
 
 
 @pytest.mark.parametrize("tie", TIES)
@@ -214,7 +196,7 @@ def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_ch
     both, other = Both(tie), Both(tie)
     encoder = [f"backbone.{name}" for name, _ in bert(16).named_parameters()]
     shared = SHARED["embeddings"] + encoder if tie == "all" else SHARED[tie]
-    optimizers = [make_optimizer(each, 1e-3, (0.9, 0.999), 1e-6, 0.01) for each in (both, other)]
+    optimizers = [AdamW(list(each.named_parameters()), 1e-3) for each in (both, other)]
     listed = [p for group in optimizers[0].param_groups for p in group["params"]]
     assert len(listed) == len({id(p) for p in listed}) == len(list(both.parameters()))
     path = save(tmp_path / "checkpoints", 1, both, optimizers[0], {}, keep=1)
@@ -261,14 +243,15 @@ def test_all_shares_the_encoder_the_projection_and_the_embeddings_and_keeps_the_
     assert generator.backbone is discriminator.backbone
     assert generator.embeddings is discriminator.embeddings
     shared = set(generator.parameters()) & set(discriminator.parameters())
-    for network, head in ((generator, "token_head"), (discriminator, "replaced_head")):
-        assert {name.split(".")[0] for name, p in network.named_parameters() if p not in shared} == {head}
+    for network, head in ((generator, "tokens"), (discriminator, "replaced")):
+        own = {name.split(".")[0] for name, p in network.named_parameters() if p not in shared}
+        assert (own, list(network.heads)) == ({"heads"}, [head])
     tokens = torch.arange(5, 23).view(2, 9)
     states = [network.hidden(tokens, tokens > 0, tokens * 0) for network in (generator, discriminator)]
     assert torch.equal(*states)
-    heads = make_pair(bert(8), 8, bert(8), 8, SIZES, "all", 0, "tokens")
+    heads = make_pair(bert(8), 8, bert(8), 8, SIZES, "all", 0, ["tokens"])
     assert heads[0] is not None
-    assert heads[0].token_head is not heads[1].token_head
+    assert heads[0].heads["tokens"] is not heads[1].heads["tokens"]
 
 
 @pytest.mark.parametrize(
@@ -346,17 +329,16 @@ def test_only_the_token_table_is_disentangled() -> None:
 
 def test_without_a_generator_there_is_one_network_with_the_head_that_is_asked_for() -> None:
     for tie in TIES:
-        nobody, studied = make_pair(None, 0, bert(16), 16, SIZES, tie, 0, "tokens")  # type: ignore[arg-type]
+        nobody, studied = make_pair(None, 0, bert(16), 16, SIZES, tie, 0, ["tokens"])  # type: ignore[arg-type]
         assert nobody is None
         assert isinstance(studied.embeddings.tokens, nn.Embedding)
-        assert studied.token_head is not None
-        assert studied.replaced_head is None
+        assert list(studied.heads) == ["tokens"]
 
 
 @pytest.mark.parametrize("generator_knows", [True, False])
 def test_positions_cannot_be_shared_by_one(generator_knows: bool) -> None:
     backbones = [Transformer(64, 1, 2, 32, rotary=rotary) for rotary in (generator_knows, not generator_knows)]
-    with pytest.raises(ValueError, match="Use tie: tokens, or backbones of one kind"):
+    with pytest.raises(ValueError, match="Use tie: tokens, or two backbones of the same kind"):
         make_pair(backbones[0], 64, backbones[1], 64, SIZES, "embeddings", pad_id=0)
     networks = make_pair(backbones[0], 64, backbones[1], 64, SIZES, "tokens", pad_id=0)
     assert [network.embeddings.positions is None for network in networks] == [generator_knows, not generator_knows]

@@ -11,9 +11,9 @@ from scipy.stats import entropy
 from torch import Tensor
 from torch.nn import functional as F
 
+from electra_lab.testing import CLS, MASK, PAD, SEP, UNK
 from electra_lab.training.random import Streams
 from registry import samplers
-from registry.testing import CLS, MASK, PAD, SEP, UNK
 from tests.electra_lab.objectives.tiny import Fixed, Says, berts, gradients, rows, sentences, tables
 
 ACTIONS = [5, 6, 7, 8, 9]
@@ -30,7 +30,7 @@ def adversarial(masking: Any, sampler: Any, **options: Any) -> Any:
 
 
 def terms(objective: Any, batch: Any = BATCH, step: int = 0) -> Any:
-    return objective(batch, Streams(0, step, batch.examples)).terms
+    return objective(batch, Streams(0, step, batch.example_ids)).terms
 
 
 def policy(objective: Any, position: int) -> Tensor:
@@ -150,7 +150,7 @@ def test_the_baseline_takes_the_reward_off_and_masked_language_modelling_trains_
     made = terms(objective)
     loss = torch.stack([t.weight * t.sum for t in made.values()]).sum()
     assert gradients(objective, loss)["generator.guesses"].abs().max() < 1e-12
-    measured = objective.eval()(BATCH, Streams(0, 0, BATCH.examples)).predictions["generator"]
+    measured = objective.eval()(BATCH, Streams(0, 0, BATCH.example_ids)).predictions["generator"]
     assert measured.loss.min() > 0.1
 
 
@@ -174,10 +174,10 @@ def test_the_entropy_is_that_of_scipy_and_its_gradient_finite() -> None:
 def test_real_networks(tie: str) -> None:
     """Each term reaches its own: the policy the generator, the baseline itself, and all gradients are finite."""
     objective, batch = berts("adversarial", tie, entropy_weight=0.1).train(), sentences()
-    made = objective(batch, Streams(0, 0, batch.examples)).terms
+    made = objective(batch, Streams(0, 0, batch.example_ids)).terms
     reached = {}
     for name in made:
-        found = gradients(objective, objective(batch, Streams(0, 0, batch.examples)).terms[name].sum)
+        found = gradients(objective, objective(batch, Streams(0, 0, batch.example_ids)).terms[name].sum)
         assert all(g.isfinite().all() for g in found.values())
         reached[name] = {key for key, g in found.items() if g.any()}
     assert reached["baseline"] == {"baseline.weight"}
@@ -193,7 +193,7 @@ def test_detection_is_that_of_electra() -> None:
     given = sentences()
     ours, theirs = (berts(name, "tokens").eval() for name in ("adversarial", "electra"))
     theirs.load_state_dict({k: v for k, v in ours.state_dict().items() if not k.startswith("baseline")})
-    one, two = (o(given, Streams(0, 0, given.examples)) for o in (ours, theirs))
+    one, two = (o(given, Streams(0, 0, given.example_ids)) for o in (ours, theirs))
     assert torch.equal(one.terms["discriminator"].sum, two.terms["discriminator"].sum)
     assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0
     assert torch.equal(one.detection.inputs, two.detection.inputs)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_lab.objectives.all_tokens_mlm import copy_losses
+from electra_lab.testing import CLS, PAD, SEP
 from electra_lab.training.random import Streams
-from registry.testing import CLS, PAD, SEP
 from tests.electra_lab.objectives.tiny import SIZE, Fixed, Says, berts, gradients, rows, sentences, tables
 
 
@@ -75,7 +75,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture() -> None:
     objective.discriminator.backbone.register_forward_hook(lambda *call: seen.append(call[2]))
     embedded: list[torch.Tensor] = []
     objective.discriminator.embeddings.register_forward_hook(lambda _, given, __: embedded.append(given[0]))
-    losses = objective(batch, Streams(0, 0, batch.examples))
+    losses = objective(batch, Streams(0, 0, batch.example_ids))
     inputs, hidden = embedded[-1], seen[-1]  # tied by the token table alone, so these are the discriminator's
     gate = torch.sigmoid(hidden @ objective.copy.weight[0] + objective.copy.bias)
     every = torch.arange(20).expand(6, -1)
@@ -84,7 +84,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture() -> None:
     mixture += gate.unsqueeze(-1) * torch.nn.functional.one_hot(inputs, 30)
     expected = -mixture.gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1).log()
     term, asked = losses.terms["discriminator"], losses.predictions["discriminator"]
-    torch.testing.assert_close(term.sum, expected[batch.mask].sum())
+    torch.testing.assert_close(term.sum, expected[batch.attention_mask].sum())
     assert int(term.count) == 6 * 15
     assert (inputs != batch.tokens).any()
     torch.testing.assert_close(asked.loss, expected.gather(1, asked.positions))
@@ -96,7 +96,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture() -> None:
 def test_every_token_teaches_and_padding_does_not() -> None:
     batch = rows(CLS, 7, 8, SEP, PAD)
     objective = tables("all_tokens_mlm", Fixed(1), Says(5), 5).train()
-    found = gradients(objective, objective(batch, Streams(0, 0, batch.examples)).terms["discriminator"].sum)
+    found = gradients(objective, objective(batch, Streams(0, 0, batch.example_ids)).terms["discriminator"].sum)
     assert found["discriminator.guesses"].any(-1).tolist() == [True, True, True, True, False]
     # The sampled token at its place, the tokens that were seen at the others: the gate reads the states of what it saw.
     assert found["copy.weight"][0].nonzero().flatten().tolist() == [CLS, SEP, 5, 8]

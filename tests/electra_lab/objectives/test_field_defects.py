@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from electra_lab.testing import ObjectiveContract
 from electra_lab.training.random import Streams
 from registry import Batch, objectives
-from registry.testing import ObjectiveContract
 
 OPTIONS = {"two_stage": {"generator_steps": 3}, "frozen_generator": {"run": Path("runs/earlier")}}
 
@@ -32,7 +32,7 @@ def test_b16_vocabulary_logits_exist_at_the_masked_positions_alone(name: str) ->
     for part in objective.modules():
         if type(part).__name__ == "TokenHead":
             part.register_forward_hook(lambda _, __, logits: shapes.append(tuple(logits.shape)))
-    objective(given, Streams(0, 0, given.examples))
+    objective(given, Streams(0, 0, given.example_ids))
     assert set(shapes) == {(4, math.ceil(0.15 * 20), ObjectiveContract.size)}
 
 
@@ -44,8 +44,8 @@ def test_b18_the_whole_objective_compiles_to_one_graph(name: str) -> None:
     compiled = torch.compile(objective, backend="eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step in range(2):
-            rng = Streams(0, step, given.examples)
-            found, expected = compiled(given, rng).terms, objective(given, Streams(0, step, given.examples)).terms
+            rng = Streams(0, step, given.example_ids)
+            found, expected = compiled(given, rng).terms, objective(given, Streams(0, step, given.example_ids)).terms
             for term in expected:
                 torch.testing.assert_close(found[term].sum, expected[term].sum)
                 assert found[term].count == expected[term].count

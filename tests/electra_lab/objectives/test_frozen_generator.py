@@ -11,17 +11,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra_lab.assemble import check
+from electra_lab.assembly.build import sketch
+from electra_lab.assembly.experiment import check
+from electra_lab.assembly.forecast import forecast
 from electra_lab.config.load import load
-from electra_lab.forecast import forecast
 from electra_lab.runs import execute
 from electra_lab.training.random import Streams
 from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
 from tests.electra_lab.objectives.tiny import berts, gradients, sentences, total
-from tests.electra_lab.runs.test_execute import lines, run, signalled
+from tests.electra_lab.runs.tiny import lines, run, signalled
 from tests.helpers import write_experiment
 
-TRAIN = "{steps: 4, batch_size: 4, micro_batch_size: 2, warmup_steps: 0, precision: fp32, log_every: 2}"
+TRAIN = "{steps: 4, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 2}"
 EARLIER = {
     "electra": {"discriminator": "{type: bert, dim: 16, depth: 1, heads: 2}"},
     "electra, tied": {"embedding": "{dim: 8, max_length: 16, tie: embeddings}"},
@@ -82,6 +83,9 @@ def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(tmp_path
         assert_equal(part(path, "model.generator.", step), given)
     assert not [name for name in part(path, "optimizer.", 4) if ".generator." in name]
     assert {name.split(".")[1] for name in part(path, "optimizer.", 4)} == {"discriminator"}
+    run_of = execute.reopen(path, "cpu")[1].run
+    learning = [p for group in run_of.optimizer.param_groups for p in group["params"]]
+    assert set(learning) == set(run_of.learner.objective.discriminator.parameters())
     told = [{k for k in r if k.endswith("_loss")} for r in lines(path) if r["split"] == "train"]
     assert told == [{"discriminator_loss"}] * 2
     one, two = (r for r in lines(path) if r["split"] == "held_out")
@@ -140,7 +144,9 @@ def test_what_does_not_fit_the_earlier_run_is_refused_at_its_line(tmp_path: Path
 
 
 def test_without_the_earlier_run_nothing_starts(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"objective\.run: {tmp_path}/earlier is no run directory with a check") as no:
+    with pytest.raises(
+        DataError, match=rf"objective\.run: {tmp_path}/earlier is not a run directory with a check"
+    ) as no:
         run(frozen(tmp_path), tmp_path / "never")
     assert no.value.exit_code == 3
     assert not (tmp_path / "never").exists()
@@ -157,13 +163,13 @@ def test_the_generator_gets_no_gradient_and_no_dropout(tmp_path: Path) -> None:
         assert all(module.training for module in objective.discriminator.modules())
     kept: list[bool] = []
     objective.generator.backbone.register_forward_hook(lambda *call: kept.append(call[2].requires_grad))
-    losses = objective(batch, Streams(0, 0, batch.examples))
+    losses = objective(batch, Streams(0, 0, batch.example_ids))
     assert kept == [False]
     found = gradients(objective, total(losses))
     assert found.keys() == {f"discriminator.{name}" for name, _ in objective.discriminator.named_parameters()}
     joint = berts("electra", "none", dropout=0.5).eval()
     joint.load_state_dict(objective.state_dict())
-    one, two = (o.eval()(batch, Streams(0, 0, batch.examples)) for o in (objective, joint))
+    one, two = (o.eval()(batch, Streams(0, 0, batch.example_ids)) for o in (objective, joint))
     assert one.terms.keys() == {"discriminator"}
     assert torch.equal(one.terms["discriminator"].sum, two.terms["discriminator"].sum)
     assert one.terms["discriminator"].weight == two.terms["discriminator"].weight == 50.0
@@ -184,12 +190,15 @@ def test_going_on_needs_the_earlier_run_only_before_the_first_checkpoint(
     (tmp_path / "gone").rename(source)
     shutil.rmtree(source / "checkpoints" / "step-00000004")  # its newest is another now
     with pytest.raises(
-        DataError, match=r"has another checkpoint now \(step-00000003 .*, was step-00000004 .*Start a new"
+        DataError, match=r"has another checkpoint now \(.*step-00000003 .*, was .*step-00000004 .*Start a new"
     ):
         execute.resume(stopped, "cpu")
 
 
 def test_a_forecast_counts_no_moments_of_a_frozen_generator(tmp_path: Path) -> None:
     earlier(tmp_path)
-    told = forecast(load(frozen(tmp_path)), torch.device("cpu"))
-    assert told.state_bytes == 12 * told.parameters["discriminator"] + 4 * told.parameters["generator"]
+    loaded = load(frozen(tmp_path))
+    built = sketch(loaded)
+    told = forecast(loaded, built, torch.device("cpu"))
+    weights, step_counts = 4 * told.parameters["total"], 4 * len(list(built.networks["discriminator"].parameters()))
+    assert told.state_bytes == weights + 8 * told.parameters["discriminator"] + step_counts

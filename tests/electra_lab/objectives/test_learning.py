@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from electra_lab.corpora import docstrings
-from tests.electra_lab.runs.test_execute import lines, run
+from tests.electra_lab.runs.tiny import lines, run
 from tests.helpers import ROOT
 
 FILES = {file.stem: file for file in (ROOT / "experiments" / "objectives").glob("*.yaml")}
@@ -44,7 +44,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
         f"data={{sequence_length: 32, held_out: 0.02, store: {store}}}",
         "embedding.dim=16",
         "discriminator={type: transformer, dim: 32, depth: 1, heads: 2, rotary: true, dropout: 0.0}",
-        "train={steps: 150, batch_size: 16, warmup_steps: 40, precision: fp32, learning_rate: 6.0e-3}",
+        "schedules={learning_rate: {type: warmup_linear, warmup_steps: 40}}",
+        "train={steps: 150, batch_size: 16, precision: fp32, learning_rate: 6.0e-3}",
         "evaluate={every: 10, batch_size: 256, examples: 0}",
         "checkpoint={every: 150, keep: 1}",
     ]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electra_lab.assemble import assemble, open_data
+from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.runs import execute
 from electra_lab.training.step import training_step
 from registry import objectives
 from registry.errors import Interrupted
-from tests.electra_lab.runs.test_execute import lines, run, signalled
+from tests.electra_lab.runs.tiny import lines, run, signalled
 from tests.helpers import ROOT, write_experiment
 
 FILES = sorted((ROOT / "experiments" / "objectives").glob("*.yaml"))
@@ -32,7 +32,8 @@ def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
         "embedding.dim": 8,
         "embedding.dropout": dropout,
         "discriminator": f"{{type: transformer, dim: 16, depth: 1, heads: 2, dropout: {dropout}}}",
-        "train": f"{{steps: {STEPS}, batch_size: 4, micro_batch_size: 2, warmup_steps: 0, precision: fp32, "
+        "schedules": "{learning_rate: {type: warmup_linear, warmup_steps: 0}}",
+        "train": f"{{steps: {STEPS}, batch_size: 4, micro_batch_size: 2, precision: fp32, "
         "learning_rate: 1.0e-2, log_every: 3}",
         "evaluate": f"{{every: {FIRST}, examples: 0}}",
         "checkpoint": "{every: 2, keep: 9}",
@@ -83,12 +84,14 @@ def test_micro_batches_change_no_loss(tmp_path: Path, file: Path) -> None:
     """Every term of every step and the gradient's norm, from the same weights; without dropout."""
     loaded = load(file, settings(tmp_path, file, 0.0))
     made = [assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")) for _ in range(2)]
+    for each in made:
+        each.run.learner.objective.train()
     for step in range(FIRST + 2):
-        made[1].run.objective.load_state_dict(made[0].run.objective.state_dict())
+        made[1].run.learner.objective.load_state_dict(made[0].run.learner.objective.state_dict())
         whole, split = (
             training_step(
-                each.run.objective.train(), each.run.optimizer, each.train.training_batch(0, step, 4, each.device),
-                seed=0, step=step, learning_rate=1e-3, clip_norm=1.0, micro_batch_size=size, precision="fp32",
+                each.run.learner, each.run.optimizer, each.train.training_batch(0, step, 4, each.device),
+                seed=0, step=step, rate=0.1, clip_norm=1.0, micro_batch_size=size, precision="fp32",
             )
             for each, size in zip(made, (4, 1), strict=True)
         )  # fmt: skip

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import draw, slot_losses
-from registry.testing import vocabulary
+from electra_lab.objectives._shared import Cloze, draw
+from electra_lab.testing import vocabulary
+from registry import Masked
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -38,9 +39,11 @@ def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoo
     expected = F.cross_entropy(
         logits.flatten(0, 1), originals.flatten(), reduction="none", label_smoothing=smoothing
     ).view(2, 3)
+    masked = Masked(originals, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
+    guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits)
     [slope] = torch.autograd.grad(expected.sum(), logits)
     for given in (smoothing, torch.tensor(smoothing, dtype=torch.float64)):
-        found = slot_losses(logits, originals, given)
+        found = guess.losses(given)
         assert found.dtype == dtype
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found.sum(), logits)[0], slope, rtol=1e-4, atol=1e-8)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from electra_lab.assemble import Experiment, assemble, open_data
+from electra_lab.assembly.experiment import Experiment, assemble, open_data
 from electra_lab.config.load import load
-from electra_lab.training.loop import Flops
 from electra_lab.training.step import training_step
+from registry import Flops
 from registry.errors import ConfigError
-from tests.electra_lab.runs.test_execute import lines, run
+from tests.electra_lab.runs.tiny import lines, run
 from tests.helpers import write_experiment
 
 BATCH, FIRST = 4, 2
@@ -41,7 +41,7 @@ OBJECTIVES: dict[str, dict[str, str]] = {
 
 
 def settings(folder: Path, **sections: str) -> dict[str, str]:
-    train = f"{{steps: 5, batch_size: {BATCH}, precision: fp32, warmup_steps: 0}}"
+    train = f"{{steps: 5, batch_size: {BATCH}, precision: fp32}}"
     data = SECTIONS["data"].replace("}", f", store: {folder / 'store'}}}")
     return {**SECTIONS, "train": train, **sections, "data": data}
 
@@ -53,12 +53,12 @@ def made(folder: Path, **sections: str) -> Experiment:
 
 def counted(experiment: Experiment, step: int) -> int:
     """What torch's counter sees in one real step; it knows plain attention in both directions."""
-    experiment.run.objective.train()
+    experiment.run.learner.objective.train()
     batch = experiment.train.training_batch(0, step, BATCH, experiment.device)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         training_step(
-            experiment.run.objective, experiment.run.optimizer, batch, seed=0, step=step, learning_rate=1e-3,
-            clip_norm=1.0, micro_batch_size=BATCH, precision="fp32",
+            experiment.run.learner, experiment.run.optimizer, batch, seed=0, step=step, rate=1.0, clip_norm=1.0,
+            micro_batch_size=BATCH, precision="fp32",
         )  # fmt: skip
     return int(counter.get_total_flops())
 
@@ -70,14 +70,14 @@ def test_every_step_costs_what_the_plan_says(tmp_path: Path, name: str) -> None:
         file = write_experiment(tmp_path, "earlier.yaml", **settings(tmp_path))
         run(file, tmp_path / "earlier", "train.steps=1", "evaluate.examples=0")
     experiment = made(tmp_path, **OBJECTIVES[name])
-    flops = experiment.plan.flops
+    flops = experiment.settings.flops
     for step in range(FIRST + 2):
         assert flops.total(step + 1) - flops.total(step) == pytest.approx(counted(experiment, step), rel=0.02), step
 
 
 def test_the_stages_cost_differently(tmp_path: Path) -> None:
     """Else the test above could not tell them apart; a plain sum over both stages."""
-    flops = made(tmp_path, **OBJECTIVES["two_stage"]).plan.flops
+    flops = made(tmp_path, **OBJECTIVES["two_stage"]).settings.flops
     assert flops.at_first < 0.8 * flops.per_step
     assert flops.first == FIRST
     assert flops.total(5) == 2 * flops.at_first + 3 * flops.per_step
@@ -109,14 +109,16 @@ def test_a_budget_buys_all_the_steps_that_it_pays_for(
 def test_a_run_ends_when_its_flops_are_spent(tmp_path: Path, extra: float) -> None:
     """First stage and two steps of the second, not one more; one less than the first of the second is refused."""
     objective = OBJECTIVES["two_stage"]
-    flops = made(tmp_path, **objective).plan.flops
+    flops = made(tmp_path, **objective).settings.flops
     budget = flops.total(FIRST + 2) + extra * flops.per_step
     file = write_experiment(
         tmp_path,
-        **settings(tmp_path, **objective, train=f"{{flops: {budget!r}, batch_size: {BATCH}, warmup_steps: 0}}"),
+        **settings(tmp_path, **objective, train=f"{{flops: {budget!r}, batch_size: {BATCH}}}"),
     )
     record: dict[str, Any] = lines(run(file, tmp_path / "run", "evaluate.examples=0"))[-2]
     assert (record["step"], record["flops"]) == (FIRST + 2, flops.total(FIRST + 2))
     too_little = float(flops.total(FIRST + 1) - 1)
-    with pytest.raises(ConfigError, match=rf"{FIRST} steps of the first stage leave none .* buys {FIRST} steps"):
+    with pytest.raises(
+        ConfigError, match=rf"first stage of {FIRST} steps leaves none of {FIRST} .* buys {FIRST} steps"
+    ):
         run(file, tmp_path / "never", f"train.flops={too_little!r}")

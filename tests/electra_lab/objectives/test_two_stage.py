@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from electra_lab.objectives.two_stage import take_over
+from electra_lab.optimizers.adamw import AdamW
 from electra_lab.runs import execute
-from electra_lab.training.optimizer import make_optimizer
+from electra_lab.training.loop import Run
 from electra_lab.training.random import Streams
-from electra_lab.training.step import training_step
+from electra_lab.training.step import Learner, training_step
 from registry.errors import Interrupted
 from tests.electra_lab.objectives.tiny import berts, sentences
-from tests.electra_lab.runs.test_execute import lines, run, signalled
+from tests.electra_lab.runs.tiny import lines, run, signalled
 from tests.helpers import write_experiment
 
 FIRST = 3  # steps of the first stage
@@ -38,18 +39,20 @@ class Training:
 
     def __init__(self, **options: Any) -> None:
         self.objective = berts("two_stage", generator_steps=FIRST, **options).train()
-        self.optimizer = make_optimizer(self.objective, 1e-2, (0.9, 0.999), 1e-6, 0.1)
+        named = list(self.objective.named_parameters())
+        run = Run(Learner(self.objective), AdamW(named, 1e-2, weight_decay=0.1))
+        self.learner, self.optimizer = run.learner, run.optimizer
 
-    def step(self, number: int, rate: float = 1e-2) -> Any:
+    def step(self, number: int, rate: float = 1.0) -> Any:
         return training_step(
-            self.objective, self.optimizer, sentences(), seed=0, step=number, learning_rate=rate, clip_norm=1.0,
+            self.learner, self.optimizer, sentences(), seed=0, step=number, rate=rate, clip_norm=1.0,
             micro_batch_size=3, precision="fp32",
         )  # fmt: skip
 
     def foretold(self) -> dict[str, int]:
         """The counts by which micro-batches are divided."""
         batch = sentences()
-        return {n: int(c) for n, c in self.objective.counts(batch, Streams(0, 0, batch.examples)).items()}
+        return {n: int(c) for n, c in self.objective.counts(batch, Streams(0, 0, batch.example_ids)).items()}
 
     def weights(self, network: str) -> dict[str, torch.Tensor]:
         return {n: p.detach().clone() for n, p in getattr(self.objective, network).named_parameters()}
@@ -133,7 +136,7 @@ def test_take_over_copies_and_says_what() -> None:
 
 # Real runs
 
-TRAIN = "{steps: 6, batch_size: 4, micro_batch_size: 2, warmup_steps: 0, precision: fp32, log_every: 2}"
+TRAIN = "{steps: 6, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 2}"
 WEIGHTS = {"generator": 3.0, "discriminator": 50.0}
 
 

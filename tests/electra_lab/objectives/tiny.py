@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from electra_lab.model.initialise import initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from registry import Batch, Masked, backbones, masking_strategies, objectives, samplers
-from registry.testing import CLS, MASK, PAD, SEP, vocabulary
+from electra_lab.testing import CLS, MASK, PAD, SEP, vocabulary
+from electra_lab.training.random import Streams
+from registry import Batch, Masked, Needs, backbones, masking_strategies, objectives, samplers
 
 SIZE = 10  # five ordinary tokens besides [PAD] [UNK] [CLS] [SEP] [MASK]; [UNK] is ordinary, too
 ORDINARY = [1, 5, 6, 7, 8, 9]
@@ -28,7 +30,7 @@ class Table(nn.Module):
         )
         self.coupling = 0.0  # how much a detection depends on the mirrored place, too
 
-    def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
+    def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor, documents: Tensor | None = None) -> Tensor:
         return nn.functional.one_hot(tokens, self.dim).double()
 
     def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
@@ -89,9 +91,9 @@ def berts(
     torch.manual_seed(0)
     width = 16 if equal else 8
     generator, discriminator = bert(width, 1, 2, 32, dropout=dropout), bert(16, 1, 2, 32, dropout=dropout)
-    needs, sizes = component.needs, EmbeddingSizes(size, 16, 32, dropout)
+    needs, sizes = getattr(component, "needs", Needs()), EmbeddingSizes(size, 16, 32, dropout)
     pair = make_pair(
-        generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.head
+        generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.heads
     )  # fmt: skip
     masking = masking or masking_strategies.get("replace_prob").component
     sampler = (sampler or samplers.get("gumbel").component) if needs.sampler else None
@@ -124,3 +126,33 @@ def assert_close(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-9, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def streams(batch: Any, step: int = 0) -> Streams:
+    return Streams(0, step, batch.example_ids)
+
+
+def everywhere(network: Any, tokens: torch.Tensor, batch: Any) -> torch.Tensor:
+    """Logits at every position: more than the objectives ever make."""
+    hidden = network.hidden(tokens, batch.attention_mask, batch.segments)
+    return network.token_logits(hidden, torch.arange(tokens.shape[1]).expand_as(tokens))
+
+
+def plain_mlm(network: Any, inputs: torch.Tensor, batch: Any, chosen: torch.Tensor, smoothing: float = 0) -> Any:
+    """As it is commonly written: labels of -100 where nothing is predicted, and the mean over the rest."""
+    labels = batch.tokens.masked_fill(~chosen, -100)
+    return F.cross_entropy(
+        everywhere(network, inputs, batch).flatten(0, 1), labels.flatten(), label_smoothing=smoothing
+    )
+
+
+class Chosen:
+    """A masking strategy that remembers what it did."""
+
+    def __init__(self) -> None:
+        self.strategy = masking_strategies.get("replace_prob").component
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.masked = self.strategy(*arguments, random_prob=0.1, **options)
+        self.at = torch.zeros_like(arguments[1]).scatter(1, self.masked.positions, self.masked.valid)
+        return self.masked

@@ -10,16 +10,7 @@ import torch
 
 from electra_lab.samplers._inverse_cdf import inverse_cdf
 from registry import samplers
-
-
-class Given:
-    """Instead of random numbers, given ones."""
-
-    def __init__(self, *numbers: float) -> None:
-        self.numbers = torch.tensor(numbers)
-
-    def uniform(self, rows: int, *shape: int) -> torch.Tensor:
-        return self.numbers.view(rows, *shape)
+from tests.electra_lab.samplers.given import Given
 
 
 @pytest.mark.parametrize(("name", "options"), [("temperature", {}), ("top_k", {"k": 30_000}), ("nucleus", {"p": 1.0})])

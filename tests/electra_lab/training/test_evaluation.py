@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 
-from electra_lab.training.evaluation import evaluate
+from electra_lab.assembly.experiment import Experiment
+from electra_lab.training.evaluation import Evaluation, evaluate
 from electra_lab.training.random import EVALUATION, Streams
-from tests.electra_lab.training.test_step import Experiment, experiment
+from electra_lab.training.scheduled import Number, Schedules
+from electra_lab.training.step import Learner
+from registry import Batch, Losses, Term
+from tests.electra_lab.training.tiny import CPU, experiment
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Experiment:
     made = experiment(tmp_path)
-    for parameter in made.run.objective.parameters():  # opinions worth measuring
+    for parameter in made.run.learner.objective.parameters():  # opinions worth measuring
         parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     return made
 
 
-def metrics(made: Experiment, *, seed: int = 0, batch_size: int = 4) -> dict[str, float]:
+def evaluation(made: Experiment, *, seed: int = 0, batch_size: int = 4, examples: int = 0) -> Evaluation:
     return evaluate(
-        made.run.objective, made.held_out, made.vocabulary, seed=seed, batch_size=batch_size, precision="fp32"
-    ).metrics
+        made.run.learner, made.held_out, made.accumulate, seed=seed, batch_size=batch_size, precision="fp32",
+        device=CPU, examples=examples,
+    )  # fmt: skip
+
+
+def metrics(made: Experiment, *, seed: int = 0, batch_size: int = 4) -> dict[str, float]:
+    return evaluation(made, seed=seed, batch_size=batch_size).metrics
 
 
 def test_metrics_are_what_they_are_called(made: Experiment) -> None:
@@ -35,14 +45,14 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
     counts = np.bincount(made.store.train, minlength=made.vocabulary.size) + 1
     counts[list(made.vocabulary.special_ids)] = 0  # no detector or generator of words counts separators
     at_mask: list[bool] = []
-    objective = made.run.objective.eval()
-    for batch in made.held_out.in_order(1, made.device):
+    objective: Any = made.run.learner.objective.eval()
+    for batch in made.held_out.in_order(1, CPU):
         with torch.no_grad():
-            losses = objective(batch, Streams(0, EVALUATION, batch.examples))
+            losses = objective(batch, Streams(0, EVALUATION, batch.example_ids))
         asked, seen = losses.predictions["generator"], losses.detection
         tokens = batch.tokens[0].tolist()
         for place, token in enumerate(tokens):
-            if batch.mask[0, place] and token not in made.vocabulary.special_ids:
+            if batch.attention_mask[0, place] and token not in made.vocabulary.special_ids:
                 labels.append(int(seen.inputs[0, place]) != token)
                 scores.append(float(seen.logits[0, place]))
                 surprise.append(-math.log(counts[int(seen.inputs[0, place])]))
@@ -83,11 +93,96 @@ def test_only_the_seed_moves_them(made: Experiment) -> None:
 
 
 def test_training_mode_is_as_before(made: Experiment) -> None:
-    made.run.objective.train()
+    made.run.learner.objective.train()
     metrics(made)
-    assert all(module.training for module in made.run.objective.modules())
+    assert all(module.training for module in made.run.learner.objective.modules())
 
 
 def test_weights_that_are_not_finite_give_nan_and_no_exception(made: Experiment) -> None:
-    made.run.objective.discriminator.replaced_head.out.bias.data.fill_(float("nan"))
+    made.run.learner.objective.discriminator.heads["replaced"].out.bias.data.fill_(float("nan"))
     assert math.isnan(metrics(made)["discriminator_auc"])
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_examples_are_spread_over_the_whole_split(made: Experiment, number: int) -> None:
+    """The middle of each of `number` equal parts; neighbours would be alike."""
+    rows = [
+        row for batch in made.held_out.in_order(1, CPU) for row in zip(batch.tokens, batch.attention_mask, strict=True)
+    ]
+    expected = [int((share + 0.5) * len(rows) / number) for share in range(number)]
+    shown = evaluation(made, examples=number).examples
+    assert [e.originals for e in shown] == [rows[place][0][rows[place][1]].tolist() for place in expected]
+
+
+class Parts(torch.nn.Module):
+    """Two terms of rows with known numbers, and a weight that is scheduled."""
+
+    weight = torch.tensor(0.0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[tuple[bool, bool, list[int]]] = []
+
+    def forward(self, batch: Batch, rng: Any) -> Losses:
+        self.given.append((self.training, torch.is_grad_enabled(), batch.example_ids.tolist()))
+        number = batch.example_ids.float()
+        some = number >= 2
+        return Losses(
+            {
+                "all": Term(number.sum(), torch.tensor(len(batch)), 2.0),
+                "some": Term((number * some).sum(), some.sum(), self.weight),
+            }
+        )
+
+
+class Five:
+    """Five rows, whose numbers are their ids."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def in_order(self, size: int, device: torch.device) -> Any:
+        for start in range(0, 5, size):
+            ids = torch.arange(start, min(start + size, 5))
+            yield Batch(ids[:, None], ids[:, None] >= 0, ids[:, None] * 0, ids)
+
+
+class Listens:
+    """An accumulator that keeps what it is given."""
+
+    def __init__(self, show: Any) -> None:
+        self.show, self.ids, self.metrics = show, list[int](), {}
+
+    def update(self, batch: Batch, losses: Losses) -> None:
+        self.ids += batch.example_ids.tolist()
+
+    def values(self) -> dict[str, float]:
+        return {"mine": float(sum(self.ids)), "loss": -1.0}
+
+    def examples(self) -> list[Any]:
+        return [sorted(self.show)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 9])
+def test_means_are_over_all_rows_and_the_objective_has_the_last_word(size: int) -> None:
+    """Means by hand over 0..4 and 2..4, whatever the batches; each row once; the accumulator's values come last."""
+    parts = Parts()
+    schedules = Schedules(
+        [Number(lambda progress: 3.0 * progress, lambda number: setattr(parts, "weight", number))], 10
+    )
+    found = evaluate(
+        Learner(parts.train(), schedules), Five(), Listens, seed=0, batch_size=size, precision="fp32", device=CPU,
+        examples=2,
+    )  # fmt: skip
+    assert found.metrics == {"loss": -1.0, "all_loss": 2.0, "some_loss": 3.0, "mine": 10.0}
+    assert found.examples == [[1, 3]]
+    assert [number for _, _, ids in parts.given for number in ids] == [0, 1, 2, 3, 4]
+    assert {(mode, gradients) for mode, gradients, _ in parts.given} == {(False, False)}
+    assert parts.training
+
+    class Silent(Listens):
+        def values(self) -> dict[str, float]:
+            return {}
+
+    found = evaluate(Learner(parts, schedules), Five(), Silent, seed=0, batch_size=size, precision="fp32", device=CPU)
+    assert found.metrics["loss"] == pytest.approx(2.0 * 2.0 + 3.0 * 3.0)  # the weight at the end of its schedule

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from electra_lab.testing import SIGNIFICANCE
 from electra_lab.training.random import Random, Streams, digest, mix_, seed_global
-from registry.testing import SIGNIFICANCE
 
 
 def mixed(words: np.ndarray) -> np.ndarray:
@@ -126,7 +126,7 @@ def test_the_global_generator_is_not_used() -> None:
 
 
 def test_rows_must_fit_the_examples() -> None:
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="6 rows are not a multiple of the 4 examples"):
         Streams(0, 0, torch.arange(4))("law").uniform(6, 2)
 
 

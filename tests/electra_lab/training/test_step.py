@@ -1,7 +1,8 @@
-"""The optimizer step: groups, schedule, micro-batches, steps that are not finite."""
+"""The optimizer step: micro-batches, clipping, the learning rate, steps that are not finite."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,44 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.assemble import Experiment, assemble, open_data
-from electra_lab.config.load import load
-from electra_lab.training.optimizer import learning_rate_at, make_optimizer
-from electra_lab.training.step import training_step
-from registry import Batch, Losses, Term
-from tests.helpers import write_experiment
-
-DISCRIMINATORS = {
-    "bert": "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
-    "transformer": "{type: transformer, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
-    "reformer": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1, dropout: 0.0}",
-}
-
-
-def experiment(folder: Path, **sections: str) -> Experiment:
-    sections = {
-        "embedding": "{dim: 8, max_length: 16, dropout: 0.0}",
-        "discriminator": DISCRIMINATORS["bert"],
-        "train": "{steps: 5, batch_size: 8, warmup_steps: 0, precision: fp32}",
-        **sections,
-    }
-    loaded = load(write_experiment(folder, **sections))
-    return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
-
-
-def step(made: Experiment, *, number: int = 0, micro: int | None = None, rate: float = 1e-3) -> Any:
-    made.run.objective.train()
-    return training_step(
-        made.run.objective,
-        made.run.optimizer,
-        made.train.training_batch(0, number, 8, made.device),
-        seed=0,
-        step=number,
-        learning_rate=rate,
-        clip_norm=1.0,
-        micro_batch_size=micro or 8,
-        precision="fp32",
-    )
+from electra_lab.training.loop import Run
+from electra_lab.training.random import seed_global
+from electra_lab.training.step import Learner, backward, training_step, update
+from registry import Batch, Losses, Term, optimizers
+from tests.electra_lab.training.tiny import DISCRIMINATORS, experiment, parameters, step
 
 
 @pytest.mark.parametrize("backbone", DISCRIMINATORS)
@@ -59,24 +27,15 @@ def test_every_trainable_parameter_is_in_exactly_one_group_and_moves(tmp_path: P
     )
     groups = made.run.optimizer.param_groups
     listed = [id(p) for group in groups for p in group["params"]]
-    parameters = dict(made.run.objective.named_parameters())
-    assert sorted(listed) == sorted(id(p) for p in parameters.values())
+    assert sorted(listed) == sorted(id(p) for p in made.run.learner.objective.parameters())
     assert {p.ndim >= 2 for p in groups[0]["params"]} == {True}
     assert {p.ndim < 2 for p in groups[1]["params"]} == {True}
     assert [g["weight_decay"] for g in groups] == [0.01, 0.0]
 
-    before = {name: p.detach().clone() for name, p in parameters.items()}
+    before = parameters(made)
     for number in range(3):
         step(made, number=number)
-    still = [name for name, p in parameters.items() if torch.equal(before[name], p)]
-    assert not still
-
-
-def test_frozen_parameters_are_left_out() -> None:
-    module = nn.Linear(3, 3)
-    module.bias.requires_grad_(False)
-    groups = make_optimizer(module, 1e-3, (0.9, 0.999), 1e-6, 0.01).param_groups
-    assert [len(g["params"]) for g in groups] == [1]
+    assert not [name for name, p in parameters(made).items() if torch.equal(before[name], p)]
 
 
 class Bowl(nn.Module):
@@ -87,26 +46,33 @@ class Bowl(nn.Module):
         self.matrix, self.vector = nn.Parameter(torch.tensor([[1.0, 8.0]])), nn.Parameter(torch.tensor([-2.0, 3.5]))
 
     def forward(self, batch: Batch, rng: Any) -> Losses:
-        count = batch.mask.sum()
+        count = batch.attention_mask.sum()
         parts = {"matrix": (self.matrix, 1.0), "vector": (self.vector, 2.0)}
         return Losses(
             {name: Term((p - 3).square().sum() * count, count, weight) for name, (p, weight) in parts.items()}
         )
 
 
+TOKENS = torch.full((2, 3), 7)
+SEVENS = Batch(TOKENS, torch.ones_like(TOKENS, dtype=torch.bool), torch.zeros_like(TOKENS), torch.arange(2))
+
+
+def bowl_step(bowl: nn.Module, optimizer: Any, **options: Any) -> Any:
+    settings: dict[str, Any] = {"seed": 0, "step": 0, "rate": 1.0, "clip_norm": 1e9, "micro_batch_size": 2}
+    return training_step(Learner(bowl), optimizer, SEVENS, **(settings | {"precision": "fp32"} | options))
+
+
 def test_two_steps_are_those_of_adamw_worked_out_by_hand() -> None:
     """Clipping by the global norm, the moments with their corrections, decay of the matrix alone."""
-    tokens = torch.full((2, 3), 7)
-    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(2))
     bowl = Bowl()
-    optimizer = make_optimizer(bowl, 1.0, (0.9, 0.99), 1e-6, 0.2)
+    optimizer = optimizers.get("adamw").component(
+        list(bowl.named_parameters()), 0.5, betas=(0.9, 0.99), epsilon=1e-6, weight_decay=0.2
+    )
+    Run(Learner(bowl), optimizer)
     weights, decay = torch.tensor([1.0, 8.0, -2.0, 3.5]).double(), torch.tensor([0.2, 0.2, 0.0, 0.0])
     mean, square, losses = torch.zeros(4).double(), torch.zeros(4).double(), []
     for number, rate in enumerate((0.1, 0.3)):
-        result = training_step(
-            bowl, optimizer, batch, seed=0, step=number, learning_rate=rate, clip_norm=4.0, micro_batch_size=2,
-            precision="fp32",
-        )  # fmt: skip
+        result = bowl_step(bowl, optimizer, step=number, rate=rate / 0.5, clip_norm=4.0)
         losses.append(sum(float(result.sums[name] / result.counts[name]) for name in result.sums))
         gradient = 2 * (weights - 3) * torch.tensor([1, 1, 2, 2])
         assert float(result.gradient_norm) == pytest.approx(float(gradient.norm()))
@@ -118,11 +84,32 @@ def test_two_steps_are_those_of_adamw_worked_out_by_hand() -> None:
     assert losses[1] < losses[0]
 
 
-def test_learning_rate_is_decay_times_warm_up() -> None:
-    """Values of google-research/electra's rule: lr (1 - t/T) min(1, t/W), with t counted from 1 in the warm-up."""
-    rates = [learning_rate_at(t, 100, 2.0, 10) for t in (0, 4, 9, 50, 99)]
-    assert rates == pytest.approx([2.0 * 0.1, 2.0 * 0.96 * 0.5, 2.0 * 0.91, 2.0 * 0.5, 2.0 * 0.01])
-    assert learning_rate_at(0, 100, 2.0, 0) == 2.0
+def test_each_group_keeps_its_own_learning_rate_times_the_factor() -> None:
+    """Plain gradient descent, one rate for the matrix and another for the vector."""
+    bowl = Bowl()
+    optimizer = torch.optim.SGD([{"params": [bowl.matrix], "lr": 0.1}, {"params": [bowl.vector], "lr": 0.01}])
+    Run(Learner(bowl), optimizer)
+    for factor in (0.5, 0.25):
+        matrix, vector = bowl.matrix.detach().clone(), bowl.vector.detach().clone()
+        bowl_step(bowl, optimizer, rate=factor)
+        torch.testing.assert_close(bowl.matrix.detach(), matrix - factor * 0.1 * 2 * (matrix - 3))
+        torch.testing.assert_close(bowl.vector.detach(), vector - factor * 0.01 * 4 * (vector - 3))
+    Run(Learner(bowl), optimizer)  # a second one, as after a resume, does not take the scaled rate for the initial one
+    assert [group["initial_lr"] for group in optimizer.param_groups] == [0.1, 0.01]
+
+
+def test_a_gradient_within_the_norm_is_not_clipped_and_the_next_one_begins_at_zero() -> None:
+    bowl = Bowl()
+    optimizer = torch.optim.SGD(bowl.parameters(), lr=0.0)
+    Run(Learner(bowl), optimizer)
+    gradients = []
+    optimizer.step = lambda: gradients.append(bowl.matrix.grad.clone())  # type: ignore
+    free = float(bowl_step(bowl, optimizer).gradient_norm)
+    bowl_step(bowl, optimizer, clip_norm=free * 1.01)
+    bowl_step(bowl, optimizer, clip_norm=free / 2)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
+    torch.testing.assert_close(gradients[2], gradients[0] / 2)
+    assert bowl.matrix.grad is None
 
 
 @pytest.mark.parametrize("backbone", ["bert", "transformer"])
@@ -130,18 +117,65 @@ def test_learning_rate_is_decay_times_warm_up() -> None:
 def test_micro_batches_change_nothing(tmp_path: Path, backbone: str, micro: int) -> None:
     """The same masks and draws, the same losses, the same gradient, whatever the split; rows differ in length."""
     made = experiment(tmp_path, discriminator=DISCRIMINATORS[backbone])
-    made.run.optimizer.step = lambda: None  # type: ignore[method-assign]  # keep the gradients to look at
-    made.run.optimizer.zero_grad = lambda **_: None  # type: ignore[method-assign]
+    objective = made.run.learner.objective
+    made.run.optimizer.step = lambda: None  # type: ignore  # keep the gradients to look at
+    made.run.optimizer.zero_grad = lambda **_: None  # type: ignore
+    sizes: list[int] = []
+    objective.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
     whole = step(made)
-    expected = {n: p.grad.clone() for n, p in made.run.objective.named_parameters()}
-    made.run.objective.zero_grad()
+    expected = {n: p.grad.clone() for n, p in objective.named_parameters() if p.grad is not None}
+    objective.zero_grad()
     split = step(made, micro=micro)
+    assert sizes == [8, *[micro] * (8 // micro)]
     for name in whole.sums:
         assert split.counts[name] == whole.counts[name]
         torch.testing.assert_close(split.sums[name], whole.sums[name])
     torch.testing.assert_close(split.gradient_norm, whole.gradient_norm)
-    for name, p in made.run.objective.named_parameters():
+    for name, p in objective.named_parameters():
         torch.testing.assert_close(p.grad, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_terms_are_divided_by_the_counts_of_the_whole_batch() -> None:
+    """By hand: halves with 1 and 3 real tokens weigh 1 to 3, and a term that counts nothing does not divide by 0."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, batch: Batch, rng: Any) -> Losses:
+            real = batch.attention_mask.sum()
+            values = (batch.tokens * batch.attention_mask).sum()
+            return Losses(
+                {"some": Term(self.weight * values, real, 1.5), "none": Term(self.weight * 0.0, real * 0, 1.0)}
+            )
+
+        def counts(self, batch: Batch, rng: Any) -> dict[str, torch.Tensor]:
+            return {"some": batch.attention_mask.sum(), "none": batch.attention_mask.sum() * 0}
+
+    tokens = torch.tensor([[5, 9, 9], [6, 7, 8]])
+    mask = torch.tensor([[True, False, False], [True, True, True]])
+    batch = Batch(tokens, mask, torch.zeros_like(tokens), torch.arange(2))
+    for micro in (1, 2):
+        module = Counts()
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        Run(Learner(module), optimizer)
+        result = training_step(
+            Learner(module), optimizer, batch, seed=0, step=0, rate=1.0, clip_norm=1e9, micro_batch_size=micro,
+            precision="fp32",
+        )  # fmt: skip
+        assert float(module.weight.detach()) == pytest.approx(2.0 - 1.5 * (5 + 6 + 7 + 8) / 4)
+        assert (float(result.sums["some"]), int(result.counts["some"])) == (2.0 * 26, 4)
+        assert result.weights == {"some": 1.5, "none": 1.0}
+
+
+def test_backward_adds_weighted_terms_over_their_own_counts_if_none_are_given() -> None:
+    x = torch.tensor(1.0, requires_grad=True)
+    backward({"a": Term(3 * x, torch.tensor(2), 4.0), "b": Term(5 * x, torch.tensor(0), torch.tensor(0.5))})
+    assert float(x.grad) == pytest.approx(4 * 3 / 2 + 0.5 * 5 / 1)
+
+
+# Steps that are not finite
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
@@ -149,44 +183,143 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path: Path, poison: float
     """Weights, moments and step counts stay as they were, and the next good step is as if nothing had been."""
     made, clean = experiment(tmp_path), experiment(tmp_path)
     step(made), step(clean)
-    before = [p.detach().clone() for p in made.run.objective.parameters()]
-    table = made.run.objective.discriminator.embeddings.norm.weight
+    before = parameters(made)
+    table: Any = made.run.learner.objective.discriminator.embeddings.norm.weight  # type: ignore
     kept = table.detach().clone()
     table.data[0] = poison
     result = step(made, number=1)
     assert not result.finite
     table.data.copy_(kept)
-    assert all(torch.equal(a, b) for a, b in zip(before, made.run.objective.parameters(), strict=True))
+    assert all(torch.equal(before[name], p) for name, p in parameters(made).items())
     for one, two in zip(*(m.run.optimizer.state.values() for m in (made, clean)), strict=True):
         assert all(torch.equal(one[key], two[key]) for key in one)
     for each in (made, clean):
         assert step(each, number=2).finite
-    for one, two in zip(*(m.run.objective.parameters() for m in (made, clean)), strict=True):
-        assert torch.equal(one, two)
+    after = parameters(clean)
+    assert all(torch.equal(after[name], p) for name, p in parameters(made).items())
+
+
+class Poisoned(Bowl):
+    """Its loss, its gradient, or neither is finite."""
+
+    how = "nothing"
+
+    def forward(self, batch: Batch, rng: Any) -> Losses:
+        terms = dict(super().forward(batch, rng).terms)
+        zero = (self.vector - self.vector.detach()).abs().sum()
+        spoiled = {"nothing": zero, "loss": zero.detach() + float("inf"), "gradient": zero.sqrt()}[self.how]
+        terms["vector"] = Term(terms["vector"].sum + spoiled, terms["vector"].count, 2.0)
+        return Losses(terms)
+
+
+OPTIMIZERS = {
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, fused=True),
+    "plain": lambda parameters: torch.optim.AdamW(parameters, lr=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("how", ["loss", "gradient"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("first", [True, False])
+def test_any_optimizer_is_as_if_the_step_had_not_been(name: str, how: str, first: bool) -> None:
+    """A loss that is not finite has a finite gradient here, and the other way round; also at the very first step."""
+    bowls = [Poisoned(), Poisoned()]
+    optimizers = [OPTIMIZERS[name](list(bowl.parameters())) for bowl in bowls]
+    for bowl, optimizer in zip(bowls, optimizers, strict=True):
+        Run(Learner(bowl), optimizer)
+        if not first:
+            assert bowl_step(bowl, optimizer).finite
+    bowls[0].how = how
+    assert not bowl_step(bowls[0], optimizers[0]).finite
+    bowls[0].how = "nothing"
+    for _ in range(2):
+        assert all(
+            bowl_step(bowl, optimizer, clip_norm=1.0).finite for bowl, optimizer in zip(bowls, optimizers, strict=True)
+        )
+    for one, two in zip(*(bowl.parameters() for bowl in bowls), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
+        states = [optimizer.state[p] for optimizer, p in zip(optimizers, (one, two), strict=True)]
+        for key in states[0]:
+            torch.testing.assert_close(states[0][key], states[1][key], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_update_leaves_parameters_without_a_gradient_alone(name: str) -> None:
+    """A frozen stage of an objective gives none."""
+    bowl = Bowl()
+    optimizer = OPTIMIZERS[name](list(bowl.parameters()))
+    bowl.matrix.grad = torch.ones_like(bowl.matrix)
+    before = bowl.vector.detach().clone()
+    update(optimizer, torch.tensor(True))
+    assert torch.equal(bowl.vector.detach(), before)
+    assert not torch.equal(bowl.matrix.detach(), torch.tensor([[1.0, 8.0]]))
 
 
 def test_bf16_keeps_weights_and_losses_in_float32(tmp_path: Path) -> None:
     made = experiment(tmp_path)
-    made.run.objective.train()
-    result = training_step(
-        made.run.objective, made.run.optimizer, made.train.training_batch(0, 0, 8, made.device),
-        seed=0, step=0, learning_rate=1e-3, clip_norm=1.0, micro_batch_size=8, precision="bf16",
-    )  # fmt: skip
+    result = step(made, precision="bf16")
     assert result.finite
     assert {s.dtype for s in result.sums.values()} == {torch.float32}
-    assert {p.dtype for p in made.run.objective.parameters()} == {torch.float32}
+    assert {p.dtype for p in made.run.learner.objective.parameters()} == {torch.float32}
     full = step(experiment(tmp_path))
     for name in full.sums:
         torch.testing.assert_close(result.sums[name], full.sums[name], rtol=0.05, atol=0)
         assert result.sums[name] != full.sums[name], "bf16 computed nothing"
 
 
-def test_steps_of_each_budget(tmp_path: Path) -> None:
-    """Steps, tokens and FLOPs buy whole steps; too little for one is refused."""
-    priced = experiment(tmp_path).plan.flops.per_step
-    for budget, steps in (("steps: 7", 7), (f"tokens: {16 * 8 * 3 + 5}", 3), (f"flops: {priced * 4.5}", 4)):
-        made = experiment(tmp_path, train=f"{{{budget}, batch_size: 8, precision: fp32}}")
-        assert made.plan.steps == steps
-    for budget in ("tokens: 100", "flops: 10.0"):
-        with pytest.raises(Exception, match="does not pay for one step"):
-            experiment(tmp_path, train=f"{{{budget}, batch_size: 8, precision: fp32}}")
+# What changes from step to step
+
+
+class Changing(nn.Module):
+    """Notes its steps, and the first of torch's own random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[int, int, float]] = []
+
+    def at_step(self, seed: int, step: int) -> None:
+        self.calls.append((seed, step, float(torch.rand(()))))
+
+
+class Holder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.plain = Changing(), Changing(), nn.Linear(1, 1)
+        self.freezes, self.calls = False, list[tuple[int, int]]()
+
+    def at_step(self, seed: int, step: int) -> None:
+        self.calls.append((seed, step))
+        if self.freezes:
+            self.second.eval()
+
+
+def test_every_module_that_changes_hears_of_every_step_after_torch_was_seeded() -> None:
+    """A frozen one does not; whether it is frozen is decided by the objective, which comes first."""
+    holder = Holder()
+    learner = Learner(holder)
+    seed_global(3, 7)
+    expected = [float(torch.rand(())) for _ in range(2)]
+    learner.at_step(3, 7)
+    assert holder.calls == [(3, 7)]
+    assert [holder.first.calls, holder.second.calls] == [[(3, 7, expected[0])], [(3, 7, expected[1])]]
+    holder.freezes = True
+    learner.at_step(3, 8)
+    assert [each[:2] for each in holder.first.calls] == [(3, 7), (3, 8)]
+    assert len(holder.second.calls) == 1
+    holder.eval()
+    learner.at_step(3, 9)
+    assert holder.calls[-1] == (3, 9)
+
+
+def test_evaluating_is_in_eval_mode_with_a_seed_of_its_own_and_ends_as_it_began() -> None:
+    for mode in (True, False):
+        holder = Holder().train(mode)
+        learner, drawn = Learner(holder), []
+        for seed in (3, 3, 4):
+            with suppress(KeyError), learner.evaluating(seed):
+                assert not any(module.training for module in holder.modules())
+                drawn.append(float(torch.rand(())))
+                raise KeyError
+            assert all(module.training == mode for module in holder.modules())
+        assert drawn[0] == drawn[1] != drawn[2]

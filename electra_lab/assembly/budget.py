@@ -1,0 +1,64 @@
+"""The cost of a step, and the number of steps that a budget buys."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from electra_lab.config.load import Loaded
+from electra_lab.config.schedule import value_of
+from electra_lab.config.schema import ExperimentConfig
+from electra_lab.model.flops import network_flops
+from electra_lab.model.network import Network
+from registry import Flops, count
+
+
+def training_flops(objective: Any, networks: Mapping[str, nn.Module], config: ExperimentConfig) -> Flops:
+    """Return the cost of training: forward passes and, for networks that learn, backward passes of twice their cost."""
+    length = config.data.sequence_length
+    masked = count(largest_mask_prob(config), length)
+
+    def price(network: str, *, learns: bool = True, everywhere: bool = False) -> int:
+        module = networks.get(network)
+        if not isinstance(module, Network):  # a generator that learns nothing costs nothing
+            return 0
+        row = network_flops(module, length, length if everywhere else masked)
+        return config.train.batch_size * row * (3 if learns else 1)
+
+    flops: Flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))
+    return flops
+
+
+def budgeted_steps(loaded: Loaded, flops: Flops) -> int:
+    """Return the number of steps that the budget buys: whole ones, at least one. Raises ConfigError."""
+    config, train = loaded.config, loaded.config.train
+    if train.steps is not None:
+        return train.steps
+    if train.tokens is not None:
+        key, budget, price = "tokens", train.tokens, train.batch_size * config.data.sequence_length
+        steps = int(budget // price)
+    else:
+        key, budget, price = "flops", float(train.flops or 0), flops.total(1)
+        steps = flops.steps(budget)
+    if not steps:
+        raise loaded.problem(("train", key), f"{budget:g} does not pay for one step, which costs {price:g}.")
+    for loc, reason, _ in config.conflicts(steps):
+        raise loaded.problem(loc, f"{reason} (train.{key} buys {steps:,} steps.)")
+    return steps
+
+
+def count_parameters(networks: Mapping[str, nn.Module]) -> dict[str, int]:
+    """Count the parameters of each network; `shared` ones are counted in both, and once in `total`."""
+
+    def number(*modules: nn.Module) -> int:
+        return sum(p.numel() for p in {p for m in modules for p in m.parameters()})
+
+    parts, total = {name: number(network) for name, network in networks.items()}, number(*networks.values())
+    return {**parts, "shared": sum(parts.values()) - total, "total": total}
+
+
+def largest_mask_prob(config: ExperimentConfig) -> float:
+    """Return the largest mask_prob of the whole training, in doubles, looked for at every thousandth."""
+    given: float = config.masking.keywords()["mask_prob"]
+    schedule = config.schedules.get("masking.mask_prob")
+    return max(map(value_of(schedule), (i / 1000 for i in range(1001)))) if schedule else given

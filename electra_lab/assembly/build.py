@@ -1,0 +1,159 @@
+"""The one builder of networks and objectives, for runs, forecasts, trial steps and checks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, training_flops
+from electra_lab.config.component import Component
+from electra_lab.config.load import Loaded
+from electra_lab.config.schedule import value_of
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.model.initialise import initialise
+from electra_lab.model.network import Network
+from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, make_pair
+from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
+from electra_lab.training.memory import shapes_only
+from electra_lab.training.scheduled import Number, Schedules
+from electra_lab.training.step import Learner
+from registry import Flops, Vocabulary, backbones, generators, masking_strategies, objectives, optimizers, samplers
+from registry.errors import LabError
+
+BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a tokenizer's options do not say
+
+
+@dataclass(frozen=True)
+class Built:
+    """The objective of an experiment with its networks; inside `shapes_only`, without memory."""
+
+    learner: Learner
+    networks: dict[str, nn.Module]  # `generator`, if there is one, and `discriminator`
+    model: Network
+    flops: Flops
+    steps: int
+
+
+def sketch(loaded: Loaded) -> Built:
+    """Build an experiment from shapes alone, to learn its sizes and what its components refuse. Raises ConfigError.
+
+    Components that read numbers while they are built, such as rates of their own, are built with memory.
+    """
+    tried_optimizer(loaded)
+    vocabulary = stand_in_vocabulary(vocabulary_size(loaded) or BERT_VOCABULARY)
+    try:
+        with shapes_only():
+            return build(loaded, vocabulary)
+    except Exception as error:
+        # A refusal of the lab's own is final: a network that is too large must not be built to be refused again.
+        if isinstance(error, LabError) and not isinstance(error.__cause__, RuntimeError):
+            raise
+    return build(loaded, vocabulary)
+
+
+def vocabulary_size(loaded: Loaded) -> int | None:
+    """Return the largest possible vocabulary, None if the options of the tokenizer do not say."""
+    return getattr(loaded.config.tokenizer.options, "vocab_size", None)
+
+
+def build(loaded: Loaded, vocabulary: Vocabulary, *, weights: bool = False) -> Built:
+    """Build networks and objective. Raises ConfigError at the line that caused it.
+
+    weights  draw initial weights from torch's global generator
+    """
+    config = loaded.config
+    generator, model = _pair(loaded, vocabulary)
+    networks: dict[str, nn.Module] = {"discriminator": model}
+    if generator is not None:
+        networks = {"generator": generator, **networks}
+    if weights:
+        initialise(nn.ModuleList(networks.values()))
+    strategy = masking_strategies.get(config.masking.type)
+    masking = GuardedMasking(strategy, largest_mask_prob(config), **config.masking.keywords())
+    sampler = None
+    if config.sampler is not None:
+        sampler = GuardedSampler(samplers.get(config.sampler.type), **config.sampler.keywords())
+    component: Any = objectives.get(config.objective.type).component
+    objective = component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
+    if weights:
+        for part in objective.children():
+            if part not in networks.values():  # parts that the objective itself learns, such as a gate
+                initialise(part)
+    flops = training_flops(objective, networks, config)
+    steps = budgeted_steps(loaded, flops)
+    numbers = []
+    for key, schedule in config.schedules.items():
+        if key == "learning_rate":
+            continue
+        section, option = key.split(".")
+        if section == "objective":
+            if not isinstance(getattr(objective, option, None), float):
+                reason = f"cannot be scheduled: {config.objective.type} keeps no number of that name."
+                raise loaded.problem(("schedules", key), reason)
+            put: Callable[[torch.Tensor], None] = partial(setattr, objective, option)
+        else:
+            guard = masking if section == "masking" else sampler
+            assert guard is not None
+            put = partial(guard.options.__setitem__, option)
+        numbers.append(Number(value_of(schedule), put))
+    return Built(Learner(objective, Schedules(numbers, steps)), networks, model, flops, steps)
+
+
+def tried_optimizer(loaded: Loaded) -> Any:
+    """Try the optimizer on small parameters, and return it. Raises ConfigError."""
+    chosen = loaded.config.optimizer
+    try:
+        return try_optimizer(optimizers.get(chosen.type), loaded.config.train.learning_rate, chosen.keywords())
+    except ValueError as error:
+        raise loaded.problem(("optimizer",), f"{chosen.type} refuses this: {error}") from error
+
+
+def make_optimizer(loaded: Loaded, objective: nn.Module) -> Optimizer:
+    """Build the optimizer of everything that learns, each shared parameter once."""
+    learning = [(name, parameter) for name, parameter in objective.named_parameters() if parameter.requires_grad]
+    chosen = loaded.config.optimizer
+    component: Any = optimizers.get(chosen.type).component
+    made: Optimizer = component(learning, loaded.config.train.learning_rate, **chosen.keywords())
+    return made
+
+
+def _pair(loaded: Loaded, vocabulary: Vocabulary) -> tuple[nn.Module | None, Network]:
+    config, embedding, chosen = loaded.config, loaded.config.embedding, loaded.config.generator
+    discriminator = _backbone(loaded, "discriminator", config.discriminator)
+    if embedding.tie == "all" and chosen and chosen.dump() != config.discriminator.dump():
+        reason = "all shares the whole encoder, but generator and discriminator differ."
+        raise loaded.problem(("embedding", "tie"), f"{reason} {CURE_OF_ALL}")
+    generator, width = _backbone(loaded, "generator", chosen) if chosen and chosen.sizes else (None, 0)
+    sizes = EmbeddingSizes(vocabulary.size, embedding.dim, embedding.max_length, embedding.dropout)
+    try:
+        pair = make_pair(generator, width, *discriminator, sizes, embedding.tie, vocabulary.pad_id, config.needs.heads)
+    except ValueError as error:
+        raise loaded.problem(("embedding", "tie"), str(error)) from None
+    if chosen and not chosen.sizes:
+        made: Any = generators.get(chosen.type).component(vocabulary, **chosen.keywords())
+        return made, pair[1]
+    return pair
+
+
+def _backbone(loaded: Loaded, key: str, component: Component) -> tuple[nn.Module, int]:
+    config, sizes, entry = loaded.config, component.sizes, backbones.get(component.type)
+    assert sizes is not None
+    longest = config.embedding.max_length
+    try:
+        module: Any = entry.component(sizes.dim, sizes.depth, sizes.heads, longest, **component.keywords())
+    except (ValueError, AssertionError, RuntimeError) as error:  # libraries refuse by assert, torch by RuntimeError
+        raise loaded.problem((key,), f"{component.type} refuses this: {error}") from error
+    refuse_backbone(module, entry)
+    length, multiple = config.data.sequence_length, module.length_multiple
+    padded = length + -length % multiple
+    if padded > longest:
+        raise loaded.problem(
+            ("data", "sequence_length"),
+            f"{component.type} takes multiples of {multiple}; {length} would be padded to {padded}, which is above "
+            f"embedding.max_length {longest}. Raise max_length to {padded} or shorten the sequence.",
+        )
+    return module, sizes.dim

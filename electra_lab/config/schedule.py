@@ -1,0 +1,35 @@
+"""The numbers that schedules give."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from electra_lab.config.component import Component
+from registry import schedules
+
+
+def value_of(schedule: Component) -> Callable[[float], float]:
+    """Return the function from a progress of 0 to 1 to the number."""
+    return partial(schedules.get(schedule.type).component, **schedule.keywords())
+
+
+def rate_of(schedule: Component) -> Callable[[int, int], float]:
+    """Return the function from a step, which counts from 0, and the number of steps to the factor of the learning rate.
+
+    It may raise ValueError.
+    """
+    entry, factor = schedules.get(schedule.type), partial(schedules.get(schedule.type).component, **schedule.keywords())
+    return (lambda step, steps: factor(step / max(steps - 1, 1))) if entry.lead == ("progress",) else factor
+
+
+def rate_problem(schedule: Component, steps: int) -> str | None:
+    """Return the reason why a schedule cannot lead the learning rate through `steps` of training, if there is one."""
+    rate = rate_of(schedule)
+    try:
+        for step in sorted({0, steps // 4, steps // 2, 3 * steps // 4, steps - 1}):
+            factor = rate(step, steps)
+            if not (math.isfinite(factor) and factor >= 0):
+                return f"gives the factor {factor:g} at step {step:,}; it must be 0 or more."
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,1 @@
+"""Optimizers, one per file. Contract: registry.contracts.Optimizer."""

@@ -1,0 +1,33 @@
+"""Facts from the records of a run."""
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+Records = Sequence[dict[str, Any]]
+
+
+def of_split(records: Records, split: str) -> list[dict[str, Any]]:
+    return [record for record in records if record["split"] == split]
+
+
+def training_seconds(records: Records) -> float | None:
+    """Return the time spent in training steps, without evaluation: the tokens of each logged window over its rate.
+
+    The window's own `seconds` would leave out the time before a resume. None if it is not known.
+    """
+    total, before = 0.0, 0
+    for record in of_split(records, "train"):
+        if not record.get("tokens_per_second") or not record.get("tokens"):
+            return None
+        total, before = total + (record["tokens"] - before) / record["tokens_per_second"], record["tokens"]
+    return total or None
+
+
+def last_training(records: Records, key: str) -> float | None:
+    """Return a number of the last training record."""
+    value = next((record.get(key) for record in reversed(records) if record["split"] == "train"), None)
+    return float(value) if is_number(value) else None
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,117 @@
+"""report.html of a run: one self-contained page from its directory alone, which loads nothing."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from electra_lab.reports.charts import SERIES, SOFT, drawing, render, svg
+from electra_lab.reports.findings import declared, findings, heading
+from electra_lab.reports.records import Records, last_training, of_split, training_seconds
+from electra_lab.storage.files import read_as
+from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.run_directory import RunDirectory
+from registry import Metric
+from registry.errors import CheckpointError
+
+COLOURS = {"train": SERIES[0], "held_out": SERIES[1]}
+Lines = Mapping[str, list[tuple[int, float]]]  # by label, the steps and their values
+LEAST_SPAN = 0.02  # of a vertical axis, relative to its values: smaller changes must not look like something
+
+
+class Token(BaseModel):
+    """A token as the discriminator saw it, what stood there, and the probability that it was replaced."""
+
+    token: str
+    original: str
+    replaced: bool
+    probability: float
+
+
+def write_report(directory: RunDirectory) -> Path:
+    """Write report.html; the same directory gives the same bytes. Raises CheckpointError."""
+    records, path, provenance = directory.records(), directory.path, directory.provenance()
+    evaluations = of_split(records, "held_out")
+    last = evaluations[-1] if evaluations else None
+    config = (path / "config.yaml").read_text(encoding="utf-8")
+    try:
+        name = yaml.safe_load(config)["name"]
+    except (yaml.YAMLError, KeyError, TypeError):
+        raise CheckpointError(f"{path / 'config.yaml'}: is damaged.") from None
+    metrics = declared(provenance.metrics)
+    page = render(
+        "run.html.j2",
+        name=name,
+        folder=path.name,
+        started=provenance.started,
+        facts=_facts(records, provenance),
+        last=last,
+        findings=findings(last, metrics) if last else [],
+        examples=_examples(directory),
+        curves=_curves(records, metrics),
+        config=config,
+        provenance=json.dumps(directory.read_json("provenance.json"), indent=1),
+    )
+    directory.write("report.html", page)
+    return path / "report.html"
+
+
+def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
+    """Return the facts at the top of the page: what was trained, where, how long."""
+    parameters = {key: value for key, value in provenance.parameters.items() if key in ("generator", "discriminator")}
+    environment, seconds, tokens = provenance.environment, training_seconds(records), last_training(records, "tokens")
+    done = max((record["step"] for record in records), default=0)
+    facts = [
+        ("parameters", ", ".join(f"{key} {value:,}" for key, value in parameters.items())),
+        ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
+        ("steps", f"{done:,} of {provenance.steps:,}, {provenance.flops:.3g} FLOPs in total"),
+    ]
+    if tokens:
+        facts.append(("tokens", f"{tokens:,.0f}"))
+    if seconds and tokens:
+        facts.append(("time", f"{seconds:,.0f} s of training, {tokens / seconds:,.0f} tokens/s"))
+    return facts
+
+
+def _examples(directory: RunDirectory) -> list[list[Token]]:
+    file = directory.path / "examples.json"
+    return read_as(list[list[Token]], file) if file.is_file() else []
+
+
+def _curves(records: Records, metrics: Mapping[str, Metric]) -> list[tuple[str, str]]:
+    """Return (title, SVG) for each charted metric that was recorded more than once."""
+    curves = []
+    for name, metric in metrics.items():
+        lines = {split.replace("_", " "): _points(records, split, name) for split in COLOURS}
+        if metric.chart and any(len(points) > 1 for points in lines.values()):
+            baselines = {metrics[each].title: _points(records, "held_out", each) for each in metric.baselines}
+            curves.append((heading(metric), _draw(name, heading(metric), lines, baselines)))
+    return curves
+
+
+def _points(records: Records, split: str, key: str) -> list[tuple[int, float]]:
+    return [(record["step"], record[key]) for record in of_split(records, split) if record.get(key) is not None]
+
+
+def _draw(name: str, title: str, lines: Lines, baselines: Lines) -> str:
+    with drawing(5.2, 3.2) as figure:
+        axes = figure.subplots()
+        styles: list[dict[str, Any]] = [{"color": colour} for colour in COLOURS.values()]
+        styles += [{"color": SOFT, "linestyle": ("--", ":", "-.")[i % 3]} for i in range(len(baselines))]
+        for (label, points), style in zip([*lines.items(), *baselines.items()], styles, strict=True):
+            if points:
+                style["marker"] = "o" if len(points) < 20 else None
+                axes.plot(*zip(*points, strict=True), markersize=4, label=label, **style)
+        values = [value for points in (*lines.values(), *baselines.values()) for _, value in points]
+        middle, least = (max(values) + min(values)) / 2, LEAST_SPAN * max(map(abs, values))
+        if max(values) - min(values) < least:
+            axes.set_ylim(middle - least / 2, middle + least / 2)
+        axes.set_xlabel("step")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        # Above the curves, which it would hide inside.
+        axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+        return svg(figure, name, title)

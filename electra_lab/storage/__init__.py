@@ -1,0 +1,1 @@
+"""Storage: locks, atomic files, checkpoints, run directories, ablation folders."""

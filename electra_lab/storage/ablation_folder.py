@@ -1,0 +1,195 @@
+"""The folder of an ablation: its files, and the state of each cell.
+
+ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the complete experiment of each
+cells/<id>/    run directories, with measures.json; also of the reference generators, which are not cells
+shared/        what measures prepared for all cells       failed/<id>.json   why a cell is not done
+damaged/       what could no longer be used
+logs/<id>.txt  the output of a cell                       report.html, table.csv, table.md
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, StrictFloat
+
+from electra_lab.storage.files import disk, read_as, write_whole
+from electra_lab.storage.lock import lock
+from electra_lab.storage.plan import Plan, PlannedMeasure
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError, ConfigError
+
+ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
+OTHERS = ("ablation.yaml", "report.html", "table.csv", "table.md", "slurm", "damaged")  # not there from the start
+TRAINING = "training"  # the first thing that a cell needs
+
+Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]
+
+
+class Failure(BaseModel):
+    """failed/<id>.json: why a cell is not done, after how many attempts."""
+
+    error: str
+    attempts: int = 1
+
+
+Measures = dict[str, dict[str, StrictFloat | None]]  # cells/<id>/measures.json: numbers by measure and metric
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a cell, or of the run that a measure refers to.
+
+    done        trained, and measured in full
+    unmeasured  trained; it lacks measures
+    unfinished  begun, but not trained to the end
+    missing     not begun
+    failed      not done, and `error` says why, after so many `attempts`
+    """
+
+    status: Status
+    missing: tuple[str, ...] = ()  # what is left to do: `training`, or the keys of measures; empty only for `done`
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    attempts: int = 0
+
+
+class AblationFolder:
+    """The folder of an ablation. Raises CheckpointError if it cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Create the folder if it is not there. Raises ConfigError."""
+        try:
+            for name in ROOMS:
+                (path / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out {path}: cannot be created ({error.strerror}).") from None
+        if not os.access(path, os.W_OK):
+            raise ConfigError(f"--out {path}: is not writable.")
+        return cls(path)
+
+    @property
+    def plan(self) -> Plan:
+        return read_as(Plan, self.path / "plan.json", "Remove it, and `electra-lab ablate` recreates it.")
+
+    def run(self, id: str) -> RunDirectory:
+        return RunDirectory(self.path / "cells" / id)
+
+    def experiment(self, id: str) -> Path:
+        return self.path / "plan" / f"{id}.yaml"
+
+    def shared(self, measure: PlannedMeasure) -> Path:
+        return self.path / "shared" / measure.key
+
+    def state(self, id: str, plan: Plan) -> State:
+        """Return the state of a cell, or of a reference: the one place that decides what is left to do.
+
+        A cell that is measured, and a reference that every measure has used, are done, whatever else is left of them.
+        Raises CheckpointError if the note of a failure is damaged.
+        """
+        note, finished, error = self.path / "failed" / f"{id}.json", self.run(id).finished(), ""
+        failure = read_as(Failure, note, "Remove it.") if note.is_file() else None
+        missing: tuple[str, ...] = ()
+        metrics: dict[str, float] = {}
+        if id in plan.references:
+            missing = () if finished or self.is_used(id, plan) else (TRAINING,)
+        else:
+            try:
+                measured = self.measured(id)
+            except CheckpointError as damaged:
+                measured, error = {}, str(damaged)
+            missing = tuple(measure.key for measure in plan.measures if measure.key not in measured)
+            missing = (TRAINING,) if missing and not finished else missing
+            known = {measure.key: measure.metrics for measure in plan.measures}
+            metrics = {
+                name: value
+                for key, numbers in measured.items()
+                for name, value in numbers.items()
+                if name in known.get(key, ()) and value is not None and math.isfinite(value)
+            }
+        if not missing:
+            return State("done", metrics=metrics)  # whatever happened to an earlier attempt
+        if failure:
+            return State("failed", missing, metrics, failure.error, failure.attempts)
+        if TRAINING not in missing:
+            return State("unmeasured", missing, metrics, error)
+        return State("unfinished" if self.run(id).path.is_dir() else "missing", missing, metrics, error)
+
+    def measured(self, id: str) -> dict[str, dict[str, float | None]]:
+        """Return the numbers of a cell, by the keys of measures. Raises CheckpointError."""
+        file = self.run(id).path / "measures.json"
+        return read_as(Measures, file) if file.is_file() else {}
+
+    def is_used(self, reference: str, plan: Plan) -> bool:
+        """Return True if every measure that refers to a run has used it."""
+        return all(self.shared(each).is_dir() for each in plan.measures if each.reference == reference)
+
+    def is_ready(self, measure: PlannedMeasure, plan: Plan) -> bool:
+        """Return True if a measure can be taken: its reference, if it has one, is trained or was used before."""
+        reference = measure.reference
+        return reference is None or self.shared(measure).is_dir() or not self.state(reference, plan).missing
+
+    def note_measure(self, id: str, key: str, numbers: dict[str, float]) -> None:
+        """Add the numbers of a measure to a cell; damaged ones are measured again."""
+        try:
+            measured = self.measured(id)
+        except CheckpointError:
+            measured = {}
+        self.write(f"cells/{id}/measures.json", json.dumps({**measured, key: numbers}, indent=1) + "\n")
+
+    def note_failure(self, id: str, error: str | None, attempts: int = 0) -> None:
+        """Note why a cell is not done; None removes the note."""
+        if error is not None:
+            self.write(f"failed/{id}.json", Failure(error=error, attempts=attempts).model_dump_json(indent=1) + "\n")
+        else:
+            (self.path / "failed" / f"{id}.json").unlink(missing_ok=True)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file whole or not at all, however many processes write it at once."""
+        write_whole(self.path / name, text)
+
+    @contextmanager
+    def claimed(self, name: str, *, wait: bool = False) -> Iterator[bool]:
+        """Hold the claim to a name; yields False if another process has it. It ends with the process."""
+        with ExitStack() as held:
+            with disk(self.path):
+                mine = held.enter_context(lock(self.path / "claims" / name, wait=wait))
+            yield mine
+
+    def is_claimed(self, name: str) -> bool:
+        """Return True if another process has claimed the name."""
+        with self.claimed(name) as free:
+            return not free
+
+    def refuse_other(self, ids: set[str]) -> None:
+        """Raise ConfigError if the folder holds anything but this plan, CheckpointError if that plan is damaged."""
+        path = self.path
+        try:
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"--out {path}: is not a folder.")
+            there = {each.name for each in path.iterdir() if each.suffix != ".part"} if path.exists() else set()
+            cells = {each.name for each in (path / "cells").iterdir()} if "cells" in there else set()
+        except OSError as error:
+            raise ConfigError(f"--out {path}: cannot be read ({error.strerror}).") from None
+        if "plan.json" in there:
+            cells = {cell.id for cell in self.plan.cells}
+        elif not there <= {*ROOMS, *OTHERS}:  # otherwise it was stopped before the plan was written
+            raise ConfigError(f"--out {path}: is not empty and not the folder of an ablation. Choose another folder.")
+        if strange := sorted(each for each in cells - ids if not each.startswith("reference-of-")):
+            raise ConfigError(
+                f"--out {path}: holds another plan: its cell {strange[0]} (and {len(strange) - 1} more) is not in this "
+                "one. Seeds and variants may be added to a plan; for any other change choose another folder."
+            )
+
+
+def is_ablation_folder(path: Path) -> bool:
+    return (path / "plan.json").is_file()

@@ -1,0 +1,35 @@
+"""One lock for run directories, cells and token stores. It ends with its process, also a killed one."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from registry.errors import ConfigError
+
+UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+
+
+@contextmanager
+def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock file at `path`. Yields False if another process holds it and `wait` is off.
+
+    Raises ConfigError if the file system has no locks, OSError if the file cannot be written.
+    """
+    held = FileLock(path, timeout=-1 if wait else 0, poll_interval=0.02, fallback_to_soft=False)
+    try:
+        with suppress(Timeout):
+            held.acquire()
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, NotImplementedError) or error.errno in UNSUPPORTED:
+            raise ConfigError(
+                f"{path.parent}: this file system does not support locks, which the lab needs. Choose another folder; "
+                "see docs/clusters.md."
+            ) from None
+        raise
+    try:
+        yield held.is_locked
+    finally:
+        held.release()

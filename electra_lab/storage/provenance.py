@@ -1,0 +1,60 @@
+"""provenance.json: where a run comes from, and how large it is."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from registry import Metric
+
+FORMAT = 2  # of a run directory; raise it when an older run could be misread
+
+
+class Code(BaseModel):
+    """The file of a plug-in; `package` is the installed package that it came with."""
+
+    file: str
+    sha256: str
+    package: str | None = None
+
+
+class Environment(BaseModel):
+    """The parts of the machine and its software that a run's numbers can depend on."""
+
+    python: str
+    packages: dict[str, str | None]
+    device: str
+    processor: str
+    threads: int
+    precision: str
+
+
+class Data(BaseModel):
+    """The token store, and what is in it."""
+
+    store: str
+    documents: dict[str, int] = {}
+    tokens: dict[str, int] = {}
+    vocabulary: int | None = None
+
+
+class Provenance(BaseModel):
+    """The content of provenance.json. Keys that it does not know are kept."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    format: int = 1  # the key came with format 2
+    started: str
+    command: list[str] = []
+    electra_lab: str
+    git: dict[str, Any] | None = None
+    config_sha256: str
+    plugins: list[Code] = []
+    environment: Environment
+    platform: str = ""
+    data: Data
+    earlier_runs: dict[str, str] = {}  # by network, the checkpoint of another run that its weights were taken from
+    parameters: dict[str, int]
+    steps: int
+    flops_per_step: int
+    flops: int
+    metrics: dict[str, Metric] = {}

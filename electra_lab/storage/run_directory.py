@@ -1,0 +1,150 @@
+"""The run directory: its files, and the lock that keeps two processes from writing at once.
+
+config.yaml  complete       source.yaml  as written     provenance.json  where it ran, on what
+metrics.jsonl  a record per line      checkpoints/step-*/     examples.json     report.html     plugins/
+"""
+
+import json
+import math
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from electra_lab.storage.checkpoint import place
+from electra_lab.storage.files import MANIFEST, disk, flush, read_as, read_json, write_whole
+from electra_lab.storage.lock import lock
+from electra_lab.storage.provenance import FORMAT, Provenance
+from registry.errors import CheckpointError, ConfigError, InUse
+
+
+class RunDirectory:
+    """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+
+    @classmethod
+    def create(cls, out: Path | None, name: str) -> Self:
+        """Create a new directory: `out`, which must be absent or empty, or runs/<name>/<time>-<short id>."""
+        refuse_used(out)
+        path = out or Path("runs") / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:4]}"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out {path}: cannot be created ({error.strerror}).") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the directory of an existing run. Raises ConfigError."""
+        if not is_run(path):
+            raise ConfigError(f"{path}: is not a run directory: it has no config.yaml and provenance.json.")
+        return cls(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory. Raises InUse if another process does."""
+        file = self.path / ".lock"
+        with ExitStack() as held:
+            with disk(file):
+                if held.enter_context(lock(file)):
+                    file.write_text(str(os.getpid()), encoding="utf-8")
+                else:
+                    holder = file.read_text(encoding="utf-8", errors="replace").strip()
+                    raise InUse(f"{self.path}: is in use by process {holder or '?'}.")
+            yield
+
+    def write(self, name: str, text: str) -> None:
+        write_whole(self.path / name, text)
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write(name, json.dumps(value, indent=1) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        return read_json(self.path / name)
+
+    def keep_plugin(self, name: str, source: bytes) -> None:
+        with disk(self.path):
+            (self.path / "plugins").mkdir(exist_ok=True)
+            (self.path / "plugins" / name).write_bytes(source)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl. JSON has no NaN: numbers that are not finite become null."""
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        with disk(self.metrics), self.metrics.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(finite) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records of metrics.jsonl, without a last line that a kill cut short. Raises CheckpointError."""
+        if not self.metrics.is_file():
+            return []
+        lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        records: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = json.loads(line)
+                if not isinstance(record["step"], int) or not isinstance(record["split"], str):
+                    raise TypeError
+                records.append(record)
+            except (ValueError, TypeError, KeyError):
+                if number < len(lines):
+                    raise CheckpointError(f"{self.metrics}:{number}: is not a record; the file is damaged.") from None
+        return records
+
+    def provenance(self) -> Provenance:
+        """Read provenance.json. Raises CheckpointError."""
+        return read_as(Provenance, self.path / "provenance.json")
+
+    def refuse_other_format(self, provenance: Provenance) -> None:
+        """Raise CheckpointError if another version of the lab wrote the run in a way that this one could misread."""
+        if provenance.format != FORMAT:
+            raise CheckpointError(
+                f"{self.path}: was written by electra_lab {provenance.electra_lab} in format {provenance.format}; this "
+                f"version resumes format {FORMAT}. Use that version, or start a new run."
+            )
+
+    def last_checkpoint(self) -> Path:
+        """Return the path of the final checkpoint, there or not. Raises CheckpointError if it cannot be known."""
+        return place(self.checkpoints, self.provenance().steps)
+
+    def finished(self) -> bool:
+        """Return True if the run came to its end: its final checkpoint and its report are there."""
+        try:
+            return (self.last_checkpoint() / MANIFEST).is_file() and (self.path / "report.html").is_file()
+        except CheckpointError:
+            return False
+
+    def flush(self) -> None:
+        """Bring metrics.jsonl to the disk: after a power cut it must not be behind a checkpoint."""
+        if self.metrics.is_file():
+            with disk(self.metrics):
+                flush(self.metrics)
+
+    def truncate(self, step: int) -> None:
+        """Drop the records after `step`, from which the run continues."""
+        kept = [json.dumps(record) + "\n" for record in self.records() if record["step"] <= step]
+        self.write("metrics.jsonl", "".join(kept))
+
+
+def is_run(path: Path) -> bool:
+    return all((path / name).is_file() for name in ("config.yaml", "provenance.json"))
+
+
+def refuse_used(out: Path | None) -> None:
+    """Raise ConfigError if `--out` is neither absent nor empty, or cannot be created."""
+    if out is None:
+        return
+    above = next(folder for folder in (out, *out.absolute().parents) if os.path.exists(folder))
+    if above != out and not above.is_dir():
+        raise ConfigError(f"--out {out}: cannot be created: {above} is not a folder.")
+    if above == out and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            f"--out {out}: exists and is not empty. To continue a run: electra-lab resume {out}. For a new one choose "
+            "another folder."
+        )

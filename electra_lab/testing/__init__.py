@@ -1,0 +1,43 @@
+"""The laws that every component obeys, as suites to subclass. The whole test of a plug-in is three lines:
+
+    from electra_lab.testing import SamplerContract
+
+    class TestMySampler(SamplerContract):
+        name = "my_sampler"
+
+If there is a CUDA device, the laws run on it too. Needs pytest, hypothesis and scipy.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "BackboneContract": "backbones",
+    "LauncherContract": "launchers",
+    "MaskingContract": "masking",
+    "MeasureContract": "measures",
+    "ObjectiveContract": "objectives",
+    "OptimizerContract": "optimizers",
+    "SamplerContract": "samplers",
+    "ScheduleContract": "schedules",
+    "assert_lawfully_masked": "masking",
+    **dict.fromkeys(
+        ("CLS", "MASK", "PAD", "SEP", "SIGNIFICANCE", "UNK", "batches", "binomial_p", "chi_square_p", "count",
+         "on_each_device", "random_numbers", "vocabulary"), "common"
+    ),
+}  # fmt: skip
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a suite when it is asked for: the probes of launchers must load neither torch nor pytest."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = f"{__name__}.{_HOME[name]}"
+    if module not in sys.modules:
+        import pytest
+
+        suites = {f"{__name__}.{each}" for each in _HOME.values()}
+        pytest.register_assert_rewrite(*suites - sys.modules.keys())  # so that a law that fails shows its values
+    return getattr(import_module(module), name)

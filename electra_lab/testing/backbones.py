@@ -1,0 +1,177 @@
+"""Laws of backbones."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from electra_lab.model.embeddings import Embeddings
+from electra_lab.model.flops import counted_flops
+from electra_lab.model.initialise import initialise
+from electra_lab.model.network import Network
+from electra_lab.testing.common import PAD, Contract, law, on_each_device, token_rows, worst
+from electra_lab.training.random import seed_global
+from registry import backbones
+
+
+class BackboneContract(Contract):
+    """Laws of backbones.
+
+    sizes              (dim, depth, heads)
+    lengths            that are tried
+    padding_tolerance  how much the amount of padding may change real positions, relative to the largest state
+    """
+
+    registry = backbones
+    sizes = (32, 2, 2)
+    lengths = (16, 13)
+    padding_tolerance = 1e-5
+
+    def network(self, device: str, *, size: int = 40) -> Network:
+        """Return the backbone inside the lab's embeddings, seeded, in eval mode."""
+        dim, depth, heads = self.sizes
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            backbone: Any = self.component()(dim, depth, heads, 64)
+            embeddings = Embeddings(size, dim, 64, positions=backbone.positions == "lab", dropout=0.0)
+            network = Network(embeddings, backbone, dim, pad_id=PAD)
+            initialise(network)
+            for parameter in network.parameters():  # away from symmetric points such as zero biases and gates
+                parameter.data += 0.1 * torch.randn_like(parameter)
+        return network.to(device).eval()
+
+    @on_each_device
+    def test_contract(self, device: str) -> None:
+        """States have the right shape and type, and the backbone the attributes of its contract."""
+        network = self.network(device)
+        backbone: Any = network.backbone
+        assert backbone.positions in ("lab", "own")
+        assert backbone.length_multiple >= 1
+        assert len(backbone.layers) == self.sizes[1]
+        of_layers = {p for layer in backbone.layers for p in layer.parameters()}
+        assert of_layers <= set(backbone.parameters()), "layers must be the backbone's own modules"
+        backbone.at_step(0, 1)
+        for length in self.lengths:
+            states = self.states(network, token_rows(3, length, 40, device))
+            assert states.shape == (3, length, self.sizes[0])
+            assert states.dtype == torch.float32
+            assert states.isfinite().all()
+
+    @on_each_device
+    @law
+    @given(seed=st.integers(0, 1000), real=st.integers(1, 15), left=st.booleans())
+    def test_what_padding_holds_never_matters(self, device: str, seed: int, real: int, left: bool) -> None:
+        """Neither the tokens in the padding nor the vectors that a backbone receives there."""
+        network = self.network(device)
+        backbone: Any = network.backbone
+        length = max(self.lengths) + -max(self.lengths) % backbone.length_multiple
+        generator = torch.Generator().manual_seed(seed)
+        x, noise = torch.randn(2, 2, length, self.sizes[0], generator=generator).to(device)
+        mask = torch.zeros(2, length, dtype=torch.bool, device=device)
+        mask[:, length - real :] = left
+        mask[:, :real] |= not left
+        with torch.no_grad():
+            one, two = backbone(x, mask), backbone(torch.where(mask.unsqueeze(-1), x, noise), mask)
+        assert torch.equal(one[mask], two[mask]), worst(one * mask.unsqueeze(-1), two * mask.unsqueeze(-1))
+
+    @on_each_device
+    def test_how_much_padding_there_is(self, device: str) -> None:
+        """More padding changes real positions by `padding_tolerance` at most."""
+        network = self.network(device)
+        tokens = token_rows(4, 13, 40, device)
+        padded = torch.nn.functional.pad(tokens, (0, 19))
+        mask = torch.nn.functional.pad(torch.ones_like(tokens, dtype=torch.bool), (0, 19))
+        short, long = self.states(network, tokens), self.states(network, padded, mask)[:, :13]
+        ratio = float((short - long).abs().max() / short.abs().max())
+        assert ratio <= self.padding_tolerance, f"{ratio:.2g} of the largest state; {worst(short, long)}"
+
+    @on_each_device
+    def test_positions_matter(self, device: str) -> None:
+        """Another order of the words gives other states, not the same ones in another order."""
+        network = self.network(device)
+        tokens = token_rows(2, 16, 40, device)
+        order = torch.randperm(16, generator=torch.Generator().manual_seed(1)).to(device)
+        moved = (self.states(network, tokens)[:, order] - self.states(network, tokens[:, order])).abs().max()
+        assert moved > 1e-2, f"the states of reordered words differ by {float(moved):.2g} only"
+
+    @on_each_device
+    def test_context_matters(self, device: str) -> None:
+        """A token's state depends on the other tokens, in both directions."""
+        network = self.network(device)
+        tokens = token_rows(1, 16, 40, device)
+        for changed, watched in ((0, slice(1, 16)), (15, slice(0, 15))):
+            other = tokens.clone()
+            other[0, changed] = (other[0, changed] + 7 - 5) % 35 + 5
+            difference = (self.states(network, tokens) - self.states(network, other)).abs()
+            largest = float(difference[:, watched].max())
+            assert largest > 1e-4, f"another token at {changed} changes the other states by {largest:.2g} only"
+
+    @on_each_device
+    def test_every_parameter_learns(self, device: str) -> None:
+        network = self.network(device).train()
+        seed_global(0, 0)
+        tokens = token_rows(4, 16, 40, device)
+        states = network.hidden(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
+        weights = torch.randn(states.shape, generator=torch.Generator().manual_seed(0)).to(device)
+        (states * weights).sum().backward()  # type: ignore[no-untyped-call]
+        idle = [n for n, p in network.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
+        assert not idle, f"no gradient reaches {idle}"
+
+    @on_each_device
+    def test_rows_of_padding_alone_are_harmless(self, device: str) -> None:
+        """Finite states and finite gradients, also for the other rows."""
+        network = self.network(device).train()
+        seed_global(0, 0)
+        tokens = token_rows(3, 16, 40, device)
+        mask = torch.ones_like(tokens, dtype=torch.bool)
+        mask[1] = False
+        states = network.hidden(tokens, mask, torch.zeros_like(tokens))
+        assert states.isfinite().all()
+        states[mask].sum().backward()  # type: ignore[no-untyped-call]
+        assert all(p.grad.isfinite().all() for p in network.parameters() if p.grad is not None)
+
+    @on_each_device
+    def test_evaluation_is_a_function_of_its_input(self, device: str) -> None:
+        """The global generator plays no part and is left as it was; a row does not feel the other rows."""
+        network, tokens = self.network(device), token_rows(4, 16, 40, device)
+        torch.manual_seed(0)
+        once = self.states(network, tokens)
+        after = torch.rand(1)
+        torch.manual_seed(0)
+        assert torch.equal(torch.rand(1), after), "evaluation moved torch's global generator"
+        torch.manual_seed(1)
+        again, half = self.states(network, tokens), self.states(network, tokens[2:])
+        assert torch.equal(once, again), worst(once, again)
+        assert torch.allclose(once[2:], half, atol=1e-5), worst(once[2:], half)
+
+    def test_flops_formula_agrees_with_torch(self) -> None:
+        """Within one percent of torch's counter (which also sees a few tiny products, such as rotary angles)."""
+        network = self.network("cpu")
+        backbone: Any = network.backbone
+        if not hasattr(backbone, "flops"):
+            pytest.skip("this backbone has no formula; the lab counts")
+        for least in (32, 64):
+            length = least + -least % backbone.length_multiple
+            counted = counted_flops(backbone, length, self.sizes[0])
+            assert backbone.flops(length) == pytest.approx(counted, rel=0.01), f"at length {length}"
+
+    @on_each_device
+    def test_documents_do_not_see_each_other(self, device: str) -> None:
+        """The states of a document do not depend on its neighbours in the row."""
+        network = self.network(device)
+        if not network.separates_documents:
+            pytest.skip("this backbone does not claim to separate documents")
+        tokens = token_rows(2, 16, 40, device)
+        documents = (torch.arange(16, device=device) >= 9).long().expand_as(tokens)
+        other = torch.where(documents == 1, (tokens - 5 + 7) % 35 + 5, tokens)
+        one, two = (self.states(network, each, documents=documents)[:, :9] for each in (tokens, other))
+        assert torch.equal(one, two), worst(one, two)
+
+    @staticmethod
+    def states(network: Network, tokens: Tensor, mask: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
+        mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+        with torch.no_grad():
+            return network.hidden(tokens, mask, torch.zeros_like(tokens), documents)

@@ -1,0 +1,221 @@
+"""Laws of measures."""
+
+import copy
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.config.load import validated
+from electra_lab.config.source import parse
+from electra_lab.model.initialise import initialise
+from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.testing.common import CLS, MASK, PAD, SEP, Contract, as_batch, on_each_device, vocabulary
+from registry import Batch, Metric, Trained, backbones, measures
+
+EXPERIMENT: Mapping[str, Any] = {
+    "name": "law",
+    "corpus": {"type": "docstrings"},
+    "tokenizer": {"type": "wordpiece", "vocab_size": 200},
+    "data": {"sequence_length": 16},
+    "discriminator": {"type": "transformer", "dim": 24, "depth": 1, "heads": 3, "rotary": True},
+    "generator": {"scale": 1.0},
+    "masking": {"type": "replace_prob"},
+    "sampler": {"type": "gumbel", "temperature": 2.0},
+    "objective": {"type": "electra"},
+    "schedules": {
+        "learning_rate": {"type": "warmup_linear", "warmup_steps": 0},
+        "sampler.temperature": {"type": "linear", "start": 2.0, "end": 1.0},
+    },
+}
+DETECTS = {"discriminator_auc": 0.7, "discriminator_loss": 0.4, "generator_loss": 3.0, "generator_mask_loss": 3.5}
+PREDICTS = {"discriminator_token_loss": 3.0, "discriminator_token_mask_loss": 3.5}
+
+
+class MeasureContract(Contract):
+    """Laws of measures, on tiny BERTs over 37 held-out and 45 training rows, some of which hold no ordinary token."""
+
+    registry = measures
+    size = 40
+
+    def text(self, rows: int, device: str, *, padding: int = PAD) -> Batch:
+        """Return rows of 0 to 10 ordinary tokens between [CLS] and [SEP], followed by `padding`."""
+        tokens = torch.randint(5, self.size, (rows, 12), generator=torch.Generator().manual_seed(rows))
+        ends = 1 + torch.arange(rows).unsqueeze(1) * 7 % 11
+        places = torch.arange(12)
+        tokens[:, 0] = CLS
+        tokens = tokens.masked_fill(places == ends, SEP).masked_fill(places > ends, padding)
+        return as_batch(tokens.to(device), (places <= ends).to(device))
+
+    def trained(self, device: str = "cpu", *, detects: bool = True, seed: int = 0, padding: int = PAD) -> Trained:
+        """Return a run whose weights depend on `seed` alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            sizes = EmbeddingSizes(self.size, 16, 16, 0.1)
+            encoder: Any = backbones.get("bert").component(16, 1, 2, 16, dropout=0.1)
+            model = make_pair(None, 0, encoder, 16, sizes, "none", PAD, ["replaced" if detects else "tokens"])[1]
+            initialise(model)
+            for parameter in model.parameters():
+                parameter.data += 0.3 * torch.randn_like(parameter)
+        return Trained(
+            model=model.eval().to(device),
+            detects=detects,
+            held_out=reader(self.text(37, device, padding=padding)),
+            train=reader(self.text(45, device, padding=padding)),
+            vocabulary=vocabulary(self.size, device),
+            metrics={"step": 3, "split": "held_out", "loss": 1.0, **(DETECTS if detects else PREDICTS)},
+        )
+
+    def experiment(self, **train: float) -> dict[str, Any]:
+        """Return a complete config, as `reference` receives it."""
+        values = {**EXPERIMENT, "train": train}
+        return validated(parse(json.dumps(values), "law", Path.cwd(), one_line=True)).config.model_dump(mode="json")
+
+    def prepared(self, folder: Path, run: Trained, device: str = "cpu") -> Any:
+        """Return a measure that has prepared its folder, with a reference if it needs one."""
+        measure = self.component()()
+        wanted = measure.reference(self.experiment(steps=3)) is not None
+        reference = replace(self.trained(device, detects=False, seed=9), held_out=run.held_out, train=run.train)
+        folder.mkdir(exist_ok=True)
+        with torch.no_grad():
+            assert measure.prepare(run, reference if wanted else None, folder) is None
+        return measure
+
+    def numbers(self, run: Trained, folder: Path, device: str = "cpu") -> dict[str, float]:
+        """Return the numbers of a fresh measure for a run, with a folder that it has prepared."""
+        measure = self.prepared(folder, run, device)
+        with torch.no_grad():
+            return self.lawful(measure(run, folder))
+
+    def lawful(self, found: Mapping[str, float]) -> dict[str, float]:
+        unknown = found.keys() - self.kind.metrics.keys()
+        assert not unknown, f"metrics that it does not declare: {unknown}"
+        assert all(type(value) is float for value in found.values()), f"not a float: {found}"
+        assert all(map(math.isfinite, found.values())), f"a missing metric is left out, never NaN: {found}"
+        return dict(found)
+
+    def test_metrics_are_declared_with_a_summary(self) -> None:
+        assert self.kind.metrics
+        assert all(isinstance(metric, Metric) and metric.summary for metric in self.kind.metrics.values())
+        assert isinstance(self.kind.same_rows, bool)
+
+    @on_each_device
+    @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+    def test_gives_finite_numbers_that_it_declares(self, device: str, precision: str, tmp_path: Path) -> None:
+        """For a model that detects and one that predicts tokens; for at least one of them it has some."""
+        found: dict[str, float] = {}
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+            for detects in (True, False):
+                found |= self.numbers(self.trained(device, detects=detects), tmp_path, device)
+        assert found, "a measure returned no number at all"
+
+    @on_each_device
+    @pytest.mark.parametrize("detects", [True, False])
+    def test_equal_weights_give_equal_numbers(self, device: str, detects: bool, tmp_path: Path) -> None:
+        """The same run twice, and another run with the same weights, whatever the global generators hold."""
+        run = self.trained(device, detects=detects)
+        measure = self.prepared(tmp_path, run, device)
+        found = []
+        for number, each in enumerate((run, run, self.trained(device, detects=detects))):
+            torch.manual_seed(number)
+            np.random.seed(number)
+            random.seed(number)
+            with torch.no_grad():
+                found.append(self.lawful(measure(each, tmp_path)))
+        assert found[0] == found[1] == found[2]
+
+    @on_each_device
+    def test_prepares_the_same_bytes_with_any_cell(self, device: str, tmp_path: Path) -> None:
+        """The shared folder depends on no cell: neither on its weights nor on its predictions."""
+        cells = [self.trained(device), self.trained(device), self.trained(device, seed=1)]
+        cells.append(self.trained(device, detects=False))
+        folders = [tmp_path / str(number) for number in range(len(cells))]
+        for number, (cell, folder) in enumerate(zip(cells, folders, strict=True)):
+            torch.manual_seed(number)
+            np.random.seed(number)
+            self.prepared(folder, cell, device)
+        assert all(contents(folder) == contents(folders[0]) for folder in folders)
+
+    @on_each_device
+    @pytest.mark.parametrize("detects", [True, False])
+    def test_leaves_all_as_it_was(self, device: str, detects: bool, tmp_path: Path) -> None:
+        """Weights, modes, text, the shared folder and the global generators."""
+        run = self.trained(device, detects=detects)
+        network: Any = run.model
+        weights, text = copy.deepcopy(network.state_dict()), [batch.tokens.clone() for batch in run.held_out(64)]
+        before = generators()
+        measure = self.prepared(tmp_path, run, device)
+        shared = contents(tmp_path)
+        with torch.no_grad():
+            measure(run, tmp_path)
+        assert generators() == before, "a measure drew from a global generator"
+        assert contents(tmp_path) == shared, "a measure wrote into the folder that all cells share"
+        assert not any(module.training for module in network.modules()), "a measure put the model into training mode"
+        assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
+        after = network.state_dict()
+        assert all(torch.equal(after[name], weight) for name, weight in weights.items()), "a measure changed a weight"
+        assert all(torch.equal(b.tokens, old) for b, old in zip(run.held_out(64), text, strict=True))
+
+    @pytest.mark.parametrize("detects", [True, False])
+    def test_what_padding_holds_changes_nothing(self, detects: bool, tmp_path: Path) -> None:
+        """The lab's networks do not see it, so a difference comes from the measure."""
+        clean, dirty = (self.trained(detects=detects, padding=token) for token in (PAD, 7))
+        one, two = self.numbers(clean, tmp_path / "clean"), self.numbers(dirty, tmp_path / "dirty")
+        assert one == pytest.approx(two, abs=1e-6)
+
+    @pytest.mark.parametrize("detects", [True, False])
+    def test_text_without_ordinary_tokens(self, detects: bool, tmp_path: Path) -> None:
+        """There is nothing to evaluate; that is not an error."""
+        tokens = torch.tensor([[CLS, SEP, PAD], [CLS, MASK, SEP]])
+        rows = reader(as_batch(tokens, tokens != PAD))
+        self.numbers(replace(self.trained(detects=detects), held_out=rows, train=rows), tmp_path)
+
+    @pytest.mark.parametrize("detects", [True, False])
+    def test_a_model_without_finite_numbers(self, detects: bool, tmp_path: Path) -> None:
+        """A run that diverged at its end has fewer metrics, or none; that is not an error."""
+        run = self.trained(detects=detects)
+        network: Any = run.model
+        nn.init.constant_(network.embeddings.tokens.weight, math.nan)
+        self.numbers(replace(run, metrics=dict.fromkeys(run.metrics)), tmp_path)
+        self.numbers(replace(run, metrics={**run.metrics, "discriminator_loss": math.nan}), tmp_path)
+        self.numbers(replace(run, metrics={}), tmp_path)
+
+    @pytest.mark.parametrize("budget", [{"steps": 10}, {"tokens": 1e6}, {"flops": 1e12}], ids=lambda b: next(iter(b)))
+    def test_its_reference_is_an_experiment(self, budget: dict[str, float]) -> None:
+        """Its sections are valid in place of the base's, the same each time; the base is left as it was."""
+        base = self.experiment(**budget)
+        given = copy.deepcopy(base)
+        sections = self.component()().reference(given)
+        assert given == base, "a measure changed the base"
+        if sections is None:
+            return
+        assert sections == self.component()().reference(given)
+        assert sections.keys() <= base.keys()
+        config = validated(parse(json.dumps({**base, **sections}), "law", Path.cwd(), one_line=True)).config
+        if self.kind.same_rows:
+            filled = config.model_dump(mode="json")
+            assert all(filled[key] == base[key] for key in ("corpus", "tokenizer", "data")), "it reads other rows"
+
+
+def reader(text: Batch) -> Callable[[int], Iterator[Batch]]:
+    """Return a reader of the text, some rows at a time; the last batch may be smaller."""
+    return lambda number: (text[start : start + number] for start in range(0, len(text), number))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def generators() -> Any:
+    """Return the state of torch's, numpy's and Python's global generators, to compare."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    torchs, numpys = [torch.get_rng_state(), *cuda], np.random.get_state(legacy=False)["state"]
+    return [state.tolist() for state in torchs], numpys["key"].tolist(), numpys["pos"], random.getstate()

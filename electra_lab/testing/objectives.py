@@ -1,0 +1,182 @@
+"""Laws of objectives."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from electra_lab.metrics import PretrainingMetrics
+from electra_lab.model.initialise import initialise
+from electra_lab.model.pair import EmbeddingSizes, Tie, make_pair
+from electra_lab.testing.common import PAD, SPECIAL, Contract, as_batch, close, count, law, padded_batches, vocabulary
+from electra_lab.training.random import Streams
+from registry import Batch, Losses, Masked, Needs, backbones, masking_strategies, objectives, samplers
+
+
+class ObjectiveContract(Contract):
+    """Laws of objectives, on tiny BERTs. Override `judged` if detection does not count at every token.
+
+    tie  the parameters that generator and discriminator share
+    """
+
+    registry = objectives
+    size = 24
+    tie: Tie = "tokens"
+
+    def judged(self, batch: Batch, chosen: Tensor) -> Tensor:
+        """Return the tokens whose detection counts, Bool[B T]; `chosen` are the masked ones."""
+        return batch.attention_mask
+
+    def build(
+        self, *, masking: Callable[..., Masked] | None = None, sampler: Callable[..., Tensor] | None = None
+    ) -> Any:
+        """Return the objective in eval mode around seeded networks."""
+        needs: Needs = getattr(self.kind, "needs", Needs())
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            bert: Any = backbones.get("bert").component
+            sizes = EmbeddingSizes(self.size, 16, 64, 0.0)
+            generator, discriminator = bert(8, 1, 1, 64, dropout=0.0), bert(16, 1, 2, 64, dropout=0.0)
+            generator = generator if needs.generator else None
+            pair = make_pair(generator, 8, discriminator, 16, sizes, self.tie, PAD, needs.heads)
+            masking = masking or masking_strategies.get("replace_prob").component
+            sampler = (sampler or samplers.get("temperature").component) if needs.sampler else None
+            objective: nn.Module = self.component()(*pair, masking, sampler, vocabulary(self.size))
+            initialise(objective)
+            for parameter in objective.parameters():
+                parameter.data += 0.3 * torch.randn_like(parameter)
+        return objective.eval()
+
+    @cached_property
+    def built(self) -> Any:
+        """The objective, for laws that try many batches."""
+        return self.build()
+
+    @law
+    @given(data=st.data(), step=st.integers(0, 1000))
+    def test_labels_are_consistent(self, data: st.DataObject, step: int) -> None:
+        """Replaced iff the token differs from the original, only where masked; padding never counts."""
+        batch = data.draw(padded_batches(self.size))
+        losses: Losses = self.built(batch, Streams(0, step, batch.example_ids))
+        maskable = batch.attention_mask & ~torch.isin(batch.tokens, torch.tensor(SPECIAL))
+        chosen = torch.zeros_like(batch.attention_mask)
+        for name, asked in losses.predictions.items():
+            chosen = torch.zeros_like(batch.attention_mask).scatter(1, asked.positions, asked.valid)
+            forbidden = (chosen & ~maskable).nonzero().tolist()
+            assert not forbidden, f"special or padding tokens were masked, at {forbidden}"
+            due = sum(count(0.15, int(m.sum())) for m in maskable)
+            assert chosen.sum() == due, f"{int(chosen.sum())} tokens were masked, where the rule says {due}"
+            assert (asked.loss[asked.valid] >= 0).all()
+            if name in losses.terms and losses.terms[name].count == chosen.sum() != batch.attention_mask.sum():
+                assert close(losses.terms[name].sum, asked.loss[asked.valid].sum())
+        for term in losses.terms.values():
+            real = int(batch.attention_mask.sum())
+            assert term.count <= real, f"padding counts: {int(term.count)} of {real} real tokens"
+        if (seen := losses.detection) is not None:
+            wrong = (seen.replaced != (seen.inputs != batch.tokens)).nonzero().tolist()
+            assert not wrong, f"labels do not say what happened, at {wrong}"
+            strange = (seen.replaced & ~chosen).nonzero().tolist()
+            assert not strange, f"tokens were replaced that were not masked, at {strange}"
+            assert not torch.isin(seen.inputs[seen.replaced], torch.tensor(SPECIAL)).any()
+            judged = self.judged(batch, chosen)
+            counted = int(losses.terms["discriminator"].count)
+            assert counted == judged.sum(), f"{counted} tokens count, where the rule says {int(judged.sum())}"
+            each = nn.functional.binary_cross_entropy_with_logits(seen.logits, seen.replaced.float(), reduction="none")
+            assert close(losses.terms["discriminator"].sum, each[judged].sum())
+
+    def test_the_discriminator_does_not_train_the_generator(self) -> None:
+        """Its loss reaches no parameter of the generator except shared ones."""
+        objective = self.build().train()
+        if getattr(objective, "generator", None) is None:
+            pytest.skip("this objective has no generator")
+        batch = as_batch(torch.randint(5, self.size, (4, 20), generator=torch.Generator().manual_seed(0)))
+        loss = objective(batch, Streams(0, 0, batch.example_ids)).terms["discriminator"].sum
+        if not loss.requires_grad:
+            pytest.skip("the discriminator does not learn at the first step")
+        loss.backward()
+        shared = set(objective.discriminator.parameters())
+        assert all(p.grad is None for p in objective.generator.parameters() if p not in shared)
+        assert all(p.grad is not None and p.grad.any() for p in shared if p.numel() > 16 * 2)
+
+    @law
+    @given(data=st.data())
+    def test_metrics_are_those_of_the_rows(self, data: st.DataObject) -> None:
+        """Batches may be split and merged; every value is declared; a row that is shown is the row itself."""
+        objective, batch = self.built, data.draw(padded_batches(self.size))
+        accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary(self.size)))
+
+        def read(rows: Batch) -> Any:
+            found = accumulate({0})
+            with torch.no_grad():
+                found.update(rows, objective(rows, Streams(0, 0, rows.example_ids)))
+            return found
+
+        cut = data.draw(st.integers(0, len(batch)))
+        whole, merged = read(batch), read(batch[:cut])
+        merged.merge(read(batch[cut:]))
+        values = whole.values()
+        assert values.keys() <= whole.metrics.keys(), f"not declared: {values.keys() - whole.metrics.keys()}"
+        assert merged.values() == pytest.approx(values, rel=1e-5, abs=1e-6, nan_ok=True)
+        assert [e.originals for e in merged.examples()] == [e.originals for e in whole.examples()]
+        assert all(e.originals == batch.tokens[0][batch.attention_mask[0]].tolist() for e in whole.examples())
+
+    def test_a_sample_that_equals_the_original_is_original(self) -> None:
+        """A sampler that always guesses right replaces nothing."""
+        batch = as_batch(torch.randint(5, self.size, (4, 20), generator=torch.Generator().manual_seed(0)))
+        positions: list[Tensor] = []
+
+        def masking(*arguments: Any, **options: Any) -> Masked:
+            masked: Masked = masking_strategies.get("replace_prob").component(*arguments, **options)
+            positions[:] = [masked.positions]
+            return masked
+
+        objective = self.build(masking=masking, sampler=lambda *_: batch.tokens.gather(1, positions[0]).flatten())
+        losses: Losses = objective(batch, Streams(0, 0, batch.example_ids))
+        if losses.detection is not None:
+            assert not losses.detection.replaced.any()
+            assert torch.equal(losses.detection.inputs, batch.tokens)
+
+    def test_every_purpose_has_random_numbers_of_its_own(self) -> None:
+        """A purpose asked for twice gives the same numbers twice: samples would depend on masks."""
+        asked: list[str] = []
+
+        class Listening(Streams):
+            def __call__(self, purpose: str) -> Any:
+                asked.append(purpose)
+                return super().__call__(purpose)
+
+        batch = as_batch(torch.randint(5, self.size, (2, 20)))
+        self.build()(batch, Listening(0, 0, batch.example_ids))
+        assert len(set(asked)) == len(asked), f"asked for {asked}"
+
+    def test_a_batch_of_padding_alone_is_harmless(self) -> None:
+        """A finite loss and zero gradients, not NaN."""
+        objective = self.build().train()
+        tokens = torch.full((3, 16), PAD)
+        batch = as_batch(tokens, torch.zeros_like(tokens, dtype=torch.bool))
+        losses: Losses = objective(batch, Streams(0, 0, batch.example_ids))
+        loss = torch.stack([term.sum / term.count.clamp(min=1) for term in losses.terms.values()]).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert loss == 0
+        assert all(p.grad is None or not p.grad.any() for p in objective.parameters())
+
+    @law
+    @given(data=st.data())
+    def test_what_padding_holds_and_how_a_batch_is_split_never_matter(self, data: st.DataObject) -> None:
+        """Sums and counts are those of the rows, whatever the padding holds; `counts` returns the counts beforehand."""
+        objective, batch = self.built.train(), data.draw(padded_batches(self.size))
+        other = torch.randint(0, self.size, batch.tokens.shape, generator=torch.Generator().manual_seed(1))
+        noisy = as_batch(torch.where(batch.attention_mask, batch.tokens, other), batch.attention_mask)
+        whole, same = (objective(b, Streams(0, 0, b.example_ids)).terms for b in (batch, noisy))
+        cut = data.draw(st.integers(1, len(batch)))
+        split = [objective(part, Streams(0, 0, part.example_ids)).terms for part in (batch[:cut], batch[cut:])]
+        beforehand = objective.counts(batch, Streams(0, 0, batch.example_ids))
+        for name, term in whole.items():
+            assert term.count == same[name].count == sum(terms[name].count for terms in split) == beforehand[name], name
+            assert close(term.sum, same[name].sum)
+            assert close(term.sum, torch.stack([terms[name].sum for terms in split]).sum())

@@ -1,0 +1,42 @@
+"""Backbones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Backbone(Protocol):
+    """An encoder. Registered as a class derived from nn.Module:
+
+        __init__(self, dim, depth, heads, max_length, /, *, <options>)
+
+    layers               the modules of each depth
+    length_multiple      the lab pads T up to a multiple of it
+    positions            "lab": the lab adds learned positions; "own": the backbone handles positions itself
+    separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only
+    flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
+                         per multiply-add; without it the lab counts them with torch
+    """
+
+    length_multiple: int
+    positions: str
+
+    @property
+    def layers(self) -> Sequence[nn.Module] | nn.ModuleList: ...
+
+    @property
+    def forward(self) -> Any:
+        """forward(x Float[B T D], attention_mask Bool[B T]) -> Float[B T D].
+
+        attention_mask is True at real tokens. Values in the padding must not change real positions.
+        """
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Prepare for a step, the only place where a backbone may change over time.
+
+        In eval mode its output is a function of the input and the weights.
+        """

@@ -1,0 +1,81 @@
+"""Random numbers, the vocabulary, and batches.
+
+Letters in shapes: B rows of a batch, T positions, K masked slots per row, V vocabulary size, D width, N = B * K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Bool, Float32, Int
+    from torch import Tensor
+
+
+class Random(Protocol):
+    """Random numbers as a pure function of (seed, step, purpose, example id)."""
+
+    def uniform(self, rows: int, *shape: int) -> Float32[Tensor, "rows *shape"]:
+        """Return numbers in the open interval (0, 1); each call gives fresh ones.
+
+        `rows` must be a multiple m of the number of examples: row r belongs to example r // m.
+        """
+
+
+class Streams(Protocol):
+    """The random numbers of one step: a Random for each purpose."""
+
+    def __call__(self, purpose: str) -> Random: ...
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The part of the tokenizer that components may see. Tensors live on the device of the batch."""
+
+    size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: tuple[int, ...]  # pad, cls, sep, mask; [UNK] is ordinary: it can be masked, as in the official code
+    is_special: Bool[Tensor, "V"]
+    ordinary_ids: Int[Tensor, "O"]  # every id that is not special
+    word_start: Bool[Tensor, "V"]  # the token begins a word
+    counts: Int[Tensor, "V"]  # how often the token occurs in the training split
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of the global batch."""
+
+    tokens: Int[Tensor, "B T"]
+    attention_mask: Bool[Tensor, "B T"]  # True at real tokens; padding may be on either side
+    segments: Int[Tensor, "B T"]
+    example_ids: Int[Tensor, "B"]  # each row's index in the global batch of this step
+    documents: Int[Tensor, "B T"] | None = None  # the document of each position; None if rows are not split by document
+    labels: Mapping[str, Tensor] = field(default_factory=dict)  # B rows each; empty in pre-training
+
+    def __getitem__(self, rows: slice) -> Batch:
+        tokens, real, segments = self.tokens[rows], self.attention_mask[rows], self.segments[rows]
+        documents = None if self.documents is None else self.documents[rows]
+        labels = {name: label[rows] for name, label in self.labels.items()}
+        return Batch(tokens, real, segments, self.example_ids[rows], documents, labels)
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+class Batches(Protocol):
+    """The data that training and evaluation read."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def training_batch(self, seed: int, step: int, size: int, device: torch.device) -> Batch:
+        """Return the global batch of a step, a function of (seed, step, size) alone."""
+
+    def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
+        """Yield every row once, `size` rows at a time; example ids do not depend on `size`."""

@@ -1,0 +1,47 @@
+"""Measures: the metrics by which the cells of an ablation are compared."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from registry.contracts.data import Batch, Vocabulary
+from registry.contracts.metric import Metric
+from registry.contracts.network import Network
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, as measures see it."""
+
+    model: Network  # in eval mode, with the final weights
+    detects: bool  # the model detects replaced tokens; otherwise it predicts tokens
+    held_out: Callable[[int], Iterable[Batch]]  # held_out(n): the whole split in a fixed order, n rows at a time
+    train: Callable[[int], Iterable[Batch]]  # the same for the training split
+    vocabulary: Vocabulary
+    metrics: Mapping[str, Any]  # the last held-out record of its metrics.jsonl
+
+
+class Measure(Protocol):
+    """A component that compares the cells of an ablation. Registered as a class: __init__(self, /, *, <options>).
+
+    metrics    by name, the most important one first. A metric that a run does not have is left out of its numbers
+    same_rows  the cells must read the same rows: equal corpus, tokenizer and data
+    """
+
+    same_rows: bool
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]: ...
+
+    def reference(self, base: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return sections that replace those of the base's complete config, to make one more experiment.
+
+        That experiment is trained for this measure alone. None if the measure needs none.
+        """
+
+    def prepare(self, run: Trained, reference: Trained | None, folder: Path) -> None:
+        """Write into `folder` what all cells share. Called once, with any one of the cells."""
+
+    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
+        """Return the metrics of a run. No gradients are recorded; autocast is on if the run used it."""

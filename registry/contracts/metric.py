@@ -1,0 +1,25 @@
+"""Metrics."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a component computes, declared under its name, for tables, charts and pages."""
+
+    summary: str = ""  # a phrase that says what it is
+    title: str = ""  # the heading of its row or chart; "" stands for its name
+    unit: str = ""  # such as "nats"
+    higher_is_better: bool = True
+    # Each run is measured on a task of its own, such as the replacements of its own generator. A better number does not
+    # mean a better model then, so reports call it only higher or lower.
+    own_task: bool = False
+    baselines: tuple[str, ...] = ()  # names of the metrics that it is read against
+    chart: bool = False  # shown as a curve over training
+
+    @property
+    def direction(self) -> str:
+        """The direction in words."""
+        if self.own_task:
+            return "on each run's own task"
+        return f"{'higher' if self.higher_is_better else 'lower'} is better"

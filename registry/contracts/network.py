@@ -1,0 +1,35 @@
+"""Networks and generators as objectives and measures see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+class Generator(Protocol):
+    """The part of a network that objectives use of a generator.
+
+    A generator that learns nothing is registered as a class derived from nn.Module, __init__(self, vocabulary, /, *,
+    <options>). `dim` is the width D of the states.
+    """
+
+    dim: int
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "B T"],
+        attention_mask: Bool[Tensor, "B T"],
+        segments: Int[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]: ...
+
+    def token_logits(self, hidden: Float[Tensor, "B T D"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]: ...
+
+
+class Network(Generator, Protocol):
+    """A network as objectives and measures see it. It has the heads that they asked for."""
+
+    def replaced_logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]: ...

@@ -1,0 +1,154 @@
+"""Objectives: what the networks learn, and the metrics that come with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from registry.contracts.data import Batch, Streams
+from registry.contracts.metric import Metric
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of a loss as a (sum, count), so that the loop can divide by the count of the global batch."""
+
+    sum: Float[Tensor, ""]
+    count: Int[Tensor, ""]
+    weight: float | Float[Tensor, ""]
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The input and the output of a discriminator, for metrics."""
+
+    inputs: Int[Tensor, "B T"]  # with the replacements in place
+    replaced: Bool[Tensor, "B T"]  # the labels
+    logits: Float[Tensor, "B T"]  # positive for "replaced"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predictions of a masked language model, for metrics."""
+
+    positions: Int[Tensor, "B K"]
+    valid: Bool[Tensor, "B K"]  # the slots that count
+    hidden: Bool[Tensor, "B K"]  # the network saw [MASK] there, not a token
+    loss: Float[Tensor, "B K"]  # in nats
+    correct: Bool[Tensor, "B K"]  # its most likely token is the original
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The result of an objective: named terms and, in eval mode, the input of its metrics."""
+
+    terms: Mapping[str, Term]
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)  # by network, `generator` or `discriminator`
+    detection: Detection | None = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """A held-out row as the discriminator saw it: token ids, and the probability of "replaced" at each."""
+
+    originals: list[int]
+    inputs: list[int]
+    probabilities: list[float]
+
+
+class Accumulator(Protocol):
+    """The metrics of an evaluation, collected batch by batch."""
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The metrics that `values` may have, by name."""
+
+    def update(self, batch: Batch, losses: Losses) -> None: ...
+
+    def merge(self, other: Any) -> None:
+        """Add the batches that another accumulator of this kind has seen."""
+
+    def values(self) -> dict[str, float]:
+        """Return the metrics of all batches seen so far."""
+
+    def examples(self) -> list[Example]:
+        """Return the rows that the accumulator was asked to show."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an objective is given. A key of the experiment that it does not need is refused."""
+
+    generator: bool = True  # a generator beside the discriminator
+    sampler: bool = True
+    heads: tuple[Literal["replaced", "tokens"], ...] = ("replaced",)  # of the discriminator: for detection, for logits
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts of an experiment that may conflict with an objective."""
+
+    generator: Literal["network", "fixed"] | None  # "fixed" learns nothing
+    tie: str  # embedding.tie
+    unbiased: bool | None  # the sampler draws from the generator's own softmax at every step; None without a sampler
+    steps: int | None  # of training; None while a budget has not been turned into steps
+
+
+@dataclass(frozen=True)
+class Flops:
+    """The cost of training: `per_step`, but for the `first` steps, which cost `at_first` each."""
+
+    per_step: int
+    first: int = 0
+    at_first: int = 0
+
+    def total(self, steps: int) -> int:
+        early = min(steps, self.first)
+        return early * self.at_first + (steps - early) * self.per_step
+
+    def steps(self, budget: float) -> int:
+        """Return how many steps `budget` pays for."""
+        if self.first and budget < self.total(self.first):
+            return int(budget // self.at_first)
+        return self.first + int((budget - self.total(self.first)) // self.per_step)
+
+
+class Price(Protocol):
+    """The FLOPs that a network takes in one step, over the global batch."""
+
+    def __call__(
+        self, network: Literal["generator", "discriminator"], *, learns: bool = True, everywhere: bool = False
+    ) -> int:
+        """Return the FLOPs of a forward pass and, if the network learns, of a backward pass.
+
+        everywhere  vocabulary logits at every position instead of the masked ones only
+        """
+
+
+class Objective(Protocol):
+    """The root module, which owns the networks. Registered as a class derived from nn.Module:
+
+        __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, <options>)
+
+    `needs`, a Needs (by default Needs()), says which of these are given; the others are None. `discriminator` is the
+    model that is kept. Optional, beside the methods below:
+
+    at_step(seed, step)          called before every step
+    accumulator(show)            an Accumulator; `show` are the indices of rows to return as examples. By default
+                                 metrics are computed from `predictions` and `detection`
+    conflicts(setup, options)    a classmethod that yields (key, sentence) for all in the Setup that does not go with it
+    flops(price)                 the Flops of training; by default both networks learn at every step
+    earlier_runs()               run directories whose weights it starts from, by the name of its own network
+    """
+
+    @property
+    def forward(self) -> Any:
+        """forward(batch, rng: Streams) -> Losses."""
+
+    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
+        """Return the counts of the terms without running a network; micro-batches are divided by them."""

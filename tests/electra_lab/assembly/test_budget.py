@@ -1,0 +1,189 @@
+"""Costs against formulas worked out by hand, and the steps that a budget buys."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from electra_lab.assembly.budget import budgeted_steps, count_parameters, largest_mask_prob, training_flops
+from electra_lab.assembly.build import Built, sketch
+from electra_lab.config.load import load
+from registry import Flops
+from registry.errors import ConfigError
+from tests.helpers import line_of, write_experiment
+
+BATCH, LENGTH, WORDS, TABLE = 4, 16, 200, 8  # rows, positions, vocabulary, embedding width
+WIDE, NARROW = (16, 2), (8, 2)  # width and depth of discriminator and generator
+NO_WARM_UP = "{learning_rate: {warmup_steps: 0}}"
+
+
+def sketched(folder: Path, **sections: str) -> Built:
+    sections = {
+        "embedding": f"{{dim: {TABLE}, max_length: {LENGTH}, tie: none}}",
+        "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}",
+        "train": f"{{steps: 5, batch_size: {BATCH}, precision: fp32}}",
+        "schedules": NO_WARM_UP,
+        **sections,
+    }
+    return sketch(load(write_experiment(folder, **sections)))
+
+
+def body(width: int, depth: int, length: int = LENGTH) -> int:
+    """BERT's encoder over a row, two operations a multiply-add: projections, attention, feed-forward of four widths."""
+    projections, attention, feed_forward = 4 * 2 * length * width**2, 2 * 2 * length**2 * width, 2 * 2 * 4 * width**2
+    project = 2 * length * TABLE * width if width != TABLE else 0
+    return depth * (projections + attention + feed_forward * length) + project
+
+
+def words(width: int, slots: int) -> int:
+    """A head over the vocabulary: a dense layer to the embedding's width, then the table, at `slots` positions."""
+    return 2 * slots * (width * TABLE + TABLE * WORDS)
+
+
+def detection(width: int) -> int:
+    return 2 * LENGTH * (width * width + width)
+
+
+SLOTS = math.ceil(0.15 * LENGTH)
+GENERATOR = body(*NARROW) + words(8, SLOTS)
+DETECTOR = body(*WIDE) + detection(16)
+
+
+@pytest.mark.parametrize(
+    ("sections", "at_first", "later"),
+    [
+        ({"objective": "{type: electra}"}, None, 3 * GENERATOR + 3 * DETECTOR),
+        ({"objective": "{type: two_stage, generator_steps: 2}"}, 3 * GENERATOR, GENERATOR + 3 * DETECTOR),
+        ({"objective": "{type: frozen_generator, run: earlier}"}, None, GENERATOR + 3 * DETECTOR),
+        (
+            {"objective": "{type: all_tokens_mlm}"},
+            None,
+            3 * GENERATOR + 3 * (body(*WIDE) + words(16, LENGTH)),
+        ),
+        (
+            {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
+            None,
+            3 * (body(*WIDE) + words(16, SLOTS)),
+        ),
+        ({"objective": "{type: electra}", "generator": "{type: unigram}"}, None, 3 * DETECTOR),
+        (
+            {"objective": "{type: electra}", "schedules": NO_WARM_UP[:-1] + ", masking.mask_prob: {type: linear, "
+             "start: 0.1, end: 0.5}}"},
+            None,
+            3 * (body(*NARROW) + words(8, LENGTH // 2)) + 3 * DETECTOR,
+        ),
+    ],
+    ids=["electra", "two_stage", "frozen_generator", "all_tokens_mlm", "mlm", "fixed generator", "scheduled mask_prob"],
+)  # fmt: skip
+def test_a_step_costs_what_the_formula_says(
+    tmp_path: Path, sections: dict[str, str], at_first: int | None, later: int
+) -> None:
+    flops = sketched(tmp_path, **sections).flops
+    assert flops.per_step == BATCH * later
+    assert (flops.first, flops.at_first) == ((2, BATCH * at_first) if at_first else (0, 0))
+
+
+def test_a_length_that_is_padded_for_the_backbone_costs_its_padding(tmp_path: Path) -> None:
+    """Torch's own count of a reformer whose rows of 10 are padded to 16 is that of rows of 16, but for the head."""
+    reformer = "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 8, hashes: 1}"
+    costs = []
+    for length in (10, 16):
+        data = f"{{sequence_length: {length}}}"
+        masking = "{type: replace_prob, mask_prob: 1.0e-9}"  # one slot, whatever the length
+        made = sketched(tmp_path, discriminator=reformer, data=data, masking=masking)
+        costs.append(made.flops.per_step // BATCH // 3)
+    assert costs[1] - costs[0] == 2 * 6 * (16 * 16 + 16)
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"),
+    [("steps: 7", 7), ("tokens: 640", 10), ("tokens: 703.9", 10), ("tokens: 64", 1), ("flops: 100", 10),
+     ("flops: 109.9", 10), ("flops: 10.0", 1)],
+)  # fmt: skip
+def test_a_budget_buys_whole_steps(tmp_path: Path, budget: str, steps: int) -> None:
+    """64 tokens or 10 FLOPs a step."""
+    loaded = load(write_experiment(tmp_path, train=f"{{{budget}, batch_size: {BATCH}}}", schedules=NO_WARM_UP))
+    assert budgeted_steps(loaded, Flops(10)) == steps
+
+
+@pytest.mark.parametrize(("flops", "steps"), [(7, 1), (20, 2), (21, 3), (30, 3), (31, 4), (41, 5)])
+def test_flops_are_spent_stage_by_stage(tmp_path: Path, flops: int, steps: int) -> None:
+    """Three steps at 7 and then each at 10 cost 7, 14, 21, 31, 41."""
+    loaded = load(write_experiment(tmp_path, train=f"{{flops: {flops}, batch_size: {BATCH}}}", schedules=NO_WARM_UP))
+    assert budgeted_steps(loaded, Flops(per_step=10, first=3, at_first=7)) == steps
+
+
+@pytest.mark.parametrize(
+    ("budget", "reason"),
+    [("tokens: 63", "train.tokens: 63 does not pay for one step, which costs 64."),
+     ("flops: 6.5", "train.flops: 6.5 does not pay for one step, which costs 7.")],
+)  # fmt: skip
+def test_too_little_for_one_step_is_refused_with_its_price(tmp_path: Path, budget: str, reason: str) -> None:
+    file = write_experiment(tmp_path, train=f"{{{budget}, batch_size: {BATCH}}}", schedules=NO_WARM_UP)
+    with pytest.raises(ConfigError) as refused:
+        budgeted_steps(load(file), Flops(per_step=10, first=3, at_first=7))
+    assert str(refused.value) == f"{file}:{line_of('train')}: {reason}"
+
+
+def test_what_conflicts_with_the_steps_that_were_bought_is_refused(tmp_path: Path) -> None:
+    """A warm-up that outlasts them, which the file alone does not show."""
+    train, schedules = f"{{tokens: 640, batch_size: {BATCH}}}", "{learning_rate: {warmup_steps: 11}}"
+    file = write_experiment(tmp_path, train=train, schedules=schedules)
+    with pytest.raises(ConfigError) as refused:
+        budgeted_steps(load(file), Flops(10))
+    sentence = "a warm-up of 11 steps does not fit into 10 steps. Lower warmup_steps. (train.tokens buys 10 steps.)"
+    assert str(refused.value) == f"{file}:{line_of('schedules')}: schedules.learning_rate: {sentence}"
+
+
+def test_parameters_are_counted_once_where_they_are_shared() -> None:
+    """By hand: 6 of one, 12 of the other, 4 of them the same."""
+    one, two = nn.Linear(2, 2), nn.Linear(2, 2)
+    other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    other[0].weight = one.weight
+    assert count_parameters({"generator": one, "discriminator": other}) == {
+        "generator": 6, "discriminator": 12, "shared": 4, "total": 14,
+    }  # fmt: skip
+    assert count_parameters({"discriminator": two}) == {"discriminator": 6, "shared": 0, "total": 6}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "largest"),
+    [
+        (None, 0.15),
+        ("{type: linear, start: 0.1, end: 0.4}", 0.4),
+        ("{type: linear, start: 0.4, end: 0.1}", 0.4),
+        ("{type: cosine, start: 0.2, end: 0.3, until: 0.5}", 0.3),
+        ("{type: hill}", 0.6),
+    ],
+)
+def test_slots_are_for_the_largest_share_of_the_whole_training(
+    tmp_path: Path, schedule: str | None, largest: float
+) -> None:
+    """Also where it is neither at the beginning nor at the end."""
+    (tmp_path / "hill.py").write_text(
+        "from registry import schedules\n\n\n@schedules.register('hill')\ndef hill(progress, /) -> float:\n"
+        "    'Up and down.'\n    return 0.1 + 2.0 * progress * (1 - progress)\n"
+    )
+    schedules = NO_WARM_UP if schedule is None else f"{{masking.mask_prob: {schedule}}}"
+    loaded = load(write_experiment(tmp_path, imports="[hill.py]", schedules=schedules, train="{steps: 20000}"))
+    assert largest_mask_prob(loaded.config) == pytest.approx(largest)
+
+
+def test_an_objective_may_price_itself(tmp_path: Path) -> None:
+    """It asks for a network by name, forward alone or also backward; one that is not there costs nothing."""
+    made = sketched(tmp_path)
+    asked: list[Any] = []
+
+    class Priced(nn.Module):
+        def flops(self, price: Any) -> Flops:
+            asked.append((price("generator", learns=False), price("discriminator"), price("critic")))
+            asked.append(price("discriminator", learns=False, everywhere=True))
+            return Flops(5, 1, 2)
+
+    file = tmp_path / "tiny.yaml"
+    assert training_flops(Priced(), made.networks, load(file).config) == Flops(5, 1, 2)
+    assert asked == [(BATCH * GENERATOR, 3 * BATCH * DETECTOR, 0), BATCH * DETECTOR]

@@ -1,0 +1,246 @@
+"""The one builder: shapes and numbers agree, all is built once, and refusals are at the line that caused them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from electra_lab.assembly.build import BERT_VOCABULARY, build, make_optimizer, sketch, vocabulary_size
+from electra_lab.assembly.experiment import check
+from electra_lab.config.load import load
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.runs import execute
+from registry import backbones
+from registry.errors import ConfigError
+from tests.helpers import line_of, write_experiment
+
+CONFIGS: dict[str, dict[str, str]] = {
+    "bert": {},
+    "reformer": {"discriminator": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4}"},
+    "transformer": {"discriminator": "{type: transformer, dim: 16, depth: 2, heads: 2}"},
+    "performer": {"discriminator": "{type: performer, dim: 16, depth: 1, heads: 2}"},
+    "one encoder": {"embedding": "{dim: 8, max_length: 16, tie: all}", "generator": "{scale: 1.0}"},
+    "disentangled": {"embedding": "{dim: 8, max_length: 16, tie: gradient_disentangled}"},
+    "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
+    "fixed": {"generator": "{type: unigram}"},
+    "gate": {"objective": "{type: all_tokens_mlm}"},
+    "adafactor": {"optimizer": "{type: adafactor}"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+
+
+def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(p.shape) for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_sketch_has_the_sizes_of_what_is_built_and_no_memory(tmp_path: Path, name: str) -> None:
+    loaded = load(write_experiment(tmp_path, **CONFIGS[name]), ["train.flops=1e12", "train.steps=null"])
+    from_shapes, real = sketch(loaded), build(loaded, stand_in_vocabulary(200), weights=True)
+    assert from_shapes.flops == real.flops
+    assert from_shapes.steps == real.steps > 1
+    assert shapes(from_shapes.learner.objective) == shapes(real.learner.objective)
+    assert list(from_shapes.networks) == list(real.networks)
+    assert all(isinstance(p, FakeTensor) for p in from_shapes.learner.objective.parameters())
+    assert not any(isinstance(p, FakeTensor) for p in real.learner.objective.parameters())
+    assert real.model is real.networks["discriminator"]
+
+
+def test_a_tokenizer_without_a_limit_gets_the_vocabulary_of_bert(tmp_path: Path, monkeypatch) -> None:
+    loaded = load(write_experiment(tmp_path))
+    assert vocabulary_size(loaded) == 200
+    assert sketch(loaded).model.embeddings.tokens.num_embeddings == 200
+    monkeypatch.setattr("electra_lab.assembly.build.vocabulary_size", lambda _: None)
+    assert sketch(loaded).model.embeddings.tokens.num_embeddings == BERT_VOCABULARY == 30_522
+
+
+COUNTING = '''
+import torch
+from registry import backbones
+
+
+@backbones.register("counting")
+class Counting(torch.nn.Module):
+    """Counts how often it is built, and can read numbers or refuse."""
+
+    length_multiple, positions, built = 1, "lab", []
+
+    def __init__(self, dim, depth, heads, max_length, /, *, reads: bool = False, refuses: str = ""):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(dim, dim) for _ in range(depth))
+        self.built.append(dim)
+        if reads:
+            assert self.layers[0].weight.sum().item() != 0.5
+        if refuses:
+            raise {"value": ValueError, "assert": AssertionError, "runtime": RuntimeError}[refuses]("never with me")
+
+    def forward(self, x, attention_mask):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+    def at_step(self, seed, step):
+        """Nothing changes."""
+'''
+
+
+def counting(folder: Path, options: str = "", **sections: str) -> tuple[Path, list[int]]:
+    """Write an experiment with the backbone above; returns it with the list of widths that are built."""
+    (folder / "counting.py").write_text(COUNTING)
+    discriminator = f"{{type: counting, dim: 16, depth: 1, heads: 2{options}}}"
+    file = write_experiment(
+        folder, imports="[counting.py]", discriminator=discriminator, train="{steps: 2, batch_size: 2}", **sections
+    )
+    load(file)
+    built: list[int] = backbones.get("counting").component.built  # type: ignore[attr-defined]
+    built.clear()
+    return file, built
+
+
+def test_networks_are_built_once_for_a_check_once_for_a_dry_run_and_once_more_for_a_run(tmp_path: Path) -> None:
+    """Discriminator and generator; before a run, all is checked from shapes."""
+    file, built = counting(tmp_path)
+    assert check(load(file)) is None
+    assert built == [16, 8]
+    built.clear()
+    execute.dry_run(file, [], None, "cpu")
+    assert built == [16, 8]
+    built.clear()
+    path = execute.run(file, [], tmp_path / "run", "cpu")
+    assert built == [16, 8] * 2
+    built.clear()
+    execute.resume(path, "cpu")
+    assert built == [16, 8]
+
+
+def test_a_component_that_reads_numbers_is_built_again_with_memory(tmp_path: Path) -> None:
+    file, built = counting(tmp_path, ", reads: true")
+    loaded = load(file)
+    made = sketch(loaded)
+    assert built == [16, 16, 8]  # the first attempt fails at its first number
+    assert not any(isinstance(p, FakeTensor) for p in made.learner.objective.parameters())
+    assert made.flops == build(loaded, stand_in_vocabulary(200)).flops
+
+
+@pytest.mark.parametrize(("error", "attempts"), [("value", 1), ("assert", 1), ("runtime", 2)])
+def test_a_refusal_is_final_unless_it_may_be_about_numbers(tmp_path: Path, error: str, attempts: int) -> None:
+    """A network that is too large must not be built with memory only to be refused again; torch says RuntimeError."""
+    file, built = counting(tmp_path, f", refuses: {error}")
+    with pytest.raises(ConfigError) as refused:
+        check(load(file))
+    sentence = f"{file}:{line_of('discriminator')}: discriminator: counting refuses this: never with me"
+    assert str(refused.value) == sentence
+    assert built == [16] * attempts
+
+
+def test_the_generators_own_refusal_is_at_its_own_line(tmp_path: Path) -> None:
+    file, _ = counting(tmp_path, generator="{scale: 0.5, refuses: value}")
+    with pytest.raises(ConfigError, match=rf":{line_of('generator')}: generator: counting refuses this: never with me"):
+        check(load(file))
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "reason"),
+    [
+        (
+            {"embedding": "{dim: 8, max_length: 16, tie: all}"}, "embedding",
+            "embedding.tie: all shares the whole encoder, but generator and discriminator differ.",
+        ),
+        (
+            {
+                "embedding": "{dim: 8, max_length: 16, tie: embeddings}",
+                "generator": "{type: transformer, dim: 8, depth: 1, heads: 2, rotary: true}",
+            },
+            "embedding", "embedding.tie: tie: embeddings shares positions",
+        ),
+        (
+            {"data": "{sequence_length: 14}", "discriminator": "{type: reformer, dim: 16, depth: 1, heads: 2, "
+             "bucket_size: 16}", "generator": "{type: bert, dim: 8, depth: 1, heads: 2}"},
+            "data", "data.sequence_length: reformer takes multiples of 32; 14 would be padded to 32, which is above "
+            "embedding.max_length 16. Raise max_length to 32 or shorten the sequence.",
+        ),
+    ],
+    ids=["one encoder", "positions", "length"],
+)  # fmt: skip
+def test_what_cannot_be_built_is_refused_at_its_line(
+    tmp_path: Path, sections: dict[str, str], key: str, reason: str
+) -> None:
+    file = write_experiment(tmp_path, **sections)
+    with pytest.raises(ConfigError) as refused:
+        check(load(file))
+    assert str(refused.value).startswith(f"{file}:{line_of(key)}: {reason}")
+
+
+def test_what_the_optimizer_refuses_is_at_its_line(tmp_path: Path) -> None:
+    (tmp_path / "picky.py").write_text(
+        "import torch\nfrom registry import optimizers\n\n\n@optimizers.register('picky')\n"
+        "class Picky(torch.optim.SGD):\n    'Refuses.'\n\n    def __init__(self, parameters, learning_rate, /):\n"
+        "        raise ValueError(f'not at {learning_rate}')\n"
+    )
+    file = write_experiment(tmp_path, imports="[picky.py]", optimizer="{type: picky}")
+    with pytest.raises(ConfigError) as refused:
+        check(load(file, ["train.learning_rate=0.25"]))
+    assert re.fullmatch(rf"{file}:\d+: optimizer: picky refuses this: not at 0\.25", str(refused.value))
+
+
+def test_weights_are_drawn_for_networks_and_for_parts_of_the_objective_itself(tmp_path: Path) -> None:
+    """N(0, 0.02) and zero biases also for the gate of all_tokens_mlm; without `weights`, torch's own."""
+    wide = {"discriminator": "{type: bert, dim: 256, depth: 1, heads: 2}", "generator": "{scale: 0.25}"}
+    loaded = load(write_experiment(tmp_path, objective="{type: all_tokens_mlm}", **wide))
+    objective: Any = build(loaded, stand_in_vocabulary(200), weights=True).learner.objective
+    for part in (objective.copy, objective.discriminator.backbone.layers[0].query):
+        assert not part.bias.any()
+        assert float(part.weight.detach().std()) == pytest.approx(0.02, rel=0.2)
+    plain: Any = build(loaded, stand_in_vocabulary(200)).learner.objective
+    assert plain.copy.bias.any()
+
+
+def test_the_optimizer_has_everything_that_learns_once(tmp_path: Path) -> None:
+    """A frozen generator is left out, shared tables are there once, and the file's options are the optimizer's."""
+    options = "{type: adamw, weight_decay: 0.25, betas: [0.5, 0.75], epsilon: 0.125}"
+    file = write_experiment(tmp_path, optimizer=options, train="{steps: 1, learning_rate: 0.0625}")
+    loaded = load(file)
+    objective = build(loaded, stand_in_vocabulary(200)).learner.objective
+    optimizer = make_optimizer(loaded, objective)
+    listed = [p for group in optimizer.param_groups for p in group["params"]]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(objective.parameters())
+    for group, decay in zip(optimizer.param_groups, (0.25, 0.0), strict=True):
+        assert (group["lr"], group["weight_decay"], group["betas"], group["eps"]) == (0.0625, decay, (0.5, 0.75), 0.125)
+
+    frozen = {"objective": "{type: frozen_generator, run: earlier}", "embedding": "{dim: 8, max_length: 16, tie: none}"}
+    loaded = load(write_experiment(tmp_path, **frozen))
+    objective = build(loaded, stand_in_vocabulary(200)).learner.objective
+    listed = [p for group in make_optimizer(loaded, objective).param_groups for p in group["params"]]
+    assert set(listed) == set(objective.discriminator.parameters())  # type: ignore
+
+
+def test_masking_and_sampler_are_guarded_with_their_options(tmp_path: Path) -> None:
+    sections = {"masking": "{type: replace_prob, mask_prob: 0.25, replace_prob: 0.5, random_prob: 0.125}",
+                "sampler": "{type: temperature, temperature: 0.75}"}  # fmt: skip
+    objective: Any = sketch(load(write_experiment(tmp_path, **sections))).learner.objective
+    assert objective.masking.entry.name == "replace_prob"
+    assert objective.masking.options == {"mask_prob": 0.25, "replace_prob": 0.5, "random_prob": 0.125}
+    assert objective.masking.largest == 0.25
+    assert (objective.sampler.entry.name, objective.sampler.options) == ("temperature", {"temperature": 0.75})
+
+
+def test_the_embeddings_have_the_files_sizes_and_dropout(tmp_path: Path) -> None:
+    """In both networks, where they are not shared."""
+    file = write_experiment(tmp_path, embedding="{dim: 12, max_length: 24, tie: none, dropout: 0.375}")
+    built = sketch(load(file))
+    for network in built.networks.values():
+        embeddings: Any = network.embeddings  # type: ignore
+        assert embeddings.tokens.weight.shape == (200, 12)
+        assert embeddings.positions.weight.shape == (24, 12)
+        assert embeddings.dropout.p == 0.375

@@ -1,0 +1,272 @@
+"""Scheduled numbers, wired: each reaches its component at every step, evaluation has the last, compiled once."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.assembly.experiment import assemble, check, open_data
+from electra_lab.config.load import dump, load
+from electra_lab.runs import execute
+from electra_lab.testing import binomial_p
+from electra_lab.training.random import Streams
+from registry import Needs, objectives
+from registry.errors import ConfigError
+from tests.helpers import line_of, write_experiment
+
+BUCKETS = {"reformer": ", bucket_size: 4"}
+HOT = {"sampler.temperature": (3.0, 1.0)}
+TRAIN = "{steps: 11, batch_size: 2, precision: fp32}"
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+
+
+def scheduled(numbers: dict[str, tuple[float, float]]) -> str:
+    """Return the section `schedules` on one line: a straight line for each number, no warm-up."""
+    lines = {key: {"type": "linear", "start": a, "end": b} for key, (a, b) in numbers.items()}
+    return json.dumps({"learning_rate": {"warmup_steps": 0}, **lines})
+
+
+def experiment(folder: Path, **sections: str) -> Any:
+    data = "{sequence_length: 16, held_out: 0.3, store: store}"
+    loaded = load(write_experiment(folder, **{"data": data, "train": TRAIN, **sections}))
+    return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")), loaded
+
+
+def test_each_number_reaches_its_component(tmp_path: Path) -> None:
+    numbers = {
+        "sampler.temperature": (3.0, 1.0),
+        "masking.mask_prob": (0.5, 0.1),
+        "objective.discriminator_weight": (0, 50),
+    }
+    made, _ = experiment(tmp_path, schedules=scheduled(numbers))
+    objective: Any = made.run.learner.objective
+    made.run.learner.at_step(0, 5)
+    assert float(objective.sampler.options["temperature"]) == 2.0
+    assert float(objective.masking.options["mask_prob"]) == pytest.approx(0.3)
+    assert float(objective.discriminator_weight) == 25.0
+    batch = made.train.training_batch(0, 5, 2, torch.device("cpu"))
+    terms = objective.train()(batch, Streams(0, 5, batch.example_ids)).terms
+    assert float(terms["discriminator"].weight) == 25.0
+    maskable = [int(n) for n in (batch.attention_mask & ~made.vocabulary.is_special[batch.tokens]).sum(1)]
+    assert int(terms["generator"].count) == sum(math.ceil(0.3 * n - 1e-9) for n in maskable)
+
+
+@pytest.mark.parametrize("backbone", ["bert", "transformer", "performer", "reformer"])
+def test_a_whole_experiment_with_schedules_is_compiled_once_into_one_graph(tmp_path: Path, backbone: str) -> None:
+    """As it is assembled, with all its guards."""
+    numbers = {
+        "sampler.temperature": (3.0, 1.0),
+        "masking.mask_prob": (0.5, 0.1),
+        "objective.discriminator_weight": (1, 50),
+    }
+    made, _ = experiment(
+        tmp_path,
+        discriminator=f"{{type: {backbone}, dim: 8, depth: 1, heads: 2{BUCKETS.get(backbone, '')}}}",
+        schedules=scheduled(numbers),
+    )
+    assert_compiled_once(made, range(3))
+
+
+# Objectives with the options that they must be given; two_stage in its second stage.
+OPTIONS = {"two_stage": ", generator_steps: 1", "frozen_generator": ", run: earlier"}
+
+
+def numbers_of(section: str, name: str, registry: Any) -> dict[str, tuple[float, float]]:
+    """Every number of a component that may follow a schedule, with two values that all of them take."""
+    fields = registry.get(name).schema.model_fields
+    return {f"{section}.{key}": (0.5, 0.1) for key, field in fields.items() if field.annotation is float}
+
+
+@pytest.mark.parametrize("name", objectives.names())
+def test_every_number_of_an_objective_is_compiled_once(tmp_path: Path, name: str) -> None:
+    needs = getattr(objectives.get(name).component, "needs", Needs())
+    numbers = numbers_of("objective", name, objectives) | {"masking.mask_prob": (0.5, 0.1)}
+    loaded = load(
+        write_experiment(
+            tmp_path,
+            data="{sequence_length: 16, held_out: 0.3, store: store}",
+            embedding=f"{{dim: 8, max_length: 16, tie: {'none' if name in OPTIONS else 'embeddings'}}}",
+            discriminator="{type: bert, dim: 8, depth: 1, heads: 2}",
+            objective=f"{{type: {name}{OPTIONS.get(name, '')}}}",
+            train=TRAIN,
+            schedules=scheduled(numbers),
+            **{} if needs.generator else {"generator": "null"},
+            **{} if needs.sampler else {"sampler": "null"},
+        )
+    )
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"), restored=True)
+    assert len(made.run.learner.schedules.numbers) == len(numbers)
+    assert_compiled_once(made, range(1, 4))
+
+
+def assert_compiled_once(made: Any, steps: range) -> None:
+    """Into one graph, and every step has the terms that it has when it is not compiled."""
+    learner, objective = made.run.learner, made.run.learner.objective
+    torch._dynamo.reset()
+    compiled = torch.compile(objective, backend="eager", fullgraph=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in steps:
+            batch = made.train.training_batch(0, step, 2, torch.device("cpu"))
+            terms = []
+            for each in (compiled, objective):
+                learner.at_step(0, step)
+                terms.append(each(batch, Streams(0, step, batch.example_ids)).terms)
+            found, expected = terms
+            for name, term in expected.items():
+                torch.testing.assert_close(found[name].sum, term.sum)
+                assert found[name].count == term.count
+                assert float(found[name].weight) == float(term.weight)
+
+
+def test_a_hot_sampler_draws_at_its_temperature(tmp_path: Path) -> None:
+    made, _ = experiment(tmp_path, train="{steps: 3, batch_size: 2}", schedules=scheduled(HOT))
+    objective, logits = made.run.learner.objective, torch.zeros(4000, 6)
+    logits[:, 5] = math.log(9.0)
+    made.run.learner.at_step(0, 0)
+    drawn = objective.sampler(logits, Streams(0, 0, torch.arange(4000))("sampling"))
+    hot = 9 ** (1 / 3)
+    assert binomial_p(int((drawn == 5).sum()), 4000, hot / (hot + 5)) > 1e-6
+
+
+def test_a_run_with_schedules_resumes_bit_for_bit(tmp_path: Path) -> None:
+    train = "{steps: 6, batch_size: 2, precision: fp32, log_every: 2}"
+    numbers = {
+        "sampler.temperature": (3.0, 1.0),
+        "masking.mask_prob": (0.5, 0.2),
+        "objective.generator_weight": (1.0, 0.5),
+    }
+    data = "{sequence_length: 16, held_out: 0.3, store: store}"
+    file = write_experiment(tmp_path, train=train, schedules=scheduled(numbers), data=data)
+    whole = execute.run(file, ["checkpoint.every=3"], tmp_path / "whole", "cpu")
+    parts = execute.run(file, ["checkpoint.every=3"], tmp_path / "parts", "cpu")
+    for checkpoint in sorted((parts / "checkpoints").iterdir())[1:]:
+        for file_ in checkpoint.iterdir():
+            file_.unlink()
+        checkpoint.rmdir()
+    execute.resume(parts, "cpu")
+
+    def lines(path: Path) -> list[dict[str, Any]]:
+        records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        return [{k: v for k, v in r.items() if "second" not in k} for r in records]
+
+    assert lines(whole) == lines(parts)
+    state = "checkpoints/step-00000006/state.safetensors"
+    assert (whole / state).read_bytes() == (parts / state).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("schedules", "reason"),
+    [
+        ("{sampler.temprature: {type: linear, start: 1.0, end: 2.0}}",
+         "schedules.sampler.temprature: cannot be scheduled. Did you mean 'sampler.temperature'? Known: "
+         "learning_rate, masking.mask_prob, objective.discriminator_smoothing, "),
+        ("{masking.replace_prob: {type: linear, start: 1.0, end: 0.0}}",
+         "schedules.masking.replace_prob: cannot be scheduled."),
+        ("{train.learning_rate: {type: linear, start: 1.0, end: 0.0}}",
+         "schedules.train.learning_rate: cannot be scheduled. Did you mean 'learning_rate'?"),
+        ("{masking.mask_prob: {type: linear, start: 0.5, end: 1.5}}",
+         "schedules.masking.mask_prob: at 75% of training masking.mask_prob must be less than or equal to 1, is 1.25."),
+        ("{sampler.temperature: {type: linear, start: 0.0, end: 1.0}}",
+         "schedules.sampler.temperature: at 0% of training sampler.temperature must be greater than or equal to "),
+        ("{sampler.temperature: {type: lineer, start: 0.5, end: 1.0}}",
+         "schedules.sampler.temperature.type: no schedule is called 'lineer'. Did you mean 'linear'?"),
+        ("{sampler.temperature: {type: linear, start: 0.5}}", "schedules.sampler.temperature.end: is required."),
+        ("{sampler.temperature: 2.0}", "schedules.sampler.temperature: must be a mapping such as"),
+    ],
+)  # fmt: skip
+def test_what_cannot_change_is_refused_at_its_line(tmp_path: Path, schedules: str, reason: str) -> None:
+    file = write_experiment(tmp_path, train="{steps: 3}", schedules=schedules)
+    with pytest.raises(ConfigError) as refused:
+        check(load(file))
+    assert str(refused.value).startswith(f"{file}:{line_of('schedules')}: {reason}")
+
+
+def test_a_config_with_schedules_is_read_back(tmp_path: Path) -> None:
+    loaded = load(write_experiment(tmp_path, train="{steps: 3}", schedules=scheduled(HOT)))
+    again = tmp_path / "again.yaml"
+    again.write_text(dump(loaded.config))
+    assert load(again).config == loaded.config
+
+
+def test_a_log_line_weighs_each_step_by_its_own_weight(tmp_path: Path) -> None:
+    numbers = {"objective.discriminator_weight": (0, 50)}
+    train = "{steps: 4, batch_size: 2, precision: fp32, log_every: "
+    data = "{sequence_length: 16, held_out: 0.3, store: store}"
+    logged: dict[int, list[dict[str, Any]]] = {}
+    for every in (1, 4):
+        file = write_experiment(tmp_path, train=f"{train}{every}}}", schedules=scheduled(numbers), data=data)
+        metrics = execute.run(file, [], tmp_path / str(every), "cpu") / "metrics.jsonl"
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+        logged[every] = [record for record in records if record["split"] == "train"]
+    for record, weight in zip(logged[1], (0, 50 / 3, 100 / 3, 50), strict=True):
+        assert record["loss"] == pytest.approx(record["generator_loss"] + weight * record["discriminator_loss"])
+    # Rows are full, so every step has as many tokens and means of means are means.
+    assert logged[4][0]["loss"] == pytest.approx(sum(record["loss"] for record in logged[1]) / 4, rel=0.01)
+
+
+def test_a_schedule_may_be_set_from_the_command_line(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, train="{steps: 3}")
+    whole = "schedules.sampler.temperature={type: linear, start: 3.0, end: 1.0}"
+    config = load(file, [whole, "schedules.sampler.temperature.start=2.0"]).config
+    assert config.schedules["sampler.temperature"].keywords() == {"start": 2.0, "end": 1.0, "until": 1.0}
+    with pytest.raises(ConfigError, match=r"^--set schedules\.sampler=1: schedules\.sampler: "):
+        load(file, ["schedules.sampler=1"])
+
+
+OTHER_NAMES = """
+from electra_lab.objectives.electra import Electra
+from registry import objectives
+
+
+@objectives.register("renamed")
+class Renamed(Electra):
+    \"\"\"Keeps its parts under other names.\"\"\"
+
+    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, weight: float = 1.0) -> None:
+        super().__init__(generator, discriminator, masking, sampler, vocabulary, generator_weight=weight)
+        self.strategy, self.draws = self.masking, self.sampler
+        del self.masking, self.sampler
+
+    def forward(self, batch, rng):
+        self.masking, self.sampler = self.strategy, self.draws
+        try:
+            return super().forward(batch, rng)
+        finally:
+            del self.masking, self.sampler
+
+    def counts(self, batch, rng):
+        self.masking = self.strategy
+        try:
+            return super().counts(batch, rng)
+        finally:
+            del self.masking
+"""
+
+
+def test_a_plug_in_may_keep_its_parts_under_any_name(tmp_path: Path) -> None:
+    (tmp_path / "renamed.py").write_text(OTHER_NAMES)
+    numbers = {"sampler.temperature": (3.0, 1.0), "masking.mask_prob": (0.5, 0.2)}
+    sections = {
+        "objective": "{type: renamed}\nimports: [renamed.py]",
+        "train": "{steps: 2, batch_size: 2}",
+        "schedules": scheduled(numbers),
+    }
+    made, loaded = experiment(tmp_path, **sections)
+    assert check(loaded) is None
+    made.run.learner.at_step(0, 0)
+    assert float(made.run.learner.objective.draws.options["temperature"]) == 3.0
+    assert float(made.run.learner.objective.strategy.options["mask_prob"]) == 0.5
+    # A number that it does not keep under its option's name cannot reach it; check says so, not only run.
+    numbers = {"objective.weight": (1.0, 2.0)}
+    sections["schedules"] = scheduled(numbers)
+    with pytest.raises(ConfigError, match=r"objective\.weight: cannot be scheduled: renamed keeps no number"):
+        check(load(write_experiment(tmp_path, **sections)))

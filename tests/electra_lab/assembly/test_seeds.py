@@ -1,0 +1,144 @@
+"""From equal weights, two seeds and two steps differ in everything that is drawn; and nothing else does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.config.load import load
+from electra_lab.runs import execute
+from electra_lab.training.loop import train
+from tests.electra_lab.runs.tiny import lines, passes, run, spying, tensors
+
+# Each draws from torch's own generator in its own way: dropout, LSH rotations alone, features that are redrawn.
+BACKBONES = {
+    "dropout": "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.5}",
+    "rotations": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1, dropout: 0.0}",
+    "features": "{type: performer, dim: 16, depth: 1, heads: 2, features: 8, redraw_every: 1, dropout: 0.0}",
+}
+DRAWN = ("tokens", "inputs", "drawn", "hidden")
+
+
+def assembled(folder: Path, backbone: str, seed: int) -> Experiment:
+    file = spying(
+        folder,
+        discriminator=BACKBONES[backbone],
+        embedding="{dim: 8, max_length: 16, dropout: 0.0}",
+        evaluate="{every: 1, examples: 0}",
+        train="{steps: 3, batch_size: 4, precision: fp32}",
+    )
+    loaded = load(file, [f"seed={seed}"])
+    return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+
+
+def at_rest(made: Experiment) -> tuple[list[Any], list[Any]]:
+    """Train at a learning rate of 0; returns what the objective saw in training and in evaluation."""
+    passes()
+    settings = replace(made.settings, rate=lambda *_: 0.0)
+    before = {name: p.detach().clone() for name, p in made.run.learner.objective.named_parameters()}
+    for _ in train(made.run, settings, made.train, made.held_out, made.accumulate, made.device):
+        pass
+    for name, parameter in made.run.learner.objective.named_parameters():
+        assert torch.equal(parameter, before[name]), "weights must not change here"
+    found = passes()
+    return [p for p in found if p.training], [p for p in found if p.evaluating]
+
+
+@pytest.fixture(params=BACKBONES)
+def two_seeds(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Both seeds with the weights of the first, and the first once more."""
+    runs = []
+    weights: list[torch.Tensor] = []
+    for seed in (0, 1, 0):
+        made = assembled(tmp_path, request.param, seed)
+        own = list(made.run.learner.objective.parameters())
+        weights = weights or [p.detach().clone() for p in own]
+        for parameter, value in zip(own, weights, strict=True):
+            parameter.data.copy_(value)
+        runs.append(at_rest(made))
+    return SimpleNamespace(first=runs[0], other=runs[1], again=runs[2], name=request.param)
+
+
+def same(one: Any, two: Any, what: str) -> bool:
+    return torch.equal(getattr(one, what), getattr(two, what))
+
+
+@pytest.mark.parametrize("what", DRAWN)
+def test_seeds_and_steps_differ_in_training(two_seeds: Any, what: str) -> None:
+    """Rows, masked inputs, draws, and the states of one and the same row in train mode."""
+    (first, _), (other, _), (again, _) = two_seeds.first, two_seeds.other, two_seeds.again
+    assert [p.step for p in first] == [0, 1, 2]
+    for step in range(3):
+        assert not same(first[step], other[step], what), f"step {step}: two seeds agree"
+        assert same(first[step], again[step], what), f"step {step}: one seed disagrees with itself"
+    for one, two in ((0, 1), (1, 2), (0, 2)):
+        assert not same(first[one], first[two], what), f"steps {one} and {two} agree"
+
+
+def test_evaluation_depends_on_the_seed_and_not_on_the_step(two_seeds: Any) -> None:
+    """Its rows and states on neither; but a Performer is evaluated with the features that it was trained with."""
+    (_, first), (_, other), (_, again) = two_seeds.first, two_seeds.other, two_seeds.again
+    batches = len(first) // 3
+    for what in DRAWN if two_seeds.name != "features" else DRAWN[:2]:
+        for place in range(batches):
+            one = first[place]
+            assert same(one, first[place + batches], what), f"{what}: two steps disagree"
+            assert same(one, first[place + 2 * batches], what), f"{what}: two steps disagree"
+            assert same(one, again[place], what), f"{what}: one seed disagrees with itself"
+        differs = any(not same(one, two, what) for one, two in zip(first, other, strict=True))
+        assert differs == (what in ("inputs", "drawn")), what
+
+
+def test_training_and_evaluation_do_not_share_their_masks(tmp_path: Path) -> None:
+    """The held-out rows, given to a training step, are masked in another way."""
+    made = assembled(tmp_path, "dropout", 0)
+    made = replace(made, train=made.held_out)
+    training, evaluated = at_rest(made)
+    masks = {tuple(row.tolist()): inputs for p in evaluated for row, inputs in zip(p.tokens, p.inputs, strict=True)}
+    compared = [
+        torch.equal(inputs, masks[tuple(row.tolist())])
+        for p in training
+        for row, inputs in zip(p.tokens, p.inputs, strict=True)
+    ]
+    assert compared
+    assert not all(compared)
+
+
+def test_micro_batches_of_one_step_differ_in_dropout(tmp_path: Path) -> None:
+    file = spying(tmp_path, discriminator=BACKBONES["dropout"], train="{steps: 1, batch_size: 4, micro_batch_size: 2}",
+                  schedules="{}", evaluate="{examples: 0}")  # fmt: skip
+    loaded = load(file, ["schedules.learning_rate.warmup_steps=0"])
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    training, _ = at_rest(made)
+    assert len(training) == 2
+    assert not torch.equal(training[0].hidden, training[1].hidden)
+
+
+def test_initial_weights_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    """Not on what was drawn before, and drawing them leaves torch's generator as it was."""
+    weights = []
+    for seed, before in ((0, 1), (0, 2), (1, 1)):
+        torch.manual_seed(before)
+        state = torch.get_rng_state()
+        made = assembled(tmp_path, "dropout", seed)
+        assert torch.equal(torch.get_rng_state(), state)
+        weights.append(torch.cat([p.detach().flatten() for p in made.run.learner.objective.parameters()]))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_whole_runs_of_two_seeds_differ_from_the_first_step_on(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+    file = spying(tmp_path)
+    one, two = (run(file, tmp_path / str(seed), f"seed={seed}", "train.log_every=1") for seed in (0, 1))
+    for first, other in zip(lines(one, "train"), lines(two, "train"), strict=True):
+        assert first["loss"] != other["loss"]
+    weights, others = tensors(one), tensors(two)
+    moved = [name for name in weights if name.startswith("model.") and "norm" not in name]
+    assert all(not torch.equal(weights[name], others[name]) for name in moved)

@@ -1,0 +1,301 @@
+"""Every key reaches what it controls: weights against torch's own optimizers, records and files against the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.config.load import load
+from electra_lab.config.schema import Checkpoint, Evaluate, Train
+from electra_lab.runs import execute
+from electra_lab.training.random import Streams
+from registry import optimizers, schedules
+from registry.errors import DivergedError
+from tests.electra_lab.runs.tiny import for_a_module, lines, passes, run, spying, tensors
+
+STEPS, BATCH, LENGTH, RATE = 4, 4, 16, 0.02
+BASE: dict[str, Any] = {
+    "train.steps": STEPS, "train.batch_size": BATCH, "train.learning_rate": RATE, "train.clip_norm": 1e9,
+    "train.precision": "fp32", "optimizer.weight_decay": 0.0, "optimizer.epsilon": 0.01,
+    "schedules.learning_rate.type": "linear", "schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 1.0,
+    "evaluate.examples": 0,
+}  # fmt: skip
+WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end")}  # back to the default schedule
+SLOPE = {"schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 0.0}
+ADAFACTOR = {"optimizer": "{type: adafactor}", "train.learning_rate": 0.05}
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+
+
+def overrides(changes: dict[str, Any]) -> list[str]:
+    """Return BASE with changes, as --set takes them; None leaves a key out."""
+    wanted = BASE | changes
+    if "optimizer" in changes:  # first, as a changed type drops the options that were set before
+        others = {key: value for key, value in wanted.items() if key in changes or not key.startswith("optimizer.")}
+        wanted = {"optimizer": changes["optimizer"], **others}
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in wanted.items()
+            if value is not None]  # fmt: skip
+
+
+def file_in(folder: Path) -> Path:
+    return spying(
+        folder,
+        train="{}",
+        schedules="{}",
+        evaluate="{}",
+        checkpoint="{}",
+        embedding="{dim: 8, max_length: 16, dropout: 0.0}",
+        discriminator="{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
+    )
+
+
+# The rates of the steps, by hand, and torch's own optimizers.
+
+Rates = Callable[[int, int], float]
+
+
+def adamw(**options: Any) -> Callable[[Any], Any]:
+    decay = options.pop("weight_decay", 0.0)
+    settings = {"lr": RATE, "eps": 0.01, **options}
+    return lambda parameters: torch.optim.AdamW(grouped(parameters, decay), **settings)
+
+
+def adafactor(weight_decay: float = 0.0, **options: Any) -> Callable[[Any], Any]:
+    settings = {"lr": 0.05, "eps": (None, 1e-3), **options}
+    return lambda parameters: torch.optim.Adafactor(grouped(parameters, weight_decay), **settings)
+
+
+def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]]:
+    return [{"params": [p for p in parameters if (p.ndim > 1) == wide], "weight_decay": decay * wide}
+            for wide in (True, False)]  # fmt: skip
+
+
+def by_hand(
+    file: Path, *, optimizer: Callable[[Any], Any] | None = None, rates: Rates = lambda *_: 1.0, steps: int = STEPS,
+    batch: int = BATCH, clip: float = 1e9, bf16: bool = False,
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """Train the experiment's own networks on its own rows in a plain torch loop; returns the weights."""
+    loaded = load(file, overrides({}))
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    objective: Any = made.run.learner.objective.train()
+    parameters = list(objective.parameters())
+    trained = (optimizer or adamw())(parameters)
+    first = [group["lr"] for group in trained.param_groups]
+    for step in range(steps):
+        rows = made.train.training_batch(0, step, batch, torch.device("cpu"))
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            terms = objective(rows, Streams(0, step, rows.example_ids)).terms
+        loss = terms["generator"].sum / terms["generator"].count
+        loss = loss + 50.0 * terms["discriminator"].sum / terms["discriminator"].count
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in parameters))
+        for parameter in parameters:
+            parameter.grad *= min(1.0, clip / norm)
+        for group, rate in zip(trained.param_groups, first, strict=True):
+            group["lr"] = rate * rates(step, steps)
+        trained.step()
+    return {f"model.{name}": p.detach() for name, p in objective.named_parameters()}
+
+
+def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    """Return True if weights are equal to the accuracy of float32."""
+    return all(torch.allclose(one[name], two[name], rtol=1e-3, atol=2e-5) for name in one)
+
+
+def half_cosine(step: int, steps: int) -> float:
+    return (1 + math.cos(math.pi * step / (steps - 1))) / 2
+
+
+# Keys, with the changes that set them, and the plain loop that they should be equal to.
+WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "train.steps": ({"train.steps": 2}, {"steps": 2}),
+    "train.batch_size": ({"train.batch_size": 6}, {"batch": 6}),
+    "train.learning_rate": ({"train.learning_rate": 0.05}, {"optimizer": adamw(lr=0.05)}),
+    "train.clip_norm": ({"train.clip_norm": 0.5}, {"clip": 0.5}),
+    "optimizer.adamw.weight_decay": ({"optimizer.weight_decay": 0.9}, {"optimizer": adamw(weight_decay=0.9)}),
+    "optimizer.adamw.betas": ({"optimizer.betas": [0.5, 0.7]}, {"optimizer": adamw(betas=(0.5, 0.7))}),
+    "optimizer.adamw.epsilon": ({"optimizer.epsilon": 1.0}, {"optimizer": adamw(eps=1.0)}),
+    "optimizer.type": (ADAFACTOR, {"optimizer": adafactor()}),
+    "optimizer.adafactor.weight_decay": (
+        {**ADAFACTOR, "optimizer.weight_decay": 0.9}, {"optimizer": adafactor(weight_decay=0.9)}),
+    "optimizer.adafactor.decay": (
+        {**ADAFACTOR, "optimizer.decay": -0.2}, {"optimizer": adafactor(beta2_decay=-0.2)}),
+    "optimizer.adafactor.epsilon": (
+        {**ADAFACTOR, "optimizer.epsilon": 0.1}, {"optimizer": adafactor(eps=(None, 0.1))}),
+    "optimizer.adafactor.clip": ({**ADAFACTOR, "optimizer.clip": 1.2}, {"optimizer": adafactor(d=1.2)}),
+    "schedules.linear.start": (
+        {"schedules.learning_rate.start": 3.0}, {"rates": lambda step, steps: 3.0 - 2.0 * step / (steps - 1)}),
+    "schedules.linear.end": (
+        {"schedules.learning_rate.end": 0.25}, {"rates": lambda step, steps: 1.0 - 0.75 * step / (steps - 1)}),
+    "schedules.linear.until": (
+        {**SLOPE, "schedules.learning_rate.until": 0.5},
+        {"rates": lambda step, steps: max(0.0, 1 - 2 * step / (steps - 1))}),
+    "schedules.cosine.start": (
+        {**SLOPE, "schedules.learning_rate.type": "cosine"}, {"rates": half_cosine}),
+    "schedules.cosine.end": (
+        {**SLOPE, "schedules.learning_rate.type": "cosine", "schedules.learning_rate.end": 0.5},
+        {"rates": lambda step, steps: 0.5 + 0.5 * half_cosine(step, steps)}),
+    "schedules.cosine.until": (
+        {**SLOPE, "schedules.learning_rate.type": "cosine", "schedules.learning_rate.until": 0.5},
+        {"rates": lambda step, steps: half_cosine(min(2 * step, steps - 1), steps)}),
+    "schedules.warmup_linear.warmup_steps": (
+        {**WARM, "schedules.learning_rate.warmup_steps": 3},
+        {"rates": lambda step, steps: (1 - step / steps) * min(1.0, (step + 1) / 3)}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """The experiment, and its weights without any change."""
+    file = file_in(tmp_path_factory.mktemp("wiring"))
+    with for_a_module():
+        return file, by_hand(file)
+
+
+def test_without_a_change_training_is_the_plain_loop(plain: Any, tmp_path: Path) -> None:
+    file, weights = plain
+    assert equal(weights, tensors(run(file, tmp_path / "run", *overrides({}))))
+
+
+@pytest.mark.parametrize("key", WEIGHTS)
+def test_a_key_changes_the_weights_as_the_plain_loop_does(plain: Any, tmp_path: Path, key: str) -> None:
+    file, unchanged = plain
+    changes, options = WEIGHTS[key]
+    got = tensors(run(file, tmp_path / "run", *overrides(changes)))
+    assert equal(by_hand(file, **options), got)
+    assert not equal(unchanged, got), "the key makes no difference here"
+    if changes.keys() & ADAFACTOR.keys() and changes != ADAFACTOR:
+        assert not equal(by_hand(file, optimizer=adafactor()), got), "the key makes no difference here"
+
+
+# What does not show in the weights of a plain loop.
+
+
+def seen(file: Path, out: Path, changes: dict[str, Any]) -> tuple[Path, list[Any], list[Any]]:
+    """Return the run, and what its objective saw in training and in evaluation."""
+    path = run(file, out, *overrides(changes))
+    found = passes()
+    return path, [p for p in found if p.training], [p for p in found if p.evaluating]
+
+
+def check_micro_batch_size(file: Path, out: Path) -> None:
+    path, training, _ = seen(file, out, {"train.micro_batch_size": 2})
+    assert [len(p.examples) for p in training] == [2] * (STEPS * BATCH // 2)
+    assert [p.examples for p in training[:2]] == [[0, 1], [2, 3]]
+    assert equal(by_hand(file), tensors(path))
+
+
+def check_precision(file: Path, out: Path) -> None:
+    path, training, evaluated = seen(file, out, {"train.precision": "bf16"})
+    assert {p.autocast for p in training + evaluated} == {True}
+    in_bf16, in_fp32 = by_hand(file, bf16=True), by_hand(file)
+    got = tensors(path)
+    name = "model.discriminator.backbone.layers.0.expand.weight"
+    assert (got[name] - in_bf16[name]).norm() < 0.1 * (got[name] - in_fp32[name]).norm()
+    path, training, evaluated = seen(file, out.with_name("fp32"), {"train.precision": "fp32"})
+    assert {p.autocast for p in training + evaluated} == {False}
+
+
+def check_tokens(file: Path, out: Path) -> None:
+    path, _, _ = seen(file, out, {"train.steps": None, "train.tokens": 3.5 * BATCH * LENGTH})
+    assert [(line["step"], line["tokens"]) for line in lines(path, "train")] == [(3, 3 * BATCH * LENGTH)]
+
+
+def check_flops(file: Path, out: Path) -> None:
+    flops = assemble_flops(file)
+    path, _, _ = seen(file, out, {"train.steps": None, "train.flops": 2.9 * flops})
+    assert [(line["step"], line["flops"]) for line in lines(path, "train")] == [(2, 2 * flops)]
+
+
+def assemble_flops(file: Path) -> int:
+    loaded = load(file, overrides({}))
+    return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")).settings.flops.per_step
+
+
+def check_log_every(file: Path, out: Path) -> None:
+    path, _, _ = seen(file, out, {"train.steps": 7, "train.log_every": 3})
+    assert [line["step"] for line in lines(path, "train")] == [3, 6, 7]
+
+
+def check_on_non_finite(file: Path, out: Path) -> None:
+    poisoned = {"objective.poison": 1, "train.log_every": 2}
+    with pytest.raises(DivergedError):
+        seen(file, out, poisoned)
+    path, _, _ = seen(file, out.with_name("skip"), {**poisoned, "train.on_non_finite": "skip"})
+    assert [line["skipped_steps"] for line in lines(path, "train")] == [1, 1]
+
+
+def check_evaluate_every(file: Path, out: Path) -> None:
+    path, _, evaluated = seen(file, out, {"train.steps": 7, "evaluate.every": 3})
+    assert [line["step"] for line in lines(path, "held_out")] == [3, 6, 7]
+    assert len({p.step for p in evaluated}) == 3
+
+
+def check_evaluate_batch_size(file: Path, out: Path) -> None:
+    _, _, evaluated = seen(file, out, {"evaluate.batch_size": 3})
+    sizes = [len(p.examples) for p in evaluated]
+    assert len(sizes) > 2
+    assert set(sizes[:-1]) == {3}
+    assert 0 < sizes[-1] <= 3
+
+
+def check_evaluate_examples(file: Path, out: Path) -> None:
+    path, _, _ = seen(file, out, {"evaluate.examples": 2})
+    assert len(json.loads((path / "examples.json").read_text())) == 2
+    path, _, _ = seen(file, out.with_name("none"), {"evaluate.examples": 0})
+    assert not (path / "examples.json").exists()
+
+
+def check_checkpoint_every(file: Path, out: Path) -> None:
+    path, _, _ = seen(file, out, {"train.steps": 7, "checkpoint.every": 3})
+    assert kept(path) == [3, 6, 7]
+
+
+def check_checkpoint_keep(file: Path, out: Path) -> None:
+    path, _, _ = seen(file, out, {"train.steps": 7, "checkpoint.every": 2, "checkpoint.keep": 2})
+    assert kept(path) == [6, 7]
+
+
+def kept(path: Path) -> list[int]:
+    return sorted(int(each.name[5:]) for each in (path / "checkpoints").iterdir())
+
+
+OTHERS: dict[str, Callable[[Path, Path], None]] = {
+    "train.tokens": check_tokens,
+    "train.flops": check_flops,
+    "train.micro_batch_size": check_micro_batch_size,
+    "train.precision": check_precision,
+    "train.log_every": check_log_every,
+    "train.on_non_finite": check_on_non_finite,
+    "evaluate.every": check_evaluate_every,
+    "evaluate.batch_size": check_evaluate_batch_size,
+    "evaluate.examples": check_evaluate_examples,
+    "checkpoint.every": check_checkpoint_every,
+    "checkpoint.keep": check_checkpoint_keep,
+}
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_a_key_does_what_it_says(plain: Any, tmp_path: Path, key: str) -> None:
+    OTHERS[key](plain[0], tmp_path / "run")
+
+
+def test_no_key_is_left_out() -> None:
+    """A new key, optimizer or schedule needs a line in one of the tables."""
+    expected = {"optimizer.type"}
+    for section, model in (("train", Train), ("evaluate", Evaluate), ("checkpoint", Checkpoint)):
+        expected |= {f"{section}.{key}" for key in model.model_fields}
+    for section, registry in (("optimizer", optimizers), ("schedules", schedules)):
+        expected |= {f"{section}.{n}.{key}" for n in registry.names() for key in registry.get(n).schema.model_fields}
+    assert WEIGHTS.keys() | OTHERS.keys() == expected

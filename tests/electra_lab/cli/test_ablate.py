@@ -1,0 +1,97 @@
+"""electra-lab ablate: its options reach the ablation, its answer is alone on stdout, its failures have a code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.ablation import run
+from electra_lab.storage.ablation_folder import AblationFolder
+from registry import launchers
+from tests.electra_lab.ablation.small import HERE, InProcess, write
+from tests.electra_lab.cli.conftest import Lab
+from tests.electra_lab.reports.synthetic import leave_out_pictures
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
+    """The calls of `ablate` and `dry_run`, which do nothing."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+
+    def note(name: str, answer: object) -> Any:
+        def call(*arguments: Any) -> object:
+            print("the output of a plug-in")
+            found.append((name, arguments))
+            return answer
+
+        return call
+
+    monkeypatch.setattr(run, "ablate", note("ablate", Path("the/folder")))
+    monkeypatch.setattr(run, "dry_run", note("dry_run", "the needs"))
+    return found
+
+
+def test_options_reach_the_ablation_and_the_answer_is_its_folder(lab: Lab, called: list[Any]) -> None:
+    assert lab("ablate", "a.yaml") == (0, "the/folder\n", "the output of a plug-in\n")
+    lab("ablate", "a.yaml", "--set", "train.steps=3", "--set", "seed=1", "--out", "there", "--device", "cpu",
+        "--launcher", "slurm", "--workers", "5")  # fmt: skip
+    assert called == [
+        ("ablate", (Path("a.yaml"), [], None, "auto", None, None)),
+        ("ablate", (Path("a.yaml"), ["train.steps=3", "seed=1"], Path("there"), "cpu", "slurm", 5)),
+    ]
+
+
+def test_a_dry_run_gets_the_same_options_and_answers_in_words(lab: Lab, called: list[Any]) -> None:
+    code, out, err = lab("ablate", "a.yaml", "--dry-run", "--out", "there", "--workers", "2", "--device", "cuda")
+    assert (code, out, err) == (0, "the needs\n", "the output of a plug-in\n")
+    assert called == [("dry_run", (Path("a.yaml"), [], Path("there"), "cuda", None, 2))]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many"])
+def test_a_number_of_workers_that_cannot_be_is_refused(lab: Lab, called: list[Any], number: str) -> None:
+    code, _, err = lab("ablate", "a.yaml", "--workers", number)
+    assert code == 2
+    assert "--workers" in err
+    assert called == []
+
+
+def test_a_dry_run_reads_no_corpus_and_writes_nothing(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "there", steps=2, launcher="{type: local, workers: 3}")
+    monkeypatch.setattr(run, "open_data", lambda *_: pytest.fail("it reads the corpus"))
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = lab("ablate", file, "--dry-run", "--device", "cpu")
+    assert (code, err) == (0, "")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert out.startswith("sizes: 2 variants x 2 seeds = 4 cells, 1 reference run, 0 already done, in runs/sizes\n")
+    assert "left to do: 5 runs, " in out
+    assert "of training, 3 at a time.\n" in out
+    assert "\n  generator.scale=1.0:  generator.dim 8 -> 16; generator.heads 1 -> 2\n" in out
+
+
+def test_cells_that_failed_are_exit_code_7_and_the_page_is_there(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a real cause: a learning rate that diverges at the first step."""
+    launchers.register("in_process")(InProcess)
+    leave_out_pictures(monkeypatch)
+    file = write(tmp_path / "there", seeds="[0]", steps=2, more="retries: 0", launcher=HERE)
+    text = file.read_text().replace("{generator.scale: [0.5, 1.0]}", "{train.learning_rate: [1.0e+30]}")
+    file.write_text(
+        text[: text.index("measure:")] + "measure: [{type: pretraining}]\n" + text[text.index("launcher:") :]
+    )
+    code, out, err = lab("ablate", file, "--out", "here")
+    assert (code, out) == (7, "")
+    *_, last = err.splitlines()
+    assert last == (
+        "1 of 1 runs failed. The reasons are in here/report.html, the logs in here/logs. Run the same command again to "
+        "retry."
+    )
+    assert "Nothing can be said yet: no cell has a discriminator_auc." in err
+    folder = AblationFolder(Path("here"))
+    state = folder.state(folder.plan.cells[0].id, folder.plan)
+    assert (state.status, state.attempts) == ("failed", 1)
+    assert state.error in Path("here/report.html").read_text()

@@ -1,0 +1,240 @@
+"""Every exit code, by a real cause, through the real command line; 7 is that of an ablation."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.cli import main
+from electra_lab.runs import execute
+from tests.electra_lab.runs.tiny import default_signals, experiment, lines, spying
+from tests.helpers import ROOT, line_of
+
+SHORT = {"train": "{steps: 4, batch_size: 2, precision: fp32}", "evaluate": "{examples: 0}"}
+
+
+@pytest.fixture(autouse=True)
+def _no_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "report" not in request.node.name:
+        monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+
+
+@pytest.fixture(autouse=True)
+def _usual_signals() -> Iterator[None]:
+    with default_signals():
+        yield
+
+
+def spy(folder: Path, options: str = "") -> Path:
+    return spying(folder, objective=f"{{type: spy{options}}}", **SHORT)
+
+
+def test_0_a_run_that_ends_prints_its_directory_and_writes_its_report(lab: Any, tmp_path: Path) -> None:
+    code, out, err = lab("run", experiment(tmp_path / "there", **SHORT), "--out", tmp_path / "run", "--device", "cpu")
+    assert (code, out) == (0, f"{tmp_path}/run\n")
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert err.count("\n") > 5
+    code, out, err = lab("resume", tmp_path / "run", "--device", "cpu")
+    assert (code, out) == (0, f"{tmp_path}/run\n")
+    assert "the run is already complete" in err
+    code, out, err = lab("report", tmp_path / "run")
+    assert (code, out, err) == (0, f"{tmp_path}/run/report.html\n", "")
+
+
+@pytest.mark.parametrize("plugged", [False, True])
+def test_1_an_internal_error_shows_its_traceback_and_asks_for_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plugged: bool
+) -> None:
+    """It names the plug-ins that were loaded, as it may have come from one of them after all."""
+    file = spy(tmp_path) if plugged else experiment(tmp_path, **SHORT)
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr("electra_lab.training.loop.training_step", broken)
+    monkeypatch.setattr(sys, "argv", ["electra-lab", "run", str(file), "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "KeyError: 'unforeseen'" in said
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("This is an internal error of electra_lab, ")
+    assert ("spy.py" in last) == plugged
+    assert last.endswith("Please report it.")
+
+
+def test_2_a_mistake_in_the_file(lab: Any, tmp_path: Path) -> None:
+    file = experiment(tmp_path / "there", sampler="{type: gumbl}")
+    code, out, err = lab("run", file)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{file}:{line_of('sampler')}: sampler.type: no sampler is called 'gumbl'.")
+
+
+def test_3_a_corpus_that_is_not_there(lab: Any, tmp_path: Path) -> None:
+    file = experiment(tmp_path / "there", **SHORT)
+    (tmp_path / "there" / "corpus.txt").unlink()
+    code, out, err = lab("run", file, "--out", tmp_path / "run")
+    assert (code, out) == (3, "")
+    assert err.endswith("corpus.txt: no file matches.\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_4_checkpoints_that_are_all_damaged(lab: Any, tmp_path: Path) -> None:
+    lab("run", experiment(tmp_path / "there", **SHORT), "--out", tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "step-00000004" / "state.json").write_text("{}")
+    code, out, err = lab("resume", tmp_path / "run")
+    assert (code, out) == (4, "")
+    assert err.endswith("none of the 1 checkpoints is usable. Start a new run.\n")
+
+
+@pytest.mark.parametrize("verb", ["run", "resume"])
+def test_5_a_run_that_diverges(lab: Any, tmp_path: Path, verb: str) -> None:
+    code, out, err = lab("run", spy(tmp_path / "there", ", poison: 2"), "--out", tmp_path / "run")
+    if verb == "resume":
+        code, out, err = lab("resume", tmp_path / "run")
+    assert (code, out) == (5, "")
+    assert re.search(r"^step 4: the loss or gradient of 1 of the steps", err, re.MULTILINE)
+    assert err.endswith("or set train.on_non_finite: skip.\n")
+
+
+GREEDY = '''
+from registry import corpora
+
+
+@corpora.register("greedy")
+class Greedy:
+    """Wants more memory than there is."""
+
+    def __init__(self, /):
+        pass
+
+    def __iter__(self):
+        yield bytearray(1 << 60).decode()
+
+    def fingerprint(self):
+        return "greedy"
+'''
+
+
+def test_6_too_little_memory_for_the_data(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text(GREEDY)
+    code, out, err = lab("run", experiment(tmp_path, corpus="{type: greedy}\nimports: [greedy.py]"))
+    assert (code, out) == (6, "")
+    assert re.search(
+        r"^there is not enough memory \(.*\)\. Use a smaller corpus, batch or network\.$", err, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("verb", ["run", "resume"])
+def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path, verb: str) -> None:
+    """torch's own complaint, which on the CPU is a plain RuntimeError."""
+    code, out, err = lab("run", spy(tmp_path / "there", ", greed: 2"), "--out", tmp_path / "run")
+    if verb == "resume":
+        code, out, err = lab("resume", tmp_path / "run")
+    assert (code, out) == (6, "")
+    assert re.search(
+        r"^there is not enough memory \(.*\)\. In a new run, lower train\.micro_batch_size", err, re.MULTILINE
+    )
+
+
+STOPS = [(75, signal.SIGTERM, "SIGTERM"), (75, signal.SIGHUP, "SIGHUP"), (130, signal.SIGINT, "Ctrl-C")]
+
+
+@pytest.mark.parametrize(("code", "number", "name"), STOPS)
+@pytest.mark.parametrize("verb", ["run", "resume"])
+def test_75_and_130_a_signal_saves_and_the_resume_ends(
+    lab: Any, tmp_path: Path, verb: str, code: int, number: int, name: str
+) -> None:
+    """The resume of a run that is stopped in the same step again would not end: that step is done."""
+    file, path = spy(tmp_path / "there", f", strike: 2, signal: {int(number)}"), tmp_path / "run"
+    found, out, err = lab("run", file, "--out", path)
+    if verb == "resume":
+        shutil.rmtree(path / "checkpoints")  # so that it begins again
+        found, out, err = lab("resume", path)
+    assert (found, out) == (code, "")
+    assert f"{name}: saving after this step; a second one stops without saving\n" in err
+    assert err.endswith(f"stopped and saved after step 3. Resume with: electra-lab resume {path}\n")
+    assert lab("resume", path)[:2] == (0, f"{path}\n")
+    assert lines(path)[-1]["step"] == 4
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["resume"]])
+def test_several_processes_are_refused_with_exit_code_2(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """As torchrun starts them."""
+    file, path = experiment(tmp_path / "there", **SHORT), tmp_path / "run"
+    if arguments == ["resume"]:
+        lab("run", file, "--out", path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, out, err = lab(*arguments, *([file, "--out", path] if arguments == ["run"] else [path]))
+    assert (code, out) == (2, "")
+    assert err.startswith("WORLD_SIZE is 2: training in several processes is not supported yet")
+    assert path.exists() == (arguments == ["resume"])
+
+
+def test_a_plug_in_that_exits_does_not_look_like_success(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "leaving.py").write_text(
+        "import sys\nfrom registry import samplers\n\n\n@samplers.register('leaving')\n"
+        "def leaving(logits, rng, /):\n    'Leaves.'\n    sys.exit(0)\n"
+    )
+    code, out, err = lab("run", experiment(tmp_path, sampler="{type: leaving}\nimports: [leaving.py]", **SHORT))
+    assert (code, out) == (2, "")
+    assert re.search(r"leaving\.py:8: sampler 'leaving' failed: SystemExit", err)
+
+
+# A real process with real keys
+
+
+def started(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "electra_lab", *arguments], cwd=cwd, env=environment, text=True, stdout=-1, stderr=-1
+    )
+
+
+def wait_for(true: Any, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_ctrl_c_in_a_real_process_once_and_twice(tmp_path: Path) -> None:
+    """The first says that it saves and what a second does; the second ends the run at once, without saving."""
+    train = "{steps: 100000, batch_size: 2, precision: fp32, log_every: 1}"
+    file, path = experiment(tmp_path, train=train, checkpoint="{every: 100000}"), tmp_path / "run"
+    process = started(["run", str(file), "--out", str(path), "--device", "cpu"], tmp_path)
+    wait_for(lambda: lines(path), process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    said = "Ctrl-C: saving after this step; a second one stops without saving\n"
+    assert said in err
+    (saved,) = (path / "checkpoints").iterdir()
+    assert err.endswith(f"stopped and saved after step {int(saved.name[5:])}. Resume with: electra-lab resume {path}\n")
+
+    slow = spying(tmp_path / "slow", train=train, objective="{type: spy, sleep: 3}")
+    process = started(["run", str(slow), "--out", str(tmp_path / "second"), "--device", "cpu"], tmp_path)
+    wait_for(lambda: lines(tmp_path / "second"), process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr
+    while process.stderr.readline() != said:
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not (tmp_path / "second" / "checkpoints").exists()

@@ -1,0 +1,60 @@
+"""electra-lab report: the page of each folder again, of a run or of an ablation, and nothing else is touched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.electra_lab.cli.conftest import Lab
+from tests.electra_lab.reports.synthetic import SCALES, leave_out_pictures, write_folder
+from tests.pages import Page
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    leave_out_pictures(monkeypatch)
+    return write_folder(tmp_path / "small", SCALES, (0, 1), ["generator.scale"])
+
+
+def test_the_pages_of_both_kinds_are_written_in_the_order_of_the_command(lab: Lab, folder: Path) -> None:
+    run = folder / "cells" / "v0-s0"
+    other = shutil.copytree(folder / "cells" / "v1-s0", folder.parent / "other")
+    code, out, err = lab("report", run, folder, other)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [str(each / "report.html") for each in (run, folder, other)]
+    assert "Held-out text" not in Page(run / "report.html").text
+    assert "Measured after step 400" in Page(run / "report.html").text
+    assert "Measured after step 360" in Page(other / "report.html").text
+    assert "electra_lab ablation: 4 variants, 2 seeds, 8 cells" in Page(folder / "report.html").text
+    assert (folder / "table.csv").is_file()
+
+
+def test_a_folder_of_neither_kind_stops_before_anything_is_written(lab: Lab, folder: Path, tmp_path: Path) -> None:
+    code, out, err = lab("report", folder, tmp_path)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"{tmp_path}: is neither the folder of an ablation (it has no plan.json) nor a run directory (it has no "
+        "config.yaml and provenance.json).\n"
+    )
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("plan.json", "{"),
+        ("plan.json", '{"name": "sizes", "base": "tiny.yaml"}'),
+        ("failed/v0-s0.json", "{}"),
+        ("cells/v0-s0/provenance.json", "1"),
+        ("cells/v0-s0/metrics.jsonl", "{}\n{}\n"),
+    ],
+)
+def test_a_damaged_file_is_exit_code_4_and_named(lab: Lab, folder: Path, file: str, text: str) -> None:
+    (folder / "failed").mkdir()
+    (folder / file).write_text(text)
+    code, out, err = lab("report", folder)
+    assert (code, out) == (4, "")
+    assert err.startswith(f"{folder / file}:")
+    assert len(err.splitlines()) == 1

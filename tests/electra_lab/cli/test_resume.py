@@ -1,0 +1,81 @@
+"""`resume`: refusals in a sentence, and folders that another version wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.storage.provenance import FORMAT
+from electra_lab.storage.run_directory import RunDirectory
+from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    train = {"train": "{steps: 3, batch_size: 2, precision: fp32}", "evaluate": "{examples: 1}"}
+    with for_a_module():
+        return run(experiment(folder, **train), folder / "run")
+
+
+@pytest.fixture
+def path(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("other", [None, FORMAT + 1])
+def test_a_folder_of_another_format_is_not_resumed_but_its_report_is_written(
+    lab: Any, path: Path, other: int | None
+) -> None:
+    """As the version before wrote it, without a format and without the metrics that the objective declares."""
+    file = path / "provenance.json"
+    provenance = json.loads(file.read_text())
+    before = {key: value for key, value in provenance.items() if key not in ("format", "metrics")}
+    file.write_text(json.dumps(before | ({"format": other} if other else {}) | {"electra_lab": "0.5"}))
+    code, out, err = lab("resume", path)
+    assert (code, out) == (4, "")
+    assert err == (
+        f"{path}: was written by electra_lab 0.5 in format {other or 1}; this version resumes format {FORMAT}. Use "
+        "that version, or start a new run.\n"
+    )
+    code, out, err = lab("report", path)
+    assert (code, out, err) == (0, f"{path}/report.html\n", "")
+    assert "discriminator AUC" in (path / "report.html").read_text()
+
+
+def test_a_run_that_is_in_use_is_left_alone(lab: Any, path: Path) -> None:
+    with RunDirectory(path).locked():
+        assert lab("resume", path) == (2, "", f"{path}: is in use by process {os.getpid()}.\n")
+    assert lab("resume", path)[0] == 0
+
+
+def test_a_folder_that_is_not_a_run_is_refused(lab: Any, tmp_path: Path) -> None:
+    code, out, err = lab("resume", tmp_path)
+    assert (code, out) == (2, "")
+    assert err == f"{tmp_path}: is not a run directory: it has no config.yaml and provenance.json.\n"
+
+
+def test_a_changed_config_is_refused(lab: Any, path: Path) -> None:
+    config = path / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
+    code, out, err = lab("resume", path)
+    assert (code, out) == (2, "")
+    assert err == f"{config}: was changed since the run began. Undo that, or start a new run from it.\n"
+
+
+def test_what_changed_in_the_environment_is_noted(lab: Any, path: Path) -> None:
+    directory = RunDirectory(path)
+    provenance = directory.read_json("provenance.json")
+    provenance["environment"]["threads"] = 77
+    provenance["environment"]["packages"]["numpy"] = "0.1"
+    directory.write_json("provenance.json", provenance)
+    code, _, err = lab("resume", path)
+    assert code == 0
+    assert re.search(r"^note: the resumed run is not bit-exact, because of threads 77 -> \d+, numpy 0\.1 -> \S+$", err,
+                     re.MULTILINE)  # fmt: skip

@@ -1,0 +1,73 @@
+"""`run`: what goes to standard output and what does not, and a dry run that writes nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.runs import execute
+from tests.electra_lab.runs.tiny import experiment
+
+SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32}", "evaluate": "{examples: 1}"}
+LOUD = '''
+from registry import samplers
+
+print("loaded")
+
+
+@samplers.register("loud")
+def loud(logits, rng, /):
+    """Prints."""
+    print("drawing")
+    return logits.argmax(-1)
+'''
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+
+
+def test_the_answer_is_the_run_directory_alone_whatever_a_plug_in_prints(lab: Any, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(LOUD)
+    file = experiment(tmp_path, sampler="{type: loud}\nimports: [loud.py]", **SHORT)
+    code, out, err = lab("run", file)
+    assert code == 0
+    assert re.fullmatch(r"runs/tiny/\d{8}-\d{6}-[0-9a-f]{4}\n", out)
+    assert (tmp_path / "here" / out.strip() / "metrics.jsonl").is_file()
+    assert {"loaded", "drawing"} <= set(err.splitlines())
+
+
+def test_what_is_said_at_the_beginning_and_at_the_end(lab: Any, tmp_path: Path) -> None:
+    """The file behind each name; at the end the findings, an example and the place of the report."""
+    _, _, err = lab("run", experiment(tmp_path / "there", **SHORT), "--out", tmp_path / "run", "--device", "cpu")
+    assert f"tiny: 3 steps of 2 x 16 tokens on cpu, fp32, into {tmp_path / 'run'}\n" in err
+    for key, place in (("discriminator", "backbones/bert"), ("sampler", "samplers/gumbel"),
+                       ("optimizer", "optimizers/adamw"), ("objective", "objectives/electra")):  # fmt: skip
+        assert re.search(rf"^  {key} +{place.split('/')[1]} +\S*{place}\.py:\d+", err, re.MULTILINE), key
+    assert re.search(r"^step +3  train .* tokens/s$", err, re.MULTILINE)
+    assert re.search(r"^step +3  held_out .* AUC 0\.\d{3}$", err, re.MULTILINE)
+    assert "after step 3, on held-out text" in err
+    assert re.search(rf"trained in \S+ s; report {tmp_path / 'run'}/report\.html$", err.rstrip())
+
+
+def test_a_dry_run_answers_on_standard_output_and_writes_nothing(lab: Any, tmp_path: Path) -> None:
+    file = experiment(tmp_path / "there", **SHORT)
+    code, out, err = lab("run", file, "--dry-run", "--device", "cpu", "--set", "train.steps=7")
+    assert (code, err) == (0, "")
+    assert out.startswith("tiny: 7 steps of 2 x 16 tokens\n")
+    assert not list((tmp_path / "here").iterdir())
+    assert not (tmp_path / "there" / "store").exists()
+
+
+def test_set_reaches_the_run_and_its_config(lab: Any, tmp_path: Path) -> None:
+    file = experiment(tmp_path / "there", **SHORT)
+    lab("run", file, "--out", tmp_path / "run", "--set", "train.steps=4", "--set", "seed=9")
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    assert re.search(r"^seed: 9$", config, re.MULTILINE)
+    assert re.search(r"^  steps: 4$", config, re.MULTILINE)
+    assert (tmp_path / "run" / "source.yaml").read_text() == file.read_text()
+    assert (tmp_path / "run" / "checkpoints" / "step-00000004").is_dir()

@@ -1,0 +1,107 @@
+"""Hypothesis strategies for config values, from the types and bounds of options: what a user may write, as JSON."""
+
+from __future__ import annotations
+
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import annotated_types
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from electra_lab.config.component import Of, Sizes
+from registry import Registry
+
+WORDS = st.sampled_from(["a", "b c.txt", "../x/*.y", "ä"])
+KINDS: dict[Any, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    str: WORDS,
+    Path: WORDS,
+    types.NoneType: st.none(),
+    Any: st.none() | st.integers() | WORDS,
+}
+
+
+def value(annotation: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]:
+    """Return the values that a YAML file may hold for a type with pydantic's bounds."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        inner = [
+            bound for each in arguments[1:] for bound in (each.metadata if isinstance(each, FieldInfo) else [each])
+        ]
+        return value(arguments[0], (*bounds, *inner))
+    if origin in (types.UnionType, typing.Union):
+        return st.one_of(value(each) for each in arguments)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is list:
+        least = max([0, *(b.min_length for b in bounds if isinstance(b, annotated_types.MinLen))])
+        return st.lists(value(arguments[0]), min_size=least, max_size=least + 2)
+    if origin is tuple:
+        return st.tuples(*map(value, arguments)).map(list)
+    if origin is dict:
+        return st.dictionaries(WORDS, value(arguments[1]), max_size=2)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return section(annotation)
+    if annotation in (int, float):
+        return number(annotation, bounds)
+    return KINDS[annotation]
+
+
+def number(kind: type, bounds: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    """Return integers, or floats and integers, within bounds."""
+    above: list[Any] = [getattr(b, "gt", None) if hasattr(b, "gt") else getattr(b, "ge", None) for b in bounds]
+    below: list[Any] = [getattr(b, "lt", None) if hasattr(b, "lt") else getattr(b, "le", None) for b in bounds]
+    least = max([b for b in above if b is not None], default=None)
+    most = min([b for b in below if b is not None], default=None)
+    strict_least = any(getattr(b, "gt", None) is not None for b in bounds)
+    strict_most = any(getattr(b, "lt", None) is not None for b in bounds)
+    if kind is float:
+        return st.floats(
+            least, most, exclude_min=strict_least, exclude_max=strict_most, allow_nan=False, allow_infinity=False
+        )
+    first = None if least is None else int(least) + strict_least
+    last = None if most is None else int(most) - strict_most
+    whole = st.integers(first, last)
+    return whole | whole.filter(lambda n: abs(n) < 2**53).map(float)  # 1e3 is an integer too
+
+
+def section(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return mappings with any of the keys of a model, and all that are required."""
+    fields = {name: value(field.annotation, tuple(field.metadata)) for name, field in model.model_fields.items()}
+    required = {name for name, field in model.model_fields.items() if field.is_required()}
+    return st.fixed_dictionaries(
+        {name: each for name, each in fields.items() if name in required},
+        optional={name: each for name, each in fields.items() if name not in required},
+    )
+
+
+def component(of: Of) -> st.SearchStrategy[Any]:
+    """Return components of a registry, or of the second one that may stand there, by name with options."""
+    choices = [named(of.registry, name, sized=of.sized) for name in of.registry.names()]
+    choices += [named(of.also, name) for name in of.also.names()] if of.also else []
+    if of.scaled:
+        scaled = st.fixed_dictionaries({}, optional={"scale": st.floats(0.01, 8), "depth": st.integers(1, 3)})
+        choices.append(scaled)
+    return st.one_of(*choices, *([st.none()] if of.optional else []))
+
+
+def named(registry: Registry[Any], name: str, *, sized: bool = False) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a component with options, and sizes if it has any, in any order."""
+    sizes = section(Sizes) if sized else st.just({})
+    return st.tuples(sizes, section(registry.get(name).schema)).map(lambda both: {**both[1], "type": name, **both[0]})
+
+
+def file(model: type[BaseModel], **others: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return files of a kind whose every value is right by itself; together they need not be."""
+    fields: dict[str, st.SearchStrategy[Any]] = {}
+    for name, field in model.model_fields.items():
+        marks = [each for each in field.metadata if isinstance(each, Of)]
+        if marks:
+            fields[name] = component(marks[0])
+        elif name not in others:
+            fields[name] = value(field.annotation, tuple(field.metadata))
+    return st.fixed_dictionaries({**fields, **others})

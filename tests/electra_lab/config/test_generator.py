@@ -1,0 +1,105 @@
+"""The generator's sizes and options come from the discriminator, scaled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.config.generator import DEFAULT_SCALE, _nearest, scaled_generator
+from electra_lab.config.load import load
+from tests.electra_lab.config.test_load import only_problem, problems
+from tests.helpers import line_of, write_experiment
+
+
+def generator(
+    tmp_path: Path, text: str, discriminator: str = "{type: reformer, dim: 64, depth: 3, heads: 4, hashes: 7}"
+):
+    return load(write_experiment(tmp_path, discriminator=discriminator, generator=text)).config.generator.dump()
+
+
+def test_a_generator_of_equal_type_takes_over_options_and_scales(tmp_path: Path):
+    got = generator(tmp_path, "{scale: 0.5, bucket_size: 2}")
+    assert (got["type"], got["dim"], got["depth"], got["heads"]) == ("reformer", 32, 3, 2)
+    assert (got["hashes"], got["bucket_size"]) == (7, 2)
+    assert generator(tmp_path, "{}")["dim"] == 16  # a quarter, as in google-research/electra
+    assert generator(tmp_path, "{depth: 1, scale: 1}")["depth"] == 1
+
+
+def test_a_generator_of_another_type_takes_over_sizes_alone(tmp_path: Path):
+    got = generator(tmp_path, "{type: bert, scale: 0.5}")
+    assert (got["type"], got["dim"], got["depth"], got["heads"]) == ("bert", 32, 3, 2)
+    assert "hashes" not in got
+
+
+def test_sizes_written_down_are_taken_as_they_are(tmp_path: Path):
+    assert [generator(tmp_path, "{dim: 20}")[k] for k in ("dim", "depth", "heads")] == [20, 3, 4]
+    assert [generator(tmp_path, "{heads: 8}")[k] for k in ("dim", "depth", "heads")] == [64, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "reason"),
+    [
+        ("{scale: 0.5, dim: 8}", "generator.scale", "scale and dim exclude each other; keep one of them."),
+        ("{scale: 0.5, heads: 1}", "generator.scale", "scale and heads exclude each other; keep one of them."),
+        ("{scale: 0}", "generator.scale", "must be a number above 0 and at most 8."),
+        ("{scale: true}", "generator.scale", "must be a number above 0 and at most 8."),
+        ("{scale: half}", "generator.scale", "must be a number above 0 and at most 8."),
+        ("{dim: 9}", "generator.heads", "2 heads do not divide dim 9."),
+        ("{scael: 0.5}", "generator.scael", "unknown parameter."),
+        ("{type: bort}", "generator.type", "no backbone is called 'bort'. Did you mean 'bert'?"),
+        ("[1]", "generator", "must be a mapping such as {type: bert}."),
+    ],
+)
+def test_a_bad_generator_is_reported_at_its_line(tmp_path: Path, text: str, key: str, reason: str):
+    path = write_experiment(tmp_path, generator=text)
+    assert only_problem(path).startswith(f"{path}:{line_of('generator')}: {key}: {reason}")
+
+
+def test_a_scale_that_does_not_divide_names_one_that_does(tmp_path: Path):
+    sections = {"discriminator": "{type: bert, dim: 96, depth: 1, heads: 8}", "generator": "{scale: 0.4}"}
+    path = write_experiment(tmp_path, **sections)
+    problem = only_problem(path)
+    assert problem.startswith(f"{path}:{line_of('generator')}: generator.scale: scale 0.4 gives dim 38 and 3 heads")
+    named = re.fullmatch(r".*The nearest scale that works is ([0-9.e-]+)\.", problem)
+    assert named
+    config = load(path, [f"generator.scale={named[1]}"]).config
+    assert config.generator.sizes.dim % config.generator.sizes.heads == 0
+
+
+@given(st.integers(1, 16), st.integers(1, 64), st.floats(0.001, 8))
+@settings(max_examples=60, deadline=None)
+def test_the_nearest_scale_works_as_it_is_printed(heads: int, width: int, scale: float):
+    discriminator = {"type": "bert", "dim": heads * width, "depth": 1, "heads": heads}
+    printed = float(f"{_nearest(scale, discriminator):g}")
+    got = scaled_generator({"scale": printed}, discriminator)
+    assert got["dim"] >= 1
+    assert got["dim"] % got["heads"] == 0
+
+
+def test_a_broken_discriminator_does_not_blame_the_generator(tmp_path: Path):
+    path = write_experiment(tmp_path, discriminator="{type: bert, dim: 16, depth: 1, heads: 2, dropuot: 0}")
+    assert ": discriminator.dropuot: unknown parameter. Did you mean 'dropout'?" in only_problem(path)
+
+
+def test_a_broken_discriminator_does_not_hide_the_generators_own_errors(tmp_path: Path):
+    path = write_experiment(tmp_path, discriminator="{type: bart}", generator="{type: bert, scale: 0.5, dropuot: 0}")
+    first, second = problems(path)
+    assert ": discriminator.type: no backbone is called 'bart'. Did you mean 'bert'?" in first
+    assert ": generator.dropuot: unknown parameter. Did you mean 'dropout'?" in second
+
+
+@given(st.integers(1, 16), st.integers(1, 16), st.sampled_from([None, 0.25, 0.5, 1.0, 2.0]), st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_sizes_follow_the_rule_of_the_paper(heads: int, width: int, scale: float | None, depth: int):
+    """Width and heads times the scale, a quarter by default; the depth is the discriminator's."""
+    heads, dim = 4 * heads, 4 * heads * 4 * width
+    values = {} if scale is None else {"scale": scale}
+    got = scaled_generator(values, {"type": "bert", "dim": dim, "depth": depth, "heads": heads, "dropout": 0.3})
+    factor = DEFAULT_SCALE if scale is None else scale
+    assert got == {
+        "type": "bert", "dim": dim * factor, "depth": depth, "heads": heads * factor, "dropout": 0.3
+    }  # fmt: skip

@@ -1,0 +1,76 @@
+"""Errors at a place of the config, in line order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from electra_lab.ablation.file import load_ablation
+from electra_lab.config.load import load
+from electra_lab.config.problems import problem, problems, sentences
+from electra_lab.config.source import Mark, parse, with_overrides
+from registry.errors import ConfigError
+from tests.helpers import EXPERIMENT, write_experiment
+
+
+def test_errors_come_in_line_order_whatever_the_order_of_the_keys(tmp_path: Path) -> None:
+    """Twelve lines, so that line 9 must come before line 10; what has no line of its own stands at the first."""
+    wrong = {"name": "Tiny", "data": "{held_out: 2}", "sampler": "{type: gumbl}", "train": "{steps: 0}", "corpus": "3"}
+    lines = write_experiment(tmp_path, **wrong).read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("masking")]
+    path = tmp_path / "turned.yaml"
+    path.write_text("\n".join(reversed(kept)))
+    with pytest.raises(ConfigError) as refused:
+        load(path)
+    places = [int(line.split(":")[1]) for line in str(refused.value).splitlines()]
+    keys = [line.split(": ")[1] for line in str(refused.value).splitlines()]
+    assert places == sorted(places)
+    assert keys[0] == "masking"
+    assert [key.split(".")[0] for key in keys[1:]] == ["train", "sampler", "data", "corpus", "name"]
+
+
+def test_the_errors_of_one_file_stand_together(tmp_path: Path) -> None:
+    write_experiment(tmp_path, "base.yaml", sampler="{type: gumbl}", masking="{type: replace_prob, mask_prob: 2}")
+    child = tmp_path / "child.yaml"
+    child.write_text("extends: base.yaml\n\nname: Child\ntrain: {steps: 0}\n")
+    with pytest.raises(ConfigError) as refused:
+        load(child, ["seed=-1"])
+    lines = str(refused.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [
+        "name", "train.steps", "seed", "masking.mask_prob", "sampler.type"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "file", "line"),
+    [
+        ("a.yaml:12", "a.yaml", 12),
+        ("C:/a: b.yaml:3", "C:/a: b.yaml", 3),
+        ("--set a.b=3", "--set a.b=3", 0),
+        ("--set a=x:4", "--set a=x:4", 0),
+        ("plan", "plan", 0),
+    ],
+)
+def test_a_mark_knows_its_file_and_line(place: str, file: str, line: int) -> None:
+    mark = Mark(place, Path())
+    assert (mark.file, mark.line) == (file, line)
+
+
+def test_a_key_of_ablations_that_moved_is_refused_at_its_line_with_its_new_name(tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+    file = tmp_path / "size.yaml"
+    file.write_text("name: size\nbase: tiny.yaml\nvary: {seed_of: []}\nseeds: [0]\n\nquality: probe_auc\n")
+    with pytest.raises(ConfigError) as refused:
+        load_ablation(file)
+    assert f"{file}:6: quality: has moved: write it as metric." in str(refused.value).splitlines()
+
+
+def test_a_sentence_appears_once_and_braces_stay() -> None:
+    root = with_overrides(parse(EXPERIMENT, "f.yaml", Path()), ["train.steps={}"])
+    marks = dict(root.marks())
+    error = problems([(("train", "steps"), "is {odd}.", {}), (("train", "steps"), "is {odd}.", {}), ((), "is bad.", 3)])
+    assert isinstance(error, ValidationError)
+    assert str(sentences(error, marks)) == "--set train.steps={}: train.steps: is {odd}.\nf.yaml:1: is bad."
+    assert str(sentences(problem(("nowhere", "at", 3), "is bad."), marks)) == "f.yaml:1: nowhere.at.3: is bad."

@@ -1,0 +1,145 @@
+"""The documentation of the installed Python and torch as a corpus."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from electra_lab.corpora import docstrings
+from electra_lab.corpora.docstrings import Docstrings
+
+LONG = "A sentence that is long enough to be a document of the corpus, as it has more than eighty characters."
+
+
+def python_file(folder: Path, name: str, text: str | bytes) -> tuple[Path, str]:
+    file = folder / name
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return file, name
+
+
+def found(monkeypatch: pytest.MonkeyPatch, files: list[tuple[Path, str]], minimum: int = 80) -> list[str]:
+    """The corpus over the given files; the help topics are left out."""
+    monkeypatch.setattr(docstrings, "_files", lambda: files)
+    monkeypatch.setattr("pydoc_data.topics.topics", {})
+    return list(Docstrings(min_characters=minimum))
+
+
+def test_docstrings_of_every_kind_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = python_file(
+        tmp_path, "a.py",
+        f'"""Module. {LONG}"""\nclass A:\n    """Class. {LONG}"""\n    def b(self):\n        """Method. {LONG}\n\n'
+        f'        Indented.\n        """\n    async def c(self):\n        """Async. {LONG}"""\nx = """No. {LONG}"""\n',
+    )  # fmt: skip
+    texts = sorted(found(monkeypatch, [file]))
+    assert [text.split(".")[0] for text in texts] == ["Async", "Class", "Method", "Module"]
+    assert texts[2] == f"Method. {LONG}\n\nIndented."
+
+
+def test_strings_given_to_compiled_functions_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = python_file(
+        tmp_path, "a.py",
+        f'add_docstr(torch.abs, r"""Plain. {LONG}""")\nadd_docstr_all("item", "Second. {LONG}")\n'
+        f'add_docstr(torch.b, "Formatted. {LONG} {{x}}".format(x=1))\nother(torch.c, "No. {LONG}")\n',
+    )  # fmt: skip
+    assert [t.split(".")[0] for t in found(monkeypatch, [file])] == ["Plain", "Second", "Formatted"]
+
+
+def test_short_and_repeated_ones_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f'"""{LONG}"""\ndef f():\n    """Short."""\ndef g():\n    """{LONG}\n    """\n'
+    files = [python_file(tmp_path, name, text) for name in ("a.py", "b.py")]
+    assert found(monkeypatch, files) == [LONG]
+    assert found(monkeypatch, files, minimum=6) == [LONG, "Short."]
+    assert found(monkeypatch, files, minimum=len(LONG)) == [LONG]
+    assert found(monkeypatch, files, minimum=len(LONG) + 1) == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["def f(:\n", b"\x00\x01", b"# coding: nonsense\n", b"'\xff'\n", "(" * 5000],
+    ids=["syntax", "null bytes", "unknown coding", "not UTF-8", "brackets"],
+)
+def test_broken_python_files_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str | bytes) -> None:
+    files = [python_file(tmp_path, "a.py", broken), python_file(tmp_path, "b.py", f'"""{LONG}"""')]
+    assert found(monkeypatch, [*files, (tmp_path / "gone.py", "gone.py")]) == [LONG]
+
+
+@pytest.fixture(scope="module")
+def installed() -> list[tuple[Path, str]]:
+    """The files of the corpus; finding them takes a second."""
+    return docstrings._files()
+
+
+def test_the_files_are_pythons_and_torchs_in_one_order(installed: list[tuple[Path, str]]) -> None:
+    files = installed
+    names = [name for _, name in files]
+    assert names == sorted(names)
+    assert {name.split("/")[0] for name in names} == {"python", "torch"}
+    assert {"python/json/decoder.py", "torch/nn/modules/linear.py"} <= set(names)
+    assert not any(part in name.split("/") for name in names for part in ("test", "tests", "site-packages"))
+
+
+def test_the_fingerprint_of_docstrings(
+    installed: list[tuple[Path, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stable, and other for other options, other files and other sizes; where the files lie does not matter."""
+    monkeypatch.setattr(docstrings, "_files", lambda: installed[::20])
+    assert Docstrings().fingerprint() == Docstrings().fingerprint() != Docstrings(min_characters=81).fingerprint()
+
+    def of(*files: tuple[Path, str]) -> str:
+        monkeypatch.setattr(docstrings, "_files", lambda: list(files))
+        return Docstrings().fingerprint()
+
+    with monkeypatch.context() as other:
+        before = of()
+        other.setattr(docstrings, "FORMAT", docstrings.FORMAT + 1)
+        assert of() != before
+    with monkeypatch.context() as other:
+        other.setattr(docstrings, "sys", SimpleNamespace(version_info=(3, 99, 0)))
+        assert of() != before
+
+    (tmp_path / "other").mkdir()
+    one, moved = (python_file(folder, "a.py", "1") for folder in (tmp_path, tmp_path / "other"))
+    before = of(one)
+    assert of(moved) == before
+    assert of((one[0], "b.py")) != before
+    assert of(python_file(tmp_path, "a.py", "12")) != before
+
+
+EVERY = 20  # reading all of some 4,000 files takes half a minute
+
+
+KNOWN = ("python/json/__init__.py", "torch/nn/modules/linear.py", "torch/_torch_docs.py")
+
+
+def documents_of(files: list[tuple[Path, str]]) -> list[str]:
+    """Return the documents of the given files, and the help topics."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(docstrings, "_files", lambda: files)
+        return list(Docstrings())
+
+
+def test_every_installation_has_enough_text(installed: list[tuple[Path, str]]) -> None:
+    """As far as a sample of the files says, beside the help topics."""
+    topics, documents = documents_of([]), documents_of(installed[::EVERY])
+    assert sum(map(len, topics)) > 400_000
+    assert EVERY * (len(documents) - len(topics)) > 5000
+    assert EVERY * (sum(map(len, documents)) - sum(map(len, topics))) > 3_000_000
+    assert len({*documents}) == len(documents)
+    assert min(map(len, documents)) >= 80
+    assert all(text == text.strip() for text in documents)
+
+
+def test_known_texts_are_among_them(installed: list[tuple[Path, str]]) -> None:
+    """A docstring of the standard library, one of torch, one that torch gives to a compiled function, a help topic."""
+    import json
+
+    import torch
+
+    documents = {*documents_of([each for each in installed if each[1] in KNOWN])}
+    for each in (json.dumps, torch.nn.Linear):
+        assert inspect.cleandoc(each.__doc__ or "").strip() in documents
+    assert any("Computes the absolute value of each element" in text for text in documents)
+    assert any(text.startswith('The "assert" statement') for text in documents)

@@ -1,0 +1,139 @@
+"""The helper functions that scripts import from electra-pytorch, by their laws and against theirs where it is right."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+
+import electra_pytorch.electra_pytorch as electra_seed
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.interop.electra_pytorch import get_mask_subset_with_prob, gumbel_sample
+from electra_lab.testing import SIGNIFICANCE, chi_square_p, count, on_each_device
+
+
+@pytest.mark.parametrize("name", ["gumbel_sample", "get_mask_subset_with_prob"])
+def test_signatures_are_theirs(name: str) -> None:
+    theirs, ours = (inspect.signature(f) for f in (getattr(electra_seed, name), globals()[name]))
+    assert [(p.name, p.default) for p in ours.parameters.values()] == [
+        (p.name, p.default) for p in theirs.parameters.values()
+    ]
+
+
+# gumbel_sample
+
+
+@on_each_device
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_draws_follow_the_softmax(dtype: torch.dtype, temperature: float, device: str) -> None:
+    torch.manual_seed(0)
+    logits = torch.linspace(-3, 3, 20).to(dtype).to(device)
+    drawn = gumbel_sample(logits.expand(20_000, -1), temperature)
+    counts = torch.bincount(drawn.cpu(), minlength=20).double()
+    assert chi_square_p(counts, (logits.cpu().double() / temperature).softmax(-1)) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize(("dtype", "lawful"), [("bfloat16", False), ("float16", False), ("float32", True)])
+def test_half_precision_draws_the_whole_vocabulary(dtype: str, lawful: bool) -> None:
+    """Where theirs, which draws its noise in the precision of the logits, never draws the tail."""
+    flat = torch.zeros(100, 30_522, dtype=getattr(torch, dtype))
+    for sample, expected in ((gumbel_sample, True), (electra_seed.gumbel_sample, lawful)):
+        torch.manual_seed(0)
+        counts = torch.bincount(torch.cat([sample(flat) for _ in range(5)]), minlength=30_522).double()
+        assert (chi_square_p(counts, torch.full((30_522,), 1 / 30_522).double()) > SIGNIFICANCE) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_temperature_zero_takes_the_most_likely(dtype: torch.dtype) -> None:
+    logits = torch.randn(3, 5, 9, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert torch.equal(gumbel_sample(logits, 0.0), logits.argmax(-1))
+    assert torch.equal(gumbel_sample(logits, 0), logits.argmax(-1))
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7), (2, 0, 7)])
+def test_any_number_of_leading_axes(shape: tuple[int, ...]) -> None:
+    drawn = gumbel_sample(torch.zeros(shape))
+    assert drawn.shape == shape[:-1]
+    assert drawn.dtype == torch.int64
+    assert ((drawn >= 0) & (drawn < 7)).all()
+
+
+def test_what_is_impossible_is_never_drawn_and_the_logits_stay() -> None:
+    logits = torch.full((5000, 6), -math.inf)
+    logits[:, 2:4] = torch.tensor([0.0, -12.0])
+    before = logits.clone()
+    assert set(gumbel_sample(logits).tolist()) <= {2, 3}
+    assert torch.equal(logits, before)
+
+
+def test_draws_follow_the_global_generator() -> None:
+    """Scripts call it by itself, so their seed must count; and calls differ."""
+    draws = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        draws.append([gumbel_sample(torch.zeros(100, 50)) for _ in range(2)])
+    assert torch.equal(torch.stack(draws[0]), torch.stack(draws[1]))
+    assert not torch.equal(draws[0][0], draws[0][1])
+    assert not torch.equal(draws[0][0], draws[2][0])
+
+
+# get_mask_subset_with_prob
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), prob=st.one_of(st.sampled_from([0.0, 0.15, 0.5, 1.0]), st.floats(0, 1)))
+def test_exactly_the_share_of_each_row(data: st.DataObject, prob: float) -> None:
+    """ceil(prob * m) of the m True positions, and no other; rows with none included."""
+    length = data.draw(st.integers(1, 60))
+    rows = st.lists(st.booleans(), min_size=length, max_size=length)
+    mask = torch.tensor(data.draw(st.lists(rows, min_size=1, max_size=4)))
+    torch.manual_seed(0)
+    chosen = get_mask_subset_with_prob(mask, prob)
+    assert chosen.dtype == torch.bool
+    assert chosen.shape == mask.shape
+    assert not (chosen & ~mask).any()
+    assert chosen.sum(1).tolist() == [count(prob, int(m)) for m in mask.sum(1)]
+
+
+def test_every_subset_is_equally_likely() -> None:
+    """Two of five positions, wherever the False ones are."""
+    torch.manual_seed(0)
+    row = torch.tensor([True, False, True, True, False, False, True, True])
+    chosen = get_mask_subset_with_prob(row.expand(20_000, -1), 0.4)
+    pairs = list(itertools.combinations(row.nonzero().flatten().tolist(), 2))
+    found = [tuple(each.nonzero().flatten().tolist()) for each in chosen.unique(dim=0)]
+    assert sorted(found) == pairs
+    counts = chosen.unique(dim=0, return_counts=True)[1].double()
+    assert chi_square_p(counts, torch.full((10,), 0.1).double()) > SIGNIFICANCE
+
+
+def test_where_theirs_is_right_the_number_is_theirs() -> None:
+    """Rows without any False position; with some, its number is off (B1, B2)."""
+    torch.manual_seed(0)
+    whole = torch.ones(50, 40, dtype=torch.bool)
+    half = whole & (torch.arange(40) >= 20)
+    both = (get_mask_subset_with_prob, electra_seed.get_mask_subset_with_prob)
+    for prob in (0.1, 0.15, 0.5, 0.99):
+        ours, theirs = (f(whole, prob).sum(1) for f in both)
+        assert torch.equal(ours, theirs)
+    assert (get_mask_subset_with_prob(half, 0.15).sum(1) == 3).all()
+    assert (electra_seed.get_mask_subset_with_prob(half, 0.15).sum(1) != 3).any()
+
+
+def test_masks_follow_the_global_generator() -> None:
+    mask = torch.ones(8, 30, dtype=torch.bool)
+    chosen = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        chosen.append(torch.stack([get_mask_subset_with_prob(mask, 0.3) for _ in range(2)]))
+    assert torch.equal(chosen[0], chosen[1])
+    assert not torch.equal(chosen[0][0], chosen[0][1])
+    assert not torch.equal(chosen[0], chosen[2])
+
+
+# HiddenLayerExtractor

@@ -1,0 +1,160 @@
+"""Networks of users: one of their layers, and what they return."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import electra_pytorch.electra_pytorch as electra_seed
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_lab.interop.electra_pytorch import MLM, Electra, HiddenLayerExtractor
+from tests.electra_lab.interop.networks import (
+    IDS,
+    SIZE,
+    First,
+    Tiny,
+    text,
+)
+
+
+class Deep(nn.Module):
+    """Children called first, inner (with a child of its own) and last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Embedding(SIZE, 8), nn.Linear(8, 3)
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.last = self._modules.pop("last")  # the children in the order in which they run
+
+    def forward(self, tokens: Tensor, *, shift: float = 0.0) -> Tensor:
+        return self.last(self.inner(self.first(tokens)) + shift)
+
+
+def deep() -> Deep:
+    torch.manual_seed(0)
+    return Deep()
+
+
+LAYERS: dict[Any, Any] = {
+    "first": lambda net, x: net.first(x),
+    "inner": lambda net, x: net.inner(net.first(x)),
+    "inner.0": lambda net, x: net.inner[0](net.first(x)),
+    0: lambda net, x: net.first(x),
+    1: lambda net, x: net.inner(net.first(x)),
+    -2: lambda net, x: net.inner(net.first(x)),
+    -3: lambda net, x: net.first(x),
+    -1: lambda net, x: net(x),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_the_output_of_a_layer_is_that_of_theirs(layer: str | int) -> None:
+    """By name, by index from either end, and -1 for the network's own output; at every call."""
+    net, tokens = deep(), text()
+    ours, theirs = HiddenLayerExtractor(net, layer), electra_seed.HiddenLayerExtractor(deep(), layer)
+    for rows in (slice(0, 6), slice(0, 3), slice(2, 5)):
+        expected = LAYERS[layer](net, tokens[rows])
+        assert torch.equal(ours(tokens[rows]), expected)
+        assert torch.equal(theirs(tokens[rows]), expected)
+
+
+def test_the_layer_before_the_last_is_the_default() -> None:
+    net, tokens = deep(), text()
+    assert torch.equal(HiddenLayerExtractor(net)(tokens), net.inner(net.first(tokens)))
+    signatures = (inspect.signature(kind) for kind in (electra_seed.HiddenLayerExtractor, HiddenLayerExtractor))
+    assert len({tuple((p.name, p.default) for p in each.parameters.values()) for each in signatures}) == 1
+
+
+def test_gradients_pass_and_arguments_reach_the_network() -> None:
+    net, tokens = deep(), text()
+    extractor = HiddenLayerExtractor(net, "inner")
+    for _ in range(2):  # the second call leaves the network after the layer
+        net.zero_grad()
+        extractor(tokens).square().sum().backward()
+        assert net.first.weight.grad is not None
+        assert net.first.weight.grad.any()
+        assert net.last.weight.grad is None
+    last = HiddenLayerExtractor(net, "last")
+    assert torch.equal(last(tokens, shift=1.0), net(tokens, shift=1.0))
+    assert not torch.equal(last(tokens, shift=1.0), last(tokens))
+
+
+def test_the_network_stays_as_it_was() -> None:
+    """No hook remains, so it can be used by itself, copied and saved; theirs leaves one (B13)."""
+    net, tokens = deep(), text()
+    before = net(tokens)
+    extractor = HiddenLayerExtractor(net, "inner")
+    extractor(tokens)
+    extractor(tokens)
+    assert torch.equal(net(tokens), before)
+    assert not any(module._forward_hooks for module in net.modules())
+    assert [name for name, _ in extractor.named_parameters()] == [f"net.{name}" for name, _ in net.named_parameters()]
+
+
+@pytest.mark.parametrize("layer", ["inner.5", "nowhere", "", 3, -4])
+def test_a_layer_that_does_not_exist_is_refused_at_once(layer: str | int) -> None:
+    with pytest.raises(ValueError, match=rf"no layer {layer!r}\. It has: first, inner, last\."):
+        HiddenLayerExtractor(deep(), layer)
+
+
+def test_a_layer_that_speaks_several_times_is_read_the_last_time() -> None:
+    class Twice(Tiny):
+        def forward(self, tokens: Tensor, **_: Any) -> Tensor:
+            x = self.mix(self.mix(self.table(tokens)))
+            self.last = x.detach()
+            return x
+
+    discriminator = Twice(8)
+    trainer = Electra(Tiny(SIZE), discriminator, discr_dim=8, discr_layer="mix", **IDS)
+    for _ in range(3):
+        results = trainer(text())
+        logits = trainer.discriminator.head(discriminator.last).squeeze(-1)
+        assert torch.equal(results.disc_predictions, (logits > 0).float())
+
+
+def test_the_layers_of_a_wrapped_network_are_the_wrappers() -> None:
+    """torch.compile's module passes on `mix`, but its own layer is called otherwise."""
+    tokens, network = text(), Tiny(8)
+    compiled = torch.compile(network, backend="eager")
+    with pytest.raises(ValueError, match=r"no layer 'mix'\. It has: _orig_mod\."):
+        Electra(Tiny(SIZE), compiled, discr_dim=8, discr_layer="mix", **IDS)
+    trainer = Electra(Tiny(SIZE), compiled, discr_dim=8, discr_layer="_orig_mod.mix", **IDS)
+    assert [name for name, _ in trainer.discriminator.after()] == ["_orig_mod.out"]
+    plain = Electra(trainer.generator, network, discr_dim=8, discr_layer="mix", **IDS)
+    plain.discriminator.head = trainer.discriminator.head
+    for _ in range(2):
+        assert torch.equal(trainer(tokens).loss, plain(tokens).loss)
+
+
+def test_a_layer_may_go_by_two_names() -> None:
+    tokens, network = text(), Tiny(8)
+    network.again = network.mix
+    losses = []
+    for layer in ("mix", "again"):
+        torch.manual_seed(0)
+        trainer = Electra(Tiny(SIZE), network, discr_dim=8, discr_layer=layer, **IDS)
+        assert [name for name, _ in trainer.discriminator.after()] == ["out"]
+        losses.append(trainer(tokens).loss)
+    assert torch.equal(*losses)
+
+
+def test_networks_that_return_something_else_are_named() -> None:
+    tokens = text()
+    with pytest.raises(ValueError, match=r"returned \[6, 30\]; it must return vocabulary logits"):
+        MLM(Sliced(Tiny(SIZE)), **IDS)(tokens)
+    with pytest.raises(
+        ValueError, match=r"returned \[6, 20, 8\]; it must return one logit per position. Pass discr_dim"
+    ):
+        Electra(Tiny(SIZE), Tiny(8), **IDS)(tokens)
+    silent = Electra(Tiny(SIZE), Tiny(1), discr_dim=1, discr_layer="mix", **IDS)
+    silent.discriminator.net.forward = lambda tokens: torch.zeros(*tokens.shape, 1)
+    with pytest.raises(ValueError, match="'mix' took no part"):
+        silent(tokens)
+
+
+class Sliced(First):
+    def forward(self, *arguments: Any, **options: Any) -> Tensor:
+        return self.adaptee(*arguments, **options)[:, 0]

@@ -1,0 +1,140 @@
+"""How the local launcher ends: saved, asked once, killed, and with no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.launchers import local as module
+from electra_lab.testing import probes
+from registry import Outcome
+from tests.electra_lab.launchers.work import (
+    PATIENCE,
+    frozen,
+    gone,
+    linger,
+    local,
+    needs_proc,
+    stubborn,
+    told,
+)
+from tests.helpers import ROOT
+
+
+def test_what_runs_is_asked_once(tmp_path: Path) -> None:
+    """A second SIGTERM would mean: do not save."""
+    with closing(local(linger, str(tmp_path), ["slow", "quick"], workers=2)) as results:
+        assert next(results) == ("quick", Outcome("done"))
+    assert (tmp_path / "slow.stopped").read_text(encoding="utf-8") == "1"
+
+
+def test_what_waits_is_woken(tmp_path: Path, program: Any) -> None:
+    program("asleep").kill()
+    assert probes.until(lambda: len(list(tmp_path.glob("*.stopped"))) == 2, 5.0)
+
+
+def test_work_that_handles_no_sigterm_ends_by_it(tmp_path: Path) -> None:
+    """Also where the launcher itself takes no notice of it."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        work = partial(probes.follow, patience=PATIENCE)
+        begin = time.perf_counter()
+        with closing(local(work, str(tmp_path), ["last", "other"], workers=2)) as results:
+            assert next(results) == ("other", Outcome("done"))
+        assert time.perf_counter() - begin < PATIENCE / 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("work", [stubborn, frozen])
+def test_work_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Any) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.3)
+    results = local(work, str(tmp_path), ["one"])
+    monkeypatch.setattr(module, "wait", lambda *_, **__: probes.until(lambda: bool(told(tmp_path)), 5.0) and 1 / 0)
+    begin = time.perf_counter()
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert time.perf_counter() - begin < PATIENCE / 2
+    assert gone(told(tmp_path)["one"]["pid"])
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Any]:
+    """program(work, grace) starts a launcher with two pieces in a process of its own and waits until they run."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(work: str, grace: float = 60.0) -> subprocess.Popen[str]:
+        lines = (
+            "from functools import partial",
+            "from electra_lab.launchers import local as module",
+            "from tests.electra_lab.launchers import work",
+            f"module.GRACE = {grace}",
+            f"print(list(module.Local(workers=2)(work.{work}, {str(tmp_path)!r}, ['one', 'two', 'three'])))",
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", "\n".join(lines)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert probes.until(lambda: len(told(tmp_path)) == 2, PATIENCE)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+    for where in told(tmp_path).values():
+        if not gone(where["pid"]):
+            os.kill(where["pid"], signal.SIGKILL)
+
+
+def all_gone(folder: Path) -> bool:
+    return all(gone(where["pid"]) for where in told(folder).values())
+
+
+@needs_proc
+def test_workers_end_with_a_launcher_that_is_killed(tmp_path: Path, program: Any) -> None:
+    program("linger").kill()
+    assert probes.until(lambda: all_gone(tmp_path), 5.0)
+    assert [(tmp_path / f"{name}.stopped").read_text(encoding="utf-8") for name in ("one", "two")] == ["1", "1"]
+    assert not (tmp_path / "three.json").exists()
+
+
+@needs_proc
+def test_stubborn_workers_end_with_a_launcher_that_is_killed(tmp_path: Path, program: Any) -> None:
+    program("stubborn", grace=0.3).kill()
+    assert probes.until(lambda: all_gone(tmp_path), 5.0)
+
+
+@needs_proc
+def test_ctrl_c_in_a_terminal(tmp_path: Path, program: Any) -> None:
+    """It goes to all processes of the group; workers are asked by their launcher alone."""
+    launcher = program("linger")
+    os.killpg(launcher.pid, signal.SIGINT)
+    assert "KeyboardInterrupt" in launcher.communicate(timeout=PATIENCE)[1]
+    assert [(tmp_path / f"{name}.stopped").read_text(encoding="utf-8") for name in ("one", "two")] == ["1", "1"]
+    assert all_gone(tmp_path)
+
+
+@needs_proc
+def test_a_second_ctrl_c_is_in_a_hurry(tmp_path: Path, program: Any) -> None:
+    launcher = program("stubborn")
+    os.killpg(launcher.pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert launcher.poll() is None
+    os.killpg(launcher.pid, signal.SIGINT)
+    launcher.communicate(timeout=5.0)
+    assert all_gone(tmp_path)

@@ -1,0 +1,259 @@
+"""The slurm launcher where there is no Slurm, and its parts that need none; on a real one: test_cluster_slurm.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from electra_lab.launchers import slurm as module
+from electra_lab.launchers.slurm import Slurm
+from electra_lab.testing import probes
+from registry import Outcome
+from registry.errors import ConfigError
+
+PROGRAMS = ["sbatch", "srun", "squeue", "scancel", "scontrol"]
+
+
+def programs(folder: Path, names: list[str]) -> str:
+    """A PATH on which these programs are found."""
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The folder of the work, in which nothing may be left."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+def asked(folder: Path) -> list[Any]:
+    """What finds out what is missing: the check, and a launch, also of nothing."""
+    return [
+        lambda: Slurm().check(),
+        lambda: next(Slurm()(probes.report, str(folder), ["a"])),
+        lambda: list(Slurm()(probes.report, str(folder), [])),
+    ]
+
+
+def test_without_submitit_there_is_a_cure(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    for ask in asked(work):
+        with pytest.raises(
+            ConfigError, match=r"launcher 'slurm' needs submitit\. Install it: pip install 'electra-lab\["
+        ):
+            ask()
+    assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", PROGRAMS)
+def test_a_machine_that_cannot_submit_jobs(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Without any of Slurm's programs: the missing one is named."""
+    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
+    monkeypatch.setenv("PATH", programs(tmp_path / "bin", [name for name in PROGRAMS if name != missing]))
+    for ask in asked(work):
+        with pytest.raises(
+            ConfigError, match=rf"launcher 'slurm' finds no {missing} here\. Start it on a machine that c"
+        ):
+            ask()
+    assert list(work.iterdir()) == []
+
+
+def test_where_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
+    monkeypatch.setenv("PATH", programs(tmp_path / "bin", PROGRAMS))
+    assert Slurm().check() is None
+    assert Slurm.here is False
+    assert list(Slurm()(probes.report, str(tmp_path), [])) == []
+
+
+class Executor:
+    """submitit's AutoExecutor, as far as the launcher uses it."""
+
+    made: ClassVar[list[Executor]] = []
+    refusal: ClassVar[Exception | None] = None
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        self.folder, self.cluster = folder, cluster
+        self.parameters: dict[str, Any] = {}
+        self.pieces: list[Any] = []
+        self.environment: dict[str, str] = {}
+        self.made.append(self)
+
+    def update_parameters(self, **parameters: Any) -> None:
+        self.parameters = parameters
+
+    def submit_array(self, pieces: list[Any]) -> list[Any]:
+        self.pieces, self.environment = pieces, dict(os.environ)
+        if self.refusal is not None:
+            raise self.refusal
+        return [SimpleNamespace(job_id=f"31_{number}") for number in range(len(pieces))]
+
+
+class FailedJobError(Exception): ...
+
+
+@pytest.fixture
+def executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
+    """The executors that were made, in place of submitit's; jobs are done when they are submitted."""
+    monkeypatch.setattr(Executor, "made", [])
+    utils = SimpleNamespace(FailedJobError=FailedJobError)
+    library = SimpleNamespace(AutoExecutor=Executor, core=SimpleNamespace(utils=utils))
+    monkeypatch.setitem(sys.modules, "submitit", library)
+    monkeypatch.setenv("PATH", programs(tmp_path / "bin", PROGRAMS))
+
+    def outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[str, Outcome]]:
+        yield from ((piece, Outcome("done", f"{array} {job}")) for piece, job in jobs.items())
+
+    monkeypatch.setattr(module, "_outcomes", outcomes)
+    return Executor.made
+
+
+def test_options_reach_sbatch(executors: list[Executor], work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")
+    monkeypatch.setenv("SLURM_CONF", "here.conf")
+    launcher = Slurm(
+        workers=3, threads=2, gpus=1, partition="long", account="lab", minutes=7, memory_gb=5.5,
+        setup=("module load cuda",), sbatch={"qos": "high", "nice": 3},
+    )  # fmt: skip
+    found = list(launcher(probes.behave, str(work), ["one", "two"]))
+    assert found == [("one", Outcome("done", "31 31_0")), ("two", Outcome("done", "31 31_1"))]
+    [executor] = executors
+    assert (executor.folder, executor.cluster) == (work / "slurm", "slurm")
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    exports = [*(f"export {name}=2" for name in threads), "export TOKENIZERS_PARALLELISM=false"]
+    assert executor.parameters == {
+        "name": "electra-lab",
+        "timeout_min": 7,
+        "cpus_per_task": 2,
+        "slurm_array_parallelism": 3,
+        "slurm_setup": [*exports, "module load cuda"],
+        "slurm_srun_args": ["--cpus-per-task=2"],
+        "slurm_additional_parameters": {"requeue": True, "signal": "TERM@90", "qos": "high", "nice": 3},
+        "slurm_partition": "long",
+        "slurm_account": "lab",
+        "mem_gb": 5.5,
+        "gpus_per_node": 1,
+    }
+    assert [(piece.work, piece.folder, piece.piece) for piece in executor.pieces] == [
+        (probes.behave, str(work), "one"), (probes.behave, str(work), "two"),
+    ]  # fmt: skip
+    assert "SLURM_ARRAY_TASK_ID" not in executor.environment, "the launcher's own job shines through"
+    assert executor.environment["SLURM_CONF"] == "here.conf"
+    assert os.environ["SLURM_ARRAY_TASK_ID"] == "7"
+
+
+def test_what_is_not_set_is_left_to_the_site(executors: list[Executor], work: Path) -> None:
+    """A short limit leaves less time to save."""
+    list(Slurm(minutes=2)(probes.behave, str(work), ["one"]))
+    parameters = executors[0].parameters
+    assert not {"slurm_partition", "slurm_account", "mem_gb", "gpus_per_node"} & parameters.keys()
+    assert parameters["slurm_additional_parameters"] == {"requeue": True, "signal": "TERM@30"}
+
+
+def test_a_refusal_of_sbatch_is_one_sentence(
+    executors: list[Executor], work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Executor, "refusal", FailedJobError("invalid\n  partition"))
+    with pytest.raises(ConfigError, match=r"launcher 'slurm': sbatch refuses the jobs: invalid partition$"):
+        next(Slurm()(probes.behave, str(work), ["one"]))
+
+
+def test_closing_cancels_the_array(executors: list[Executor], work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an array whose pieces have all ended is left alone."""
+    ended: list[str] = []
+    monkeypatch.setattr(module, "_end", ended.append)
+    results = Slurm()(probes.behave, str(work), ["one", "two"])
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert ended == ["31"]
+    list(Slurm()(probes.behave, str(work), ["one", "two"]))
+    assert ended == ["31"]
+
+
+SAVED = {"status": "preempted", "error": "saved", "stopped": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "began", "expected"),
+    [
+        ({"status": "done", "error": "", "stopped": False}, "COMPLETED", True, Outcome("done")),
+        ({"status": "failed", "error": "no", "stopped": False}, "CANCELLED", True, Outcome("failed", "no")),
+        (SAVED, "COMPLETED", True, Outcome("preempted", "saved")),
+        (SAVED, "CANCELLED", True, Outcome("lost", "its job ended as CANCELLED, after it was saved; the log is err.")),
+        (None, "COMPLETED", True, Outcome("failed", "the job could not start its piece; the log is err.")),
+        (None, "NODE_FAIL", False, Outcome("lost", "its job ended as NODE_FAIL; the log is err.")),
+        (None, "forgotten", False, Outcome("lost", "Slurm has forgotten its job; the log is err.")),
+    ],
+)
+def test_outcomes(said: dict[str, Any] | None, state: str, began: bool, expected: Outcome) -> None:
+    assert module._outcome(said, state, began, Path("err")) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "expected"),
+    [
+        (0, "31_0 RUNNING\n31_1 PENDING\n\n", "", {"31_0": "RUNNING", "31_1": "PENDING"}),
+        (1, "", "slurm_load_jobs error: Invalid job id specified", {}),
+        (1, "", "slurm_load_jobs error: Unable to contact slurm controller", None),
+    ],
+)
+def test_the_queue(
+    monkeypatch: pytest.MonkeyPatch, code: int, out: str, err: str, expected: dict[str, str] | None
+) -> None:
+    """Jobs that it has forgotten have no state; if it does not answer, nothing is known."""
+    monkeypatch.setattr(module, "_ask", lambda *_: subprocess.CompletedProcess([], code, out, err))
+    assert module._states("31") == expected
+
+
+def test_the_first_signal_stops_and_repeated_ones_do_nothing() -> None:
+    with module._stops() as stops:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stops() == 2
+
+
+def test_a_signal_after_one_that_training_took_does_nothing() -> None:
+    with module._stops() as stops:
+        before = signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, before))
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stops() == 2
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_what_may_come_back_is_waited_for_though_slurm_says_that_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    """Slurm may show a job that it requeues as completed for a moment; one that stays so has ended."""
+    said, looks = {"status": "preempted", "error": "saved", "stopped": True}, 0
+    (tmp_path / "7_0.json").write_text(json.dumps(said))
+
+    def states(array: str) -> dict[str, str]:
+        nonlocal looks
+        looks += 1
+        if comes_back and looks == 4:
+            (tmp_path / "7_0.json").write_text(json.dumps({"status": "done", "error": "", "stopped": False}))
+        return {"7_0": "PENDING" if comes_back and looks in (2, 3) else "COMPLETED"}
+
+    monkeypatch.setattr(module, "_states", states)
+    monkeypatch.setattr(module, "LOOK", 0.01)
+    monkeypatch.setattr(module, "LATE", 0.1)
+    expected = Outcome("done") if comes_back else Outcome("preempted", "saved")
+    assert list(module._outcomes("7", {"a": "7_0"}, tmp_path)) == [("a", expected)]

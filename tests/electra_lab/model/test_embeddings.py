@@ -1,0 +1,72 @@
+"""Embeddings: what is added up, normalised and dropped, and a table that is another one plus a difference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.model.embeddings import Embeddings, Shifted
+
+SIZE, LENGTH = 30, 32
+
+
+def made(*, dim: int = 8, positions: bool = True, dropout: float = 0.0) -> Embeddings:
+    torch.manual_seed(0)
+    return Embeddings(SIZE, dim, LENGTH, positions=positions, dropout=dropout)
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_tables_are_added_up_and_normalised(positions: bool) -> None:
+    """Positions count from the left, if the lab adds them at all."""
+    embeddings = made(positions=positions)
+    nn.init.normal_(embeddings.norm.weight)
+    nn.init.normal_(embeddings.norm.bias)
+    tokens, segments = torch.randint(SIZE, (3, 10)), torch.randint(2, (3, 10))
+    x = embeddings.tokens.weight[tokens] + embeddings.segments.weight[segments]
+    if positions:
+        assert embeddings.positions is not None
+        x = x + embeddings.positions.weight[:10]
+    x = (x - x.mean(-1, keepdim=True)) / x.var(-1, unbiased=False, keepdim=True).sqrt()
+    expected = x * embeddings.norm.weight + embeddings.norm.bias
+    torch.testing.assert_close(embeddings(tokens, segments), expected)
+    assert (embeddings.positions is not None) == positions
+    assert embeddings.dim == 8
+
+
+def test_a_row_may_be_as_long_as_the_table_and_no_longer() -> None:
+    embeddings = made()
+    for length in (1, LENGTH):
+        tokens = torch.zeros(1, length, dtype=torch.long)
+        assert embeddings(tokens, tokens).shape == (1, length, 8)
+    longer = torch.zeros(1, LENGTH + 1, dtype=torch.long)
+    with pytest.raises(IndexError):
+        embeddings(longer, longer)
+
+
+def test_dropout_acts_after_the_norm() -> None:
+    embeddings = made(dim=400, dropout=0.3)
+    tokens = torch.randint(SIZE, (2, 12))
+    plain, dropped = (embeddings.train(mode)(tokens, torch.zeros_like(tokens)) for mode in (False, True))
+    kept = dropped != 0
+    assert kept.float().mean() == pytest.approx(0.7, abs=0.03)
+    torch.testing.assert_close(dropped[kept], plain[kept] / 0.7)
+
+
+def test_a_difference_starts_at_zero_and_takes_all_of_the_gradient() -> None:
+    """Of DeBERTa-v3, section 3.3: the other table is read as it is, and does not learn."""
+    torch.manual_seed(0)
+    table = nn.Embedding(SIZE, 8)
+    shifted, tokens = Shifted(table), torch.tensor([[3, 3, 7]])
+    assert torch.equal(shifted(tokens), table(tokens))
+    shifted.difference.weight.data[7] = 0.5
+    table.weight.data[3] = 2.0
+    torch.testing.assert_close(shifted(tokens), table.weight.data[tokens] + 0.5 * (tokens == 7).unsqueeze(-1))
+    torch.testing.assert_close(shifted.weight[7], table.weight.data[7] + 0.5)
+    shifted(tokens).sum().backward()
+    assert table.weight.grad is None
+    assert shifted.difference.weight.grad is not None
+    assert shifted.difference.weight.grad.sum(1).nonzero().flatten().tolist() == [3, 7]
+    shifted.weight.sum().backward()
+    assert table.weight.grad is None
+    assert (shifted.num_embeddings, shifted.embedding_dim) == (SIZE, 8)

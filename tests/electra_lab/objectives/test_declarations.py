@@ -1,0 +1,124 @@
+"""What each objective says of itself: its conflicts, its cost, and the runs that it starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from registry import Flops, Needs, Setup, objectives
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "two_stage": {"generator_steps": 7},
+    "frozen_generator": {"run": Path("runs/earlier")},
+}
+GENERATOR, TIE, SAMPLER, STEPS = "generator.type", "embedding.tie", "sampler", "objective.generator_steps"
+SOUND = Setup(generator="network", tie="none", unbiased=True, steps=100)
+
+# By objective and by what differs from a sound setup: the keys that conflict.
+CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
+    "adversarial": [
+        ({"generator": "fixed"}, [GENERATOR]),
+        ({"unbiased": False}, [SAMPLER]),
+        ({"unbiased": None}, []),  # there is no sampler; the needs refuse that
+        ({"generator": "fixed", "unbiased": False}, [GENERATOR, SAMPLER]),
+        ({"tie": "all", "steps": 1}, []),
+    ],
+    "frozen_generator": [
+        ({"generator": "fixed"}, [GENERATOR]),
+        *(({"tie": tie}, [TIE]) for tie in ("tokens", "embeddings", "all", "gradient_disentangled")),
+        ({"generator": "fixed", "tie": "all"}, [GENERATOR, TIE]),
+        ({"unbiased": False, "steps": 1}, []),
+    ],
+    "two_stage": [
+        ({"generator": "fixed"}, [GENERATOR]),
+        *(({"tie": tie}, [TIE]) for tie in ("tokens", "embeddings", "all", "gradient_disentangled")),
+        ({"steps": 8}, []),
+        ({"steps": 7}, [STEPS]),
+        ({"steps": 6}, [STEPS]),
+        ({"steps": None}, []),  # a budget that has not been turned into steps
+        ({"generator": "fixed", "tie": "all", "steps": 1}, [GENERATOR, TIE, STEPS]),
+        ({"unbiased": False}, []),
+    ],
+}
+NONE = ["all_tokens_mlm", "electra", "electra_masked_only", "mlm", "replace_mlm"]
+
+
+def test_the_table_is_complete() -> None:
+    assert sorted([*CONFLICTS, *NONE]) == objectives.names()
+    assert not [name for name in NONE if hasattr(objectives.get(name).component, "conflicts")]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "keys"),
+    [(name, changes, keys) for name, cases in CONFLICTS.items() for changes, keys in [({}, []), *cases]],
+)
+def test_conflicts(name: str, changes: dict[str, Any], keys: list[str]) -> None:
+    """Each with its key, and a sentence that names the objective or its option."""
+    component: Any = objectives.get(name).component
+    found = list(component.conflicts(Setup(**{**vars(SOUND), **changes}), OPTIONS.get(name, {})))
+    assert [key for key, _ in found] == keys
+    for key, sentence in found:
+        assert sentence.endswith(".")
+        assert name in sentence or key == STEPS
+
+
+def test_the_numbers_of_a_first_stage_that_is_too_long_are_named() -> None:
+    component: Any = objectives.get("two_stage").component
+    setup = Setup(generator="network", tie="none", unbiased=True, steps=5)
+    [(_, sentence)] = component.conflicts(setup, {"generator_steps": 7})
+    assert sentence == "a first stage of 7 steps leaves none of 5 for the second. Set it below 5, or train longer."
+
+
+def price(network: Literal["generator", "discriminator"], *, learns: bool = True, everywhere: bool = False) -> int:
+    """Prices in which every part of a sum can be read off."""
+    return {"generator": 1, "discriminator": 1000}[network] * (3 if learns else 1) * (10 if everywhere else 1)
+
+
+FLOPS = {
+    "all_tokens_mlm": Flops(3 + 30_000),
+    "frozen_generator": Flops(1 + 3000),
+    "two_stage": Flops(1 + 3000, first=7, at_first=3),
+}
+
+
+@pytest.mark.parametrize("name", objectives.names())
+def test_flops(name: str) -> None:
+    """Who runs, who learns, and where vocabulary logits are computed; by default both networks learn at every step."""
+    component: Any = objectives.get(name).component
+    needs: Needs = getattr(component, "needs", Needs())
+    assert hasattr(component, "flops") == (name in FLOPS)
+    if name in FLOPS:
+        assert built(name).flops(price) == FLOPS[name]
+    assert needs.generator == needs.sampler == (name != "mlm")
+    detects = name not in ("mlm", "replace_mlm", "all_tokens_mlm")
+    assert needs.heads == (("replaced",) if detects else ("tokens",))
+
+
+def built(name: str) -> Any:
+    from torch import nn
+
+    component: Any = objectives.get(name).component
+    networks = [nn.Linear(1, 1), nn.Linear(1, 1)]
+    for network in networks:
+        network.dim = 1  # type: ignore[assignment]
+    return component(*networks, None, None, None, **OPTIONS.get(name, {}))
+
+
+@pytest.mark.parametrize("name", objectives.names())
+def test_earlier_runs(name: str) -> None:
+    component: Any = objectives.get(name).component
+    assert hasattr(component, "earlier_runs") == (name == "frozen_generator")
+    if name == "frozen_generator":
+        assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
+
+
+@pytest.mark.parametrize(("name", "frozen"), [("frozen_generator", True), ("electra", False)])
+def test_the_parameters_of_a_frozen_generator_are_not_trainable(name: str, frozen: bool) -> None:
+    made = built(name)
+    assert [p.requires_grad for p in made.generator.parameters()] == [not frozen] * 2
+    assert [p.requires_grad for p in made.discriminator.parameters()] == [True] * 2
+    made.train()
+    assert made.generator.training != frozen
+    assert made.discriminator.training

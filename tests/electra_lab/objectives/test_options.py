@@ -1,0 +1,71 @@
+"""Options that several objectives share: disallow_correct and label smoothing, by hand and against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p
+from registry import samplers
+from tests.electra_lab.objectives.tiny import ORDINARY, SIZE, Fixed, Says, rows, streams, tables
+
+DRAWING = ["electra", "electra_masked_only", "replace_mlm", "all_tokens_mlm", "two_stage", "frozen_generator"]
+REQUIRED: dict[str, dict[str, Any]] = {"two_stage": {"generator_steps": 1}, "frozen_generator": {"run": "nowhere"}}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.parametrize("disallow_correct", [True, False])
+def test_disallow_correct_takes_the_original_out_of_the_softmax(name: str, disallow_correct: bool) -> None:
+    """What the sampler is shown: the softmax over ordinary tokens, without the original and renormalised."""
+    sampler, batch = Says(5, 6), rows(CLS, 7, 8, 9, SEP, number=3)
+    objective = tables(name, Fixed(1, 3), sampler, 5, disallow_correct=disallow_correct, **REQUIRED.get(name, {}))
+    objective(batch, streams(batch))
+    for slot, (position, original) in enumerate([(1, 7), (3, 9)]):
+        expected = objective.generator.guesses[position].detach().exp()
+        expected[[PAD, CLS, SEP, MASK]] = 0
+        if disallow_correct:
+            expected[original] = 0
+        seen = sampler.logits[slot::2].double().softmax(-1)
+        torch.testing.assert_close(seen, (expected / expected.sum()).expand(3, -1), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("sampler", ["gumbel", "temperature"])
+def test_disallow_correct_never_draws_the_original_and_the_others_as_before(sampler: str) -> None:
+    batch = rows(CLS, 7, 8, number=4000)
+    objective = tables("electra", Fixed(1), samplers.get(sampler).component, 3, disallow_correct=True)
+    drawn = objective(batch, streams(batch)).detection.inputs[:, 1].bincount(minlength=SIZE)
+    assert drawn[7] == 0
+    others = [t for t in ORDINARY if t != 7]
+    shares = objective.generator.guesses[1].detach()[others].softmax(-1)
+    assert drawn[others].sum() == 4000
+    assert chi_square_p(drawn[others], shares) > SIGNIFICANCE
+
+
+def test_generator_smoothing_is_that_of_torch_and_metrics_know_nothing_of_it() -> None:
+    batch = rows(CLS, 7, 8, 9, number=2)
+    objective = tables("electra", Fixed(1, 3, empty=1), Says(5, 6, 5), 4, generator_smoothing=0.3)
+    losses = objective(batch, streams(batch))
+    logits, originals = objective.generator.guesses[[1, 3] * 2], torch.tensor([7, 9] * 2)
+    smooth = F.cross_entropy(logits, originals, label_smoothing=0.3, reduction="sum")
+    torch.testing.assert_close(losses.terms["generator"].sum, smooth)
+    asked = losses.predictions["generator"]
+    plain = asked.loss[asked.valid].sum()
+    torch.testing.assert_close(plain, F.cross_entropy(logits, originals, reduction="sum"))
+    assert not torch.isclose(smooth, plain, rtol=0.02)
+
+
+def test_discriminator_smoothing_by_hand() -> None:
+    """-log sigmoid(2) = 0.126928 and -log sigmoid(-2) = 2.126928; smoothing 0.2 makes the labels 0.9 and 0.1."""
+    batch = rows(CLS, 7)
+    objective = tables("electra", Fixed(1), Says(5), 2, discriminator_smoothing=0.2)
+    objective.discriminator.scores.data.fill_(2.0)
+    term = objective(batch, streams(batch)).terms["discriminator"]
+    original, replaced = 0.1 * 0.126928 + 0.9 * 2.126928, 0.9 * 0.126928 + 0.1 * 2.126928
+    assert float(term.sum.detach()) == pytest.approx(original + replaced, abs=1e-5)
+    assert int(term.count) == 2
+
+
+# mlm and replace_mlm

@@ -1,0 +1,61 @@
+"""Which parameters decay, and that each is there once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.optimizers._groups import decayed
+from registry import optimizers
+
+
+def names_of(groups: list[dict[str, Any]], parameters: list[tuple[str, nn.Parameter]]) -> dict[float, list[str]]:
+    """The names of the parameters by the decay of their group."""
+    names = {id(parameter): name for name, parameter in parameters}
+    return {group["weight_decay"]: [names[id(p)] for p in group["params"]] for group in groups}
+
+
+SHAPES = {"table": (7, 3), "bias": (3,), "cube": (2, 3, 4), "scalar": (), "kernel": (1, 1), "gain": (1,)}
+PARAMETERS = [(name, nn.Parameter(torch.ones(shape))) for name, shape in SHAPES.items()]
+
+
+def test_only_two_and_more_dimensions_decay() -> None:
+    assert names_of(decayed(PARAMETERS, 0.3), PARAMETERS) == {
+        0.3: ["table", "cube", "kernel"],
+        0.0: ["bias", "scalar", "gain"],
+    }
+
+
+@pytest.mark.parametrize(("kept", "decay"), [("table", 0.3), ("bias", 0.0)])
+def test_there_are_no_empty_groups(kept: str, decay: float) -> None:
+    alone = [(name, parameter) for name, parameter in PARAMETERS if name == kept]
+    assert names_of(decayed(alone, 0.3), alone) == {decay: [kept]}
+
+
+class Tied(nn.Module):
+    """A table that is used twice, a bias, and a gain that does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(6, 4), nn.Linear(4, 6)
+        self.out.weight = self.table.weight
+        self.norm = nn.LayerNorm(4).requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adafactor"])
+def test_shared_parameters_are_there_once_and_step_once(name: str) -> None:
+    """As the lab passes them: named_parameters, those that learn."""
+    module = Tied()
+    learning = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    optimizer = optimizers.get(name).component(learning, 0.01, weight_decay=0.3)
+    listed = [p for group in optimizer.param_groups for p in group["params"]]
+    assert {id(p) for p in listed} == {id(module.table.weight), id(module.out.bias)}
+    assert len(listed) == 2
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
+    for parameter in listed:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert all(float(optimizer.state[p]["step"]) == 1 for p in listed)

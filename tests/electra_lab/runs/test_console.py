@@ -1,0 +1,80 @@
+"""The terminal: one line per record, folded for a terminal alone, a progress bar there and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from typing import Any
+
+import pytest
+
+from electra_lab.runs.console import Console, folded
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (
+            {"step": 5, "split": "train", "loss": 9.0, "generator_loss": 1.2345, "discriminator_loss": 0.5,
+             "tokens_per_second": 12345.6},
+            "step      5  train     generator 1.234  discriminator 0.500  12,346 tokens/s",
+        ),
+        (
+            {"step": 10, "split": "held_out", "loss": 9.0, "discriminator_loss": 0.5, "discriminator_auc": 0.75,
+             "discriminator_token_accuracy": 0.1},
+            "step     10  held_out  discriminator 0.500  AUC 0.750",
+        ),
+        (
+            {"step": 10, "split": "held_out", "loss": 9.0, "discriminator_token_accuracy": 0.125},
+            "step     10  held_out    token accuracy 0.125",
+        ),
+        ({"step": 10, "split": "held_out", "loss": 9.0}, "step     10  held_out    loss 9.000"),
+    ],
+)  # fmt: skip
+def test_a_record_is_one_line(capsys: pytest.CaptureFixture[str], record: dict[str, Any], line: str) -> None:
+    Console().record(record)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", line + "\n")
+
+
+def test_brackets_are_text_and_numbers_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().say("[bold]3[/bold] steps of [MASK]")
+    assert capsys.readouterr().err == "[bold]3[/bold] steps of [MASK]\n"
+
+
+def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continuations begin where the line's last column begins, or four spaces in."""
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
+    text = "  seed       what the numbers are drawn from\nshort\nwords of a line without columns at all"
+    assert folded(text, io.StringIO()) == text
+    assert folded(text, Terminal()).split("\n") == [
+        "  seed       what the numbers",
+        "             are drawn from",
+        "short",
+        "words of a line without",
+        "    columns at all",
+    ]
+    long = "a/" * 40
+    assert folded(long, Terminal()) == long  # a path stays whole, to be copied
+
+
+def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    with console.progress(0, 10):
+        assert console._progress is None
+        console.advance(3)  # no bar: nothing to do
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    console = Console()
+    with console.progress(2, 10):
+        assert console._progress is not None
+        (task,) = console._progress.tasks
+        assert (task.completed, task.total) == (2, 10)
+        console.advance(7)
+        assert console._progress.tasks[0].completed == 7
+    assert console._progress is None

@@ -1,0 +1,239 @@
+"""Runs that are stopped: by signals, by kill -9, after every step; resumed, they are as if never stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from electra_lab.runs import execute
+from registry.errors import Interrupted, Preempted
+from tests.electra_lab.runs.tiny import (
+    assert_same,
+    experiment,
+    for_a_module,
+    lines,
+    run,
+    signalled,
+    spying,
+    tensors,
+)
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+BACKBONES = {
+    "bert": "{type: bert, dim: 16, depth: 1, heads: 2}",
+    "transformer": "{type: transformer, dim: 16, depth: 1, heads: 2}",
+    "reformer": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1}",
+}
+
+
+@pytest.fixture(scope="module", params=BACKBONES)
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An experiment of each backbone, and a run of it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    file = experiment(folder, discriminator=BACKBONES[request.param])
+    with for_a_module():
+        return file, run(file, folder / "whole")
+
+
+def test_one_seed_gives_one_run_and_another_seed_another(uninterrupted: tuple[Path, Path], tmp_path: Path) -> None:
+    file, first = uninterrupted
+    assert_same(first, run(file, tmp_path / "again"))
+    other = run(file, tmp_path / "other", "seed=1")
+    assert lines(other)[0]["loss"] != lines(first)[0]["loss"]
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 11])
+def test_stopped_at_any_step_and_resumed_is_as_if_never_stopped(
+    uninterrupted: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Steps 1, 7 and 11 are inside a log window, 4 has a checkpoint of its own."""
+    file, whole = uninterrupted
+    stopped = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, step)
+        with pytest.raises(Interrupted, match=rf"saved after step {step}\. Resume with: electra-lab resume"):
+            run(file, stopped)
+    assert (stopped / "checkpoints" / f"step-{step:08d}").is_dir()
+    assert [record["step"] for record in lines(stopped)] == [r["step"] for r in lines(whole) if r["step"] <= step]
+    execute.resume(stopped, "cpu")
+    assert_same(whole, stopped)
+
+
+def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every single step."""
+    file = experiment(tmp_path)
+    whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
+    for step in range(1, 12):
+        with monkeypatch.context() as patched:
+            signalled(patched, signal.SIGINT, step)
+            with pytest.raises(Interrupted):
+                run(file, path) if step == 1 else execute.resume(path, "cpu")
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [(signal.SIGTERM, Preempted, 75), (signal.SIGHUP, Preempted, 75), (signal.SIGINT, Interrupted, 130)],
+)
+def test_a_signal_saves_after_the_step_in_which_it_arrives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, kind: type[Preempted], code: int
+) -> None:
+    """It is announced at once, with the meaning of a second one, and the handlers of before are back in the end."""
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(number)}}}")
+    with pytest.raises(kind) as stopped:
+        run(file, tmp_path / "run")
+    assert stopped.value.exit_code == code
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert f"{name}: saving after this step; a second one stops without saving\n" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_signal_in_the_last_step_lets_the_run_finish(tmp_path: Path) -> None:
+    file = spying(tmp_path, objective="{type: spy, strike: 11, signal: 2}")
+    path = run(file, tmp_path / "run")
+    assert lines(path)[-1]["step"] == 12
+    assert (path / "checkpoints" / "step-00000012").is_dir()
+
+
+def test_a_second_ctrl_c_stops_without_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from electra_lab.runs.console import Console
+
+    def twice(_: Console, done: int) -> None:
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Console, "advance", twice)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment(tmp_path), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(signal.SIGHUP)}}}")
+        assert lines(run(file, tmp_path / "run"))[-1]["step"] == 12
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def killed(arguments: list[str], when: Callable[[], bool], cwd: Path) -> bool:
+    """Start the lab in a process of its own, and SIGKILL it as soon as `when` is true; False if it finished first."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "electra_lab", *arguments], cwd=cwd, env=environment, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    while process.poll() is None:
+        if when():
+            process.kill()
+            process.wait()
+            return True
+        time.sleep(0.002)
+    assert process.returncode == 0
+    return False
+
+
+def test_killed_at_random_and_resumed_is_as_if_never_killed(tmp_path: Path) -> None:
+    """kill -9 at a random moment of the run, in the middle of whatever it is doing, and again during the resume.
+
+    The run is long enough for both to strike for sure. The seed is printed, and can be given as KILL_SEED.
+    """
+    seed = int(os.environ.get("KILL_SEED", random.randrange(1 << 32)))
+    print(f"KILL_SEED={seed}")
+    chance, steps = random.Random(seed), 2000
+    train = f"{{steps: {steps}, batch_size: 2, precision: fp32, log_every: 7}}"
+    sections = {"train": train, "checkpoint": "{every: 1, keep: 2}", "evaluate": "{examples: 0}"}
+    file, broken = experiment(tmp_path, **sections), tmp_path / "broken"
+    reached: list[int] = []
+    for verb in (["run", str(file), "--out", str(broken)], ["resume", str(broken)]):
+        before = newest(broken)
+        moment, seen = chance.uniform(0, 0.3), list[float]()  # seconds after the first step of this process
+
+        def when(before: int = before, moment: float = moment, seen: list[float] = seen) -> bool:
+            if not seen and newest(broken) > before:
+                seen.append(time.monotonic())
+            return bool(seen) and time.monotonic() - seen[0] > moment
+
+        assert killed(verb, when, tmp_path), f"the kill did not strike: {verb[0]} was too quick"
+        reached.append(newest(broken))
+    assert 0 < reached[0] < reached[1] < steps
+    # Both stop a few steps later, which a run of any length does in the same way.
+    last = reached[1] + 3
+    stop_at(last, lambda: execute.resume(broken, "cpu"))
+    stop_at(last, lambda: run(file, tmp_path / "whole"))
+    assert_same(tmp_path / "whole", broken)
+
+
+def newest(path: Path) -> int:
+    """Return the step of the newest checkpoint, 0 if there is none."""
+    return max((int(each.name[5:]) for each in path.glob("checkpoints/step-*")), default=0)
+
+
+def stop_at(step: int, train: Callable[[], object]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        signalled(patched, signal.SIGINT, step)
+        with pytest.raises(Interrupted):
+            train()
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "momentum"])
+def test_the_state_of_any_optimizer_survives_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    """A resumed run is the uninterrupted one, bit for bit; for AdamW see above. Here without a signal's courtesy."""
+    (tmp_path / "momentum.py").write_text(MOMENTUM)
+    sections = {"optimizer": f"{{type: {optimizer}}}\nimports: [momentum.py]", "checkpoint": "{every: 1}"}
+    file = experiment(tmp_path, **sections)
+    whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
+
+    class Killed(BaseException):
+        pass
+
+    def advance(_: object, done: int) -> None:
+        if done == 7:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(execute.Console, "advance", advance)
+        with pytest.raises(Killed):
+            run(file, path)
+    assert newest(path) == 6
+    state = {name.split(".")[1] for name in tensors(path) if name.startswith("optimizer.")}
+    assert state == ({"step", "rows", "columns", "variance"} if optimizer == "adafactor" else {"momentum_buffer"})
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+MOMENTUM = '''
+import torch
+from registry import optimizers
+
+
+@optimizers.register("momentum")
+class Momentum(torch.optim.SGD):
+    """torch's own, whose state begins with the first step."""
+
+    def __init__(self, parameters, learning_rate, /, *, momentum: float = 0.9):
+        super().__init__([parameter for _, parameter in parameters], lr=learning_rate, momentum=momentum)
+
+    def state_bytes(self, parameter):
+        """One buffer."""
+        return 4 * parameter.numel()
+'''

@@ -1,0 +1,89 @@
+"""The words of a run: excerpts around a replacement, sentences with their marks, findings of the last evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.assembly.build import sketch
+from electra_lab.assembly.forecast import forecast
+from electra_lab.config.load import load
+from electra_lab.runs import summary
+from electra_lab.storage.run_directory import RunDirectory
+from registry import Example
+from tests.electra_lab.storage.test_provenance import PROVENANCE
+from tests.helpers import write_experiment
+
+
+def token(text: str, original: str | None = None, probability: float = 0.1) -> dict[str, Any]:
+    return {"token": text, "original": original or text, "replaced": original is not None, "probability": probability}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([token("the"), token("cat"), token("##s"), token("sat")], "the cats sat"),
+        ([token("the"), token("dog", "cat", 0.987)], "the [cat > dog, 0.99]"),
+        ([token("the", probability=0.75), token("##re")], "the (0.75)re"),
+        ([token("a"), token("##s", "##t", 0.5), token("b", probability=0.5)], "a [##t > ##s, 0.50] b"),
+        ([], ""),
+    ],
+)
+def test_a_sentence_shows_replacements_and_wrong_suspicions(tokens: list[dict[str, Any]], expected: str) -> None:
+    assert summary.sentence(tokens) == expected
+
+
+@pytest.mark.parametrize(("at", "length", "start"), [(None, 50, 0), (3, 50, 0), (20, 50, 14), (49, 50, 22), (5, 10, 0)])
+def test_an_excerpt_begins_a_little_before_the_first_replacement(at: int | None, length: int, start: int) -> None:
+    """28 tokens, or all of a shorter row; the row's end is not passed."""
+    originals = list(range(length))
+    inputs = [1000 + n if n == at else n for n in originals]
+    example = Example(originals, inputs, [n / 100 for n in originals])
+    tokenizer: Any = SimpleNamespace(id_to_token=str)
+    (shown,) = summary.readable([example], SimpleNamespace(store=SimpleNamespace(tokenizer=tokenizer)))  # type: ignore
+    assert [each["original"] for each in shown] == [str(n) for n in originals[start : start + 28]]
+    assert [each["replaced"] for each in shown] == [n == at for n in originals[start : start + 28]]
+    assert all(each["probability"] == int(each["original"]) / 100 for each in shown)
+    if at is not None:
+        assert str(1000 + at) in [each["token"] for each in shown]
+
+
+def test_the_end_shows_the_last_evaluation_and_its_examples(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run", "tiny")
+    directory.write_json("provenance.json", PROVENANCE)
+    report = tmp_path / "run" / "report.html"
+    assert summary.closing(directory, report, 3.4).splitlines()[1] == "no held-out evaluation"
+    for step, auc in ((5, 0.6), (10, 0.8125)):
+        directory.append({"step": step, "split": "held_out", "loss": 1.0, "discriminator_auc": auc})
+        directory.append({"step": step, "split": "train", "loss": 1.0, "discriminator_auc": 0.1})
+    directory.write_json("examples.json", [[token("the"), token("dog", "cat", 0.9)]])
+    lines = summary.closing(directory, report, 1234.4).splitlines()
+    assert lines[1] == "after step 10, on held-out text"
+    assert lines[2].split()[:3] == ["discriminator", "AUC", "0.812"]
+    assert "  the [cat > dog, 0.90]" in lines
+    assert lines[-1] == f"trained in 1,234 s; report {report}"
+
+
+def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> None:
+    loaded = load(
+        write_experiment(tmp_path, train="{steps: 1000, batch_size: 4, micro_batch_size: 2, precision: fp32}")
+    )
+    needs = forecast(loaded, sketch(loaded), torch.device("cpu"))
+    large = replace(needs, state_bytes=3_000_000_000, working_bytes=1_500_000_000, evaluation_bytes=2_000_000)
+    text = summary.forecast(loaded, large, torch.device("cpu"))
+    assert text.startswith("tiny: 1,000 steps of 4 x 16 tokens\n")
+    assert "about 4.50 GB on cpu in fp32: 3.00 GB of weights and optimizer" in text
+    assert "1.50 GB of a step, 2 rows at a time (train.micro_batch_size)" in text
+    assert "2.0 MB of evaluation, 32 rows at a time (evaluate.batch_size)" in text
+    assert f"{needs.flops.per_step:.4g} FLOPs per step, {1000 * needs.flops.per_step:.4g} in total" in text
+    assert "64 per step, 6.4e+04 in total" in text
+    assert "200 (at most: the tokenizer is not trained yet)" in text
+    unlimited = replace(large, vocabulary_size=None, working_bytes=None)
+    text = summary.forecast(loaded, unlimited, torch.device("cpu"))
+    assert "30,522 (assumed: the tokenizer has no limit)" in text
+    assert "3.00 GB of weights and optimizer; the memory of a step cannot be predicted from shapes" in text

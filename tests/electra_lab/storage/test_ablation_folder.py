@@ -1,0 +1,213 @@
+"""The folder of an ablation: its files, its claims, and what it refuses. Its states: tests/electra_lab/ablation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from electra_lab.storage.ablation_folder import OTHERS, ROOMS, AblationFolder, Failure, State, is_ablation_folder
+from registry.errors import CheckpointError, ConfigError
+from tests.electra_lab.reports.synthetic import CORRUPTION, OWN, SCALES, fail, write_folder
+from tests.helpers import ROOT
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> AblationFolder:
+    where = AblationFolder.create(tmp_path / "made")
+    (where.path / "cells" / "a").mkdir()
+    return where
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> AblationFolder:
+    """Four variants over two seeds, all done."""
+    return AblationFolder(write_folder(tmp_path / "finished", SCALES, (0, 1)))
+
+
+# Its files
+
+
+def test_a_folder_has_its_rooms_and_may_exist_already(tmp_path: Path) -> None:
+    for _ in range(2):
+        where = AblationFolder.create(tmp_path / "a" / "b")
+    assert {each.name for each in where.path.iterdir()} == set(ROOMS)
+    assert where.run("x").path == where.path / "cells" / "x"
+    assert where.experiment("x") == where.path / "plan" / "x.yaml"
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=rf"^--out {tmp_path}/file/x: cannot be created \(Not a directory\)\.$"):
+        AblationFolder.create(tmp_path / "file" / "x")
+
+
+def test_a_folder_that_is_not_writable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root, who may write anywhere
+    with pytest.raises(ConfigError, match="is not writable"):
+        AblationFolder.create(tmp_path / "a")
+
+
+def test_what_is_written_is_there_whole_or_not_at_all(folder: AblationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("plan/a.yaml", "first")
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            folder.write("plan/a.yaml", "second")
+    assert (folder.path / "plan" / "a.yaml").read_text() == "first"
+    assert [each.name for each in (folder.path / "plan").iterdir()] == ["a.yaml"]
+
+
+def test_a_plan_makes_the_folder_of_an_ablation(folder: AblationFolder) -> None:
+    assert not is_ablation_folder(folder.path)
+    (folder.path / "plan.json").touch()
+    assert is_ablation_folder(folder.path)
+
+
+# Measures and failures
+
+
+def test_measures_are_added_to_those_that_are_there(folder: AblationFolder) -> None:
+    assert folder.measured("a") == {}
+    folder.note_measure("a", "one-1", {"auc": 0.5})
+    folder.note_measure("a", "two-2", {})
+    assert folder.measured("a") == {"one-1": {"auc": 0.5}, "two-2": {}}
+    folder.note_measure("a", "one-1", {"auc": 0.25})
+    assert folder.measured("a") == {"one-1": {"auc": 0.25}, "two-2": {}}
+    assert json.loads((folder.path / "cells" / "a" / "measures.json").read_text())["one-1"] == {"auc": 0.25}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "[]", '{"one": 1}', '{"one": {"auc": "0.5"}}', '{"one": {"auc": true}}', '{"one": {"auc": [1]}}'],
+)
+def test_damaged_measures_are_named_and_measured_again(folder: AblationFolder, text: str) -> None:
+    file = folder.path / "cells" / "a" / "measures.json"
+    file.write_text(text)
+    with pytest.raises(CheckpointError) as error:
+        folder.measured("a")
+    assert str(error.value).startswith(f"{file}: ")
+    assert len(str(error.value).splitlines()) == 1
+    folder.note_measure("a", "two", {"loss": 1.0})
+    assert folder.measured("a") == {"two": {"loss": 1.0}}
+
+
+def test_a_failure_is_noted_with_its_attempts_until_it_is_removed(finished: AblationFolder) -> None:
+    (finished.path / "failed").mkdir()
+    plan = finished.plan
+    (finished.path / "cells" / "v0-s0" / "measures.json").unlink()
+    finished.note_failure("v0-s0", "it diverged", 3)
+    assert Failure.model_validate_json((finished.path / "failed" / "v0-s0.json").read_text()) == Failure(
+        error="it diverged", attempts=3
+    )
+    assert finished.state("v0-s0", plan) == State("failed", (CORRUPTION, OWN), {}, "it diverged", 3)
+    finished.note_failure("v0-s0", None)
+    assert finished.state("v0-s0", plan).status == "unmeasured"
+    finished.note_failure("v0-s0", None)  # there is none to remove
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"error": 3}', '{"error": "x", "attempts": "many"}'])
+def test_a_damaged_note_of_a_failure_is_named_with_a_cure(finished: AblationFolder, text: str) -> None:
+    fail(finished.path, "v0-s0", "")
+    file = finished.path / "failed" / "v0-s0.json"
+    file.write_text(text)
+    with pytest.raises(CheckpointError) as error:
+        finished.state("v0-s0", finished.plan)
+    assert str(error.value).startswith(f"{file}: ")
+    assert str(error.value).endswith(" Remove it.")
+    file.unlink()
+    assert finished.state("v0-s0", finished.plan).status == "done"
+
+
+# Claims
+
+
+def test_a_claim_is_held_by_one(folder: AblationFolder) -> None:
+    with folder.claimed("a") as mine:
+        assert mine
+        assert folder.is_claimed("a")
+        assert not folder.is_claimed("b")
+        with AblationFolder(folder.path).claimed("a") as theirs:
+            assert not theirs
+    assert not folder.is_claimed("a")
+
+
+def test_a_claim_can_be_waited_for(folder: AblationFolder) -> None:
+    order = []
+
+    def wait() -> None:
+        with folder.claimed("a", wait=True) as mine:
+            order.append(("waited", mine))
+
+    with folder.claimed("a"):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(0.1)
+        order.append(("released", True))
+    thread.join(10)
+    assert order == [("released", True), ("waited", True)]
+
+
+def test_a_claim_ends_with_its_process(folder: AblationFolder) -> None:
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom electra_lab.storage.lock import lock\n"
+        "with lock(Path(sys.argv[1])) as mine:\n    print(mine, flush=True)\n    sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder.path / "claims" / "a")], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "True\n"
+    assert folder.is_claimed("a")
+    process.kill()
+    process.communicate()
+    assert not folder.is_claimed("a")
+
+
+# What it refuses
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    where = AblationFolder(tmp_path / "out")
+    where.refuse_other({"a"})  # it is not there
+    where.path.write_text("mine")
+    with pytest.raises(ConfigError, match="is not a folder"):
+        where.refuse_other({"a"})
+    where.path.unlink()
+    AblationFolder.create(where.path)
+    for name in OTHERS:
+        (where.path / name).touch()
+    (where.path / ".plan.json.0123abcd.part").touch()  # killed while it was written
+    where.refuse_other({"a"})
+    (where.path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="is not empty and not the folder of an ablation"):
+        where.refuse_other({"a"})
+
+
+def test_cells_of_another_plan_are_refused_and_more_cells_are_not(tmp_path: Path) -> None:
+    where = AblationFolder.create(tmp_path)
+    for id in ("a", "b", "reference-of-x-s1"):
+        (tmp_path / "cells" / id).mkdir()
+    where.refuse_other({"a", "b"})
+    where.refuse_other({"a", "b", "c"})
+    with pytest.raises(ConfigError, match=r"its cell b \(and 0 more\) is not in this one\. Seeds and variants may"):
+        where.refuse_other({"a"})
+
+
+def test_a_folder_that_cannot_be_read_is_a_sentence(folder: AblationFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be read \(Permission denied\)"):
+        folder.refuse_other(set())

@@ -1,0 +1,362 @@
+"""Checkpoints: exact, whole or not there, verified before they are used, and free of pickle."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.storage import checkpoint
+from electra_lab.storage.checkpoint import checkpoints, load_network, load_newest, place, problem, save
+from registry import optimizers
+from registry.errors import CheckpointError
+
+
+class Shared(nn.Module):
+    """Two users of one table, as generator and discriminator are, a frozen parameter, and two buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.two.weight = self.one.weight
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("scratch", torch.zeros(2), persistent=False)
+
+
+class Counting(torch.optim.Optimizer):
+    """Keeps state of every kind of number."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state = self.state[parameter]
+            if not state:
+                state["calls"] = torch.zeros((), dtype=torch.int64)
+                state["signs"] = torch.zeros_like(parameter, dtype=torch.bool)
+                state["exact"] = torch.zeros_like(parameter, dtype=torch.float64)
+                state["step"] = torch.zeros(())
+            state["calls"] += 1
+            state["step"] += 1
+            state["exact"] += parameter.grad.double() / 3
+            state["signs"].copy_(parameter.grad > 0)
+            parameter.data -= 0.1 * parameter.grad
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
+    "adamw": lambda module: registered("adamw", module),
+    "adafactor": lambda module: registered("adafactor", module),
+    "momentum": lambda module: torch.optim.SGD(learning(module), lr=0.1, momentum=0.9, nesterov=True),
+    "adagrad": lambda module: torch.optim.Adagrad(learning(module), lr=0.1),
+    "counting": lambda module: Counting(learning(module)),
+}
+
+
+def learning(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def registered(name: str, module: nn.Module) -> Any:
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    return optimizers.get(name).component(named, 1e-2)
+
+
+def trained(seed: int, steps: int = 2, name: str = "adamw") -> tuple[Shared, Any]:
+    torch.manual_seed(seed)
+    module = Shared()
+    optimizer = OPTIMIZERS[name](module)
+    for _ in range(steps):
+        further(module, optimizer)
+    return module, optimizer
+
+
+def further(module: Shared, optimizer: Any) -> None:
+    (module.one(torch.randn(5, 4)) + module.two(torch.randn(5, 4))).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    module.seen += 1
+
+
+def written(folder: Path, *steps: int, keep: int = 9) -> Path:
+    for step in steps:
+        save(folder, step, *trained(step), {"skipped": step}, keep)
+    return folder
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_all_that_was_saved_comes_back_bit_for_bit(tmp_path: Path, name: str, steps: int) -> None:
+    """Weights, buffers and the optimizer's state with its types; and training goes on as if nothing had happened."""
+    module, optimizer = trained(1, steps, name)
+    save(tmp_path, 7, module, optimizer, {"more": [1.1, 2.2]}, 3)
+    other, other_optimizer = trained(2, 1, name)
+    state = load_newest(tmp_path, other, other_optimizer, pytest.fail)
+    assert state == {"step": 7, "more": [1.1, 2.2]}
+    assert other.two.weight is other.one.weight
+    for further_step in (False, True):
+        if further_step:
+            for each in ((module, optimizer), (other, other_optimizer)):
+                torch.manual_seed(9)
+                further(*each)
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, other.state_dict()[key]), key
+        for one, two in zip(module.parameters(), other.parameters(), strict=True):
+            here, there = optimizer.state.get(one, {}), other_optimizer.state.get(two, {})
+            assert here.keys() == there.keys()
+            for key, value in here.items():
+                assert value.dtype == there[key].dtype, key
+                assert torch.equal(value, there[key]), key
+
+
+def test_a_shared_table_is_stored_once_and_a_scratch_buffer_never(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, *trained(1), {}, 3)
+    header = (path / "state.safetensors").read_bytes()
+    assert b"model.one.weight" in header
+    assert b"model.two.weight" not in header
+    assert b"model.seen" in header
+    assert b"model.scratch" not in header
+
+
+def test_nothing_in_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, *trained(1), {}, 3)
+    assert {p.name for p in path.iterdir()} == {"state.safetensors", "state.json", "MANIFEST.json"}
+    for file in path.iterdir():
+        with pytest.raises(Exception):  # noqa: B017, PT011  # whatever it is, it does not unpickle
+            pickle.loads(file.read_bytes())
+
+
+def test_the_newest_are_kept_and_foreign_files_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "step-notes").mkdir()
+    (tmp_path / "step-00000001").mkdir()  # no manifest: not ours to delete
+    target = tmp_path.parent / "elsewhere"
+    written(target, 5)
+    (tmp_path / "step-00000002").symlink_to(target / "step-00000005")
+    written(tmp_path, 10, 20, 30, keep=2)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {"step-notes", "step-00000001", "step-00000002", "step-00000020", "step-00000030"}
+    assert problem(target / "step-00000005") is None
+
+
+def test_steps_are_numbers_however_many_digits_they_have(tmp_path: Path) -> None:
+    written(tmp_path, 99_999_999, 100_000_000)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-99999999", "step-100000000"]
+    assert place(tmp_path, 7) == tmp_path / "step-00000007"
+    state = load_newest(tmp_path, *trained(0), pytest.fail)
+    assert state is not None
+    assert state["step"] == 100_000_000
+
+
+def corrupt(path: Path, how: str, chance: random.Random) -> None:
+    file = path / chance.choice(["state.safetensors", "state.json", "MANIFEST.json"])
+    data = bytearray(file.read_bytes())
+    match how:
+        case "truncated":
+            file.write_bytes(data[: chance.randrange(len(data))])
+        case "bit flipped":
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            file.write_bytes(data)
+        case "deleted":
+            file.unlink()
+        case "emptied":
+            file.write_bytes(b"")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of the steps 10 and 20, to be copied."""
+    return written(tmp_path_factory.mktemp("two"), 10, 20)
+
+
+@pytest.fixture
+def folder(two: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(two, tmp_path / "checkpoints"))
+
+
+@pytest.mark.parametrize("how", ["truncated", "bit flipped", "deleted", "emptied"])
+@pytest.mark.parametrize("seed", range(25))
+def test_a_damaged_checkpoint_is_named_and_passed_over(folder: Path, how: str, seed: int) -> None:
+    """A flipped bit in MANIFEST.json may be white space; then nothing is damaged and the newest is loaded."""
+    newest = folder / "step-00000020"
+    before = json.loads((newest / "MANIFEST.json").read_text())
+    corrupt(newest, how, random.Random(seed))
+    warnings: list[str] = []
+    state = load_newest(folder, *trained(0), warnings.append)
+    assert state is not None
+    if state["step"] == 20:
+        assert json.loads((newest / "MANIFEST.json").read_text()) == before
+    else:
+        assert state["step"] == state["skipped"] == 10
+        assert len(warnings) == 1
+        assert str(newest) in warnings[0]
+        assert warnings[0].endswith("; trying the checkpoint before it")
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_save_after_a_fallback_outlives_the_damaged_checkpoint(folder: Path, keep: int) -> None:
+    """The damaged one has the higher step; it must neither displace the new one nor be chosen again."""
+    (folder / "step-00000020" / "state.safetensors").write_bytes(b"")
+    written(folder, 15, keep=keep)
+    state = load_newest(folder, *trained(0), pytest.fail)
+    assert state is not None
+    assert state["step"] == 15
+    assert len(checkpoints(folder)) == keep
+
+
+def test_a_step_is_saved_again_where_it_was_damaged(folder: Path) -> None:
+    (folder / "step-00000020" / "state.safetensors").write_bytes(b"")
+    written(folder, 20)
+    assert problem(folder / "step-00000020") is None
+    assert [path.name for path in checkpoints(folder)] == ["step-00000010", "step-00000020"]
+
+
+def test_none_is_usable(folder: Path) -> None:
+    for path in checkpoints(folder):
+        (path / "state.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints is usable"):
+        load_newest(folder, *trained(0), lambda _: None)
+
+
+def test_there_is_none(tmp_path: Path) -> None:
+    assert load_newest(tmp_path / "checkpoints", *trained(0), pytest.fail) is None
+
+
+def test_one_of_other_networks_is_refused(folder: Path) -> None:
+    other = nn.Linear(2, 2)
+    with pytest.raises(CheckpointError, match="belongs to other networks"):
+        load_newest(folder, other, OPTIMIZERS["adamw"](other), pytest.fail)
+
+
+def test_one_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    """It has state for a parameter that this optimizer does not train."""
+    save(tmp_path, 1, *trained(1), {}, 3)
+    module, _ = trained(2)
+    with pytest.raises(CheckpointError, match=r"belongs to another optimizer; it has optimizer\.\w+\.one\.weight"):
+        load_newest(tmp_path, module, torch.optim.AdamW([module.one.bias, module.two.bias]), pytest.fail)
+
+
+WRITES = 8  # places at which the disk may be full: the tensors, two JSON files, five flushes
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException], Callable[[], int]]:
+    """`interrupted(n, error)` raises `error` at the n-th write; it returns a function that counts the writes."""
+
+    def arrange(call: int, error: BaseException) -> Callable[[], int]:
+        calls: list[str] = []
+
+        def failing(original: Any) -> Any:
+            def write(*arguments: Any, **options: Any) -> Any:
+                calls.append(str(arguments))
+                if len(calls) == call + 1:
+                    raise error
+                return original(*arguments, **options)
+
+            return write
+
+        monkeypatch.setattr(checkpoint, "save_file", failing(checkpoint.save_file))
+        monkeypatch.setattr(Path, "write_text", failing(Path.write_text))
+        monkeypatch.setattr("os.fsync", failing(lambda _: None))
+        return lambda: len(calls)
+
+    return arrange
+
+
+@pytest.mark.parametrize("call", range(WRITES))
+def test_a_full_disk_leaves_the_last_checkpoint(folder: Path, interrupted: Any, call: int) -> None:
+    """ENOSPC at each write in turn: a clear error, the old checkpoints whole, no litter."""
+    interrupted(call, OSError(28, "No space left on device"))
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        save(folder, 30, *trained(30), {}, 1)
+    assert [problem(folder / name) for name in ("step-00000010", "step-00000020")] == [None, None]
+    assert not list(folder.glob(".building-*"))
+
+
+def test_every_write_has_been_tried(folder: Path, interrupted: Any) -> None:
+    count = interrupted(-1, OSError())
+    save(folder, 30, *trained(30), {}, 1)
+    assert count() == WRITES
+
+
+@pytest.mark.parametrize("call", range(WRITES))
+def test_an_interrupted_save_leaves_the_last_checkpoint(
+    folder: Path, interrupted: Any, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """Ctrl-C or a kill at each write in turn: what is left is loaded, and the next save clears the litter."""
+    interrupted(call, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        save(folder, 30, *trained(30), {"skipped": 30}, 9)
+    monkeypatch.undo()
+    complete = (folder / "step-00000030").exists()
+    assert complete == (call == WRITES - 1)  # the folder above it alone was not flushed
+    state = load_newest(folder, *trained(0), pytest.fail)
+    assert state is not None
+    assert state["step"] == state["skipped"] == (30 if complete else 20)
+    written(folder, 40)
+    assert not list(folder.glob(".building-*"))
+
+
+# One network of a checkpoint
+
+
+class Pair(nn.Module):
+    def __init__(self, width: int = 3, generator: bool = True) -> None:
+        super().__init__()
+        if generator:
+            self.generator = nn.Linear(2, width)
+        self.discriminator = nn.Linear(4, width)
+
+
+def pair(folder: Path, step: int, **options: Any) -> Pair:
+    torch.manual_seed(step)
+    made = Pair(**options)
+    save(folder, step, made, torch.optim.SGD(made.parameters(), lr=0.1), {}, 9)
+    return made
+
+
+def test_a_network_is_loaded_from_the_newest_valid_checkpoint(tmp_path: Path) -> None:
+    older, _ = pair(tmp_path, 1), pair(tmp_path, 2)
+    (tmp_path / "step-00000002" / "state.safetensors").write_bytes(b"")
+    target = nn.Linear(2, 3)
+    said = load_network(tmp_path, ("generator", "discriminator"), target)
+    assert torch.equal(target.weight, older.generator.weight)
+    assert torch.equal(target.bias, older.generator.bias)
+    name, checksum = said.split()
+    assert name == "step-00000001"
+    manifest = json.loads((tmp_path / name / "MANIFEST.json").read_text())
+    assert checksum == manifest["state.safetensors"]["sha256"]
+
+
+def test_the_first_prefix_that_is_there_is_used(tmp_path: Path) -> None:
+    saved = pair(tmp_path, 1, generator=False)
+    target = nn.Linear(4, 3)
+    load_network(tmp_path, ("generator", "discriminator"), target)
+    assert torch.equal(target.weight, saved.discriminator.weight)
+    with pytest.raises(CheckpointError, match="has no network called generator or critic"):
+        load_network(tmp_path, ("generator", "critic"), target)
+
+
+def test_another_network_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    """Another shape, a parameter too many, one too few."""
+    pair(tmp_path, 1)
+    for target in (nn.Linear(2, 5), nn.Linear(2, 3, bias=False), nn.Sequential(nn.Linear(2, 3))):
+        before = {name: value.clone() for name, value in target.state_dict().items()}
+        with pytest.raises(CheckpointError, match=r"step-00000001: generator is another network; \S+ \(and \d more\)"):
+            load_network(tmp_path, ("generator",), target)
+        assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
+
+
+def test_without_a_usable_checkpoint_no_network_is_loaded(tmp_path: Path) -> None:
+    pair(tmp_path, 1)
+    (tmp_path / "step-00000001" / "state.json").unlink()
+    with pytest.raises(CheckpointError, match="there is no usable checkpoint"):
+        load_network(tmp_path, ("generator",), nn.Linear(2, 3))

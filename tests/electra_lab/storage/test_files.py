@@ -1,0 +1,217 @@
+"""Files that are whole or not there, and sealed folders that show every damage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.storage.files import MANIFEST, damage, disk, flush, read_json, seal, sha256, write_whole
+from registry.errors import CheckpointError
+from tests.helpers import ROOT, python
+
+
+def test_a_file_is_written_and_replaced_without_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    for text in ("first", "zweite Fassung: ä → b\n", ""):
+        write_whole(file, text)
+        assert file.read_text(encoding="utf-8") == text
+        assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_it_is_on_the_disk_before_it_replaces_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        happened.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).read_text())
+        fsync(descriptor)
+
+    def replaced(self: Path, target: Path) -> Path:
+        happened.append("replace")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_whole(tmp_path / "notes.txt", "content")
+    assert happened == ["content", "replace"]
+
+
+@pytest.mark.parametrize("step", ["write", "flush", "rename"])
+def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    file = tmp_path / "notes.txt"
+    write_whole(file, "old")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    place = {"write": (Path, "write_text"), "flush": (os, "fsync"), "rename": (Path, "replace")}[step]
+    with monkeypatch.context() as patched:
+        patched.setattr(*place, full)
+        with pytest.raises(CheckpointError, match=rf"{file}: cannot be written \(No space left on device\)\."):
+            write_whole(file, "new")
+    assert file.read_text() == "old"
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    write_whole(file, "old")
+    done = python(
+        "-c",
+        "import os, pathlib\nfrom electra_lab.storage import files\n"
+        "files.flush = lambda _: os.kill(os.getpid(), 9)\nfiles.write_whole(pathlib.Path('notes.txt'), 'new')",
+        cwd=tmp_path,
+    )
+    assert done.returncode == -9, done.stderr
+    assert file.read_text() == "old"
+
+
+WRITER = """
+import os, pathlib, sys
+from electra_lab.storage import files
+files.flush = lambda path: None  # the disk is slow, and not what is tested
+while not os.path.exists("stop"):
+    files.write_whole(pathlib.Path("shared.txt"), sys.argv[1] * 300_000)
+"""
+
+
+def test_two_processes_that_write_one_file_leave_one_whole_file(tmp_path: Path) -> None:
+    """At every moment, too: it is read until it has changed hands twenty times."""
+    file, seen, deadline = tmp_path / "shared.txt", "", time.monotonic() + 60
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, letter], cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
+        for letter in "ab"
+    ]
+    while len(seen) < 20:
+        assert all(writer.poll() is None for writer in writers), writers[0].communicate()[1]
+        assert time.monotonic() < deadline
+        if file.exists():
+            text = file.read_text()
+            assert len(text) == 300_000
+            assert len(set(text)) == 1
+            seen += text[0] if not seen.endswith(text[0]) else ""
+    (tmp_path / "stop").touch()
+    for writer in writers:
+        assert writer.wait() == 0, writer.communicate()[1]
+    assert sorted(os.listdir(tmp_path)) == ["shared.txt", "stop"]
+
+
+def test_json_is_read_or_refused_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"a": "ä"}', encoding="utf-8")
+    assert read_json(file) == {"a": "ä"}
+    for content in (b"", b"{", b'{"a": "\xff"}', b"[" * 100_000):
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match=rf"^{file}: cannot be read \(.*\)\. Delete it\.$"):
+            read_json(file, "Delete it.")
+    with pytest.raises(CheckpointError, match=r"none.json: cannot be read \(.*No such file or directory.*\)\.$"):
+        read_json(tmp_path / "none.json")
+
+
+def test_errors_of_the_file_system_are_sentences_and_others_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"notes\.txt: cannot be written"), disk(tmp_path / "notes.txt"):
+        raise OSError(5, "Input/output error")
+    with pytest.raises(CheckpointError, match=r"other\.txt: cannot be written"), disk(tmp_path / "notes.txt"):
+        raise OSError(5, "Input/output error", "other.txt")
+    with pytest.raises(ValueError, match="ours"), disk(tmp_path):
+        raise ValueError("ours")
+
+
+# Sealed folders
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Path:
+    folder = tmp_path / "sealed"
+    folder.mkdir()
+    (folder / "data.bin").write_bytes(random.Random(0).randbytes(37))
+    (folder / "state.json").write_text('{"step": 7}')
+    seal(folder)
+    return folder
+
+
+def test_the_manifest_holds_checksum_and_size_of_every_file(sealed: Path) -> None:
+    manifest = json.loads((sealed / MANIFEST).read_text())
+    for name in ("data.bin", "state.json"):
+        content = (sealed / name).read_bytes()
+        assert sha256(sealed / name) == hashlib.sha256(content).hexdigest()
+        assert manifest[name] == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    assert set(manifest) == {"data.bin", "state.json"}
+    assert damage(sealed) is None
+
+
+def test_a_sealed_folder_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its files, the manifest and the folder itself."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_text("a")
+    (folder / "b").write_text("b")
+    seal(folder)
+    assert sorted(synced) == [str(folder), *(str(folder / name) for name in (MANIFEST, "a", "b"))]
+    flush(folder)
+    assert synced[-1] == str(folder)
+
+
+@pytest.mark.parametrize("name", ["data.bin", "state.json"])
+def test_every_flipped_bit_and_every_cut_is_found(sealed: Path, name: str) -> None:
+    file = sealed / name
+    content = file.read_bytes()
+    for place in range(len(content)):
+        for bit in range(8):
+            changed = bytearray(content)
+            changed[place] ^= 1 << bit
+            file.write_bytes(changed)
+            assert damage(sealed) == f"{name} is damaged: its checksum is wrong"
+        file.write_bytes(content[:place])
+        assert damage(sealed) == f"{name} is damaged: it has {place} bytes, not {len(content)}"
+    file.write_bytes(content + b"\0")
+    assert damage(sealed) == f"{name} is damaged: it has {len(content) + 1} bytes, not {len(content)}"
+    file.write_bytes(content)
+    assert damage(sealed) is None
+
+
+def test_whatever_happens_to_the_manifest_is_found_or_harmless(sealed: Path) -> None:
+    """A changed byte may be white space; then it says what it said before."""
+    file = sealed / MANIFEST
+    content = file.read_bytes()
+    manifest = json.loads(content)
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        file.write_bytes(changed)
+        if damage(sealed, manifest) is None:
+            assert json.loads(file.read_bytes()) == manifest
+        file.write_bytes(content[:place])
+        assert damage(sealed, manifest) is not None
+    for strange in ("", "[]", "null", "7", '{"data.bin": null}', '{"data.bin": {}}', "[" * 100_000):
+        file.write_text(strange)
+        assert str(damage(sealed, ["data.bin"])).startswith(f"{MANIFEST} is damaged"), strange
+
+
+def test_what_is_missing_is_named(sealed: Path) -> None:
+    (sealed / "data.bin").unlink()
+    assert damage(sealed) == "data.bin is missing"
+    assert damage(sealed, ["state.json"]) is None
+    (sealed / MANIFEST).unlink()
+    assert damage(sealed) == f"{MANIFEST} is missing"
+    shutil.rmtree(sealed)
+    assert damage(sealed) == f"{MANIFEST} is missing"
+
+
+def test_a_file_that_matters_must_be_in_the_manifest(sealed: Path) -> None:
+    (sealed / "late.txt").write_text("after the seal")
+    assert damage(sealed) is None
+    assert damage(sealed, ["late.txt"]) is not None

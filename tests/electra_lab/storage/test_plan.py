@@ -1,0 +1,207 @@
+"""plan.json: it reads back as it was written, fits together, and a plan of another version is never misread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.plan import FORMAT, Plan, PlannedCell, PlannedMeasure, PlannedVariant
+from registry import Metric
+from registry.errors import CheckpointError, ConfigError
+
+# As the version before format 2 wrote it, shortened.
+OLD: dict[str, Any] = {
+    "name": "sizes", "question": "Does it run?", "base": "tiny.yaml", "imports": [], "budget": {"steps": 2},
+    "keys": ["generator.scale"],
+    "variants": [{"label": "generator.scale=0.5", "changes": {"generator.scale": 0.5}},
+                 {"label": "generator.scale=1.0", "changes": {"generator.scale": 1.0}}],
+    "baseline": "generator.scale=0.5", "seeds": [0],
+    "measures": [{"type": "detection_probe", "options": {"mask_prob": 0.15, "rows": 4, "seed": 20202, "batch_size": 32},
+                  "quantities": {"probe_auc": {"summary": "AUC", "higher_is_better": True, "own_task": False}},
+                  "reference": None, "folder": "detection_probe-a40ec02d9e"}],
+    "leading": "probe_auc",
+    "cells": [{"id": "generator.scale=0.5-s0-8ab4b9bb1c", "variant": "generator.scale=0.5", "seed": 0, "steps": 2,
+               "flops": 2042880, "parameters": {"generator": 2920, "discriminator": 5473, "total": 6633}}],
+}  # fmt: skip
+
+
+def plan(**changes: Any) -> Plan:
+    auc, loss, time = Metric("area"), Metric("loss", unit="nats", higher_is_better=False), Metric(own_task=True)
+    values: dict[str, Any] = {
+        "format": FORMAT,
+        "name": "sizes",
+        "base": "tiny.yaml",
+        "keys": ["x"],
+        "variants": [PlannedVariant(label=f"x={x}", changes={"x": x}, differs={"a.b": (None, [x])}) for x in (1, 2)],
+        "baseline": "x=1",
+        "seeds": [0, 1],
+        "measures": [
+            PlannedMeasure(type="one", key="one-1", metrics={"auc": auc, "time": time}, reference="reference-1"),
+            PlannedMeasure(type="two", key="two-1", metrics={"loss": loss}, options={"rows": 8}),
+        ],
+        "metric": "loss",
+        "cells": [
+            PlannedCell(id=f"x{x}-s{s}", variant=f"x={x}", seed=s, steps=4, flops=1e9) for x in (1, 2) for s in (0, 1)
+        ],
+    }
+    return Plan(**values | changes)
+
+
+def test_a_plan_reads_back_as_it_was_written() -> None:
+    written = plan(imports=["/a.py"], budget={"flops": 1e18}, question="Größer?")
+    read = Plan.model_validate(json.loads(written.model_dump_json()))
+    assert read == written
+    assert read.measures[1].metrics["loss"] == Metric("loss", unit="nats", higher_is_better=False)
+    assert read.variants[0].differs == {"a.b": (None, [1])}
+
+
+NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda each: st.lists(each, max_size=2) | st.dictionaries(st.text(), each, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@given(
+    st.dictionaries(st.text(min_size=1), st.tuples(JSON, JSON), max_size=3),
+    st.dictionaries(st.text(), JSON, max_size=3),
+)
+@settings(max_examples=50, deadline=None)
+def test_values_of_any_kind_read_back(differs: dict[str, tuple[Any, Any]], changes: dict[str, Any]) -> None:
+    written = plan(
+        variants=[PlannedVariant(label="x=1", differs=differs), PlannedVariant(label="x=2", changes=changes)]
+    )
+    read = Plan.model_validate(json.loads(written.model_dump_json()))
+    assert read.variants[0].differs == differs
+    assert read.variants[1].changes == changes
+
+
+# Another version
+
+
+@pytest.mark.parametrize("change", [{}, {"format": 1}, {"format": 3}])
+def test_a_plan_of_another_format_is_refused_in_a_sentence(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = AblationFolder(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(OLD | change))
+    with pytest.raises(CheckpointError) as error:
+        _ = folder.plan
+    assert str(error.value) == (
+        f"{tmp_path}/plan.json: was written by another version of electra_lab, in format {change.get('format', 1)}; "
+        "this version reads format 2. Use that version, or start the ablation in another folder."
+    )
+    with pytest.raises(CheckpointError, match="was written by another version"):
+        folder.refuse_other({"generator.scale=0.5-s0-8ab4b9bb1c"})
+
+
+def test_the_format_is_asked_before_anything_else() -> None:
+    with pytest.raises(ValidationError) as error:
+        Plan.model_validate({"format": 3})
+    assert [each["type"] for each in error.value.errors()] == ["lab"]
+
+
+# Damage
+
+
+def damaged(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(plan().model_dump_json())
+    change(values)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda p: p.pop("variants"), "variants: Field required"),
+        (lambda p: p.update(variants=[]), "variants: List should have at least 1 item"),
+        (lambda p: p.update(measures=[]), "measures: List should have at least 1 item"),
+        (lambda p: p.update(baseline="gone"), "gone is not one of the variants"),
+        (lambda p: p["cells"][0].update(variant="gone"), "gone is not one of the variants"),
+        (lambda p: p.update(metric="gone"), "gone is not a metric of any measure"),
+        (lambda p: p["cells"][0].update(id="../../x"), "cells.0.id: String should match"),
+        (lambda p: p["cells"][0].update(id=".."), "cells.0.id: String should match"),
+        (lambda p: p["cells"][0].update(id="a/b"), "cells.0.id: String should match"),
+        (lambda p: p["measures"][0].update(key="/etc"), "measures.0.key: String should match"),
+        (lambda p: p["measures"][0].update(reference="a/../b"), "measures.0.reference: String should match"),
+        (lambda p: p["cells"][0].update(id=p["cells"][1]["id"]), "two cell ids are the same"),
+        (lambda p: p["cells"][0].update(seed=1), "two cells are the same"),
+        (lambda p: p["variants"][0].update(label="x=2"), "two variants are the same"),
+        (lambda p: p["cells"][0].update(seed="one"), "cells.0.seed: "),
+        (lambda p: p["measures"][1]["metrics"].update(auc={}), "two metrics are the same"),
+    ],
+)
+def test_a_damaged_plan_is_one_sentence_with_a_cure(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], reason: str
+) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(damaged(change)))
+    with pytest.raises(CheckpointError) as error:
+        _ = AblationFolder(tmp_path).plan
+    assert str(error.value).startswith(f"{tmp_path}/plan.json: is damaged: {reason}")
+    assert str(error.value).endswith(". Remove it, and `electra-lab ablate` recreates it.")
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3", '{"format": "2"}', "\x00"])
+def test_a_file_that_is_not_a_plan_is_named_with_a_cure(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(CheckpointError) as error:
+        _ = AblationFolder(tmp_path).plan
+    assert str(error.value).startswith(f"{tmp_path}/plan.json: ")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_plan_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"plan\.json: cannot be read \(.*No such file"):
+        _ = AblationFolder(tmp_path).plan
+
+
+# What reports ask of it
+
+
+def test_the_leading_metric_comes_first_then_those_of_the_measures_in_order() -> None:
+    assert list(plan().metrics) == ["loss", "auc", "time"]
+    assert list(plan(metric="time").metrics) == ["time", "auc", "loss"]
+    assert plan().metrics["loss"].higher_is_better is False
+
+
+def test_references_are_named_once_and_in_order() -> None:
+    kinds = [("a", "r2"), ("b", None), ("c", "r1"), ("d", "r2")]
+    measures = [PlannedMeasure(type=k, key=k, metrics={k: Metric()}, reference=r) for k, r in kinds]
+    assert plan(measures=measures, metric="a").references == ["r2", "r1"]
+    assert plan().references == ["reference-1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ((1, 2.5), {"a": 1.0, "b": 2.5}),
+        ((1, "two"), {}),
+        ((1, True), {}),
+        ((1, None), {}),
+        ((1.0, float("inf")), {}),
+    ],
+)
+def test_a_key_has_numbers_if_every_variant_sets_one(values: tuple[Any, Any], numbers: dict[str, float]) -> None:
+    variants = [PlannedVariant(label=label, changes={"x": value}) for label, value in zip("ab", values, strict=True)]
+    made = plan(variants=variants, baseline="a", cells=[])
+    assert made.numbers("x") == made.axis == numbers
+    assert made.numbers("y") == {}
+    assert plan(variants=variants, baseline="a", cells=[], keys=["x", "y"]).axis == {}
+    assert plan(variants=variants, baseline="a", cells=[], keys=[]).axis == {}
+
+
+def test_a_plan_without_cells_is_not_another_ablation(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(plan(cells=[]).model_dump_json())
+    AblationFolder(tmp_path).refuse_other({"a"})
+    (tmp_path / "plan.json").write_text(plan().model_dump_json())
+    with pytest.raises(ConfigError, match=r"holds another plan: its cell x1-s0 \(and 3 more\)"):
+        AblationFolder(tmp_path).refuse_other({"a"})
+    AblationFolder(tmp_path).refuse_other({"x1-s0", "x1-s1", "x2-s0", "x2-s1", "one more"})

@@ -1,0 +1,195 @@
+"""The run directory: its files, its lock, its records, its format."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.storage.provenance import FORMAT
+from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
+from registry.errors import CheckpointError, ConfigError, InUse
+from tests.electra_lab.storage.test_provenance import PROVENANCE
+from tests.helpers import ROOT
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory.create(tmp_path / "run", "name")
+    made.write("config.yaml", "name: tiny\n")
+    made.write_json("provenance.json", PROVENANCE)
+    return made
+
+
+def test_a_new_directory_is_where_it_was_asked_for_or_named_after_time(tmp_path: Path, monkeypatch) -> None:
+    assert RunDirectory.create(tmp_path / "a" / "b", "tiny").path == tmp_path / "a" / "b"
+    assert (tmp_path / "a" / "b").is_dir()
+    monkeypatch.chdir(tmp_path)
+    one, two = (RunDirectory.create(None, "tiny").path for _ in range(2))
+    assert one != two
+    assert re.fullmatch(r"runs/tiny/\d{8}-\d{6}-[0-9a-f]{4}", str(one))
+    assert one.is_dir()
+
+
+def test_an_out_that_is_used_is_refused_with_both_ways_out(tmp_path: Path) -> None:
+    refuse_used(None)
+    refuse_used(tmp_path)
+    refuse_used(tmp_path / "absent" / "deep")
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ConfigError, match=rf"--out {out}: exists and is not empty\. To continue .*: electra-lab"):
+            refuse_used(out)
+    with pytest.raises(ConfigError, match=f"--out {tmp_path}/file/run: cannot be created: {tmp_path}/file is not a fo"):
+        refuse_used(tmp_path / "file" / "run")
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        RunDirectory.create(tmp_path, "tiny")
+
+
+def test_only_a_directory_with_config_and_provenance_is_a_run(directory: RunDirectory, tmp_path: Path) -> None:
+    assert is_run(directory.path)
+    assert RunDirectory.open(directory.path).path == directory.path
+    for name in ("config.yaml", "provenance.json"):
+        kept = (directory.path / name).read_bytes()
+        (directory.path / name).unlink()
+        with pytest.raises(ConfigError, match="is not a run directory: it has no config"):
+            RunDirectory.open(directory.path)
+        (directory.path / name).write_bytes(kept)
+    with pytest.raises(ConfigError, match="is not a run directory"):
+        RunDirectory.open(tmp_path / "none")
+
+
+def test_one_process_at_a_time_and_the_holder_is_named(directory: RunDirectory) -> None:
+    program = (
+        "import sys, pathlib\nfrom electra_lab.storage.run_directory import RunDirectory\n"
+        "with RunDirectory(pathlib.Path(sys.argv[1])).locked():\n    print('held', flush=True)\n"
+        "    sys.stdin.readline()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(directory.path)], env=environment, text=True, stdin=-1, stdout=-1
+    ) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InUse, match=rf"^{directory.path}: is in use by process {other.pid}\.$"), directory.locked():
+            pytest.fail("two hold it")
+        other.kill()
+    with directory.locked():
+        assert (directory.path / ".lock").read_text() == str(os.getpid())
+    with pytest.raises(ZeroDivisionError), directory.locked():
+        raise ZeroDivisionError
+    with directory.locked():
+        pass
+
+
+def test_records_come_back_and_numbers_that_are_not_finite_become_null(directory: RunDirectory) -> None:
+    assert directory.records() == []
+    directory.append({"step": 1, "split": "train", "loss": 0.1, "worse": math.nan, "worst": -math.inf, "n": 3})
+    directory.append({"step": 2, "split": "held_out"})
+    assert directory.records() == [
+        {"step": 1, "split": "train", "loss": 0.1, "worse": None, "worst": None, "n": 3},
+        {"step": 2, "split": "held_out"},
+    ]
+    assert "NaN" not in directory.metrics.read_text()
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "7", '{"step": 1}', '{"split": "train"}', '{"step": "1", "split": "x"}',
+                                  '{"step": 1, "split": 2}', "\x00\x00"])  # fmt: skip
+def test_a_damaged_line_is_named_but_a_last_one_is_a_kill(directory: RunDirectory, line: str) -> None:
+    directory.append({"step": 1, "split": "train"})
+    good = directory.metrics.read_text()
+    directory.metrics.write_text(good + line)
+    assert directory.records() == [{"step": 1, "split": "train"}]
+    directory.metrics.write_text(good + line + "\n" + good)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl:2: is not a record; the file is damaged\."):
+        directory.records()
+
+
+def test_records_after_a_step_are_dropped(directory: RunDirectory) -> None:
+    records = [{"step": step, "split": split} for step in (1, 2, 3) for split in ("train", "held_out")]
+    for record in records:
+        directory.append(record)
+    directory.metrics.write_text(directory.metrics.read_text() + '{"step": 4, "sp')
+    directory.truncate(3)
+    assert directory.records() == records
+    directory.truncate(2)
+    assert directory.records() == records[:4]
+    assert directory.metrics.read_text().endswith("\n")  # the next record begins a line of its own
+    directory.truncate(0)
+    assert directory.records() == []
+
+
+def test_a_full_disk_is_a_sentence(directory: RunDirectory) -> None:
+    directory.metrics.mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be written \(Is a directory\)"):
+        directory.append({"step": 1, "split": "train"})
+    (directory.path / "plugins").write_text("")
+    with pytest.raises(CheckpointError, match="plugins: cannot be written"):
+        directory.keep_plugin("a.py", b"")
+
+
+def test_plug_ins_are_kept_byte_for_byte(directory: RunDirectory) -> None:
+    directory.keep_plugin("a.py", b"\xff\r\n")
+    directory.keep_plugin("b.py", b"")
+    assert {p.name: p.read_bytes() for p in (directory.path / "plugins").iterdir()} == {
+        "a.py": b"\xff\r\n",
+        "b.py": b"",
+    }
+
+
+def test_records_are_on_the_disk_before_a_checkpoint_is(directory: RunDirectory, monkeypatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    directory.flush()
+    assert synced == []
+    directory.append({"step": 1, "split": "train"})
+    directory.flush()
+    assert synced == [str(directory.metrics)]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"steps": "many"}, "is damaged: steps: "),
+        ({"data": {}}, "is damaged: data.store: Field required"),
+        ({"metrics": {"a": 1}}, "is damaged: metrics.a: "),
+    ],
+)
+def test_a_damaged_provenance_is_a_sentence(directory: RunDirectory, change: dict[str, Any], reason: str) -> None:
+    directory.write_json("provenance.json", PROVENANCE | change)
+    with pytest.raises(CheckpointError, match=f"provenance.json: {re.escape(reason)}"):
+        directory.provenance()
+
+
+@pytest.mark.parametrize("other", [None, 1, FORMAT - 1, FORMAT + 1, 99])
+def test_another_format_is_refused_with_its_version(directory: RunDirectory, other: int | None) -> None:
+    """A run directory without the key is of the first format."""
+    directory.refuse_other_format(directory.provenance())
+    changed = {key: value for key, value in PROVENANCE.items() if key != "format"} | {"electra_lab": "0.5"}
+    directory.write_json("provenance.json", changed | ({"format": other} if other else {}))
+    sentence = rf"was written by electra_lab 0\.5 in format {other or 1}; this version resumes format {FORMAT}\. Use "
+    with pytest.raises(CheckpointError, match=sentence):
+        directory.refuse_other_format(directory.provenance())
+
+
+def test_a_run_is_finished_with_its_last_checkpoint_and_its_report(directory: RunDirectory) -> None:
+    last = directory.path / "checkpoints" / f"step-{PROVENANCE['steps']:08d}"
+    assert directory.last_checkpoint() == last
+    assert not directory.finished()
+    (directory.path / "report.html").touch()
+    assert not directory.finished()
+    last.mkdir(parents=True)
+    assert not directory.finished()
+    (last / "MANIFEST.json").write_text("{}")
+    assert directory.finished()
+    (directory.path / "report.html").unlink()
+    assert not directory.finished()
+    (directory.path / "report.html").touch()
+    (directory.path / "provenance.json").write_text(json.dumps({"steps": 1}))
+    assert not directory.finished()

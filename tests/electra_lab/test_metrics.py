@@ -1,0 +1,372 @@
+"""The metrics of pre-training, against scikit-learn over all positions at once, and by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
+from torch import Tensor
+
+from electra_lab.metrics import PRETRAINING, PretrainingMetrics
+from electra_lab.testing import CLS, PAD, SEP, on_each_device, vocabulary
+from registry import Batch, Detection, Losses, Prediction, Vocabulary
+
+SIZE = 40
+WORDS = replace(vocabulary(SIZE), counts=torch.arange(SIZE) ** 2 % 7)  # several tokens have the same count
+
+
+def text(rows: int, length: int = 12, size: int = SIZE, seed: int = 0) -> Batch:
+    """[CLS], ordinary tokens, [SEP], and padding on the right, or on the left of every third row.
+
+    What padding holds is an ordinary token, which must not count.
+    """
+    numbers = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(5, size, (rows, length), generator=numbers)
+    real = torch.randint(3, length + 1, (rows, 1), generator=numbers)
+    places = torch.arange(length)
+    tokens[:, 0] = CLS
+    tokens, mask = tokens.masked_fill(places == real - 1, SEP), places < real
+    tokens = tokens.masked_fill(~mask, 7)
+    left = torch.arange(rows).unsqueeze(1) % 3 == 2
+    return Batch(
+        torch.where(left, tokens.flip(1), tokens),
+        torch.where(left, mask.flip(1), mask),
+        torch.zeros_like(tokens),
+        torch.arange(rows),
+    )
+
+
+def detected(batch: Batch, *, share: float = 0.3, size: int = SIZE, seed: int = 0) -> Losses:
+    """Some tokens replaced, and logits that know a little of it, with many ties, zeros among them."""
+    numbers = torch.Generator().manual_seed(seed)
+    chosen = maskable(batch) & (torch.rand(batch.tokens.shape, generator=numbers) < share)
+    inputs = torch.where(chosen, torch.randint(5, size, batch.tokens.shape, generator=numbers), batch.tokens)
+    replaced = inputs != batch.tokens
+    logits = (replaced + 2 * torch.randn(batch.tokens.shape, generator=numbers)).round()
+    return Losses({}, {}, Detection(inputs, replaced, logits))
+
+
+def maskable(batch: Batch) -> Tensor:
+    return batch.attention_mask & ~torch.isin(batch.tokens, torch.tensor(WORDS.special_ids))
+
+
+def predicted(batch: Batch, *, slots: int = 3, seed: int = 0) -> Prediction:
+    numbers = torch.Generator().manual_seed(seed)
+    rows = len(batch)
+    order = torch.rand(batch.tokens.shape, generator=numbers).masked_fill(~maskable(batch), -1).argsort(descending=True)
+    positions = order[:, :slots]
+    valid = maskable(batch).gather(1, positions)
+    hidden, correct = (torch.rand(rows, slots, generator=numbers) < share for share in (0.8, 0.4))
+    return Prediction(positions, valid, hidden, 5 * torch.rand(rows, slots, generator=numbers), correct)
+
+
+def rows_of(losses: Losses, rows: slice) -> Losses:
+    """The losses of some rows of a batch."""
+
+    def cut(value: Any) -> Any:
+        return type(value)(**{name: each[rows] for name, each in vars(value).items()})
+
+    predictions = {name: cut(each) for name, each in losses.predictions.items()}
+    return Losses({}, predictions, losses.detection and cut(losses.detection))
+
+
+def measured(*parts: tuple[Batch, Losses], words: Vocabulary = WORDS) -> PretrainingMetrics:
+    found = PretrainingMetrics(words)
+    for batch, losses in parts:
+        found.update(batch, losses)
+    return found
+
+
+def surprise(words: Vocabulary = WORDS) -> Tensor:
+    """-log of add-one frequencies among the ordinary tokens."""
+    ordinary = (words.counts + 1).double().masked_fill(words.is_special, 0)
+    return -(ordinary / ordinary.sum()).log()
+
+
+def flat(batch: Batch, losses: Losses, words: Vocabulary = WORDS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, logits and unigram scores of all maskable positions, in reading order."""
+    seen = losses.detection
+    assert seen is not None
+    counted = maskable(batch)
+    scores = surprise(words)[seen.inputs].float()
+    return tuple(each[counted].numpy() for each in (seen.replaced, seen.logits.float(), scores))  # type: ignore[return-value]
+
+
+# Detection
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), share=st.floats(0.1, 0.9), rows=st.integers(4, 30))
+def test_detection_is_that_of_scikit_learn(seed: int, share: float, rows: int) -> None:
+    """The areas under the curve bit for bit, ties included, although unigram scores are kept as counts of token ids."""
+    batch = text(rows, seed=seed)
+    losses = detected(batch, share=share, seed=seed)
+    replaced, logits, unigram = flat(batch, losses)
+    values = measured((batch, losses)).values()
+    if not 0 < replaced.sum() < len(replaced):
+        return
+    assert values["discriminator_auc"] == roc_auc_score(replaced, logits)
+    assert values["unigram_auc"] == roc_auc_score(replaced, unigram)
+    called = logits > 0
+    assert values["discriminator_accuracy"] == pytest.approx(accuracy_score(replaced, called), abs=1e-12)
+    assert values["discriminator_precision"] == pytest.approx(precision_score(replaced, called, zero_division=0))
+    assert values["discriminator_recall"] == pytest.approx(recall_score(replaced, called))
+    assert values["always_original_accuracy"] == pytest.approx(1 - replaced.mean(), abs=1e-12)
+    assert values["replaced_share"] == pytest.approx(replaced.mean(), abs=1e-12)
+    assert values["always_original_auc"] == 0.5
+
+
+def test_what_is_measured_by_hand() -> None:
+    """Six maskable tokens; replaced ones score 3, 0 and -1, originals 2, 0 and -2. [CLS], [SEP] and padding have
+    scores that would change everything."""
+    tokens = torch.tensor([[CLS, 5, 6, 7, 8, 9, 10, SEP, 11]])
+    batch = Batch(tokens, tokens != 11, torch.zeros_like(tokens), torch.arange(1))
+    inputs = torch.tensor([[CLS, 15, 16, 17, 8, 9, 10, SEP, 7]])
+    logits = torch.tensor([[9.0, 3.0, 0.0, -1.0, 2.0, 0.0, -2.0, 9.0, 9.0]])
+    values = measured((batch, Losses({}, {}, Detection(inputs, inputs != tokens, logits)))).values()
+    # Of nine pairs 3 is above all, 0 above -2 and level with 0, -1 above -2.
+    assert values["discriminator_auc"] == pytest.approx((3 + 1.5 + 1) / 9)
+    assert values["discriminator_accuracy"] == pytest.approx(3 / 6)  # 3 is called replaced, 0 and -2 original
+    assert values["discriminator_precision"] == pytest.approx(1 / 2)
+    assert values["discriminator_recall"] == pytest.approx(1 / 3)
+    assert values["replaced_share"] == pytest.approx(1 / 2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), cuts=st.lists(st.integers(0, 12), max_size=4))
+def test_any_split_into_batches_or_accumulators_gives_the_same(seed: int, cuts: list[int]) -> None:
+    """One after the other, or each in its own accumulator and merged, in any order; the areas bit for bit."""
+    batch = text(12, seed=seed)
+    asked = {"generator": predicted(batch, seed=seed), "discriminator": predicted(batch, seed=seed + 1)}
+    losses = replace(detected(batch, seed=seed), predictions=asked)
+    whole = measured((batch, losses)).values()
+    borders = [0, *sorted(cuts), 12]
+    parts = [(batch[a:b], rows_of(losses, slice(a, b))) for a, b in pairwise(borders)]
+    merged = PretrainingMetrics(WORDS)
+    for part in reversed(parts):
+        merged.merge(measured(part))
+    for values in (measured(*parts).values(), merged.values()):
+        assert values == pytest.approx(whole, rel=1e-12, nan_ok=True)
+        for name in ("discriminator_auc", "unigram_auc"):
+            assert values[name] == whole[name] or math.isnan(whole[name])
+
+
+def test_merging_leaves_the_other_as_it_was() -> None:
+    batch = text(6)
+    losses = Losses({}, {"generator": predicted(batch)}, detected(batch).detection)
+    one, two = measured((batch, losses)), measured((batch, losses))
+    before = two.values()
+    one.merge(two)
+    one.merge(two)
+    one.update(batch, losses)
+    assert two.values() == before
+    assert one.values() == pytest.approx(before, rel=1e-12)
+
+
+def test_lost_logits_have_no_area_but_leave_the_rest() -> None:
+    """A logit that is not a number calls its token original."""
+    batch = text(8)
+    losses = detected(batch)
+    assert losses.detection is not None
+    lost = losses.detection.logits.masked_fill(losses.detection.replaced, math.nan)
+    values = measured((batch, replace(losses, detection=replace(losses.detection, logits=lost)))).values()
+    replaced, logits, unigram = flat(batch, losses)
+    assert math.isnan(values["discriminator_auc"])
+    assert values["unigram_auc"] == roc_auc_score(replaced, unigram)
+    assert values["discriminator_recall"] == values["discriminator_precision"] == 0
+    assert values["discriminator_accuracy"] == pytest.approx(((logits <= 0) & ~replaced).mean())
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_with_one_class_alone_there_is_no_area(replaced: bool) -> None:
+    batch = text(4)
+    inputs = torch.where(maskable(batch), 5 + (batch.tokens - 4) % 35, batch.tokens) if replaced else batch.tokens
+    logits = torch.randn(batch.tokens.shape, generator=torch.Generator().manual_seed(0))
+    values = measured((batch, Losses({}, {}, Detection(inputs, inputs != batch.tokens, logits)))).values()
+    assert math.isnan(values["discriminator_auc"])
+    assert math.isnan(values["unigram_auc"])
+    assert values["replaced_share"] == replaced
+    called = float((logits[maskable(batch)] > 0).float().mean())
+    assert values["discriminator_accuracy"] == pytest.approx(called if replaced else 1 - called)
+    assert values["discriminator_recall"] == pytest.approx(called if replaced else 0)
+    assert values["discriminator_precision"] == (1 if replaced else 0)
+
+
+def test_nothing_maskable_gives_no_metric() -> None:
+    """Neither at all, nor beside rows that have some."""
+    tokens = torch.tensor([[CLS, SEP, PAD]])
+    empty = Batch(tokens, tokens != PAD, torch.zeros_like(tokens), torch.arange(1))
+    logits, slots = torch.ones(1, 3), torch.zeros(1, 2, dtype=torch.long)
+    nothing = Losses(
+        {},
+        {"generator": Prediction(slots, slots > 0, slots > 0, slots.float(), slots > 0)},
+        Detection(tokens, tokens < 0, logits),
+    )
+    assert measured().values() == {}
+    assert measured((empty, nothing)).values() == {}
+    batch = text(6)
+    losses = replace(detected(batch), predictions={"generator": predicted(batch)})
+    assert measured((batch, losses), (empty, nothing)).values() == measured((batch, losses)).values()
+
+
+def test_ids_above_two_to_the_sixteenth() -> None:
+    """Each id has a count of its own, so that one taken for another would change the unigram's ranking."""
+    size = 70_000
+    numbers = torch.Generator().manual_seed(0)
+    words = replace(vocabulary(size), counts=torch.randperm(size, generator=numbers))
+    batch = text(20, size=size)
+    losses = detected(batch, size=size)
+    assert losses.detection is not None
+    assert (losses.detection.inputs > 1 << 16).sum() > 5
+    replaced, logits, unigram = flat(batch, losses, words)
+    values = measured((batch, losses), words=words).values()
+    assert values["unigram_auc"] == roc_auc_score(replaced, unigram)
+    assert values["discriminator_auc"] == roc_auc_score(replaced, logits)
+
+
+def kept(found: object) -> int:
+    """The bytes of all arrays and tensors that an object holds."""
+    if isinstance(found, dict):
+        return sum(map(kept, found.values()))
+    if isinstance(found, list | tuple):
+        return sum(map(kept, found))
+    return int(getattr(found, "nbytes", 0))
+
+
+def test_four_bytes_are_kept_for_each_position() -> None:
+    """And per token of the vocabulary what is counted; nothing else grows with the text."""
+    batch = text(50)
+    losses = replace(detected(batch), predictions={"generator": predicted(batch)})
+    found = measured((batch, losses))
+    once, positions = kept(vars(found)), int(maskable(batch).sum())
+    for _ in range(9):
+        found.update(batch, losses)
+    assert kept(vars(found)) - once == 9 * 4 * positions
+    assert losses.detection is not None
+    double = replace(losses.detection, logits=losses.detection.logits.double())
+    assert kept(vars(measured((batch, replace(losses, detection=double))))) == once
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_logits_of_any_precision(dtype: torch.dtype) -> None:
+    batch = text(10)
+    losses = detected(batch)
+    assert losses.detection is not None
+    other = replace(losses, detection=replace(losses.detection, logits=losses.detection.logits.to(dtype)))
+    assert measured((batch, other)).values() == measured((batch, losses)).values()
+
+
+# Predictions
+
+
+@pytest.mark.parametrize(("network", "prefix"), [("generator", "generator"), ("discriminator", "discriminator_token")])
+def test_losses_and_accuracies_are_means_over_the_slots_that_count(network: str, prefix: str) -> None:
+    """And at [MASK] over those where the network saw it; the word frequencies are those of the originals."""
+    batch = text(20)
+    asked = predicted(batch)
+    values = measured((batch, Losses({}, {network: asked}))).values()
+    scores = surprise()[batch.tokens.gather(1, asked.positions)]
+    masks = asked.valid & asked.hidden
+    assert 0 < masks.sum() < asked.valid.sum() < asked.valid.numel()
+    assert values == pytest.approx(
+        {
+            f"{prefix}_loss": float(asked.loss[asked.valid].double().mean()),
+            f"{prefix}_mask_loss": float(asked.loss[masks].double().mean()),
+            f"{prefix}_accuracy": float(asked.correct[asked.valid].double().mean()),
+            "unigram_entropy": float(scores[asked.valid].mean()),
+            "unigram_mask_entropy": float(scores[masks].mean()),
+        },
+        rel=1e-12,
+    )
+
+
+def test_losses_at_slots_that_do_not_count_may_be_anything() -> None:
+    batch = text(20)
+    asked = predicted(batch)
+    spoiled = replace(asked, loss=asked.loss.masked_fill(~asked.valid, math.nan))
+    one, two = (measured((batch, Losses({}, {"generator": each}))).values() for each in (asked, spoiled))
+    assert one == two
+
+
+def test_without_a_mask_token_there_is_no_loss_at_mask() -> None:
+    batch = text(5)
+    asked = predicted(batch)
+    never = replace(asked, hidden=torch.zeros_like(asked.hidden))
+    values = measured((batch, Losses({}, {"discriminator": never}))).values()
+    assert set(values) == {"discriminator_token_loss", "discriminator_token_accuracy", "unigram_entropy"}
+
+
+# Examples
+
+
+def test_examples_are_the_rows_that_were_asked_for() -> None:
+    """In order, without padding: the text, what the discriminator saw, and its probability of "replaced"."""
+    batch = text(9)
+    losses = detected(batch)
+    seen = losses.detection
+    assert seen is not None
+    found = PretrainingMetrics(WORDS, {7, 2, 40})
+    for rows in (slice(0, 4), slice(4, 9)):
+        found.update(batch[rows], rows_of(losses, rows))
+    examples = found.examples()
+    assert len(examples) == 2
+    for row, example in zip((2, 7), examples, strict=True):
+        real = batch.attention_mask[row]
+        assert example.originals == batch.tokens[row][real].tolist()
+        assert example.inputs == seen.inputs[row][real].tolist()
+        assert example.probabilities == pytest.approx([1 / (1 + math.exp(-x)) for x in seen.logits[row][real].tolist()])
+        assert len(example.originals) == int(real.sum())
+    assert any(example.originals != example.inputs for example in examples)
+    other = PretrainingMetrics(WORDS, {0})
+    other.update(batch[:4], rows_of(losses, slice(0, 4)))
+    found.merge(other)
+    assert len(found.examples()) == 3
+    assert measured((batch, losses)).examples() == []
+
+
+# Declarations
+
+
+def test_every_value_is_declared() -> None:
+    batch = text(8)
+    asked = {"generator": predicted(batch), "discriminator": predicted(batch)}
+    found = measured((batch, replace(detected(batch), predictions=asked)))
+    undeclared = {"discriminator_loss"}  # the evaluation computes it, from the terms
+    assert found.values().keys() == found.metrics.keys() - undeclared
+    assert found.metrics is PRETRAINING
+
+
+def test_declarations_are_complete() -> None:
+    assert all(metric.title for metric in PRETRAINING.values())
+    baselines = {name for metric in PRETRAINING.values() for name in metric.baselines}
+    assert baselines == {
+        "always_original_auc", "always_original_accuracy", "unigram_auc", "unigram_entropy", "unigram_mask_entropy",
+    }  # fmt: skip
+    lower = {name for name, metric in PRETRAINING.items() if not metric.higher_is_better}
+    assert lower == {name for name in PRETRAINING if name.endswith(("_loss", "_entropy"))}
+    assert lower == {name for name, metric in PRETRAINING.items() if metric.unit == "nats"}
+
+
+@on_each_device
+def test_batches_on_any_device(device: str) -> None:
+    batch = text(10)
+    losses = replace(detected(batch), predictions={"generator": predicted(batch)})
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(device)
+        tensors = {name: each for name, each in vars(value).items() if isinstance(each, Tensor)}
+        return replace(value, **{name: each.to(device) for name, each in tensors.items()})
+
+    there = PretrainingMetrics(moved(WORDS))
+    predictions = {name: moved(each) for name, each in losses.predictions.items()}
+    there.update(moved(batch), Losses({}, predictions, moved(losses.detection)))
+    assert there.values() == pytest.approx(measured((batch, losses)).values(), rel=1e-12)

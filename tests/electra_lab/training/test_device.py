@@ -1,0 +1,62 @@
+"""The choice of device and precision, against what torch says of this machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from electra_lab.training.device import autocast, choose_device, choose_precision
+from registry.errors import ConfigError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def test_auto_is_cuda_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == CPU
+    with pytest.raises(ConfigError, match=r"--device cuda: torch finds no CUDA device here\. Use --device cpu or auto"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert choose_device("auto") == choose_device("cuda") == torch.device("cuda", 3)
+    assert choose_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [({}, "fp32"), ({"avx512_f": True, "avx512_bf16": False}, "fp32"), ({"avx512_bf16": True}, "bf16"),
+     ({"amx_bf16": True}, "bf16")],
+)  # fmt: skip
+def test_auto_is_bf16_where_the_processor_has_it(monkeypatch, capabilities: dict[str, bool], expected: str) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert choose_precision("auto", CPU) == expected
+
+
+def test_auto_on_cuda_is_what_the_device_does_without_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for a device that is not here is for one of today's."""
+    asked: list[bool] = []
+
+    def supported(*, including_emulation: bool) -> bool:
+        asked.append(including_emulation)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_precision("auto", CUDA) == "fp32"
+    assert asked == [False]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_precision("auto", CUDA) == "bf16"
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp32"])
+def test_a_named_precision_is_taken_anywhere(name: str) -> None:
+    assert choose_precision(name, CPU) == choose_precision(name, CUDA) == name
+
+
+def test_products_are_in_bf16_and_losses_are_not() -> None:
+    a = torch.ones(2, 2)
+    for precision, expected in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        with autocast(CPU, precision):  # type: ignore[arg-type]
+            assert (a @ a).dtype == expected
+            assert torch.nn.functional.cross_entropy(a, a[0].long()).dtype == torch.float32
+        assert (a @ a).dtype == torch.float32

@@ -1,0 +1,305 @@
+"""The loop: its records are means by hand, whatever the windows, the clock, the policy and the stops in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.training import loop
+from electra_lab.training.loop import Record, Run, Settings, Window, train
+from electra_lab.training.step import Learner, StepResult
+from registry import Batch, Flops, Losses, Term
+from registry.errors import DivergedError
+from tests.electra_lab.training.tiny import CPU
+
+LENGTH = 3
+SETTINGS = Settings(
+    seed=5, steps=7, batch_size=4, micro_batch_size=4, learning_rate=0.25, rate=lambda step, steps: (steps - step) / 8,
+    clip_norm=1e9, precision="fp32", log_every=3, evaluate_every=None, evaluate_batch_size=2, on_non_finite="stop",
+    flops=Flops(per_step=100, first=2, at_first=7), examples=1,
+)  # fmt: skip
+
+
+class Slope(nn.Module):
+    """One weight w from 1. Step n has the term `a` of the sum (n + 1) w over n + 2, from step 4 on `b` of -w over 5.
+
+    Steps in `poison` are not finite.
+    """
+
+    def __init__(self, poison: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.weight, self.poison, self.step = nn.Parameter(torch.tensor(1.0)), poison, -1
+        self.modes: list[bool] = []
+
+    def at_step(self, seed: int, step: int) -> None:
+        assert seed == SETTINGS.seed
+        self.step = step
+
+    def forward(self, batch: Batch, rng: Any) -> Losses:
+        self.modes.append(self.training)
+        n, late = self.step, self.step >= 4
+        spoiled = float("nan") if self.training and n in self.poison else 0.0
+        return Losses(
+            {
+                "a": Term((n + 1) * self.weight + spoiled, torch.tensor(n + 2), 10.0),
+                "b": Term(-self.weight * late, torch.tensor(5 * late), 0.5 + n),
+            }
+        )
+
+
+class Asked:
+    """Batches that note how they were asked for, and let time pass."""
+
+    def __init__(self) -> None:
+        self.training: list[tuple[int, int, int]] = []
+        self.held_out: list[int] = []
+        self.now = 0.0
+
+    def __len__(self) -> int:
+        return 6
+
+    def training_batch(self, seed: int, step: int, size: int, device: torch.device) -> Batch:
+        self.training.append((seed, step, size))
+        self.now += 2.0
+        return rows(size)
+
+    def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
+        self.held_out.append(size)
+        self.now += 1000.0
+        yield rows(6)
+
+
+def rows(number: int) -> Batch:
+    tokens = torch.zeros(number, LENGTH, dtype=torch.long)
+    return Batch(tokens, tokens == 0, tokens, torch.arange(number))
+
+
+class Nothing:
+    """An accumulator of no metrics, which notes the examples it is asked for."""
+
+    asked: list[list[int]] = []  # noqa: RUF012
+    metrics: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, show: Any) -> None:
+        self.asked.append(sorted(show))
+
+    def update(self, batch: Batch, losses: Losses) -> None: ...
+
+    def values(self) -> dict[str, float]:
+        return {}
+
+    def examples(self) -> list[Any]:
+        return []
+
+
+def new_run(poison: tuple[int, ...] = (), rate: float = 0.25) -> Run:
+    objective = Slope(poison)
+    return Run(Learner(objective), torch.optim.SGD(objective.parameters(), lr=rate))
+
+
+def records_of(run: Run, settings: Settings = SETTINGS, batches: Asked | None = None) -> list[Record]:
+    batches = batches or Asked()
+    return list(train(run, settings, batches, batches, Nothing, CPU))  # type: ignore
+
+
+def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
+    """Weight, sums and gradient of each step: plain gradient descent on 10 a / count + (0.5 + n) b / count."""
+    weight, steps = 1.0, []
+    for n in range(SETTINGS.steps):
+        late = n >= 4
+        gradient = 10 * (n + 1) / (n + 2) - (0.5 + n) / 5 * late
+        steps.append({"w": weight, "gradient": abs(gradient)})
+        if n not in poison:
+            weight -= 0.25 * (7 - n) / 8 * gradient
+    return steps
+
+
+def window_by_hand(steps: range, poison: tuple[int, ...] = ()) -> dict[str, float]:
+    """Means over all counts of the window's taken steps; the loss weighs each step by its own weight."""
+    known = by_hand(poison)
+    taken = [n for n in steps if n not in poison]
+    late = [n for n in taken if n >= 4]
+    a, b = sum(n + 2 for n in taken), 5 * len(late)
+    found = {"a_loss": sum((n + 1) * known[n]["w"] for n in taken) / a}
+    loss = sum(10 * (n + 1) * known[n]["w"] for n in taken) / a
+    if late:
+        found["b_loss"] = sum(-known[n]["w"] for n in late) / b
+        loss += sum((0.5 + n) * -known[n]["w"] for n in late) / b
+    return {**found, "loss": loss, "gradient_norm": sum(known[n]["gradient"] for n in taken) / len(taken)}
+
+
+def test_records_are_means_by_hand() -> None:
+    """A term that no step of the window counts has no mean; tokens and FLOPs are those of all steps so far."""
+    batches = Asked()
+    found = [record.values for record in records_of(new_run(), batches=batches) if record.values]
+    assert [(v["step"], v["split"]) for v in found] == [(3, "train"), (6, "train"), (7, "train"), (7, "held_out")]
+    for values, steps in zip(found, (range(3), range(3, 6), range(6, 7)), strict=False):
+        expected = window_by_hand(steps)
+        assert {k: v for k, v in values.items() if k.endswith("loss") or k == "gradient_norm"} == pytest.approx(
+            expected
+        )
+        done = values["step"]
+        assert values["learning_rate"] == 0.25 * (7 - (done - 1)) / 8
+        assert values["tokens"] == done * 4 * LENGTH
+        assert values["flops"] == 2 * 7 + (done - 2) * 100
+        assert values["skipped_steps"] == 0
+    assert batches.training == [(5, step, 4) for step in range(7)]
+    assert batches.held_out == [2]
+
+
+@pytest.mark.parametrize(("log", "evaluate"), [(1, 1), (2, 3), (3, 7), (7, 2), (9, None), (1, 9)])
+def test_lines_evaluations_and_pauses_come_when_they_are_due(log: int, evaluate: int | None) -> None:
+    """The end is always logged and evaluated, once; a pause ends every step."""
+    expected: list[tuple[int, str]] = []
+    for step in range(1, 8):
+        expected += [(step, "train")] * (step % log == 0 or step == 7)
+        expected += [(step, "held_out")] * (step == 7 or (evaluate is not None and step % evaluate == 0))
+        expected += [(step, "")]
+    found = records_of(new_run(), replace(SETTINGS, log_every=log, evaluate_every=evaluate))
+    assert [(record.step, record.values.get("split", "")) for record in found] == expected
+    assert [record.evaluation is not None for record in found] == [split == "held_out" for _, split in expected]
+
+
+def test_only_the_last_evaluation_shows_examples() -> None:
+    Nothing.asked.clear()
+    records_of(new_run(), replace(SETTINGS, evaluate_every=3, examples=2))
+    assert Nothing.asked == [[], [], [1, 4]]
+
+
+def test_training_is_in_train_mode_and_evaluation_is_not() -> None:
+    run = new_run()
+    run.learner.objective.eval()
+    records_of(run, replace(SETTINGS, evaluate_every=5))
+    assert run.learner.objective.modes == [True] * 5 + [False] + [True] * 2 + [False]
+
+
+def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take 2 s; evaluation takes 1000 s and a consumer 500 s a record, which are not training."""
+    batches = Asked()
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: batches.now)
+    found = []
+    for record in train(new_run(), replace(SETTINGS, evaluate_every=4), batches, batches, Nothing, CPU):  # type: ignore
+        batches.now += 500 if record.values else 0
+        found += [record.values] if record.values else []
+    lines = {values["step"]: values for values in found if values["split"] == "train"}
+    assert {step: values["seconds"] for step, values in lines.items()} == {3: 6.0, 6: 4.0, 7: 2.0}
+    assert {values["tokens_per_second"] for values in lines.values()} == {4 * LENGTH / 2.0}
+    assert {values["seconds"] for values in found if values["split"] == "held_out"} == {1000.0}
+
+
+# Steps that are not finite
+
+
+@pytest.mark.parametrize("poison", [(0,), (2,), (3, 4), (6,), (0, 3, 5)])
+def test_skipped_steps_are_counted_and_left_out_of_every_mean(poison: tuple[int, ...]) -> None:
+    """Training goes on from the weights before; the schedule and the number of tokens go on, too."""
+    run = new_run(poison)
+    found = [r.values for r in records_of(run, replace(SETTINGS, on_non_finite="skip")) if r.values][:-1]
+    for values, steps in zip(found, (range(3), range(3, 6), range(6, 7)), strict=True):
+        assert values["skipped_steps"] == len([n for n in poison if n < values["step"]])
+        assert values["tokens"] == values["step"] * 4 * LENGTH
+        if set(steps) - set(poison):
+            expected = window_by_hand(steps, poison)
+            got = {k: v for k, v in values.items() if k.endswith("loss") or k == "gradient_norm"}
+            assert got == pytest.approx(expected)
+    last = by_hand(poison)
+    final = last[6]["w"] - (0 if 6 in poison else 0.25 / 8 * (10 * 7 / 8 - 6.5 / 5))
+    assert float(run.learner.objective.weight.detach()) == pytest.approx(final)
+
+
+def test_a_window_without_a_taken_step_has_no_mean() -> None:
+    """It must not look like a loss of 0."""
+    found = records_of(new_run((0, 1, 2)), replace(SETTINGS, on_non_finite="skip"))
+    values = next(record.values for record in found if record.values)
+    assert values["skipped_steps"] == 3
+    assert values["loss"] != values["loss"]
+    assert values["gradient_norm"] != values["gradient_norm"]
+    assert "a_loss" not in values
+
+
+@pytest.mark.parametrize(("poison", "says"), [((0,), "step 3: .* of 1 of"), ((4, 5), "step 6: .* of 2 of"),
+                                              ((6,), "step 7: .* of 1 of")])  # fmt: skip
+def test_stop_ends_at_the_next_log_line_with_the_weights_of_before(poison: tuple[int, ...], says: str) -> None:
+    run, seen = new_run(poison), list[Record]()
+    with pytest.raises(DivergedError, match=says):
+        seen.extend(train(run, SETTINGS, Asked(), Asked(), Nothing, CPU))  # type: ignore
+    stop = int(says.split()[1][0])
+    assert [record.step for record in seen if record.values] == [step for step in (3, 6) if step < stop]
+    assert torch.isfinite(run.learner.objective.weight)
+
+
+def test_a_checkpoint_sees_what_has_diverged_before_the_log_line_does() -> None:
+    """Under `stop` there is none of it; under `skip` it holds the open window."""
+    for policy in ("stop", "skip"):
+        run = new_run((3,))
+        training = train(run, replace(SETTINGS, on_non_finite=policy), Asked(), Asked(), Nothing, CPU)  # type: ignore
+        for record in training:
+            if record.step == 4 and not record.values:
+                break
+        if policy == "stop":
+            with pytest.raises(DivergedError, match="step 4: "):
+                run.state("stop")
+        else:
+            assert run.state("skip")["window"]["steps"] == 1
+
+
+@pytest.mark.parametrize("stop", range(1, 7))
+@pytest.mark.parametrize("poison", [(), (1, 4)])
+def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, stop: int, poison: tuple[int, ...]
+) -> None:
+    settings = replace(SETTINGS, on_non_finite="skip", evaluate_every=4)
+    whole = [{k: v for k, v in r.values.items() if "second" not in k} for r in records_of(new_run(poison), settings)]
+    run, found = new_run(poison), []
+    for record in train(run, settings, Asked(), Asked(), Nothing, CPU):  # type: ignore
+        found.append(record)
+        if record.step == stop and not record.values:
+            break
+    state = json.loads(json.dumps({"step": stop, **run.state("skip")}))
+    other = new_run(poison)
+    other.learner.objective.load_state_dict(run.learner.objective.state_dict())
+    other.restore(state)
+    assert (other.step, other.tokens) == (stop, stop * 4 * LENGTH)
+    found += records_of(other, settings)
+    assert [{k: v for k, v in r.values.items() if "second" not in k} for r in found] == whole
+
+
+# Windows
+
+
+def result(a: float, count: int, weight: float, norm: float, finite: bool = True) -> StepResult:
+    return StepResult(
+        {"a": torch.tensor(a)}, {"a": torch.tensor(count)}, {"a": weight}, torch.tensor(norm), torch.tensor(finite)
+    )
+
+
+def test_a_window_by_hand() -> None:
+    window = Window()
+    window.add(result(6.0, 2, 1.0, 3.0))
+    window.add(result(float("nan"), 9, 1.0, float("inf"), finite=False))
+    window.add(result(4.0, 3, 10.0, 5.0))
+    skipped, means = window.read()
+    assert skipped == 1
+    assert means == {"loss": (6 + 40) / 5, "a_loss": 10 / 5, "gradient_norm": 4.0}
+    assert window.read() == (skipped, means)  # reading changes nothing
+
+
+def test_an_empty_window_has_skipped_nothing() -> None:
+    assert Window().read()[0] == 0
+    assert Window.from_state(json.loads(json.dumps(Window().state()))) == Window()
+
+
+def test_sums_are_exact_where_float32_is_not() -> None:
+    """A thousand terms of 0.1 and one of a million."""
+    window = Window()
+    for _ in range(1000):
+        window.add(result(0.1, 1, 1.0, 0.0))
+    window.add(result(1e6, 1, 1.0, 0.0))
+    assert window.read()[1]["a_loss"] == pytest.approx((1e6 + 100 * 1.0000000149) / 1001, rel=1e-12)

@@ -1,0 +1,235 @@
+"""The rehearsal of a step and an evaluation, and the trial of an optimizer: what breaks a contract is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.metrics import PretrainingMetrics
+from electra_lab.testing import CLS, PAD, ObjectiveContract, vocabulary
+from electra_lab.training.guards import rehearse, try_optimizer
+from electra_lab.training.step import Learner
+from registry import Batch, Losses, Term, backbones, objectives, optimizers
+from registry.errors import BadResult
+
+COUNTING = partial(PretrainingMetrics, vocabulary(24))
+TOKENS = torch.tensor([[CLS, 7, 8, 9, PAD], [CLS, 5, 6, PAD, PAD]])
+BATCH = Batch(TOKENS, TOKENS > PAD, TOKENS * 0, torch.arange(2))
+TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
+
+
+def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() -> None:
+    suite = ObjectiveContract()
+    suite.name = "electra"
+    objective = suite.build()
+    modes: list[bool] = []
+    objective.register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    tokens = torch.randint(5, 24, (2, 16))
+    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(2))
+    rehearse(Learner(objective), objectives.get("electra"), batch, 0, "fp32", COUNTING)
+    assert modes == [True, False]
+    assert objective.training
+    assert all(parameter.grad is None for parameter in objective.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+
+
+class Holds(nn.Module):
+    """An objective of two Performers, as far as steps are concerned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        performer = backbones.get("performer").component
+        self.frozen, self.learning = (performer(16, 1, 2, 32, features=8, redraw_every=2) for _ in range(2))
+        self.frozen.eval()
+
+
+def test_what_is_frozen_does_not_change_with_the_step() -> None:
+    objective = Holds()
+    before = [network.features.clone() for network in (objective.frozen, objective.learning)]
+    Learner(objective).at_step(7, 4)
+    assert torch.equal(objective.frozen.features, before[0])
+    assert not torch.equal(objective.learning.features, before[1])
+
+
+def test_after_a_rehearsal_features_are_those_of_the_seed() -> None:
+    suite = ObjectiveContract()
+    suite.name = "electra"
+    objective = suite.build()
+    objective.extra = backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
+    rehearse(Learner(objective), objectives.get("electra"), BATCH, 7, "fp32", COUNTING)
+    Learner(objective.train()).at_step(7, 0)
+    expected = backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
+    expected.at_step(7, 0)
+    assert torch.equal(objective.extra.features, expected.features)
+
+
+def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
+    """Such as the averages of batch normalization; and the objective refuses in its own name, also in eval mode."""
+    suite = ObjectiveContract()
+    suite.name = "electra"
+    objective = suite.build()
+    objective.extra = nn.BatchNorm1d(16)
+    entry = objectives.get("electra")
+
+    class Normalizing(type(objective)):  # type: ignore[misc]
+        def forward(self, batch: Batch, streams: Any) -> Losses:
+            self.extra(torch.randn(4, 16))
+            found = super().forward(batch, streams)
+            return found if self.training else Losses({**found.terms, "late": TERM})
+
+    objective.__class__ = Normalizing
+    with pytest.raises(
+        BadResult, match=r"objective 'electra' returned the terms \['discriminator', 'generator', 'late"
+    ):
+        rehearse(Learner(objective), entry, BATCH, 0, "fp32", COUNTING)
+    before = {name: buffer.clone() for name, buffer in objective.extra.named_buffers()}
+
+    class Settled(Normalizing):
+        def forward(self, batch: Batch, streams: Any) -> Losses:
+            found = super().forward(batch, streams)
+            return Losses({k: v for k, v in found.terms.items() if k != "late"}, found.predictions, found.detection)
+
+    objective.__class__ = Settled
+    rehearse(Learner(objective), entry, BATCH, 0, "fp32", COUNTING)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in objective.extra.named_buffers())
+
+
+def of_adamw(change: Callable[[Any], Any]) -> Any:
+    """Try an AdamW after a change."""
+    entry = optimizers.get("adamw")
+    made = replace(entry, component=lambda *given, **options: change(entry.component(*given, **options)))
+    return try_optimizer(made, 1e-3, {"weight_decay": 0.5})
+
+
+def with_state(**state: Any) -> Callable[[Any], Any]:
+    def change(optimizer: Any) -> Any:
+        step = optimizer.step
+
+        def stepped() -> None:
+            step()
+            for each in optimizer.state.values():
+                each.update(state)
+
+        optimizer.step = stepped
+        return optimizer
+
+    return change
+
+
+def forgetful(optimizer: Any) -> Any:
+    optimizer.param_groups.pop()
+    return optimizer
+
+
+def double(optimizer: Any) -> Any:
+    optimizer.param_groups[1]["params"] += optimizer.param_groups[0]["params"]
+    return optimizer
+
+
+def misjudging(optimizer: Any) -> Any:
+    optimizer.state_bytes = lambda parameter: 8 * parameter.numel()
+    return optimizer
+
+
+def counting(optimizer: Any) -> Any:
+    """Keep the number of steps where schedule-free optimizers do."""
+    step = optimizer.step
+
+    def stepped() -> None:
+        step()
+        optimizer.param_groups[0]["k"] = optimizer.param_groups[0].get("k", 0) + 1
+
+    optimizer.step = stepped
+    return optimizer
+
+
+def beginning_elsewhere(optimizer: Any) -> Any:
+    """Keep a copy of the first weights, as averaging optimizers do, in a step that is not fused."""
+    optimizer._step_supports_amp_scaling = False
+    for group in optimizer.param_groups:
+        group["fused"] = False
+    step = optimizer.step
+
+    def stepped() -> None:
+        first = {p: p.detach().clone() for group in optimizer.param_groups for p in group["params"]}
+        step()
+        for parameter, state in optimizer.state.items():
+            state.setdefault("begun", first[parameter])
+
+    optimizer.step = stepped
+    optimizer.state_bytes = lambda parameter: 12 * parameter.numel() + 4
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda optimizer: object(), "must be a class derived from torch.optim.Optimizer."),
+        (forgetful, "must have every parameter that it is given in exactly one group."),
+        (double, "must have every parameter that it is given in exactly one group."),
+        (with_state(count=3), "keeps the state 'count', which is not a tensor; a checkpoint could not hold it."),
+        (with_state(**{"a.b": torch.zeros(1)}), "keeps the state 'a.b', which is not a tensor"),
+        (
+            with_state(more=torch.zeros(2)),
+            "must have a method state_bytes(parameter), which returns 60 for shape [2, 3]",
+        ),
+        (misjudging, "must have a method state_bytes(parameter), which returns 52 for shape [2, 3]."),
+        (counting, "changes its param_groups in a step; a checkpoint holds only tensors in `state`."),
+        (
+            beginning_elsewhere,
+            "goes on differently after a skipped step; every tensor of its state must begin",
+        ),
+    ],
+)
+def test_an_optimizer_that_breaks_its_contract(change: Callable[[Any], Any], reason: str) -> None:
+    with pytest.raises(BadResult, match=rf"optimizers/adamw\.py:\d+: optimizer 'adamw' {re.escape(reason)}"):
+        of_adamw(change)
+
+
+def test_a_good_optimizer_is_tried_with_its_options_and_rate() -> None:
+    tried = of_adamw(lambda optimizer: optimizer)
+    assert [(group["lr"], group["weight_decay"]) for group in tried.param_groups] == [(1e-3, 0.5), (1e-3, 0.0)]
+    assert all(optimizer.state for optimizer in (tried, try_optimizer(optimizers.get("adafactor"), 1e-3, {})))
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        try_optimizer(optimizers.get("adamw"), -1.0, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"auk": 1.0}, "has a metric 'auk' that it does not declare."),
+        ({"discriminator_auc": "high"}, "has a metric 'discriminator_auc' that is 'high', must be a number."),
+        ({"discriminator_auc": None}, "has a metric 'discriminator_auc' that is None, must be a number."),
+    ],
+)
+def test_metrics_are_tried_too(values: dict[str, Any], reason: str) -> None:
+    class Broken(PretrainingMetrics):
+        def values(self) -> dict[str, float]:
+            assert self._sums, "it has seen the batch"
+            return values
+
+    suite = ObjectiveContract()
+    suite.name = "electra"
+    objective = suite.build()
+    with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
+        rehearse(Learner(objective), objectives.get("electra"), BATCH, 0, "fp32", partial(Broken, vocabulary(24)))
+
+
+@pytest.mark.parametrize("method", ["update", "values", "examples"])
+def test_an_accumulator_that_fails_does_so_before_training(method: str) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError(method)
+
+    suite = ObjectiveContract()
+    suite.name = "electra"
+    broken = partial(type("Broken", (PretrainingMetrics,), {method: fail}), vocabulary(24))
+    with pytest.raises(ZeroDivisionError, match=method):
+        rehearse(Learner(suite.build()), objectives.get("electra"), BATCH, 0, "fp32", broken)

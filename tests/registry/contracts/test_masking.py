@@ -1,0 +1,34 @@
+"""How many tokens are masked."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry import count
+
+
+@pytest.mark.parametrize(
+    ("mask_prob", "tokens", "masked"),
+    [(0.15, 0, 0), (0.15, 1, 1), (0.15, 6, 1), (0.15, 7, 2), (0.15, 20, 3), (0.15, 100, 15), (0.15, 101, 16),
+     (0.07, 100, 7), (0.3, 10, 3), (0.7, 10, 7), (1.0, 13, 13)],
+)  # fmt: skip
+def test_by_hand(mask_prob: float, tokens: int, masked: int) -> None:
+    """0.15 * 100 is above 15 in float32, and 0.07 * 100 is above 7 in doubles."""
+    assert count(mask_prob, tokens) == masked
+    tensor = count(torch.tensor(mask_prob, dtype=torch.float64), torch.tensor([tokens]))
+    assert (tensor.tolist(), tensor.dtype) == ([masked], torch.int64)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10_000), st.integers(0, 100_000))
+def test_a_share_of_ten_thousandths_is_rounded_up_exactly(ten_thousandths: int, tokens: int) -> None:
+    """A decimal fraction as a user writes it, in exact arithmetic."""
+    exact = ceil(Fraction(ten_thousandths, 10_000) * tokens)
+    assert count(ten_thousandths / 10_000, tokens) == exact
+    assert count(ten_thousandths / 10_000, torch.tensor(tokens)).item() == exact

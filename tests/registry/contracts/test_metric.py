@@ -1,0 +1,11 @@
+"""What a metric says of itself."""
+
+from __future__ import annotations
+
+from registry import Metric
+
+
+def test_the_direction_in_words() -> None:
+    assert Metric().direction == "higher is better"
+    assert Metric(higher_is_better=False).direction == "lower is better"
+    assert Metric(higher_is_better=False, own_task=True).direction == "on each run's own task"

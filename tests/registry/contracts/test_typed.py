@@ -1,0 +1,206 @@
+"""The registries are typed: mypy, with the project's settings, rejects components that break their contract."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from mypy import api
+
+import registry
+from tests.helpers import ROOT
+
+HEAD = """\
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from registry import (
+    Batch, Generator, Losses, Masked, Metric, Network, Outcome, Random, Streams, Trained, Vocabulary, Work,
+    backbones, corpora, generators, launchers, masking_strategies, measures, objectives, optimizers, samplers,
+    schedules, tokenizers,
+)
+"""
+
+# A component of each kind that follows its contract. A wrong one is a right one with a part replaced.
+RIGHT = {
+    "samplers": """
+def sampler(logits: Tensor, rng: Random, /, *, heat: float = 1.0) -> Tensor:
+    return logits.argmax(-1)
+""",
+    "masking_strategies": """
+def strategy(tokens: Tensor, maskable: Tensor, vocabulary: Vocabulary, rng: Random, /, *,
+             mask_prob: float, replace_prob: float, random_prob: float) -> Masked:
+    return Masked(tokens, tokens, maskable)
+""",
+    "backbones": """
+class Backbone(nn.Module):
+    length_multiple, positions = 1, "lab"
+
+    def __init__(self, dim: int, depth: int, heads: int, max_length: int, /) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList()
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        return x
+
+    def at_step(self, seed: int, step: int) -> None: ...
+""",
+    "objectives": """
+class Objective(nn.Module):
+    def __init__(self, generator: Generator, discriminator: Network, masking: Any, sampler: Any,
+                 vocabulary: Vocabulary, /) -> None:
+        super().__init__()
+
+    def forward(self, batch: Batch, rng: Streams) -> Losses:
+        return Losses({})
+
+    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Tensor]:
+        return {}
+""",
+    "generators": """
+class Guesser(nn.Module):
+    dim = 1
+
+    def __init__(self, vocabulary: Vocabulary, /) -> None:
+        super().__init__()
+
+    def hidden(self, tokens: Tensor, attention_mask: Tensor, segments: Tensor, documents: Tensor | None = None
+               ) -> Tensor:
+        return tokens
+
+    def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        return hidden
+""",
+    "corpora": """
+class Text:
+    def __init__(self, /) -> None: ...
+
+    def __iter__(self) -> Iterator[str]:
+        yield "text"
+
+    def fingerprint(self) -> str:
+        return ""
+""",
+    "tokenizers": """
+def trained(documents: Iterable[str], /, *, vocab_size: int = 10) -> Tokenizer:
+    raise NotImplementedError
+""",
+    "optimizers": """
+class Optimizer:
+    param_groups: list[dict[str, Any]] = []
+
+    def __init__(self, parameters: Sequence[tuple[str, nn.Parameter]], learning_rate: float, /) -> None: ...
+
+    def step(self) -> None: ...
+
+    def state_bytes(self, parameter: Tensor) -> int:
+        return 0
+""",
+    "schedules": """
+def number(progress: float, /) -> float:
+    return progress
+""",
+    "measures": """
+class Measure:
+    metrics = {"loss": Metric()}
+    same_rows = False
+
+    def __init__(self, /) -> None: ...
+
+    def reference(self, base: Mapping[str, Any]) -> None: ...
+
+    def prepare(self, run: Trained, reference: Trained | None, folder: Path) -> None: ...
+
+    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
+        return {}
+""",
+    "launchers": """
+class Launcher:
+    here = True
+
+    def __init__(self, /, *, workers: int, threads: int) -> None: ...
+
+    def check(self) -> None: ...
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        yield "", Outcome("done")
+""",
+}
+# fmt: off
+WRONG = {
+    "a sampler that returns a tuple":
+        ("samplers", "-> Tensor:\n    return ", "-> tuple[Tensor, Tensor]:\n    return logits, "),
+    "a sampler of lists": ("samplers", "logits: Tensor", "logits: list[float]"),
+    "a masking strategy that returns a tensor":
+        ("masking_strategies", "-> Masked:\n    return Masked(tokens, tokens, maskable)",
+         "-> Tensor:\n    return tokens"),
+    "a backbone without at_step": ("backbones", "def at_step", "def at_stop"),
+    "a backbone without layers": ("backbones", "self.layers = nn.ModuleList()", "pass"),
+    "a backbone whose positions are a number": ("backbones", '1, "lab"', "1, 0"),
+    "an objective without counts": ("objectives", "def counts", "def amounts"),
+    "an objective that counts in a list":
+        ("objectives", "Mapping[str, Tensor]:\n        return {}", "list[Tensor]:\n        return []"),
+    "a generator without logits": ("generators", "def token_logits", "def logits"),
+    "a corpus of bytes": ("corpora", 'Iterator[str]:\n        yield "text"', 'Iterator[bytes]:\n        yield b"text"'),
+    "a corpus without a fingerprint": ("corpora", "def fingerprint", "def hash"),
+    "a tokenizer that returns its path": ("tokenizers", "-> Tokenizer", "-> str"),
+    "an optimizer without state_bytes": ("optimizers", "def state_bytes", "def bytes_of_state"),
+    "a schedule of words": ("schedules", "-> float:\n    return progress", "-> str:\n    return ''"),
+    "a measure without metrics": ("measures", 'metrics = {"loss": Metric()}', 'quantities = {"loss": Metric()}'),
+    "a measure whose metrics are names": ("measures", '{"loss": Metric()}', '{"loss": "nats"}'),
+    "a measure that returns a number":
+        ("measures", "-> Mapping[str, float]:\n        return {}", "-> float:\n        return 0.0"),
+    "a launcher without check": ("launchers", "def check", "def checked"),
+    "a launcher that returns a list":
+        ("launchers", 'Iterator[tuple[str, Outcome]]:\n        yield "", Outcome("done")',
+         "list[Outcome]:\n        return []"),
+}
+# fmt: on
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The errors of mypy in each component, all of them in one file."""
+    components = {f"a right one of {kind}": (kind, text) for kind, text in RIGHT.items()}
+    for name, (kind, old, new) in WRONG.items():
+        assert RIGHT[kind].count(old) == 1, name
+        components[name] = kind, RIGHT[kind].replace(old, new)
+    text, starts = HEAD, {}
+    for number, (name, (kind, component)) in enumerate(components.items()):
+        text += "\n\n"
+        starts[name] = text.count("\n") + 1
+        renamed = re.sub(r"(def|class) (\w+)", rf"\1 \g<2>_{number}", component.strip("\n"), count=1)
+        text += f'@{kind}.register("mine_{number}")\n{renamed}\n'
+    file = tmp_path_factory.mktemp("typed") / "components.py"
+    file.write_text(text, encoding="utf-8")
+    settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
+    out, err, _ = api.run([*settings, "--no-error-summary", "--hide-error-context", str(file)])
+    assert not err, err
+    found: dict[str, list[str]] = {name: [] for name in starts}
+    for line, message in re.findall(r"^.*?components\.py:(\d+): error: (.*)$", out, flags=re.M):
+        owner = max((name for name in starts if starts[name] <= int(line)), key=starts.__getitem__)
+        found[owner].append(message)
+    return found
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_a_component_that_follows_its_contract_is_accepted(kind: str, verdicts: dict[str, list[str]]) -> None:
+    assert verdicts[f"a right one of {kind}"] == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_component_that_breaks_its_contract_is_rejected(name: str, verdicts: dict[str, list[str]]) -> None:
+    kind = WRONG[name][0]
+    contract = next(each.contract for each in registry.ALL if each.plural == kind)
+    expected = re.compile(rf'Argument 1 has incompatible type .*; expected ".*\b{contract}\]?"')
+    assert any(map(expected.match, verdicts[name])), verdicts[name]
+
+
+def test_every_kind_is_tried() -> None:
+    assert set(RIGHT) == {kind for kind, _, _ in WRONG.values()} == {each.plural for each in registry.ALL}

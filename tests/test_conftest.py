@@ -1,0 +1,64 @@
+"""The suite's own hooks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers import ROOT
+
+pytest_plugins = "pytester"
+
+SKIPPED = """
+import pytest
+
+no_device = pytest.mark.skipif(True, reason="there is no CUDA device here")
+
+
+@pytest.mark.cuda
+@no_device
+def test_one(): ...
+
+
+@pytest.mark.cuda
+@no_device
+def test_two(): ...
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, no_device])])
+def test_three(device): ...
+
+
+@pytest.mark.cuda
+def test_inside():
+    pytest.skip("there is no CUDA device here")
+
+
+def test_of_another_kind():
+    pytest.skip("for another reason")
+"""
+
+
+def test_missing_devices_take_one_line_of_the_summary(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SKIPPED)
+    pytester.makeconftest("from tests.conftest import pytest_runtest_makereport")
+    pytester.makeini("[pytest]\nmarkers = cuda")
+    done = pytester.runpytest_inprocess("-ra", "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, skipped=5)
+    lines = [line for line in done.outlines if line.startswith("SKIPPED")]
+    assert len(lines) == 2
+    assert "SKIPPED [4] tests on CUDA: there is no CUDA device here" in lines
+
+
+def test_ctrl_c_works_in_a_suite_that_a_background_shell_started() -> None:
+    """POSIX shells ignore SIGINT in what they start with `&`, and children inherit that."""
+    code = "import signal, tests.conftest; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert child.communicate(timeout=60)[0] == "True\n"
