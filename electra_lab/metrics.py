@@ -18,26 +18,30 @@ def _of_masked_tokens(network: str, title: str, subject: str) -> dict[str, Metri
     A loss "at [MASK]" leaves out the masked positions at which the network saw a token, mostly the right one, which it
     can copy without having learned anything: these are the fair numbers.
     """
+    loss, accuracy = ("generator", "") if network == "generator" else ("", "token accuracy")  # on the terminal
     at_mask = "the same where it saw [MASK]; at the other masked positions it saw a token that it may copy"
     return {
         f"{network}_loss": Metric(f"loss of {subject}, per masked token", f"{title} loss", NATS, False,
-                                  baselines=("unigram_entropy",), chart=True),
+                                  baselines=("unigram_entropy",), chart=True, brief=loss),
         f"{network}_mask_loss": Metric(at_mask, f"{title.removesuffix(' token')} loss at [MASK]", NATS, False,
                                        baselines=("unigram_mask_entropy",), chart=network == "generator"),
-        f"{network}_accuracy": Metric("share of the masked tokens that it ranks first", f"{title} accuracy"),
+        f"{network}_accuracy": Metric("share of the masked tokens that it ranks first", f"{title} accuracy",
+                                      brief=accuracy),
     }  # fmt: skip
 
 
 _WORDS = Metric("cross-entropy of add-one training frequencies", "word frequencies alone", NATS, higher_is_better=False)
 PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them
     "discriminator_auc": Metric("chance that a replaced token looks more suspicious than an original one",
-                                "discriminator AUC", baselines=("always_original_auc", "unigram_auc"), chart=True),
+                                "discriminator AUC", baselines=("always_original_auc", "unigram_auc"), chart=True,
+                                brief="AUC"),
     "discriminator_accuracy": Metric("share of the tokens that are classified correctly", "discriminator accuracy",
                                      baselines=("always_original_accuracy",)),
     "discriminator_precision": Metric("share of the tokens called replaced that really are", "precision"),
     "discriminator_recall": Metric("share of the replaced tokens that are called so", "recall"),
     "replaced_share": Metric("share of the tokens that are replaced", "replaced tokens"),
-    "discriminator_loss": Metric("loss of the discriminator, per token", "discriminator loss", NATS, False, chart=True),
+    "discriminator_loss": Metric("loss of the discriminator, per token", "discriminator loss", NATS, False, chart=True,
+                                 brief="discriminator"),
     **_of_masked_tokens("generator", "generator", "the generator"),
     **_of_masked_tokens("discriminator_token", "discriminator token", "a discriminator that predicts tokens"),
     "always_original_auc": Metric(title="always 'original'"),

@@ -38,7 +38,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.skipped and item.get_closest_marker("cuda") and isinstance(report.longrepr, tuple):
         reason = str(report.longrepr[2]).removeprefix("Skipped: ")
-        report.longrepr = ("tests on CUDA", None, reason)  # type: ignore[assignment]  # a place without a line
+        report.longrepr = ("tests on CUDA", None, reason)  # a place without a line
     return report
 
 

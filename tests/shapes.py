@@ -112,7 +112,7 @@ def check_class(kind: type, evaluate: _Evaluate) -> None:
     if getattr(kind, "_is_protocol", False):
         return
     if dataclasses.is_dataclass(kind):
-        kind.__init__ = _constructor(kind, evaluate)  # type: ignore[misc]
+        kind.__init__ = _constructor(kind, evaluate)
     for name, member in list(vars(kind).items()):
         if isinstance(member, staticmethod | classmethod):
             setattr(kind, name, type(member)(checked(member.__func__, evaluate)))

@@ -165,7 +165,7 @@ def test_a_mistake_is_reported_as_shown(file: str, line: str, shown: str, bench:
     assert line.count("\n") == 1
     monkeypatch.chdir(bench)
     lines = FILES[file].splitlines(keepends=True)
-    begins = re.match(r"\s*@?\w+", line)[0]  # type: ignore[index]
+    begins = re.match(r"\s*@?\w+", line)[0]
     (place,) = [number for number, old in enumerate(lines) if old.startswith(begins)]
     lines[place] = line
     (bench / file).write_text("".join(lines), encoding="utf-8")

@@ -21,7 +21,7 @@ from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import problem
-from electra_lab.storage.files import damage, disk, seal
+from electra_lab.storage.files import damage, disk, new_folder, seal
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import autocast
 from registry import Entry, Outcome, Trained, blame, load_plugin, measures
@@ -167,12 +167,9 @@ def _prepared(folder: AblationFolder, measure: PlannedMeasure, make: Callable[[P
     if not final.is_dir():
         with folder.claimed(f"shared-{measure.key}", wait=True):
             if not final.is_dir():
-                building = final.with_name(f".{final.name}")
-                shutil.rmtree(building, ignore_errors=True)  # of a process that was killed: the claim is ours
-                building.mkdir(parents=True)
-                make(building)
-                seal(building)
-                building.rename(final)
+                with new_folder(final) as building:
+                    make(building)
+                    seal(building)
     return final
 
 

@@ -236,7 +236,7 @@ def _base(config: AblationConfig, marks: Mapping[Loc, Mark]) -> Node:
     mark = marks["base",]
     file = absolute(config.base, ("base",), mark)
     if not os.path.isfile(file):
-        raise ConfigError(f"{mark}: base: there is no file {file}.")
+        raise ConfigError(f"{mark}: base: the file {file} does not exist.")
     if is_ablation(file):
         raise ConfigError(f"{mark}: base: {file} is itself an ablation; name the experiment that is to be varied.")
     return read_file(file)

@@ -19,7 +19,7 @@ from electra_lab.assembly.experiment import open_data
 from electra_lab.config.component import Component
 from electra_lab.reports.ablation_page import write_report
 from electra_lab.runs.console import Console
-from electra_lab.runs.execute import refuse_several_processes
+from electra_lab.runs.execute import TERMINATIONS, refuse_several_processes
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder
 from electra_lab.storage.plan import Plan
 from electra_lab.training.device import choose_device
@@ -180,7 +180,7 @@ def _terminated() -> Iterator[None]:
     def stop(number: int, _: FrameType | None) -> None:
         raise Preempted(f"stopped by {signal.Signals(number).name}")
 
-    ends = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]  # nohup
+    ends = [each for each in TERMINATIONS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup
     before = {each: signal.signal(each, stop) for each in ends}
     try:
         yield

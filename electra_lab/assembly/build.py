@@ -16,13 +16,13 @@ from electra_lab.config.schedule import value_of
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, make_pair
+from electra_lab.model.pair import CURE_OF_ALL, HEADS, EmbeddingSizes, make_pair
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
 from electra_lab.training.memory import shapes_only
 from electra_lab.training.scheduled import Number, Schedules
 from electra_lab.training.step import Learner
 from registry import Flops, Vocabulary, backbones, generators, masking_strategies, objectives, optimizers, samplers
-from registry.errors import LabError
+from registry.errors import BadResult, LabError, did_you_mean
 
 BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a tokenizer's options do not say
 
@@ -123,6 +123,11 @@ def make_optimizer(loaded: Loaded, objective: nn.Module) -> Optimizer:
 
 def _pair(loaded: Loaded, vocabulary: Vocabulary) -> tuple[nn.Module | None, Network]:
     config, embedding, chosen = loaded.config, loaded.config.embedding, loaded.config.generator
+    for head in config.needs.heads:
+        if head not in HEADS:
+            entry = objectives.get(config.objective.type)
+            raise BadResult(f"{entry.place}: {entry.kind} '{entry.name}' needs the head '{head}', which does not exist."
+                            f"{did_you_mean(head, HEADS)}")  # fmt: skip
     discriminator = _backbone(loaded, "discriminator", config.discriminator)
     if embedding.tie == "all" and chosen and chosen.dump() != config.discriminator.dump():
         reason = "all shares the whole encoder, but generator and discriminator differ."

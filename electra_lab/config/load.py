@@ -72,7 +72,7 @@ def imports(root: Node) -> Iterator[Plugin]:
         if isinstance(item, Node) and isinstance(item.value, str):
             path = absolute(Path(item.value), ("imports", index), item.mark)
             if not os.path.isfile(path):
-                raise ConfigError(f"{item.mark}: imports.{index}: there is no file {path}.")
+                raise ConfigError(f"{item.mark}: imports.{index}: the file {path} does not exist.")
             yield load_plugin(path)
 
 

@@ -145,7 +145,7 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     parent_path = path.parent / parent.value
     chain = (*children, path)
     if not os.path.isfile(parent_path):
-        raise ConfigError(f"{parent.mark}: extends: there is no file {parent_path}.{_instead_of(parent_path)}")
+        raise ConfigError(f"{parent.mark}: extends: the file {parent_path} does not exist.{_instead_of(parent_path)}")
     if parent_path.resolve() in {p.resolve() for p in chain}:
         raise ConfigError(f"{parent.mark}: extends: forms a circle through {parent_path}.")
     own = Node({key: node for key, node in root.value.items() if key != "extends"}, root.mark)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import flush
+from electra_lab.storage.files import new_folder
 from electra_lab.storage.lock import lock
 from registry import Corpus
 from registry.errors import DataError
@@ -100,15 +98,8 @@ def _build(folder: Path, write: Callable[[Path], None]) -> None:
         with lock(file := folder.parent / f".{key}.lock", wait=True):
             try:
                 if not folder.exists():
-                    for leftover in folder.parent.glob(f".{key}-*"):  # of a process that was killed: we hold the lock
-                        shutil.rmtree(leftover)
-                    building = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder.parent))
-                    building.chmod(0o755)  # a store may be shared; mkdtemp makes it private
-                    try:
+                    with new_folder(folder) as building:
                         write(building)
-                        building.rename(folder)
-                    finally:
-                        shutil.rmtree(building, ignore_errors=True)
             finally:
                 file.unlink(missing_ok=True)
     except OSError as error:
@@ -152,8 +143,6 @@ def _write(corpus: Corpus, train_tokenizer: Trainer, held_out: float, identity: 
     sizes = {name: (building / name).stat().st_size for name in files}
     manifest = {"identity": identity, "documents": counts, "dtype": kind, "bytes": sizes}
     (building / "manifest.json").write_text(json.dumps(manifest, indent=1, default=str))
-    for name in (*files, "manifest.json"):
-        flush(building / name)
 
 
 def _make_folders(folder: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Generator and discriminator, and the parameters that they share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +9,6 @@ from torch import nn
 from electra_lab.model.embeddings import Embeddings, Shifted
 from electra_lab.model.heads import ReplacedHead, TokenHead
 from electra_lab.model.network import Network
-from registry.errors import BadResult, did_you_mean
 
 Tie = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"]
 CURE_OF_ALL = "Write generator: {scale: 1.0}, with no option of its own, or use tie: embeddings."
@@ -21,6 +20,13 @@ class EmbeddingSizes:
     dim: int
     max_length: int
     dropout: float
+
+
+# By name: built from the width of the network and the sizes of the embeddings.
+HEADS: dict[str, Callable[[int, EmbeddingSizes], nn.Module]] = {
+    "tokens": lambda dim, sizes: TokenHead(dim, sizes.dim, sizes.vocabulary_size),
+    "replaced": lambda dim, sizes: ReplacedHead(dim),
+}
 
 
 def make_pair(
@@ -41,7 +47,7 @@ def make_pair(
           all                    the whole encoder too, with the discriminator's backbone; the generator's is not used
           gradient_disentangled  the discriminator reads the generator's token table plus a difference of its own, and
                                  its gradient reaches only the difference (He et al. 2021, DeBERTa-v3, section 3.3)
-    heads of the discriminator, by name
+    heads  of the discriminator, names of HEADS
 
     A shared part is one object, so a shared table is one parameter. Raises ValueError if the backbones cannot share.
     """
@@ -51,7 +57,7 @@ def make_pair(
         return Embeddings(*table, positions=lab, dropout=sizes.dropout)
 
     own = embeddings(discriminator)
-    made = {name: make_head(name, discriminator_dim, sizes) for name in heads}
+    made = {name: HEADS[name](discriminator_dim, sizes) for name in heads}
     model = Network(own, discriminator, discriminator_dim, pad_id=pad_id, heads=made)
     if generator is None:
         return None, model
@@ -70,20 +76,11 @@ def make_pair(
     if tie == "all":
         _refuse_unequal(generator, generator_dim, discriminator, discriminator_dim)
         generator = discriminator
-    made = {"tokens": make_head("tokens", generator_dim, sizes)}
+    made = {"tokens": HEADS["tokens"](generator_dim, sizes)}
     guessing = Network(shared, generator, generator_dim, pad_id=pad_id, heads=made)
     if tie == "all":
         guessing.project = model.project
     return guessing, model
-
-
-def make_head(name: str, dim: int, sizes: EmbeddingSizes) -> nn.Module:
-    """Build a head by its name. Raises BadResult."""
-    if name == "tokens":
-        return TokenHead(dim, sizes.dim, sizes.vocabulary_size)
-    if name == "replaced":
-        return ReplacedHead(dim)
-    raise BadResult(f"no head is called '{name}'.{did_you_mean(name, ('tokens', 'replaced'))}")
 
 
 def _refuse_unequal(generator: nn.Module, generator_dim: int, discriminator: nn.Module, discriminator_dim: int) -> None:

@@ -153,8 +153,8 @@ def sentences(
         [(label, each)] = measured.items()
         mean = number(float(np.mean(list(each.values()))))
         return [verdict.seeds(), f"Only {label} has a {metric}, {mean}: there is nothing to compare."]
-    best, told = verdict.leader()
-    said = [verdict.seeds(), told, verdict.others(best), verdict.rivals(best), verdict.place(best, axis, key)]
+    best, leader = verdict.leader()
+    said = [verdict.seeds(), leader, verdict.others(best), verdict.rivals(best), verdict.place(best, axis, key)]
     if lacking := [label for label, each in values.items() if not each]:
         said.append(f"{_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no {metric}.")
     if len({tuple(sorted(each)) for each in measured.values()}) > 1:
@@ -207,16 +207,16 @@ class _Verdict:
         which = "highest" if self.higher_is_better else "lowest"
         over = f" over the {_seeds(len(shared))} that all have" if partial else ""
         if found := ahead[best]:
-            told = f"{best} has the {which} mean {metric}{over}, but {_are(found)} distinguishably better by more seeds"
-            return "", f"{told}, so none is called the best{alone}."
+            said = f"{best} has the {which} mean {metric}{over}, but {_are(found)} distinguishably better by more seeds"
+            return "", f"{said}, so none is called the best{alone}."
         ties = [k for k in equal if k != best and not ahead[k]]
-        told = f"{best}{' (the baseline)' if best == baseline else ''} has the best (the {which}) mean {metric}{over}, "
-        told += f"{number(means[best])}{f', as has {_list(ties)}' if ties else ''}{alone}"
+        said = f"{best}{' (the baseline)' if best == baseline else ''} has the best (the {which}) mean {metric}{over}, "
+        said += f"{number(means[best])}{f', as has {_list(ties)}' if ties else ''}{alone}"
         if alone or best == baseline:
-            return best, f"{told}."
+            return best, f"{said}."
         d = self.differences[best]
         both = f" over the {_seeds(d.n)} that both have" if d.n > len(shared) else ""
-        return best, f"{told}; its difference to the baseline {baseline}{both}, {_told(d)}."
+        return best, f"{said}; its difference to the baseline {baseline}{both}, {_described(d)}."
 
     def _ahead(self, label: str) -> list[str]:
         """Return the variants that a corrected test, against the baseline or of all pairs, finds better than this."""
@@ -269,13 +269,13 @@ class _Verdict:
         return f"{place}, between {line[at - 1]:g} and {line[at + 1]:g}."
 
 
-def _told(d: Difference) -> str:
+def _described(d: Difference) -> str:
     """`+0.004 [-0.002, +0.010], is not distinguishable from seed noise (Holm p = 0.31)`."""
     if d.holm is None:
         return f"{number(d.mean, sign=True)}, cannot be tested ({d.why})"
     interval = f"[{number(d.low, sign=True)}, {number(d.high, sign=True)}]"
-    told = f"is{'' if d.distinguishable else ' not'} distinguishable from seed noise"
-    return f"{number(d.mean, sign=True)} {interval}, {told} (Holm {p_text(d.holm)})"
+    noise = f"is{'' if d.distinguishable else ' not'} distinguishable from seed noise"
+    return f"{number(d.mean, sign=True)} {interval}, {noise} (Holm {p_text(d.holm)})"
 
 
 def _seeds(n: int) -> str:

@@ -4,12 +4,14 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from registry import Metric
 
 
 class Console:
@@ -40,22 +42,14 @@ class Console:
         if self._progress:
             self._progress.update(self._progress.task_ids[0], completed=done)
 
-    def record(self, values: dict[str, Any]) -> None:
-        """Print a record on one line, the same on a terminal and in a log."""
-        losses = "  ".join(
-            f"{name.removesuffix('_loss')} {values[name]:.3f}"
-            for name in ("generator_loss", "discriminator_loss")
-            if name in values
-        )
+    def record(self, values: Mapping[str, Any], metrics: Mapping[str, Metric]) -> None:
+        """Print the metrics of a record that have a brief name on one line, the same on a terminal and in a log."""
+        shown = [(name, metric) for name, metric in metrics.items() if metric.brief and values.get(name) is not None]
+        shown.sort(key=lambda each: each[1].higher_is_better)  # losses first
+        words = [f"{metric.brief} {values[name]:.3f}" for name, metric in shown] or [f"loss {values['loss']:.3f}"]
         if values["split"] == "train":
-            tail = f"{values['tokens_per_second']:,.0f} tokens/s"
-        elif "discriminator_auc" in values:
-            tail = f"AUC {values['discriminator_auc']:.3f}"
-        elif "discriminator_token_accuracy" in values:
-            tail = f"token accuracy {values['discriminator_token_accuracy']:.3f}"
-        else:
-            tail = f"loss {values['loss']:.3f}"
-        self.say(f"step {values['step']:>6}  {values['split']:<8}  {losses}  {tail}")
+            words.append(f"{values['tokens_per_second']:,.0f} tokens/s")
+        self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<8}", *words]))
 
 
 def folded(text: str, stream: TextIO) -> str:

@@ -28,6 +28,8 @@ from electra_lab.training.device import choose_device
 from electra_lab.training.loop import train
 from registry.errors import CheckpointError, ConfigError, DataError, Interrupted, OutOfMemoryError, Preempted
 
+TERMINATIONS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # Windows has no SIGHUP
+
 
 def run(file: Path, overrides: list[str], out: Path | None, device: str) -> Path:
     """Train an experiment from its file; returns the run directory.
@@ -138,7 +140,7 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
 def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:
     run, settings, checkpoint = experiment.run, experiment.settings, loaded.config.checkpoint
     console.say(summary.opening(loaded, experiment, directory.path))
-    started = time.perf_counter()
+    started, metrics = time.perf_counter(), experiment.accumulate(()).metrics
     records = train(run, settings, experiment.train, experiment.held_out, experiment.accumulate, experiment.device)
     with _signals(console.say) as arrived, console.progress(run.step, settings.steps):
         for record in records:
@@ -146,7 +148,7 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
                 directory.write_json("examples.json", summary.readable(record.evaluation.examples, experiment))
             if record.values:
                 directory.append(record.values)
-                console.record(record.values)
+                console.record(record.values, metrics)
                 continue
             console.advance(record.step)
             done = record.step == settings.steps
@@ -193,9 +195,8 @@ def enough_memory() -> Iterator[None]:
 def _signals(say: Callable[[str], None]) -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP, to be acted on between two steps. A second one acts at once."""
     arrived: list[int] = []
-    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     can = threading.current_thread() is threading.main_thread()  # signals are handled only there
-    handlers = {each: signal.getsignal(each) for each in every if can}
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, *TERMINATIONS) if can}
     before = {each: handler for each, handler in handlers.items() if handler is not signal.SIG_IGN}  # as under nohup
 
     def restore() -> None:

@@ -16,6 +16,7 @@ def warmup_linear(step: int, steps: int, /, *, warmup_steps: Annotated[int, Fiel
     warmup_steps  the steps over which the rate rises; they may not outlast training
     """
     if warmup_steps > steps:
-        raise ValueError(f"a warm-up of {warmup_steps:,} steps does not fit into {steps:,} steps. Lower warmup_steps.")
+        reason = f"a warm-up of {warmup_steps:,} steps does not fit into {steps:,} steps."
+        raise ValueError(f"{reason} Lower schedules.learning_rate.warmup_steps.")
     warmup = min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
     return (1 - step / steps) * warmup

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from electra_lab.storage.files import MANIFEST, damage, flush, seal, sha256
+from electra_lab.storage.files import MANIFEST, damage, new_folder, seal, sha256
 from registry.errors import CheckpointError
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -31,22 +31,14 @@ def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, state
     Checkpoints of later steps are from a continuation that was rolled back (they were damaged): they go too.
     """
     final = place(folder, step)
-    building = folder / f".building-{step:08d}"
     try:
-        folder.mkdir(exist_ok=True)
-        for leftover in folder.glob(".building-*"):  # of a process that was killed: the run directory is locked
+        for leftover in folder.glob(".step-*.part"):  # of a process that was killed: the run directory is locked
             shutil.rmtree(leftover)
-        building.mkdir()
-        save_file(_tensors(module, optimizer), building / _TENSORS)
-        (building / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
-        seal(building)
-        if final.exists():  # this step again, after a damaged one was skipped
-            shutil.rmtree(final)
-        building.rename(final)
-        flush(folder)
-    except Exception as error:
-        # safetensors wraps a full disk in its own exception, so the type says little.
-        shutil.rmtree(building, ignore_errors=True)
+        with new_folder(final) as building:  # one that is there was damaged and skipped
+            save_file(_tensors(module, optimizer), building / _TENSORS)
+            (building / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+            seal(building)
+    except Exception as error:  # safetensors wraps a full disk in its own exception, so the type says little
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(
             f"{final}: the checkpoint cannot be written ({reason}). Earlier ones are intact; make room and resume."

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -76,13 +77,32 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """Yield an empty folder that appears at `final`, durably, once the block is left without an error.
+
+    The caller holds a lock: what a killed process left behind goes first, and a folder at `final` is replaced.
+    """
+    building = final.with_name(f".{final.name}.part")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        yield building
+        for path in (*building.iterdir(), building):
+            flush(path)
+        if final.exists():
+            shutil.rmtree(final)
+        building.rename(final)
+        flush(final.parent)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
 def seal(folder: Path) -> None:
-    """Write the manifest of all files in a folder, and bring them to the disk."""
+    """Write the manifest of all files in a folder."""
     files = sorted(file for file in folder.iterdir() if file.is_file())
     manifest = {file.name: {"sha256": sha256(file), "bytes": file.stat().st_size} for file in files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    for path in (*files, folder / MANIFEST, folder):
-        flush(path)
 
 
 def damage(folder: Path, names: Collection[str] | None = None) -> str | None:

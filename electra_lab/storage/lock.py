@@ -22,7 +22,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
     try:
         with suppress(Timeout):
             held.acquire()
-    except (OSError, NotImplementedError) as error:
+    except (OSError, NotImplementedError) as error:  # filelock turns ENOSYS into NotImplementedError
         if isinstance(error, NotImplementedError) or error.errno in UNSUPPORTED:
             raise ConfigError(
                 f"{path.parent}: this file system does not support locks, which the lab needs. Choose another folder; "

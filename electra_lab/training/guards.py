@@ -158,8 +158,8 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
             inspect.signature(getattr(module, name)).bind(*arguments)
         except TypeError as error:
             raise _bad(entry, f"cannot be called as {name}({', '.join(arguments)}): {error}.") from None
-    if "flops" in calls and not isinstance(told := module.flops(multiple), int):  # type: ignore[operator]
-        raise _bad(entry, f"returned {told!r} from flops({multiple}), must be an integer.")
+    if "flops" in calls and not isinstance(number := module.flops(multiple), int):  # type: ignore[operator]
+        raise _bad(entry, f"returned {number!r} from flops({multiple}), must be an integer.")
     if not any(True for _ in module.parameters()):
         raise _bad(entry, "has no parameters: there is nothing to train.")
     if module.positions not in ("lab", "own"):

@@ -16,6 +16,7 @@ class Metric:
     own_task: bool = False
     baselines: tuple[str, ...] = ()  # names of the metrics that it is read against
     chart: bool = False  # shown as a curve over training
+    brief: str = ""  # its name on the terminal during training; without one it is not shown there
 
     @property
     def direction(self) -> str:

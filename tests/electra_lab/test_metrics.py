@@ -97,7 +97,7 @@ def flat(batch: Batch, losses: Losses, words: Vocabulary = WORDS) -> tuple[np.nd
     assert seen is not None
     counted = maskable(batch)
     scores = surprise(words)[seen.inputs].float()
-    return tuple(each[counted].numpy() for each in (seen.replaced, seen.logits.float(), scores))  # type: ignore[return-value]
+    return tuple(each[counted].numpy() for each in (seen.replaced, seen.logits.float(), scores))
 
 
 # Detection

@@ -133,7 +133,7 @@ def test_a_docstring_is_required():
 
 def test_a_forgotten_name_is_refused_with_the_cure():
     with pytest.raises(BadSignature, match=r'test_core\.py:\d+: .*@samplers\.register\("name"\)'):
-        samplers.register(mine)  # type: ignore[arg-type]
+        samplers.register(mine)
 
 
 def test_an_argument_that_the_registry_does_not_know_is_refused_with_the_known_ones():

@@ -200,7 +200,7 @@ def test_the_dry_run_counts_the_same(laid: AblationFolder, bench: Bench, monkeyp
     train = sum(TRAINING in state.missing for state in found)
     measure = sum(bool(state.missing) and TRAINING not in state.missing for state in found)
     assert f", 1 reference run, {sum(not state.missing for state in found)} already done, in " in text
-    assert re.search(r"left to do: (\d+) to train, (\d+) to measure, ", text).groups() == (str(train), str(measure))  # type: ignore[union-attr]
+    assert re.search(r"left to do: (\d+) to train, (\d+) to measure, ", text).groups() == (str(train), str(measure))
 
 
 @some
@@ -280,7 +280,7 @@ def test_removing_checkpoints_and_measures_is_the_same_everywhere(out: Path) -> 
 def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
     folder = AblationFolder.create(tmp_path / "one")
     measures: list[PlannedMeasure] = [
-        PlannedMeasure(type=name, key=f"{name}-1", metrics={name: {}}, reference=reference)  # type: ignore[dict-item]
+        PlannedMeasure(type=name, key=f"{name}-1", metrics={name: {}}, reference=reference)
         for name, reference in (("a", "r"), ("b", "r"), ("c", "q"))
     ]
     return folder, Plan.model_validate({

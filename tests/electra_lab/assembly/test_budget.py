@@ -135,8 +135,10 @@ def test_what_conflicts_with_the_steps_that_were_bought_is_refused(tmp_path: Pat
     file = write_experiment(tmp_path, train=train, schedules=schedules)
     with pytest.raises(ConfigError) as refused:
         budgeted_steps(load(file), Flops(10))
-    sentence = "a warm-up of 11 steps does not fit into 10 steps. Lower warmup_steps. (train.tokens buys 10 steps.)"
-    assert str(refused.value) == f"{file}:{line_of('schedules')}: schedules.learning_rate: {sentence}"
+    assert str(refused.value) == (
+        f"{file}:{line_of('schedules')}: schedules.learning_rate: a warm-up of 11 steps does not fit into 10 steps. "
+        "Lower schedules.learning_rate.warmup_steps. (train.tokens buys 10 steps.)"
+    )
 
 
 def test_parameters_are_counted_once_where_they_are_shared() -> None:

@@ -16,7 +16,7 @@ from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.runs import execute
 from registry import backbones
-from registry.errors import ConfigError
+from registry.errors import BadResult, ConfigError
 from tests.helpers import line_of, write_experiment
 
 CONFIGS: dict[str, dict[str, str]] = {
@@ -102,7 +102,7 @@ def counting(folder: Path, options: str = "", **sections: str) -> tuple[Path, li
         folder, imports="[counting.py]", discriminator=discriminator, train="{steps: 2, batch_size: 2}", **sections
     )
     load(file)
-    built: list[int] = backbones.get("counting").component.built  # type: ignore[attr-defined]
+    built: list[int] = backbones.get("counting").component.built
     built.clear()
     return file, built
 
@@ -181,6 +181,22 @@ def test_what_cannot_be_built_is_refused_at_its_line(
     assert str(refused.value).startswith(f"{file}:{line_of(key)}: {reason}")
 
 
+def test_a_head_that_does_not_exist_is_the_objectives_mistake(tmp_path: Path) -> None:
+    """Not the experiment's: the sentence names the plug-in's line, and the head that was meant."""
+    (tmp_path / "heady.py").write_text(
+        "from registry import Needs, objectives\nfrom electra_lab.objectives.electra import Electra\n\n\n"
+        "@objectives.register('heady')\nclass Heady(Electra):\n    'Wants more.'\n"
+        "    needs = Needs(heads=('replace',))\n"
+    )
+    file = write_experiment(tmp_path, imports="[heady.py]", objective="{type: heady}")
+    with pytest.raises(BadResult) as refused:
+        check(load(file))
+    assert str(refused.value) == (
+        "heady.py:5: objective 'heady' needs the head 'replace', which does not exist. Did you mean 'replaced'? "
+        "Known: replaced, tokens."
+    )
+
+
 def test_what_the_optimizer_refuses_is_at_its_line(tmp_path: Path) -> None:
     (tmp_path / "picky.py").write_text(
         "import torch\nfrom registry import optimizers\n\n\n@optimizers.register('picky')\n"
@@ -222,7 +238,7 @@ def test_the_optimizer_has_everything_that_learns_once(tmp_path: Path) -> None:
     loaded = load(write_experiment(tmp_path, **frozen))
     objective = build(loaded, stand_in_vocabulary(200)).learner.objective
     listed = [p for group in make_optimizer(loaded, objective).param_groups for p in group["params"]]
-    assert set(listed) == set(objective.discriminator.parameters())  # type: ignore
+    assert set(listed) == set(objective.discriminator.parameters())
 
 
 def test_masking_and_sampler_are_guarded_with_their_options(tmp_path: Path) -> None:
@@ -240,7 +256,7 @@ def test_the_embeddings_have_the_files_sizes_and_dropout(tmp_path: Path) -> None
     file = write_experiment(tmp_path, embedding="{dim: 12, max_length: 24, tie: none, dropout: 0.375}")
     built = sketch(load(file))
     for network in built.networks.values():
-        embeddings: Any = network.embeddings  # type: ignore
+        embeddings: Any = network.embeddings
         assert embeddings.tokens.weight.shape == (200, 12)
         assert embeddings.positions.weight.shape == (24, 12)
         assert embeddings.dropout.p == 0.375

@@ -104,6 +104,20 @@ def test_a_plan_for_another_machine(tmp_path: Path) -> None:
     assert " on cuda in bf16: " in text
 
 
+def test_an_optimizer_that_cannot_skip_by_itself_needs_copies_to_return_to(tmp_path: Path) -> None:
+    """Beside the gradients, which are 4 bytes per parameter: the weights and the optimizer's state once more."""
+    options = {"discriminator": "{type: bert, dim: 128, depth: 2, heads: 2}", "train": "{steps: 1, batch_size: 1}"}
+
+    def needs(optimizer: str) -> Forecast:
+        loaded = load(write_experiment(tmp_path, optimizer=f"{{type: {optimizer}}}", **options))
+        return forecast(loaded, sketch(loaded), torch.device("cpu"))
+
+    fused, unfused = needs("adamw"), needs("adafactor")
+    assert fused.working_bytes is not None
+    assert unfused.working_bytes == 4 * unfused.parameters["total"] + unfused.state_bytes
+    assert unfused.working_bytes > fused.working_bytes
+
+
 def test_a_component_that_reads_numbers_costs_the_estimate_of_memory_alone(tmp_path: Path) -> None:
     (tmp_path / "reading.py").write_text(READS_NUMBERS)
     file = write_experiment(tmp_path, imports="[reading.py]", sampler="{type: reading}")
@@ -285,4 +299,4 @@ def test_a_trial_takes_the_time_of_its_steps_and_what_is_too_large_is_not_tried(
     monkeypatch.undo()
     if not torch.cuda.is_available():
         assert trial_seconds(loaded, found, torch.device("cuda")) is None
-    assert trial_seconds(loaded, found, cpu) > 0  # type: ignore
+    assert trial_seconds(loaded, found, cpu) > 0

@@ -15,7 +15,7 @@ from electra_lab.config.load import dump, load
 from electra_lab.runs import execute
 from electra_lab.testing import binomial_p
 from electra_lab.training.random import Streams
-from registry import Needs, objectives
+from registry import Needs, objectives, schedules
 from registry.errors import ConfigError
 from tests.helpers import line_of, write_experiment
 
@@ -39,6 +39,16 @@ def experiment(folder: Path, **sections: str) -> Any:
     data = "{sequence_length: 16, held_out: 0.3, store: store}"
     loaded = load(write_experiment(folder, **{"data": data, "train": TRAIN, **sections}))
     return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")), loaded
+
+
+def test_names_are_looked_up_while_it_is_built_and_not_at_every_step(tmp_path: Path, monkeypatch) -> None:
+    made, _ = experiment(tmp_path, schedules=scheduled(HOT))
+    looked_up: list[str] = []
+    monkeypatch.setattr(type(schedules), "get", lambda _, name: looked_up.append(name))
+    made.run.learner.at_step(0, 5)
+    assert made.settings.rate(5, 10) == 0.5
+    assert looked_up == []
+    assert float(made.run.learner.objective.sampler.options["temperature"]) == 2.0
 
 
 def test_each_number_reaches_its_component(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -108,8 +107,8 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
         ["{f}:7: vary: generator.scale=0.5 appears twice, first at {f}:6; remove one of them."],
     ),
     "no base": ({"base": None}, ["{f}:1: base: is required."]),
-    "a base that is not there": ({"base": "none.yaml"}, ["{f}:2: base: there is no file {d}/none.yaml."]),
-    "a base that is a folder": ({"base": "."}, ["{f}:2: base: there is no file {d}."]),
+    "a base that is not there": ({"base": "none.yaml"}, ["{f}:2: base: the file {d}/none.yaml does not exist."]),
+    "a base that is a folder": ({"base": "."}, ["{f}:2: base: the file {d} does not exist."]),
     "a base that is an ablation": (
         {"base": "size.yaml"}, ["{f}:2: base: {f} is itself an ablation; name the experiment that is to be varied."]
     ),
@@ -253,7 +252,9 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
             "{f}:8: seed: is a key of experiments. To change it for every cell, put it under `set`.",
         ],
     ),
-    "a plug-in that is not there": ({"imports": "[none.py]"}, ["{f}:7: imports.0: there is no file {d}/none.py."]),
+    "a plug-in that is not there": (
+        {"imports": "[none.py]"}, ["{f}:7: imports.0: the file {d}/none.py does not exist."]
+    ),
     "an experiment that is extended": (
         {"base": None, "extends": "tiny.yaml", "measure": None, "set": None, "seeds": "[]"},
         [*(f"{{b}}:{n}: {key}: is a key of experiments. To change it for every cell, put it under `set`."
@@ -348,73 +349,3 @@ def test_what_a_parent_wrote_is_reported_at_its_line(lab, tmp_path: Path):
     lines = refused(lab, child)
     assert lines[0].startswith(f"{parent}:4: sampler.temprature: unknown parameter.")
     assert lines[1].startswith(f"{child}:3: metric: no measure computes 'luck'.")
-
-
-# The folder and the command line
-
-
-def test_a_folder_of_something_else_is_left_alone(lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("electra_lab.ablation.plan.forecast", lambda *_: None)  # it takes seconds, and is not asked for
-    path = write(tmp_path / "there")
-    out = tmp_path / "out"
-
-    def said(*arguments: str) -> str:
-        before = files(tmp_path)
-        [line] = refused(lab, path, "--out", out, *arguments)
-        assert files(tmp_path) == before
-        return line
-
-    out.write_text("mine")
-    assert said() == f"--out {out}: is not a folder."
-    out.unlink()
-    out.mkdir()
-    (out / "kept.txt").write_text("mine")
-    for arguments in ([], ["--dry-run"]):
-        assert (
-            said(*arguments) == f"--out {out}: is not empty and not the folder of an ablation. Choose another folder."
-        )
-    old = {"cells": [{"id": "other-s0-0123456789"}]}  # from before plans had a format
-    for text, reason in (
-        ("[3]", "is damaged: Input should be a valid dictionary"),
-        ("{", "cannot be read (Expecting property name"),
-        (json.dumps(old), "was written by another version of electra_lab, in format 1"),
-    ):
-        (out / "plan.json").write_text(text)
-        for arguments in ([], ["--dry-run"]):
-            code, printed, err = lab("ablate", path, "--out", out, *arguments)
-            assert (code, printed) == (4, "")
-            assert err.startswith(f"{out}/plan.json: {reason}")
-            assert len(err.splitlines()) == 1
-
-
-def test_a_launcher_that_nobody_knows(lab, tmp_path: Path):
-    [line] = refused(lab, write(tmp_path / "there"), "--launcher", "slrum")
-    assert line.startswith("no launcher is called 'slrum'. Did you mean 'slurm'?")
-
-
-def test_data_that_is_not_here_is_exit_code_3_and_a_mistake_of_the_file_comes_first(lab, tmp_path: Path):
-    path = write(tmp_path / "there")
-    (path.parent / "corpus.txt").unlink()
-    sentence = f"{path.parent}/tiny.yaml:2: corpus: text_files: {path.parent}/corpus.txt: no file matches."
-    assert lab("ablate", path) == (3, "", sentence + "\n")
-    assert list(Path.cwd().iterdir()) == []
-    code, out, err = lab("check", path)
-    assert (code, err) == (0, f"note: {sentence} A run would stop there.\n")
-    assert out.startswith("size: 2 variants")
-    path.write_text(path.read_text() + "budget: {tokens: 1}\n")
-    where = "(in the variants generator.scale=0.5; generator.scale=1.0)"
-    assert refused(lab, path) == [f"{path}:7: train.tokens: 1 does not pay for one step, which costs 32. {where}"]
-
-
-def test_a_reference_that_is_one_of_the_cells(lab, tmp_path: Path):
-    base = write_experiment(tmp_path / "there", generator="null", sampler="null", objective="{type: mlm}",
-                            embedding="{dim: 8, max_length: 16, tie: none}")  # fmt: skip
-    text = base.read_text()
-    path = write(tmp_path / "there", vary="{a: {}, b: {train.batch_size: 4}}", seeds="[5]",
-                 measure="[{type: fixed_corruption, scale: 1.0, seed: 5}]")  # fmt: skip
-    base.write_text(text)
-    [line] = refused(lab, path)
-    assert line == (
-        f"{path}:6: measure.0: the reference of fixed_corruption is one of the cells, and would be measured by itself. "
-        "Give it another seed."
-    )

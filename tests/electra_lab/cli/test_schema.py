@@ -93,10 +93,8 @@ def test_a_file_that_cannot_be_used_is_exit_code_2(lab, tmp_path: Path, plugin: 
     experiment = write_experiment(tmp_path / "there", imports="[none.py]")
     code, out, err = lab("schema", "--from", experiment)
     assert (code, out) == (2, "")
-    assert (
-        err
-        == f"{experiment}:{len(EXPERIMENT.splitlines()) + 1}: imports.0: there is no file {tmp_path}/there/none.py.\n"
-    )
+    last = len(EXPERIMENT.splitlines()) + 1
+    assert err == f"{experiment}:{last}: imports.0: the file {tmp_path}/there/none.py does not exist.\n"
 
 
 def test_a_component_that_cannot_be_loaded_is_reported_on_stderr_and_the_rest_works(

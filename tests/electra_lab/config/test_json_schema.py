@@ -206,7 +206,7 @@ def test_every_option_is_judged_as_by_check(key: str, schema: dict[str, Any]):
     """Beside a written type: what `check` refuses for itself is refused, what it accepts is accepted."""
     verdicts: Counter[bool] = Counter()
     field = ExperimentConfig.model_fields[key]
-    section = create_model("Section", __base__=Strict, **{key: (field.annotation, field)})  # type: ignore[call-overload]
+    section = create_model("Section", __base__=Strict, **{key: (field.annotation, field)})
     accepts = Draft202012Validator({**schema["properties"][key], "$defs": schema["$defs"]}).is_valid
     for name, start in STARTS[key].items():
         options = [*SECTIONS[key].model_fields] if key in SECTIONS else [*options_of(COMPONENTS[key], name)]
@@ -350,7 +350,7 @@ def test_every_core_key_has_a_description(schema: dict[str, Any], kind: str):
     found = schema if kind == "experiment" else ablation_schema()
     described = dict(found["properties"])
     for section in SECTIONS if kind == "experiment" else ("budget",):
-        name = re.search(r"#/\$defs/(\w+)", str(found["properties"][section]))[1]  # type: ignore[index]
+        name = re.search(r"#/\$defs/(\w+)", str(found["properties"][section]))[1]
         described[section] = found["$defs"][name]
         described |= {f"{section}.{key}": each for key, each in found["$defs"][name]["properties"].items()}
     assert len(described) > 15

@@ -204,7 +204,7 @@ def test_a_file_of_a_similar_name_is_suggested(tmp_path: Path, wrong: str):
         read_file(child)
     place = tmp_path / "sub" / ".." / wrong
     hint = f"Did you mean {place.with_name('mine.yaml')}?"
-    assert str(refused.value) == f"{child}:1: extends: there is no file {place}. {hint}"
+    assert str(refused.value) == f"{child}:1: extends: the file {place} does not exist. {hint}"
 
 
 def test_no_name_is_suggested_for_another_kind_of_failure(tmp_path: Path):
@@ -270,12 +270,12 @@ def test_a_chain_of_three(tmp_path: Path):
 @pytest.mark.parametrize(
     ("parent", "reason"),
     [
-        ("none.yaml", "there is no file"),
+        ("none.yaml", "the file {here}/none.yaml does not exist."),
         ("[a.yaml]", "must be the path of one file."),
         ("~", "must be the path of one file."),
         ("child.yaml", "forms a circle through"),
         ("back.yaml", "forms a circle through"),
-        ('"a\\0b"', "there is no file"),
+        ('"a\\0b"', "the file {here}/a\0b does not exist."),
     ],
 )
 def test_a_bad_parent_is_reported_at_the_line_of_extends(tmp_path: Path, parent: str, reason: str):
@@ -283,7 +283,7 @@ def test_a_bad_parent_is_reported_at_the_line_of_extends(tmp_path: Path, parent:
     back = written(tmp_path / "back.yaml", "extends: child.yaml\n")
     with pytest.raises(ConfigError) as refused:
         read_file(child)
-    assert f"extends: {reason}" in str(refused.value)
+    assert f"extends: {reason.format(here=tmp_path)}" in str(refused.value)
     assert str(refused.value).startswith(f"{back}:1: " if parent == "back.yaml" else f"{child}:2: ")
 
 

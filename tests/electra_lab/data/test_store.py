@@ -352,12 +352,12 @@ def test_the_lock_outlives_a_holder_that_fails(tmp_path: Path) -> None:
 def test_leftovers_of_a_killed_build_are_cleared(tmp_path: Path) -> None:
     key = opened(tmp_path / "elsewhere").key
     root = tmp_path / "store"
-    (root / f".{key}-abcd").mkdir(parents=True)
-    (root / f".{key}-abcd" / "train.jsonl").write_text('"half a docu')
+    (root / f".{key}.part").mkdir(parents=True)
+    (root / f".{key}.part" / "train.jsonl").write_text('"half a docu')
     (root / f".{key}.lock").touch()
-    (root / ".0123456789abcdef-abcd").mkdir()  # another store's, perhaps being built
+    (root / ".0123456789abcdef.part").mkdir()  # another store's, perhaps being built
     assert opened(root).key == key
-    assert left(root) == [".0123456789abcdef-abcd", key]
+    assert left(root) == [".0123456789abcdef.part", key]
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def tokenizer(names: list[str] = NAMES, decoder: object = None) -> Tokenizer:
 
 
 def made(train: list[int], **options: object) -> Vocabulary:
-    return make_vocabulary(tokenizer(**options), np.array(train, dtype=np.uint16), CPU)  # type: ignore[arg-type]
+    return make_vocabulary(tokenizer(**options), np.array(train, dtype=np.uint16), CPU)
 
 
 def test_special_tokens_are_found_wherever_they_are() -> None:

@@ -104,7 +104,7 @@ def gradients(networks: list[nn.Module], loss: Tensor) -> dict[str, Tensor]:
     """By name, each shared parameter once; those that get one."""
     root = nn.ModuleList(networks)
     root.zero_grad()
-    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    loss.backward(retain_graph=True)
     return {name: p.grad.clone() for name, p in root.named_parameters() if p.grad is not None}
 
 

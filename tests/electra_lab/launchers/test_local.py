@@ -57,7 +57,7 @@ def test_no_more_processes_than_pieces(
 ) -> None:
     started = []
 
-    class Counted(subprocess.Popen):  # type: ignore[type-arg]
+    class Counted(subprocess.Popen):
         def __init__(self, *args: Any, **options: Any) -> None:
             started.append(args)
             super().__init__(*args, **options)
@@ -219,7 +219,7 @@ def test_work_that_no_worker_can_import_fails(tmp_path: Path, monkeypatch: pytes
         return Outcome("done")
 
     nowhere = types.ModuleType("nowhere")
-    nowhere.work, work.__module__, work.__qualname__ = work, "nowhere", "work"  # type: ignore[attr-defined]
+    nowhere.work, work.__module__, work.__qualname__ = work, "nowhere", "work"
     monkeypatch.setitem(sys.modules, "nowhere", nowhere)
     reason = "a worker process cannot import the work (ModuleNotFoundError: No module named 'nowhere')."
     assert dict(local(work, str(tmp_path), ["one", "two"])) == dict.fromkeys(("one", "two"), Outcome("failed", reason))

@@ -163,7 +163,7 @@ def test_a_cluster_of_its_own_has_a_place_for_each_worker(given: Callable[..., S
     library = given(gpus=1.0)
     ids = ["done-1", "failed-2", "done-3"]
     outcomes = list(Ray(workers=2, threads=3, gpus=0.5)(probes.behave, str(tmp_path), ids))
-    assert dict(outcomes) == {name: Outcome(name.split("-")[0], f"said {name}") for name in ids}  # type: ignore[arg-type]
+    assert dict(outcomes) == {name: Outcome(name.split("-")[0], f"said {name}") for name in ids}
     assert library.init_options["address"] == "local"
     assert library.init_options["num_cpus"] == 2
     assert library.shares == [{"max_retries": 0, "max_calls": 1, "num_cpus": 1, "num_gpus": 0.5}]
@@ -194,7 +194,7 @@ def test_closing_cancels_what_runs(
     work = partial(probes.follow, patience=20.0)
     results = Ray(workers=2)(work, str(tmp_path), ["one", "last", "two", "three"])
     assert next(results) == ("one", Outcome("done"))
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     (tmp_path / "go").touch()
     assert library.started == ["one", "last"]
     assert [(reference.piece, force) for reference, force in library.cancelled] == [("last", False), ("last", True)]

@@ -180,7 +180,7 @@ def test_closing_cancels_the_array(executors: list[Executor], work: Path, monkey
     monkeypatch.setattr(module, "_end", ended.append)
     results = Slurm()(probes.behave, str(work), ["one", "two"])
     next(results)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert ended == ["31"]
     list(Slurm()(probes.behave, str(work), ["one", "two"]))
     assert ended == ["31"]

@@ -112,5 +112,5 @@ def test_a_backbone_without_a_formula_is_counted(training: bool) -> None:
     lambda: Bert(64, 2, 2, 64), lambda: Transformer(64, 2, 2, 64), lambda: Reformer(64, 2, 2, 64, bucket_size=16),
 ], ids=["bert", "transformer", "reformer"])  # fmt: skip
 def test_counting_sees_the_fused_attention(backbone: object) -> None:
-    made = backbone()  # type: ignore[operator]
+    made = backbone()
     assert counted_flops(made, 64, 64) == pytest.approx(made.flops(64), rel=0.01)

@@ -102,7 +102,7 @@ def built(name: str) -> Any:
     component: Any = objectives.get(name).component
     networks = [nn.Linear(1, 1), nn.Linear(1, 1)]
     for network in networks:
-        network.dim = 1  # type: ignore[assignment]
+        network.dim = 1
     return component(*networks, None, None, None, **OPTIONS.get(name, {}))
 
 

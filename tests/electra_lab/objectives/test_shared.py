@@ -25,7 +25,7 @@ def test_a_sampler_is_given_float32_without_autocast_and_gradients(dtype: torch.
 
     logits = torch.randn(2, 3, 12, dtype=dtype, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        drawn = draw(sampler, logits, words, rng=None)  # type: ignore[arg-type]
+        drawn = draw(sampler, logits, words, rng=None)
     assert given == [(torch.float32, False, False, (6, 12))]
     assert torch.equal(drawn, logits.float().masked_fill(words.is_special, -math.inf).argmax(-1))
 

@@ -175,7 +175,7 @@ def test_better_is_higher_or_lower_as_the_metric_says(clear: Path) -> None:
     assert heads[0].startswith("reference_auc ↑ higher is better")
     assert heads[2].startswith("held_out_loss ↓ lower is better")
     assert "the objective's own loss on held-out text, in nats" in heads[2]
-    bold = [cell.text for cell in page.all("td") if cell["class"] == "told"]
+    bold = [cell.text for cell in page.all("td") if cell["class"] == "clear"]
     assert bold == ["better", "worse"] * 3
     assert "up has the best (the highest) mean reference_auc, 0.8000" in page.text
 

@@ -70,6 +70,17 @@ def test_cells_are_counted_by_their_state(tmp_path: Path) -> None:
     assert [cell.trained for cell in results.cells] == [False] * 4 + [True] * 4
 
 
+def test_a_cell_whose_measures_failed_is_trained_all_the_same(tmp_path: Path) -> None:
+    """Its compute and its curves count; one whose training failed has neither."""
+    folder = write_folder(tmp_path, SCALES, (0, 1), state={"v0-s0": "failed", "v2-s0": "unmeasured"})
+    fail(folder, "v2-s0", "out of luck")
+    by_id = {cell.plan.id: cell for cell in read(folder).cells}
+    for id, trained in (("v0-s0", False), ("v2-s0", True)):
+        assert by_id[id].state.status == "failed"
+        assert by_id[id].trained is trained
+        assert (by_id[id].tokens is not None) is trained
+
+
 def test_references_that_failed_say_why_with_the_names_of_files_in_the_folder(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
     plan["measures"][0]["reference"] = "reference-a"

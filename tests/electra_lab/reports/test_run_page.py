@@ -196,7 +196,7 @@ def test_tokens_are_coloured_by_their_suspicion_and_replaced_ones_show_the_origi
             "token": span.own.strip(),
             "struck out": [each.text for each in span.all("s")],
             "framed": span["class"] == "replaced",
-            "strength": float(re.fullmatch(r"background: rgba\(var\(--mark\), ([\d.]+)\)", span["style"])[1]),  # type: ignore[index]
+            "strength": float(re.fullmatch(r"background: rgba\(var\(--mark\), ([\d.]+)\)", span["style"])[1]),
             "title": span["title"],
         }
         for each in texts

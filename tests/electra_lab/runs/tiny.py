@@ -43,7 +43,7 @@ def spying(folder: Path, **sections: str) -> Path:
 def passes() -> list[Any]:
     """Return what the spy has seen since the last run began, and forget it; without rehearsals."""
     spy = objectives._entries.get("spy")
-    seen: list[Any] = spy.component.seen if spy else []  # type: ignore[attr-defined]
+    seen: list[Any] = spy.component.seen if spy else []
     found = [each for each in seen if not each.rehearsal]
     seen.clear()
     return found

@@ -40,7 +40,7 @@ def test_without_a_warm_up_the_rate_only_falls() -> None:
 
 def test_a_warm_up_that_does_not_fit_is_refused() -> None:
     assert warmup_linear(0, 5, warmup_steps=5) == 0.2
-    with pytest.raises(ValueError, match=r"a warm-up of 10,000 steps does not fit into 1,500 steps\. Lower warmup_st"):
+    with pytest.raises(ValueError, match=r"a warm-up of 10,000 steps does not fit into 1,500 steps\. Lower schedules"):
         warmup_linear(0, 1500)
     for step in range(3):
         with pytest.raises(ValueError, match="a warm-up of 4 steps does not fit into 3 steps"):

@@ -278,7 +278,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(folder: Path, interrupted: Any, 
     with pytest.raises(CheckpointError, match="No space left on device"):
         save(folder, 30, *trained(30), {}, 1)
     assert [problem(folder / name) for name in ("step-00000010", "step-00000020")] == [None, None]
-    assert not list(folder.glob(".building-*"))
+    assert not list(folder.glob(".step-*.part"))
 
 
 def test_every_write_has_been_tried(folder: Path, interrupted: Any) -> None:
@@ -302,7 +302,7 @@ def test_an_interrupted_save_leaves_the_last_checkpoint(
     assert state is not None
     assert state["step"] == state["skipped"] == (30 if complete else 20)
     written(folder, 40)
-    assert not list(folder.glob(".building-*"))
+    assert not list(folder.glob(".step-*.part"))
 
 
 # One network of a checkpoint

@@ -15,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from electra_lab.storage.files import MANIFEST, damage, disk, flush, read_json, seal, sha256, write_whole
+from electra_lab.storage import files
+from electra_lab.storage.files import (
+    MANIFEST,
+    damage,
+    disk,
+    new_folder,
+    read_json,
+    seal,
+    sha256,
+    write_whole,
+)
 from registry.errors import CheckpointError
 from tests.helpers import ROOT, python
 
@@ -128,6 +138,43 @@ def test_errors_of_the_file_system_are_sentences_and_others_stay_what_they_are(t
         raise ValueError("ours")
 
 
+# Folders
+
+
+def test_a_new_folder_appears_whole_and_after_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(files, "flush", flushed.append)
+    final, part = tmp_path / "a", tmp_path / ".a.part"
+    part.mkdir()
+    (part / "left.txt").touch()  # by a process that was killed
+    final.mkdir()
+    (final / "old.txt").touch()
+    with new_folder(final) as building:
+        assert list(building.iterdir()) == []
+        (building / "new.txt").touch()
+        assert os.listdir(final) == ["old.txt"]
+    assert os.listdir(tmp_path) == ["a"]
+    assert os.listdir(final) == ["new.txt"]
+    assert flushed == [part / "new.txt", part, tmp_path]  # the parent after the renaming
+
+
+def test_a_folder_that_was_not_filled_does_not_appear(tmp_path: Path) -> None:
+    final = tmp_path / "a"
+    final.mkdir()
+    (final / "old.txt").touch()
+    for error in (ValueError, KeyboardInterrupt):
+
+        def fill(error: type[BaseException] = error) -> None:
+            with new_folder(final) as building:
+                (building / "new.txt").touch()
+                raise error
+
+        with pytest.raises(error):
+            fill()
+        assert os.listdir(tmp_path) == ["a"]
+        assert os.listdir(final) == ["old.txt"]
+
+
 # Sealed folders
 
 
@@ -152,17 +199,15 @@ def test_the_manifest_holds_checksum_and_size_of_every_file(sealed: Path) -> Non
 
 
 def test_a_sealed_folder_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its files, the manifest and the folder itself."""
+    """Each of its files, the manifest, the folder itself, and its name."""
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "a").write_text("a")
-    (folder / "b").write_text("b")
-    seal(folder)
-    assert sorted(synced) == [str(folder), *(str(folder / name) for name in (MANIFEST, "a", "b"))]
-    flush(folder)
-    assert synced[-1] == str(folder)
+    with new_folder(tmp_path / "folder") as folder:
+        (folder / "a").write_text("a")
+        (folder / "b").write_text("b")
+        seal(folder)
+    assert sorted(synced[:3]) == [str(folder / name) for name in (MANIFEST, "a", "b")]
+    assert synced[3:] == [str(folder), str(tmp_path)]
 
 
 @pytest.mark.parametrize("name", ["data.bin", "state.json"])

@@ -34,7 +34,7 @@ class Mean(nn.Module):
     def at_step(self, seed: int, step: int) -> None: ...
 
     def flops(self, length: int) -> int:
-        return sum(2 * length * layer.in_features * layer.out_features for layer in self.layers)  # type: ignore
+        return sum(2 * length * layer.in_features * layer.out_features for layer in self.layers)
 
 
 class ReadsPadding(Mean):

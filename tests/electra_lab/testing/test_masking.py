@@ -75,7 +75,7 @@ def test_the_rule_of_words_allows_fewer_but_not_none() -> None:
     fewer = after(lambda m, t, ok: Masked(t, m.positions, m.valid.clone().index_fill(1, first, False)))
     none = after(lambda m, t, ok: Masked(t, m.positions, m.valid & False))
     for suite in (fewer, none):
-        suite.exact = False  # type: ignore[misc]
+        suite.exact = False
         with pytest.raises(AssertionError, match="0 tokens were masked, where the rule says"):
             suite.test_masks_what_it_may_and_as_much_as_it_must(device="cpu")
 

@@ -30,7 +30,7 @@ class Lawful(SamplerContract):
 
 def suite(draw: Draw) -> SamplerContract:
     found = Lawful()
-    found.draw = draw  # type: ignore[method-assign]
+    found.draw = draw
     return found
 
 

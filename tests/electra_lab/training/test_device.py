@@ -56,7 +56,7 @@ def test_a_named_precision_is_taken_anywhere(name: str) -> None:
 def test_products_are_in_bf16_and_losses_are_not() -> None:
     a = torch.ones(2, 2)
     for precision, expected in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        with autocast(CPU, precision):  # type: ignore[arg-type]
+        with autocast(CPU, precision):
             assert (a @ a).dtype == expected
             assert torch.nn.functional.cross_entropy(a, a[0].long()).dtype == torch.float32
         assert (a @ a).dtype == torch.float32

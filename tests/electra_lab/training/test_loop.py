@@ -106,7 +106,7 @@ def new_run(poison: tuple[int, ...] = (), rate: float = 0.25) -> Run:
 
 def records_of(run: Run, settings: Settings = SETTINGS, batches: Asked | None = None) -> list[Record]:
     batches = batches or Asked()
-    return list(train(run, settings, batches, batches, Nothing, CPU))  # type: ignore
+    return list(train(run, settings, batches, batches, Nothing, CPU))
 
 
 def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
@@ -185,7 +185,7 @@ def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None
     batches = Asked()
     monkeypatch.setattr(loop.time, "perf_counter", lambda: batches.now)
     found = []
-    for record in train(new_run(), replace(SETTINGS, evaluate_every=4), batches, batches, Nothing, CPU):  # type: ignore
+    for record in train(new_run(), replace(SETTINGS, evaluate_every=4), batches, batches, Nothing, CPU):
         batches.now += 500 if record.values else 0
         found += [record.values] if record.values else []
     lines = {values["step"]: values for values in found if values["split"] == "train"}
@@ -229,7 +229,7 @@ def test_a_window_without_a_taken_step_has_no_mean() -> None:
 def test_stop_ends_at_the_next_log_line_with_the_weights_of_before(poison: tuple[int, ...], says: str) -> None:
     run, seen = new_run(poison), list[Record]()
     with pytest.raises(DivergedError, match=says):
-        seen.extend(train(run, SETTINGS, Asked(), Asked(), Nothing, CPU))  # type: ignore
+        seen.extend(train(run, SETTINGS, Asked(), Asked(), Nothing, CPU))
     stop = int(says.split()[1][0])
     assert [record.step for record in seen if record.values] == [step for step in (3, 6) if step < stop]
     assert torch.isfinite(run.learner.objective.weight)
@@ -239,7 +239,7 @@ def test_a_checkpoint_sees_what_has_diverged_before_the_log_line_does() -> None:
     """Under `stop` there is none of it; under `skip` it holds the open window."""
     for policy in ("stop", "skip"):
         run = new_run((3,))
-        training = train(run, replace(SETTINGS, on_non_finite=policy), Asked(), Asked(), Nothing, CPU)  # type: ignore
+        training = train(run, replace(SETTINGS, on_non_finite=policy), Asked(), Asked(), Nothing, CPU)
         for record in training:
             if record.step == 4 and not record.values:
                 break
@@ -258,7 +258,7 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     settings = replace(SETTINGS, on_non_finite="skip", evaluate_every=4)
     whole = [{k: v for k, v in r.values.items() if "second" not in k} for r in records_of(new_run(poison), settings)]
     run, found = new_run(poison), []
-    for record in train(run, settings, Asked(), Asked(), Nothing, CPU):  # type: ignore
+    for record in train(run, settings, Asked(), Asked(), Nothing, CPU):
         found.append(record)
         if record.step == stop and not record.values:
             break

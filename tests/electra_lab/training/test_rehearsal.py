@@ -79,7 +79,7 @@ def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
     objective.extra = nn.BatchNorm1d(16)
     entry = objectives.get("electra")
 
-    class Normalizing(type(objective)):  # type: ignore[misc]
+    class Normalizing(type(objective)):
         def forward(self, batch: Batch, streams: Any) -> Losses:
             self.extra(torch.randn(4, 16))
             found = super().forward(batch, streams)

@@ -103,7 +103,7 @@ def test_a_gradient_within_the_norm_is_not_clipped_and_the_next_one_begins_at_ze
     optimizer = torch.optim.SGD(bowl.parameters(), lr=0.0)
     Run(Learner(bowl), optimizer)
     gradients = []
-    optimizer.step = lambda: gradients.append(bowl.matrix.grad.clone())  # type: ignore
+    optimizer.step = lambda: gradients.append(bowl.matrix.grad.clone())
     free = float(bowl_step(bowl, optimizer).gradient_norm)
     bowl_step(bowl, optimizer, clip_norm=free * 1.01)
     bowl_step(bowl, optimizer, clip_norm=free / 2)
@@ -118,8 +118,8 @@ def test_micro_batches_change_nothing(tmp_path: Path, backbone: str, micro: int)
     """The same masks and draws, the same losses, the same gradient, whatever the split; rows differ in length."""
     made = experiment(tmp_path, discriminator=DISCRIMINATORS[backbone])
     objective = made.run.learner.objective
-    made.run.optimizer.step = lambda: None  # type: ignore  # keep the gradients to look at
-    made.run.optimizer.zero_grad = lambda **_: None  # type: ignore
+    made.run.optimizer.step = lambda: None  # keep the gradients to look at
+    made.run.optimizer.zero_grad = lambda **_: None
     sizes: list[int] = []
     objective.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
     whole = step(made)
@@ -184,7 +184,7 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path: Path, poison: float
     made, clean = experiment(tmp_path), experiment(tmp_path)
     step(made), step(clean)
     before = parameters(made)
-    table: Any = made.run.learner.objective.discriminator.embeddings.norm.weight  # type: ignore
+    table: Any = made.run.learner.objective.discriminator.embeddings.norm.weight
     kept = table.detach().clone()
     table.data[0] = poison
     result = step(made, number=1)
