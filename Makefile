@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 
-.PHONY: run test test-cluster soak test-report check format docs clean
+.PHONY: run test test-cluster soak test-report test-wheel test-onnx notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -19,6 +19,19 @@ test: check
 # Pages as a browser shows them, on a phone and a desktop, light and dark; screenshots in $(PICTURES). Needs chromium.
 test-report: $(VENV)/dev.stamp
 	ELECTRA_LAB_PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/test_report_looks.py
+
+# ONNX of every backbone, and of weights beside the file: about a minute.
+test-onnx: $(VENV)/dev.stamp
+	ELECTRA_LAB_ONNX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/interop/test_onnx.py
+
+# The wheel in an environment of its own, away from the repository, with all that it depends on: a few minutes.
+test-wheel: $(VENV)/dev.stamp
+	ELECTRA_LAB_WHEEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_wheel.py -s
+
+# The notebooks in examples/, on the newest model that `make run` has trained; their outputs are stored in them.
+notebooks: $(VENV)/dev.stamp
+	ELECTRA_LAB_MODEL=$$(ls -d runs/reformer_small/*/ | tail -n 1) ELECTRA_LAB_NOTEBOOKS=examples \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_examples.py -s
 
 # What takes many minutes: ablations whose processes are killed again and again.
 soak: $(VENV)/dev.stamp

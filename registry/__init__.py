@@ -58,7 +58,9 @@ objectives: Registry[Callable[..., Objective]] = Registry(
 )
 generators: Registry[Callable[..., Generator]] = Registry("generator", "generators", "Generator", ("vocabulary",))
 corpora: Registry[Callable[..., Corpus]] = Registry("corpus", "corpora", "Corpus")
-tokenizers: Registry[TokenizerTrainer] = Registry("tokenizer", "tokenizers", "TokenizerTrainer", ("documents",))
+tokenizers: Registry[TokenizerTrainer] = Registry(
+    "tokenizer", "tokenizers", "TokenizerTrainer", ("documents",), declares={"trained": True}
+)
 optimizers: Registry[Callable[..., Optimizer]] = Registry(
     "optimizer", "optimizers", "Optimizer", ("parameters", "learning_rate")
 )

@@ -40,6 +40,11 @@ def packaged(entry: Entry[Any]) -> Plugin:
 _loaded: dict[Path, Plugin] = {}
 
 
+def already_loaded(sha256: str) -> Plugin | None:
+    """Return the plug-in of that content that this process has loaded, wherever its file is."""
+    return next((plugin for plugin in _loaded.values() if plugin.sha256 == sha256), None)
+
+
 def load_plugin(path: Path) -> Plugin:
     """Run a plug-in file once in this process. Raises PluginError with file:line."""
     file = path.resolve()

@@ -29,16 +29,17 @@ MAY_IMPORT = {
     "training": {"registry", "model", "data"},
     **{room: {"registry", "model", "metrics"} for room in COMPONENTS},
     "assembly": BELOW_ASSEMBLY,
-    "interop": BELOW_ASSEMBLY | {"assembly"},
+    "interop": BELOW_ASSEMBLY | {"assembly", "reports"},
     "reports": BELOW_ASSEMBLY | {"assembly"},
     "runs": BELOW_ASSEMBLY | {"assembly", "reports"},
     "ablation": BELOW_ASSEMBLY | {"assembly", "reports", "runs"},
+    "inference": BELOW_ASSEMBLY | {"assembly", "interop"},
     "testing": BELOW_ASSEMBLY | {"assembly", "reports", "runs", "ablation", "interop"},
-    "cli": BELOW_ASSEMBLY | {"assembly", "reports", "runs", "ablation", "interop"},
+    "cli": BELOW_ASSEMBLY | {"assembly", "reports", "runs", "ablation", "interop", "inference"},
     "__main__": {"cli"},
-    "__init__": {"registry"},
+    "__init__": BELOW_ASSEMBLY | {"assembly", "runs", "inference"},
 }
-AT_IMPORT_TIME = {"cli": {"registry", "config"}}  # the rest inside functions
+AT_IMPORT_TIME = {"cli": {"registry", "config"}, "__init__": {"registry"}}  # the rest inside functions
 QUICK = ("registry", "config", "cli", "__init__", "__main__")
 HEAVY = {"torch", "transformers", "numpy", "tokenizers", "sklearn", "scipy", "matplotlib", "x_transformers", "jinja2"}
 
@@ -187,9 +188,14 @@ def test_a_component_is_called_like_its_file(each: registry.Registry) -> None:
 
 
 def test_nothing_unpickles_evaluates_or_loads_unsafely() -> None:
+    """One file reads the older weights of others, by torch's reader that knows tensors alone."""
     words = re.compile(r"\bpickle\b(?!=False)|torch\.load|yaml\.load\(|\beval\(|weights_only|allow_pickle=True")
     for path in SOURCES:
         code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(encoding="utf-8"), flags=re.S)
+        if path.relative_to(ROOT).as_posix() == "electra_lab/storage/hugging_face.py":
+            safely = 'torch.load(file, map_location="cpu", weights_only=True)'
+            assert code.count("torch.load") == code.count(safely) == 1
+            code = code.replace(safely, "").replace("from pickle import UnpicklingError", "")
         found = [m for m in words.findall(code) if m != "eval(" or re.search(r"(?<!\.)\beval\(", code)]
         assert not found, f"{path}: {found}"
 

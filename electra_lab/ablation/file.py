@@ -163,7 +163,8 @@ class LoadedAblation:
 
     def beside(self, sections: Mapping[str, Any], label: str, place: str) -> Cell:
         """Return the base with `sections` of its complete config replaced. Raises ConfigError, led by `place`."""
-        values = {**self.base.config.model_dump(mode="json"), "name": self.config.name, **sections}
+        # What serves a measure starts from no weights of the base.
+        values = {**self.base.config.model_dump(mode="json"), "name": self.config.name, "init": None, **sections}
         loaded = validated(parse(json.dumps(values), place, Path.cwd(), one_line=True))
         seed = loaded.config.seed
         return Cell(_identity(label, seed, loaded), label, seed, loaded)

@@ -35,7 +35,7 @@ def budgeted_steps(loaded: Loaded, flops: Flops) -> int:
     if train.steps is not None:
         return train.steps
     if train.tokens is not None:
-        key, budget, price = "tokens", train.tokens, train.batch_size * config.data.sequence_length
+        key, budget, price = "tokens", train.tokens, config.tokens_per_step
         steps = int(budget // price)
     else:
         key, budget, price = "flops", float(train.flops or 0), flops.total(1)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,8 +21,21 @@ from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_b
 from electra_lab.training.memory import shapes_only
 from electra_lab.training.scheduled import Number, Schedules
 from electra_lab.training.step import Learner
-from registry import Flops, Vocabulary, backbones, generators, masking_strategies, objectives, optimizers, samplers
-from registry.errors import BadResult, LabError, did_you_mean
+from registry import (
+    Flops,
+    Vocabulary,
+    backbones,
+    generators,
+    masking_strategies,
+    objectives,
+    optimizers,
+    samplers,
+    tokenizers,
+)
+from registry.errors import BadResult, DataError, LabError, did_you_mean
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a tokenizer's options do not say
 
@@ -56,8 +69,22 @@ def sketch(loaded: Loaded) -> Built:
 
 
 def vocabulary_size(loaded: Loaded) -> int | None:
-    """Return the largest possible vocabulary, None if the options of the tokenizer do not say."""
+    """Return the largest possible vocabulary, None if the options of the tokenizer do not say. Raises ConfigError."""
+    if tokenizer := untrained_tokenizer(loaded):
+        return tokenizer.get_vocab_size()
     return getattr(loaded.config.tokenizer.options, "vocab_size", None)
+
+
+def untrained_tokenizer(loaded: Loaded) -> "Tokenizer | None":
+    """Return the tokenizer if it is one that needs no training, otherwise None. Raises ConfigError."""
+    chosen = loaded.config.tokenizer
+    entry = tokenizers.get(chosen.type)
+    if entry.declared["trained"]:
+        return None
+    try:
+        return entry.component((), **chosen.keywords())
+    except (DataError, ValueError) as error:
+        raise loaded.problem(("tokenizer",), f"{chosen.type} refuses this: {error}") from error
 
 
 def build(loaded: Loaded, vocabulary: Vocabulary, *, weights: bool = False) -> Built:

@@ -25,21 +25,30 @@ def earlier_runs(objective: nn.Module) -> Mapping[str, Path]:
     return runs
 
 
+def config_of(run: Path, network: str) -> Any:
+    """Return the config of a run; the section of a generator that it lacks is that of its model. Raises DataError."""
+    if not (run / "config.yaml").is_file() or not any((run / "checkpoints").glob("step-*")):
+        raise DataError(f"{run} is not a run directory with a checkpoint.")
+    config: Any = read_file(run / "config.yaml").plain()
+    config[network] = config.get(network) or config.get("discriminator")
+    return config
+
+
 def refuse_other_runs(loaded: Loaded, objective: nn.Module) -> None:
     """Raise ConfigError if an earlier run has other data or another network, DataError if it is not there."""
     ours = loaded.config.model_dump(mode="json", exclude_none=True)
     for network, run in earlier_runs(objective).items():
-        if not (run / "config.yaml").is_file() or not any((run / "checkpoints").glob("step-*")):
-            raise loaded.problem(_place(loaded, run), f"{run} is not a run directory with a checkpoint.", DataError)
-        theirs: Any = read_file(run / "config.yaml").plain()
-        theirs[network] = theirs.get(network) or theirs.get("discriminator")
+        try:
+            theirs = config_of(run, network)
+        except DataError as error:
+            raise loaded.problem(place_of(loaded, run), str(error), DataError) from None
         for key in (*SAME[:2], network, *SAME[2:]):
             loc: Loc = tuple(key.split("."))
             try:
                 one, two = (reduce(getitem, loc, config) for config in (ours, theirs))
             except (KeyError, TypeError):
                 reason = f"{run / 'config.yaml'} is not a complete experiment: it lacks {key}."
-                raise loaded.problem(_place(loaded, run), reason) from None
+                raise loaded.problem(place_of(loaded, run), reason) from None
             if one != two:
                 cure = "Write the run's own section, or name another run."
                 raise loaded.problem(loc, f"is {one}, but the run whose {network} is used, {run}, has {two}. {cure}")
@@ -53,18 +62,18 @@ def load_earlier(loaded: Loaded, built: Built, store: Store) -> dict[str, str]:
         try:
             provenance = run.provenance()
         except CheckpointError as error:
-            raise loaded.problem(_place(loaded, path), str(error), DataError) from None
+            raise loaded.problem(place_of(loaded, path), str(error), DataError) from None
         run.refuse_other_format(provenance)
         if provenance.data.store != store.key:
             # The sections may be equal and the files not; then the same id may mean another token.
             there = f"token store {provenance.data.store}, here {store.key}"
             reason = f"{path} was trained on other data ({there}), so its tokens differ."
-            raise loaded.problem(_place(loaded, path), reason, DataError)
+            raise loaded.problem(place_of(loaded, path), reason, DataError)
         used[network] = load_network(run.checkpoints, (network, "discriminator"), built.networks[network])
     return used
 
 
-def _place(loaded: Loaded, run: Path) -> Loc:
+def place_of(loaded: Loaded, run: Path) -> Loc:
     """Return the option of the objective that names a run."""
     options = loaded.config.objective.keywords()
     return ("objective", *(name for name, value in options.items() if value == run))

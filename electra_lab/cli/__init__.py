@@ -8,7 +8,7 @@ import typer
 
 import registry
 from electra_lab import __version__
-from electra_lab.cli import ablate, check, registry_, report, resume, run, schema
+from electra_lab.cli import ablate, check, corrupt, detect, export, fill, new, registry_, report, resume, run, schema
 from registry.errors import LabError
 
 app = typer.Typer(
@@ -21,11 +21,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("new")(new.new)
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("ablate")(ablate.ablate)
 app.command("report")(report.report)
 app.command("check")(check.check)
+app.command("export")(export.export)
+app.command("detect")(detect.detect)
+app.command("corrupt")(corrupt.corrupt)
+app.command("fill")(fill.fill)
 app.command("schema")(schema.schema)
 app.add_typer(registry_.app, name="registry")
 

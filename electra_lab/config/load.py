@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from electra_lab.config.component import Component, Of
 from electra_lab.config.problems import sentences
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, to_yaml, with_overrides
+from electra_lab.config.source import Loc, Mark, Node, mark_at, parse, read_file, to_yaml, with_overrides
 from registry import Plugin, load_plugin, schedules
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError
+from registry.folder_or_name import FolderOrName
 from registry.signature import validate
 
 
@@ -31,12 +32,26 @@ class Loaded:
         return kind(f"{mark_at(self.marks, loc)}: {'.'.join(map(str, loc))}: {reason}")
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
+Source = Path | Mapping[str, Any]  # an experiment file or its content; then paths begin in the working directory
+
+
+def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
     """Read, merge, override, validate. Raises ConfigError listing every problem as file:line: key: reason."""
-    root = read_file(path)
+    if isinstance(source, Path):
+        root = read_file(source)
+    else:
+        root = parse(text_of(source), "config", Path.cwd(), one_line=True)
     if describes_ablation(root):
-        raise ConfigError(f"{path}: is an ablation. To run it: electra-lab ablate {path}")
+        raise ConfigError(f"{root.mark.file}: is an ablation. To run it: electra-lab ablate {root.mark.file}")
     return validated(with_overrides(root, overrides))
+
+
+def text_of(source: Source) -> str:
+    """Return an experiment as it was written."""
+    if isinstance(source, Path):
+        return source.read_text(encoding="utf-8-sig")
+    plain = TypeAdapter(dict[str, Any]).dump_python(dict(source), mode="json")  # paths become text
+    return to_yaml(plain)
 
 
 def describes_ablation(root: Node) -> bool:
@@ -102,9 +117,12 @@ def _located(value: Any, loc: Loc, marks: Mapping[Loc, Mark]) -> Any:
     A path is relative to the file that wrote it, which only the marks know. A default is relative to the working
     directory, so that the complete config means the same anywhere.
     """
-    if isinstance(value, Path):
+    if isinstance(value, Path | FolderOrName):
         mark = marks.get(loc) or marks.get(("discriminator", *loc[1:]) if loc[0] == "generator" else loc)
-        return absolute(value, loc, mark or Mark(str(marks[()]), Path.cwd()))
+        mark = mark or Mark(str(marks[()]), Path.cwd())
+        if isinstance(value, Path):
+            return absolute(value, loc, mark)
+        return value if value.is_name(mark.folder) else FolderOrName(absolute(Path(value), loc, mark))
     if isinstance(value, Component):
         return replace(value, options=_located(value.options, loc, marks))
     if isinstance(value, BaseModel):

@@ -1,10 +1,18 @@
 """The keys of an experiment file. Defaults are those of google-research/electra's code, unless stated otherwise."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 import registry
 from electra_lab.config.component import Component, Of, default
@@ -13,6 +21,7 @@ from electra_lab.config.schedule import rate_problem, value_of
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import Needs, Setup
 from registry.errors import did_you_mean
+from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
 Positive = Annotated[int, Field(gt=0)]
@@ -39,6 +48,17 @@ class Data(Strict):
     store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
 
 
+class Sparse(Strict):
+    """A section with keys that are left out if they are not given: experiments of before them keep their digests."""
+
+    sparse: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = dump(self)
+        return {key: value for key, value in values.items() if value is not None or key not in self.sparse}
+
+
 class Embedding(Strict):
     """The embeddings of both networks."""
 
@@ -50,6 +70,23 @@ class Embedding(Strict):
         "embeddings", description="The parameters that generator and discriminator share; see docs/objectives.md."
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout of the embeddings.")
+
+
+class Init(Strict):
+    """The models whose weights training starts from, instead of random ones."""
+
+    discriminator: FolderOrName | None = Field(
+        None,
+        description="ELECTRA or BERT in Hugging Face format, a folder relative to this file or a name on the hub; or a "
+        "run directory.",
+    )
+    generator: FolderOrName | None = Field(None, description="The same for the generator.")
+
+    @model_validator(mode="after")
+    def _names_a_network(self) -> Self:
+        if self.discriminator is None and self.generator is None:
+            raise problem((), "must name a model for the discriminator, the generator or both.")
+        return self
 
 
 class Train(Strict):
@@ -95,11 +132,24 @@ class Evaluate(Strict):
     examples: Annotated[int, Field(ge=0)] = Field(3, description="Number of held-out rows to show at the end.")
 
 
-class Checkpoint(Strict):
+class Milestones(Strict):
+    """Amounts of training at which a checkpoint is kept for good, beside one of step 0."""
+
+    tokens: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] = Field(
+        description="Tokens read in training, padding included; the first step that reaches an amount counts."
+    )
+
+
+class Checkpoint(Sparse):
     """Checkpoints."""
 
+    sparse: ClassVar = ("milestones",)
+
     every: Positive = Field(1000, description="Steps between two checkpoints. The end of training is always saved.")
-    keep: Positive = Field(5, description="Number of newest checkpoints to keep.")
+    keep: Positive = Field(5, description="Number of newest checkpoints to keep; milestones do not count.")
+    milestones: Milestones | None = Field(
+        None, description="Amounts of training at which a checkpoint is kept for good, beside one of step 0."
+    )
 
 
 RATE = DEFAULTS["schedules", "learning_rate"]
@@ -115,8 +165,10 @@ def _with_learning_rate(values: Any) -> Any:
     return {"learning_rate": rate, **others}
 
 
-class ExperimentConfig(Strict):
+class ExperimentConfig(Sparse):
     """An experiment file."""
+
+    sparse: ClassVar = ("init",)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
         description="Name of the experiment: lower-case letters, digits, `.`, `_` and `-`."
@@ -127,7 +179,7 @@ class ExperimentConfig(Strict):
     imports: list[Path] = Field(default_factory=list, description="Plug-in files, relative to this file.")
     corpus: Annotated[Component, Of(registry.corpora)] = Field(description="The text.")
     tokenizer: Annotated[Component, Of(registry.tokenizers)] = Field(
-        description="The tokenizer, which is trained on the training split."
+        description="The tokenizer, trained on the training split or read from files."
     )
     data: Data = Field(Data.model_validate({}), description="The rows that are cut from the corpus.")
     embedding: Embedding = Field(Embedding.model_validate({}), description="The embeddings of both networks.")
@@ -137,6 +189,7 @@ class ExperimentConfig(Strict):
     generator: Annotated[
         Component | None, Of(registry.backbones, sized=True, scaled=True, optional=True, also=registry.generators)
     ] = Field(None, description="The network that fills in masked tokens, or a generator that learns nothing.")
+    init: Init | None = Field(None, description="The models whose weights training starts from.")
     masking: Annotated[Component, Of(registry.masking_strategies)] = Field(description="The choice of masked tokens.")
     sampler: Annotated[Component | None, Of(registry.samplers, optional=True)] = Field(
         None, description="How replacements are drawn from the generator."
@@ -162,6 +215,16 @@ class ExperimentConfig(Strict):
         needs: Needs = getattr(registry.objectives.get(self.objective.type).component, "needs", Needs())
         return needs
 
+    @property
+    def tokens_per_step(self) -> int:
+        return self.train.batch_size * self.data.sequence_length
+
+    @property
+    def milestones(self) -> list[int]:
+        """The steps whose checkpoints are kept for good, step 0 first; none without `checkpoint.milestones`."""
+        wanted = self.checkpoint.milestones
+        return sorted({0, *(math.ceil(tokens / self.tokens_per_step) for tokens in wanted.tokens)}) if wanted else []
+
     def conflicts(self, steps: int | None) -> Iterator[Wrong]:
         """Yield everything that does not go together in `steps` of training, None if these are not known yet."""
         generator, unbiased = self.generator, None
@@ -172,11 +235,16 @@ class ExperimentConfig(Strict):
         kind: Literal["network", "fixed"] | None = None
         if generator is not None:
             kind = "network" if generator.sizes else "fixed"
-        setup = Setup(kind, self.embedding.tie, unbiased, steps)
+        starts = frozenset(self.init.model_dump(exclude_none=True)) if self.init else frozenset[str]()
+        setup = Setup(kind, self.embedding.tie, unbiased, steps, starts)
         objective: Any = registry.objectives.get(self.objective.type).component
         if hasattr(objective, "conflicts"):
             for key, reason in objective.conflicts(setup, self.objective.keywords()):
                 yield tuple(key.split(".")), reason, None
+        if steps is not None and (late := [s for s in self.milestones if s > steps]):
+            tokens, end = self.tokens_per_step * late[0], self.tokens_per_step * steps
+            reason = f"{tokens:,} tokens are never reached: training ends after {end:,}."
+            yield ("checkpoint", "milestones", "tokens"), reason, None
         rate = self.schedules["learning_rate"]
         if steps is not None and (reason := rate_problem(rate, steps)):
             yield ("schedules", "learning_rate"), reason, None
@@ -230,6 +298,9 @@ class ExperimentConfig(Strict):
                     break
 
     def _does_not_fit(self) -> Iterator[Wrong]:
+        if self.init and self.init.generator and (self.generator is None or not self.generator.sizes):
+            reason = f"{self.generator.type} learns nothing" if self.generator else "there is no generator"
+            yield ("init", "generator"), f"{reason}, so it starts from no weights. Remove this key.", None
         length, longest = self.data.sequence_length, self.embedding.max_length
         if length > longest:
             yield ("data", "sequence_length"), f"{length} is above embedding.max_length {longest}.", length

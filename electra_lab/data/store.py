@@ -116,7 +116,7 @@ def _write(corpus: Corpus, train_tokenizer: Trainer, held_out: float, identity: 
     with ExitStack() as stack:
         streams = {s: stack.enter_context(spools[s].path.open("w", encoding="ascii")) for s in SPLITS}
         for document in corpus:
-            split = "held_out" if _is_held_out(document, held_out) else "train"
+            split = "held_out" if is_held_out(document, held_out) else "train"
             streams[split].write(json.dumps(document) + "\n")
             counts[split] += 1
     if not sum(counts.values()):
@@ -155,7 +155,7 @@ def _make_folders(folder: Path) -> list[Path]:
     return missing
 
 
-def _is_held_out(document: str, fraction: float) -> bool:
+def is_held_out(document: str, fraction: float) -> bool:
     """Decide by a hash of the text, so that duplicates stay on one side and the split never changes."""
     digest = hashlib.blake2b(document.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64

@@ -27,15 +27,21 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     return ids
 
 
-def make_vocabulary(tokenizer: Tokenizer, train: NDArray[Any], device: torch.device) -> Vocabulary:
-    """Raises DataError if the tokenizer lacks a special token."""
+def count_tokens(stream: NDArray[Any], size: int) -> torch.Tensor:
+    """Return how often each of `size` tokens occurs, Int[V]. In pieces: numpy counts in eight bytes a token."""
+    pieces = (stream[start : start + COUNTED] for start in range(0, len(stream), COUNTED))
+    return torch.from_numpy(sum((np.bincount(piece, minlength=size) for piece in pieces), np.zeros(size, np.int64)))
+
+
+def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.device) -> Vocabulary:
+    """Return the vocabulary of a tokenizer; `counts` are training frequencies, Int[V].
+
+    Raises DataError if the tokenizer lacks a special token.
+    """
     size, ids = tokenizer.get_vocab_size(), special_ids(tokenizer)
     is_special = torch.zeros(size, dtype=torch.bool)
     is_special[list(ids.values())] = True
     begins = torch.tensor(_begin_words(tokenizer))
-    # In pieces: numpy counts in eight bytes a token.
-    pieces = [train[start : start + COUNTED] for start in range(0, len(train), COUNTED)]
-    counts = torch.from_numpy(sum((np.bincount(piece, minlength=size) for piece in pieces), np.zeros(size, np.int64)))
     return Vocabulary(
         size=size,
         pad_id=ids["[PAD]"],

@@ -89,6 +89,8 @@ class TwoStage(nn.Module):
     def conflicts(cls, setup: Setup, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from must_learn("two_stage", setup)
         yield from must_share_nothing("two_stage", setup)
+        if "discriminator" in setup.starts:
+            yield "init.discriminator", "two_stage starts the discriminator from its generator. Remove this key."
         if setup.steps is not None and options["generator_steps"] >= setup.steps:
             reason = f"a first stage of {options['generator_steps']} steps leaves none of {setup.steps} for the second."
             yield "objective.generator_steps", f"{reason} Set it below {setup.steps}, or train longer."

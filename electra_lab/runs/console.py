@@ -25,7 +25,7 @@ class Console:
         self._rich.print(folded(text, sys.stderr), markup=False)
 
     @contextmanager
-    def progress(self, done: int, total: int, title: str = "training", unit: str = "steps") -> Iterator[None]:
+    def progress(self, done: int, total: int | None, title: str = "training", unit: str = "steps") -> Iterator[None]:
         if not sys.stderr.isatty():
             yield
             return

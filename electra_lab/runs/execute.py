@@ -17,7 +17,7 @@ import torch
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data
 from electra_lab.assembly.forecast import forecast
-from electra_lab.config.load import Loaded, dump, load
+from electra_lab.config.load import Loaded, Source, dump, load, text_of
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
 from electra_lab.runs.console import Console
@@ -31,15 +31,15 @@ from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
 TERMINATIONS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # Windows has no SIGHUP
 
 
-def run(file: Path, overrides: list[str], out: Path | None, device: str) -> Path:
-    """Train an experiment from its file; returns the run directory.
+def run(file: Source, overrides: list[str], out: Path | None, device: str) -> Path:
+    """Train an experiment; returns the run directory.
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
     refuse_several_processes()
     refuse_used(out)
     loaded = load(file, overrides)
-    source = file.read_text(encoding="utf-8-sig")  # now: it may be edited while the corpus is read
+    source = text_of(file)  # now: it may be edited while the corpus is read
     if absent := check(loaded):
         raise absent
     target, console = choose_device(device), Console()
@@ -51,9 +51,11 @@ def run(file: Path, overrides: list[str], out: Path | None, device: str) -> Path
             config = dump(loaded.config)
             directory.write("source.yaml", source)
             directory.write("config.yaml", config)
-            for plugin in loaded.plugins:
-                directory.keep_plugin(f"{plugin.sha256[:8]}-{plugin.file.name}", plugin.source)  # two may share a name
-            directory.write_json("provenance.json", provenance(loaded, experiment, config).model_dump(mode="json"))
+            began = provenance(loaded, experiment, config)
+            for code, plugin in zip(began.plugins, loaded.plugins, strict=True):
+                directory.keep_plugin(code, plugin.source)
+            directory.keep_tokens(store.tokenizer, experiment.vocabulary.counts)
+            directory.write_json("provenance.json", began.model_dump(mode="json"))
             _train(directory, loaded, experiment, console)
     return directory.path
 
@@ -77,6 +79,7 @@ def resume(path: Path, device: str) -> Path:
     with directory.locked(), enough_memory():
         loaded, experiment, console, state = _reopened(directory, device)
         directory.truncate(experiment.run.step)
+        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # a run of before lacks them
         if not state:
             console.say("there is no checkpoint yet; starting again from the beginning")
         elif experiment.run.step >= experiment.settings.steps:
@@ -118,7 +121,7 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
     store = open_data(loaded, console.say)
     if store.key != began.data.store:
         raise DataError(
-            f"{path}: the corpus is not the one that the run began with (token store {store.key}, was "
+            f"{path}: the corpus or the tokenizer is not the one that the run began with (token store {store.key}, was "
             f"{began.data.store}). Its files changed, or the version of tokenizers; for corpus docstrings, of Python "
             "or torch."
         )
@@ -127,6 +130,11 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
         raise DataError(
             f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.earlier}, was "
             f"{began.earlier_runs}), and this run has none of its own yet. Start a new run."
+        )
+    if experiment.init and experiment.init != began.init:
+        raise DataError(
+            f"{path}: the weights that `init` names have changed since the run began, and it has no checkpoint yet. "
+            "Start a new run."
         )
     if changes := differences(began.environment, environment(experiment)):
         console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
@@ -142,6 +150,15 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
     console.say(summary.opening(loaded, experiment, directory.path))
     started, metrics = time.perf_counter(), experiment.accumulate(()).metrics
     records = train(run, settings, experiment.train, experiment.held_out, experiment.accumulate, experiment.device)
+    milestones = loaded.config.milestones
+
+    def keep() -> None:
+        state = run.state(settings.on_non_finite)
+        directory.flush()
+        save(directory.checkpoints, run.step, run.learner.objective, run.optimizer, state, checkpoint.keep, milestones)
+
+    if run.step == 0 and milestones:
+        keep()
     with _signals(console.say) as arrived, console.progress(run.step, settings.steps):
         for record in records:
             if record.evaluation and record.evaluation.examples:
@@ -152,10 +169,8 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
                 continue
             console.advance(record.step)
             done = record.step == settings.steps
-            if done or arrived or record.step % checkpoint.every == 0:
-                state = run.state(settings.on_non_finite)
-                directory.flush()
-                save(directory.checkpoints, run.step, run.learner.objective, run.optimizer, state, checkpoint.keep)
+            if done or arrived or record.step % checkpoint.every == 0 or record.step in milestones:
+                keep()
             if arrived and not done:
                 kind = Interrupted if arrived[0] == signal.SIGINT else Preempted
                 cure = f"Resume with: electra-lab resume {directory.path}"

@@ -39,6 +39,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
             vocabulary=experiment.vocabulary.size,
         ),
         earlier_runs=experiment.earlier,
+        init=experiment.init,
         parameters=experiment.parameters,
         steps=settings.steps,
         flops_per_step=settings.flops.per_step,

@@ -10,8 +10,9 @@ from electra_lab.assembly.experiment import Experiment
 from electra_lab.assembly.forecast import Forecast
 from electra_lab.config.load import Loaded
 from electra_lab.reports.findings import findings, number
+from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import RunDirectory
-from registry import Example, backbones, generators, masking_strategies, objectives, optimizers, samplers
+from registry import Example, backbones, generators, masking_strategies, objectives, optimizers, samplers, tokenizers
 
 EXCERPT = 28  # tokens of a row that are shown
 
@@ -36,6 +37,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
             continue
         size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
         lines.append(f"  {key:<14}{component.type + '  ':<14}{registry.get(component.type).place}{size}")
+    lines += [f"  init.{network}: {_account(start)}" for network, start in experiment.init.items()]
     lines.append(
         f"  data          {store.documents['train']:,} documents, {len(store.train):,} tokens to train; "
         f"{store.documents['held_out']:,} and {len(store.held_out):,} held out; "
@@ -45,14 +47,27 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
     return "\n".join(lines)
 
 
+def _account(start: Start) -> str:
+    """Describe where weights come from, with the parts that have no counterpart."""
+    new, unused = (dict.fromkeys(".".join(name.split(".")[:-1][:2]) for name in names)
+                   for names in (start.new, start.unused))  # fmt: skip
+    facts = [f"new: {', '.join(new)}"] if new else []
+    facts += [f"not used: {', '.join(unused)}"] if unused else []
+    facts += [] if start.tokenizer else ["it has no tokenizer, so its tokens were not compared"]
+    return ": ".join([start.source, *filter(None, ["; ".join(facts)])])
+
+
 def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
     """Describe the needs of a run: parameters of each part, compute, tokens, memory."""
     config, train = loaded.config, loaded.config.train
     tokens = train.batch_size * config.data.sequence_length
     vocabulary = needs.vocabulary_size or BERT_VOCABULARY
-    known = (
-        "at most: the tokenizer is not trained yet" if needs.vocabulary_size else "assumed: the tokenizer has no limit"
-    )
+    if not tokenizers.get(config.tokenizer.type).declared["trained"]:
+        known = "the tokenizer's"
+    elif needs.vocabulary_size:
+        known = "at most: the tokenizer is not trained yet"
+    else:
+        known = "assumed: the tokenizer has no limit"
     lines = [f"{config.name}: {needs.steps:,} steps of {train.batch_size} x {config.data.sequence_length} tokens", "",
              f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
     for name in [name for name in ("discriminator", "generator") if name in needs.parts]:

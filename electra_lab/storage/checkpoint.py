@@ -9,7 +9,7 @@ manifest is verified before anything is loaded; a damaged checkpoint is reported
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,23 @@ _NAME = re.compile(r"step-(\d{8,})")
 _TENSORS, _STATE = "state.safetensors", "state.json"
 
 
-def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, state: dict[str, Any], keep: int) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    module: nn.Module,
+    optimizer: Optimizer,
+    state: dict[str, Any],
+    keep: int,
+    milestones: Collection[int] = (),
+) -> Path:
     """Write checkpoints/step-*, then remove all but the newest `keep`. Raises CheckpointError, losing nothing.
 
-    Checkpoints of later steps are from a continuation that was rolled back (they were damaged): they go too.
+    Those of milestones stay and do not count. Checkpoints of later steps are from a continuation that was rolled back,
+    as they were damaged: they go too.
     """
     final = place(folder, step)
     try:
-        for leftover in folder.glob(".step-*.part"):  # of a process that was killed: the run directory is locked
+        for leftover in folder.glob(".step-*"):  # of a process that was killed: the run directory is locked
             shutil.rmtree(leftover)
         with new_folder(final) as building:  # one that is there was damaged and skipped
             save_file(_tensors(module, optimizer), building / _TENSORS)
@@ -44,10 +53,15 @@ def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, state
             f"{final}: the checkpoint cannot be written ({reason}). Earlier ones are intact; make room and resume."
         ) from None
     found = checkpoints(folder)
-    index = found.index(final)
-    for old in (*found[index + 1 :], *found[: max(0, index + 1 - keep)]):
+    index = found.index(final) + 1
+    ordinary = [path for path in found[:index] if _step(path) not in milestones]
+    for old in (*found[index:], *ordinary[: max(0, len(ordinary) - keep)]):
         shutil.rmtree(old, ignore_errors=True)  # one that cannot be removed does no harm
     return final
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def place(folder: Path, step: int) -> Path:
@@ -89,24 +103,50 @@ def load_newest(
     return None
 
 
+def read_model(folder: Path, step: int | None = None) -> tuple[Path, dict[str, Tensor]]:
+    """Return the file of the newest valid checkpoint, or of that of `step`, and the model's tensors, shared ones once.
+
+    Raises CheckpointError if there is none.
+    """
+    found = _named(folder) if step is None else [place(folder, step)]
+    if step is not None and found[0] not in _named(folder):
+        kept = ", ".join(str(_step(path)) for path in _named(folder))
+        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}. Kept: {kept or 'none'}.")
+    for path in reversed(found):
+        if reason := problem(path):
+            if step is not None:
+                raise CheckpointError(f"{path}: {reason}. Choose another step.")
+            continue
+        saved = load_file(path / _TENSORS)
+        return path / _TENSORS, {n.removeprefix("model."): t for n, t in saved.items() if n.startswith("model.")}
+    raise CheckpointError(f"{folder}: there is no usable checkpoint.")
+
+
+@torch.no_grad()
+def load_module(folder: Path, module: nn.Module, step: int | None = None) -> int:
+    """Load the module of the newest valid checkpoint, or of that of `step`; returns its step.
+
+    Raises CheckpointError, naming what does not fit.
+    """
+    file, given = read_model(folder, step)
+    _fill(_model_tensors(module), given, f"{file.parent}: belongs to other networks")
+    return int(file.parent.name.removeprefix("step-"))
+
+
 @torch.no_grad()
 def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:
     """Load a network of the newest valid checkpoint into `module`: the first of `prefixes` that the checkpoint has.
 
     Returns the checkpoint's name and the checksum of its tensors. Raises CheckpointError, naming what does not fit.
     """
-    for path in reversed(_named(folder)):
-        if problem(path):
-            continue
-        saved = load_file(path / _TENSORS)
-        found = [prefix for prefix in prefixes if any(name.startswith(f"model.{prefix}.") for name in saved)]
-        if not found:
-            raise CheckpointError(f"{path}: has no network called {' or '.join(prefixes)}.")
-        start = f"model.{found[0]}."
-        given = {name.removeprefix(start): tensor for name, tensor in saved.items() if name.startswith(start)}
-        _fill(_model_tensors(module), given, f"{path}: {found[0]} is another network")
-        return f"{path.name} {sha256(path / _TENSORS)}"
-    raise CheckpointError(f"{folder}: there is no usable checkpoint.")
+    file, saved = read_model(folder)
+    found = [prefix for prefix in prefixes if any(name.startswith(f"{prefix}.") for name in saved)]
+    if not found:
+        raise CheckpointError(f"{file.parent}: has no network called {' or '.join(prefixes)}.")
+    start = f"{found[0]}."
+    given = {name.removeprefix(start): tensor for name, tensor in saved.items() if name.startswith(start)}
+    _fill(_model_tensors(module), given, f"{file.parent}: {found[0]} is another network")
+    return f"{file.parent.name} {sha256(file)}"
 
 
 def _fill(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:

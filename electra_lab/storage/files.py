@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -30,17 +30,26 @@ def disk(path: Path) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def new_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
+    """Yield a file that appears at `path`, durably, once the block is left without an error.
+
+    However many processes write it at once, it is whole.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with temporary.open(mode, encoding="utf-8" if mode == "w" else None) as stream:
+            yield stream
+        flush(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically and durably, however many processes write it at once. Raises CheckpointError."""
-    with disk(path):
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            flush(temporary)
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+    """Write a file whole and durably. Raises CheckpointError."""
+    with disk(path), new_file(path) as stream:
+        stream.write(text)
 
 
 def read_json(path: Path, cure: str = "") -> Any:
@@ -90,10 +99,13 @@ def new_folder(final: Path) -> Iterator[Path]:
         yield building
         for path in (*building.iterdir(), building):
             flush(path)
+        old = final.with_name(f".{final.name}.old")  # moved away first: to remove a folder takes time
+        shutil.rmtree(old, ignore_errors=True)
         if final.exists():
-            shutil.rmtree(final)
+            final.rename(old)
         building.rename(final)
         flush(final.parent)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

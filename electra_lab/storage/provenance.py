@@ -37,6 +37,16 @@ class Data(BaseModel):
     vocabulary: int | None = None
 
 
+class Start(BaseModel):
+    """The weights that a network started from."""
+
+    source: str
+    sha256: dict[str, str]  # of the files with the tensors
+    tokenizer: bool  # there was one beside the weights, and it has the same tokens
+    new: list[str] = []  # the network's tensors that the source lacks
+    unused: list[str] = []  # the source's tensors that the network lacks
+
+
 class Provenance(BaseModel):
     """The content of provenance.json. Keys that it does not know are kept."""
 
@@ -53,6 +63,7 @@ class Provenance(BaseModel):
     platform: str = ""
     data: Data
     earlier_runs: dict[str, str] = {}  # by network, the checkpoint of another run that its weights were taken from
+    init: dict[str, Start] = {}  # by network
     parameters: dict[str, int]
     steps: int
     flops_per_step: int

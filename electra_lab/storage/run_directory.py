@@ -2,7 +2,10 @@
 
 config.yaml  complete       source.yaml  as written     provenance.json  where it ran, on what
 metrics.jsonl  a record per line      checkpoints/step-*/     examples.json     report.html     plugins/
+tokenizer.json      vocabulary.safetensors  how often each token occurs in the training text
 """
+
+from __future__ import annotations
 
 import json
 import math
@@ -12,13 +15,21 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from electra_lab.storage.checkpoint import place
-from electra_lab.storage.files import MANIFEST, disk, flush, read_as, read_json, write_whole
+from electra_lab.storage.files import MANIFEST, disk, flush, new_file, read_as, read_json, write_whole
 from electra_lab.storage.lock import lock
-from electra_lab.storage.provenance import FORMAT, Provenance
+from electra_lab.storage.provenance import FORMAT, Code, Provenance
 from registry.errors import CheckpointError, ConfigError, InUse
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_COUNTS = "vocabulary.safetensors"
 
 
 class RunDirectory:
@@ -69,10 +80,32 @@ class RunDirectory:
     def read_json(self, name: str) -> Any:
         return read_json(self.path / name)
 
-    def keep_plugin(self, name: str, source: bytes) -> None:
+    def plugin(self, code: Code) -> Path:
+        """Return the place of the copy of a plug-in; two may share a name."""
+        return self.path / "plugins" / f"{code.sha256[:8]}-{Path(code.file).name}"
+
+    def keep_plugin(self, code: Code, source: bytes) -> None:
         with disk(self.path):
             (self.path / "plugins").mkdir(exist_ok=True)
-            (self.path / "plugins" / name).write_bytes(source)
+            self.plugin(code).write_bytes(source)
+
+    def keep_tokens(self, tokenizer: Tokenizer, counts: Tensor) -> None:
+        """Keep the tokenizer, and how often each token occurs in the training text: the model is read with them."""
+        self.write("tokenizer.json", tokenizer.to_str())
+        with disk(self.path), new_file(self.path / _COUNTS, "wb") as stream:
+            stream.write(save({"counts": counts.cpu()}))
+
+    def tokens(self) -> tuple[Tokenizer, Tensor]:
+        """Return what `keep_tokens` kept. Raises CheckpointError."""
+        from tokenizers import Tokenizer
+
+        try:
+            tokenizer = Tokenizer.from_file(str(self.path / "tokenizer.json"))
+            tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text
+            return tokenizer, load_file(self.path / _COUNTS)["counts"]
+        except Exception as error:  # the tokenizers library raises bare Exception
+            cure = f"If its token store is still there, this restores them: electra-lab resume {self.path}"
+            raise CheckpointError(f"{self.path}: its tokenizer cannot be read ({error}). {cure}") from None
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl. JSON has no NaN: numbers that are not finite become null."""

@@ -1,3 +1,3 @@
-"""The special tokens of every tokenizer of the lab, with the ids 0 to 4."""
+"""The special tokens that every tokenizer of the lab has; those trained here give them the ids 0 to 4."""
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

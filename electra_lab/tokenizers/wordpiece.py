@@ -26,21 +26,24 @@ def wordpiece(
     *,
     vocab_size: Annotated[int, Field(ge=100, le=1 << 24)] = 30_522,
     lowercase: bool = True,
+    strip_accents: bool | None = None,
+    chinese_characters: bool = True,
     min_frequency: Annotated[int, Field(ge=1)] = 2,
 ) -> Tokenizer:
     """WordPiece with BERT's normaliser and word splitting, trained on the training split.
 
-    vocab_size     at most so many tokens; a small corpus gives fewer
-    lowercase      lower-case and strip accents, as `uncased` models do
-    min_frequency  a pair of pieces is merged only if it is seen that often
+    vocab_size          at most so many tokens; a small corpus gives fewer
+    lowercase           lower-case, as `uncased` models do
+    strip_accents       remove accents; null means as `lowercase`
+    chinese_characters  make each Chinese character a word of its own
+    min_frequency       a pair of pieces is merged only if it is seen that often
     """
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import normalizers, trainers
 
     def untrained(vocabulary: dict[str, int] | None = None) -> Tokenizer:
-        tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece(prefix="##")
+        tokenizer = bert_wordpiece(vocabulary, lowercase, strip_accents, chinese_characters)
+        # To find accents BERT's normaliser decomposes all text, Korean syllables too, and leaves it so.
+        tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, normalizers.NFC()])
         return tokenizer
 
     # The library numbers the continuing characters (`##a`) in the order of a hash map that differs in every process,
@@ -62,6 +65,21 @@ def wordpiece(
     # Built again from the vocabulary alone: the continuing characters are not special tokens.
     tokenizer = untrained(trained.get_vocab())
     tokenizer.add_special_tokens(SPECIAL)
+    return tokenizer
+
+
+def bert_wordpiece(
+    vocabulary: dict[str, int] | None, lowercase: bool, strip_accents: bool | None, chinese_characters: bool
+) -> Tokenizer:
+    """Return WordPiece as BERT has it, without special tokens."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese_characters
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
     return tokenizer
 
 

@@ -97,6 +97,7 @@ class Setup:
     tie: str  # embedding.tie
     unbiased: bool | None  # the sampler draws from the generator's own softmax at every step; None without a sampler
     steps: int | None  # of training; None while a budget has not been turned into steps
+    starts: frozenset[str] = frozenset()  # the networks whose weights `init` names
 
 
 @dataclass(frozen=True)

@@ -267,6 +267,12 @@ def check_checkpoint_keep(file: Path, out: Path) -> None:
     assert kept(path) == [6, 7]
 
 
+def check_checkpoint_milestones(file: Path, out: Path) -> None:
+    milestones = {"checkpoint.every": 2, "checkpoint.keep": 2, "checkpoint.milestones": "{tokens: [1]}"}
+    path, _, _ = seen(file, out, {"train.steps": 7, **milestones})
+    assert kept(path) == [0, 1, 6, 7]
+
+
 def kept(path: Path) -> list[int]:
     return sorted(int(each.name[5:]) for each in (path / "checkpoints").iterdir())
 
@@ -283,6 +289,7 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "evaluate.examples": check_evaluate_examples,
     "checkpoint.every": check_checkpoint_every,
     "checkpoint.keep": check_checkpoint_keep,
+    "checkpoint.milestones": check_checkpoint_milestones,
 }
 
 

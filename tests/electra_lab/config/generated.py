@@ -14,12 +14,14 @@ from pydantic.fields import FieldInfo
 
 from electra_lab.config.component import Of, Sizes
 from registry import Registry
+from registry.folder_or_name import FolderOrName
 
 WORDS = st.sampled_from(["a", "b c.txt", "../x/*.y", "ä"])
 KINDS: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     str: WORDS,
     Path: WORDS,
+    FolderOrName: WORDS,
     types.NoneType: st.none(),
     Any: st.none() | st.integers() | WORDS,
 }

@@ -229,3 +229,34 @@ def test_every_conflict_comes_at_once(tmp_path: Path) -> None:
 def test_a_missing_generator_hides_what_would_follow_from_it(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, generator="null", objective="{type: two_stage, generator_steps: 9}")
     assert [line.split(": ")[1] for line in problems(path)] == ["generator"]
+
+
+def test_milestones_are_the_first_steps_that_reach_their_tokens(tmp_path: Path) -> None:
+    """A step of the tiny experiment reads 2 x 16 tokens."""
+    for tokens, steps in (("[1]", [0, 1]), ("[32, 33, 64.5]", [0, 1, 2, 3]), ("[320, 32]", [0, 1, 10])):
+        path = write_experiment(
+            tmp_path, train="{steps: 10, batch_size: 2}", checkpoint=f"{{milestones: {{tokens: {tokens}}}}}"
+        )
+        assert load(path).config.milestones == steps
+    assert load(write_experiment(tmp_path)).config.milestones == []
+
+
+def test_a_milestone_that_is_never_reached_is_refused(tmp_path: Path) -> None:
+    milestones = "{milestones: {tokens: [320, 321]}}"
+    bought = " (train.tokens buys 10 steps.)"
+    for train, end in (("{steps: 10, batch_size: 2}", ""), ("{tokens: 320, batch_size: 2}", bought)):
+        path = write_experiment(tmp_path, train=train, checkpoint=milestones)
+        with pytest.raises(ConfigError) as refused:
+            check(load(path))
+        assert str(refused.value) == (
+            f"{path}:{path.read_text().count(chr(10))}: checkpoint.milestones.tokens: 352 tokens are never reached: "
+            f"training ends after 320.{end}"
+        )
+
+
+def test_keys_that_are_not_given_leave_no_trace(tmp_path: Path) -> None:
+    """The digests of cells are made of all values: those of before these keys hold."""
+    values = load(write_experiment(tmp_path)).config.model_dump(mode="json")
+    assert "init" not in values
+    assert "milestones" not in values["checkpoint"]
+    assert values["train"]["flops"] is None

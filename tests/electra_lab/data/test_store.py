@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from electra_lab.data.rows import Rows
 from electra_lab.data.store import Store, open_store
-from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.data.vocabulary import count_tokens, make_vocabulary
 from electra_lab.tokenizers.wordpiece import SPECIAL, wordpiece
 from registry.errors import DataError
 from tests.helpers import ROOT
@@ -127,7 +127,9 @@ def test_streams_hold_every_id_of_the_vocabulary(tmp_path: Path, size: int, kind
     assert store.train.dtype == kind
     assert store.train.tolist() == expected
     assert last in expected
-    words = make_vocabulary(store.tokenizer, store.train, torch.device("cpu"))
+    words = make_vocabulary(
+        store.tokenizer, count_tokens(store.train, store.tokenizer.get_vocab_size()), torch.device("cpu")
+    )
     assert words.size == size
     assert words.counts[last] == expected.count(last)
     assert words.counts.sum() == len(expected)

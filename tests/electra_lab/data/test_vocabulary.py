@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 
 from electra_lab.data import vocabulary as module
-from electra_lab.data.vocabulary import make_vocabulary, special_ids, stand_in_vocabulary
+from electra_lab.data.vocabulary import count_tokens, make_vocabulary, special_ids, stand_in_vocabulary
 from registry import Vocabulary
 from registry.errors import DataError
 
@@ -27,7 +27,8 @@ def tokenizer(names: list[str] = NAMES, decoder: object = None) -> Tokenizer:
 
 
 def made(train: list[int], **options: object) -> Vocabulary:
-    return make_vocabulary(tokenizer(**options), np.array(train, dtype=np.uint16), CPU)
+    made = tokenizer(**options)
+    return make_vocabulary(made, count_tokens(np.array(train, dtype=np.uint16), made.get_vocab_size()), CPU)
 
 
 def test_special_tokens_are_found_wherever_they_are() -> None:
@@ -48,7 +49,7 @@ def test_a_tokenizer_without_special_tokens_is_refused(missing: list[str]) -> No
         special_ids(lacking)
     assert str(refused.value) == sentence
     with pytest.raises(DataError):
-        make_vocabulary(lacking, np.array([0]), CPU)
+        make_vocabulary(lacking, torch.zeros(lacking.get_vocab_size(), dtype=torch.int64), CPU)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_counts_of_a_memory_mapped_stream(tmp_path: Path) -> None:
     np.array([5, 5, 70_000], dtype=np.uint32).tofile(tmp_path / "train.bin")
     stream = np.memmap(tmp_path / "train.bin", "uint32", mode="r")
     large = tokenizer([*NAMES, *(f"w{id}" for id in range(len(NAMES), 70_001))])
-    counts = make_vocabulary(large, stream, CPU).counts
+    counts = count_tokens(stream, large.get_vocab_size())
     assert (counts[5], counts[70_000], counts.sum()) == (2, 1, 3)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,6 @@ from jinja2 import UndefinedError
 
 from electra_lab.reports import charts
 from electra_lab.reports.charts import DARK, LIGHT, MARKERS, PAPER, SERIES, SOFT, STYLE, drawing, look, render, svg
-from tests.helpers import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -109,11 +107,3 @@ def test_values_of_a_page_are_escaped_and_none_may_be_missing(monkeypatch: pytes
     assert render("a.j2", value="<b>&") == "&lt;b&gt;&amp;" + STYLE
     with pytest.raises(UndefinedError):
         render("a.j2")
-
-
-def test_templates_are_part_of_the_installed_package() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    for package, patterns in declared.items():
-        folder = ROOT / package.replace(".", "/")
-        assert all(list(folder.glob(pattern)) for pattern in patterns), f"{package} has no {patterns}"
-    assert "*.j2" in declared["electra_lab.reports"]

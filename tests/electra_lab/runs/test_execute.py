@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from electra_lab.runs import execute
 from electra_lab.runs.console import Console
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError, ConfigError, DataError, InUse, OutOfMemoryError
+from registry.errors import CheckpointError, ConfigError, DataError, InUse, OutOfMemoryError, Preempted
 from tests.electra_lab.runs.tiny import (
     assert_same,
     experiment,
@@ -22,7 +23,9 @@ from tests.electra_lab.runs.tiny import (
     lines,
     outcome,
     run,
+    signalled,
     spying,
+    tensors,
 )
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -76,7 +79,7 @@ def test_what_changed_since_the_run_began_is_refused(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     text = corpus.read_text()
     corpus.write_text(text + "\n\none more paragraph\n")
-    with pytest.raises(DataError, match="corpus is not the one"):
+    with pytest.raises(DataError, match="the corpus or the tokenizer is not the one"):
         execute.resume(path, "cpu")
     corpus.write_text(text)
 
@@ -229,7 +232,8 @@ def test_a_full_disk_is_a_sentence(finished: Path, tmp_path: Path, monkeypatch: 
 
 def test_the_run_directory_holds_what_it_promises(finished: Path) -> None:
     path = finished / "run"
-    promised = {"config.yaml", "source.yaml", "provenance.json", "metrics.jsonl", "examples.json", "checkpoints"}
+    promised = {"config.yaml", "source.yaml", "provenance.json", "metrics.jsonl", "examples.json", "checkpoints",
+                "tokenizer.json", "vocabulary.safetensors"}  # fmt: skip
     assert promised == {p.name for p in path.iterdir() if not p.name.startswith(".")}
     assert (path / "source.yaml").read_text() == (finished / "tiny.yaml").read_text()
     assert {p.name for p in (path / "checkpoints").iterdir()} == {"step-00000008", "step-00000012"}
@@ -275,3 +279,26 @@ def test_several_processes_are_refused(path: Path, finished: Path, tmp_path: Pat
         execute.resume(path, "cpu")
     monkeypatch.setenv("WORLD_SIZE", "1")
     execute.resume(path, "cpu")
+
+
+def test_milestones_are_kept_through_a_whole_run_and_a_resumed_one(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 12 steps with 64 tokens each, with a checkpoint every 4, of which the 2 newest are kept."""
+    milestones = "checkpoint.milestones={tokens: [64, 320]}"
+    for number, stop in enumerate((None, 7)):
+        out = tmp_path / str(number)
+        if stop is None:
+            run(finished / "tiny.yaml", out, milestones)
+        else:
+            with monkeypatch.context() as patched:
+                signalled(patched, signal.SIGTERM, stop)
+                with pytest.raises(Preempted):
+                    run(finished / "tiny.yaml", out, milestones)
+            execute.resume(out, "cpu")
+        steps = [int(path.name.removeprefix("step-")) for path in sorted((out / "checkpoints").iterdir())]
+        assert steps == [0, 1, 5, 8, 12]
+        assert_same(out, finished / "run")
+    one, other = (tensors(tmp_path / "0", step) for step in (0, 12))
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+    assert not [name for name in one if name.startswith("optimizer.")]

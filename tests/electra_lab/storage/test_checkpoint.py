@@ -278,7 +278,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(folder: Path, interrupted: Any, 
     with pytest.raises(CheckpointError, match="No space left on device"):
         save(folder, 30, *trained(30), {}, 1)
     assert [problem(folder / name) for name in ("step-00000010", "step-00000020")] == [None, None]
-    assert not list(folder.glob(".step-*.part"))
+    assert not list(folder.glob(".step-*"))
 
 
 def test_every_write_has_been_tried(folder: Path, interrupted: Any) -> None:
@@ -302,7 +302,7 @@ def test_an_interrupted_save_leaves_the_last_checkpoint(
     assert state is not None
     assert state["step"] == state["skipped"] == (30 if complete else 20)
     written(folder, 40)
-    assert not list(folder.glob(".step-*.part"))
+    assert not list(folder.glob(".step-*"))
 
 
 # One network of a checkpoint
@@ -360,3 +360,15 @@ def test_without_a_usable_checkpoint_no_network_is_loaded(tmp_path: Path) -> Non
     (tmp_path / "step-00000001" / "state.json").unlink()
     with pytest.raises(CheckpointError, match="there is no usable checkpoint"):
         load_network(tmp_path, ("generator",), nn.Linear(2, 3))
+
+
+def test_milestones_stay_and_do_not_count(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "checkpoints", {}
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in (0, 2, 3, 4, 6, 8):
+        save(folder, step, module, optimizer, {}, keep=2, milestones=[0, 3])
+        kept[step] = [int(path.name.removeprefix("step-")) for path in checkpoints(folder)]
+    assert kept == {0: [0], 2: [0, 2], 3: [0, 2, 3], 4: [0, 2, 3, 4], 6: [0, 3, 4, 6], 8: [0, 3, 6, 8]}
+    save(folder, 2, module, optimizer, {}, keep=2, milestones=[0, 3])  # rolled back, past a damaged milestone
+    assert [path.name for path in checkpoints(folder)] == ["step-00000000", "step-00000002"]

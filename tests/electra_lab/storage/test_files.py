@@ -64,13 +64,26 @@ def test_a_disk_that_refuses_leaves_the_old_file(tmp_path: Path, monkeypatch: py
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    place = {"write": (Path, "write_text"), "flush": (os, "fsync"), "rename": (Path, "replace")}[step]
+    place = {"write": (Path, "open"), "flush": (os, "fsync"), "rename": (Path, "replace")}[step]
     with monkeypatch.context() as patched:
         patched.setattr(*place, full)
         with pytest.raises(CheckpointError, match=rf"{file}: cannot be written \(No space left on device\)\."):
             write_whole(file, "new")
     assert file.read_text() == "old"
     assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_file_that_was_not_finished_does_not_appear(tmp_path: Path) -> None:
+    def half() -> None:
+        with files.new_file(tmp_path / "notes.txt") as stream:
+            stream.write("half a sen")
+            stream.flush()
+            assert "half a sen" in {each.read_text() for each in tmp_path.iterdir()}
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        half()
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path: Path) -> None:

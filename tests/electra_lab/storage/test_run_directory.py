@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from electra_lab.storage.provenance import FORMAT
+from electra_lab.storage.provenance import FORMAT, Code
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
+from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import CheckpointError, ConfigError, InUse
 from tests.electra_lab.storage.test_provenance import PROVENANCE
 from tests.helpers import ROOT
@@ -131,16 +133,34 @@ def test_a_full_disk_is_a_sentence(directory: RunDirectory) -> None:
         directory.append({"step": 1, "split": "train"})
     (directory.path / "plugins").write_text("")
     with pytest.raises(CheckpointError, match="plugins: cannot be written"):
-        directory.keep_plugin("a.py", b"")
+        directory.keep_plugin(Code(file="a.py", sha256="0" * 64), b"")
 
 
 def test_plug_ins_are_kept_byte_for_byte(directory: RunDirectory) -> None:
-    directory.keep_plugin("a.py", b"\xff\r\n")
-    directory.keep_plugin("b.py", b"")
+    """Two files of one name, too."""
+    contents = {"a" * 64: b"\xff\r\n", "b" * 64: b""}
+    for sha256, content in contents.items():
+        directory.keep_plugin(Code(file=f"/there/{sha256[0]}/mine.py", sha256=sha256), content)
     assert {p.name: p.read_bytes() for p in (directory.path / "plugins").iterdir()} == {
-        "a.py": b"\xff\r\n",
-        "b.py": b"",
+        "aaaaaaaa-mine.py": b"\xff\r\n",
+        "bbbbbbbb-mine.py": b"",
     }
+
+
+def test_the_tokenizer_is_kept_with_its_counts_or_its_absence_has_a_cure(directory: RunDirectory) -> None:
+    made = wordpiece([f"the cat {n} sat" for n in range(20)], vocab_size=100)
+    counts = torch.arange(made.get_vocab_size())
+    directory.keep_tokens(made, counts)
+    tokenizer, found = directory.tokens()
+    assert tokenizer.get_vocab() == made.get_vocab()
+    assert "[MASK]" not in tokenizer.encode("[MASK] cat").tokens  # text, not the mask
+    assert torch.equal(found, counts)
+    for name in ("tokenizer.json", "vocabulary.safetensors"):
+        (directory.path / name).write_text("{")
+        cure = f"If its token store is still there, this restores them: electra-lab resume {directory.path}"
+        with pytest.raises(CheckpointError, match=rf"{directory.path}: its tokenizer cannot be read \(.*\)\. {cure}"):
+            directory.tokens()
+        directory.keep_tokens(made, counts)
 
 
 def test_records_are_on_the_disk_before_a_checkpoint_is(directory: RunDirectory, monkeypatch) -> None:

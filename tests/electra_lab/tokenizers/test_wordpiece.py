@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from electra_lab.tokenizers import wordpiece as module
 from electra_lab.tokenizers.wordpiece import SPECIAL, wordpiece
@@ -64,6 +66,77 @@ def test_case_and_accents() -> None:
     assert lower.encode("Über CATS").tokens == lower.encode("uber cats").tokens
     assert kept.decode(kept.encode("Über CATS cats").ids) == "Über CATS cats"
     assert kept.encode("CATS").ids != kept.encode("cats").ids
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip", [None, True, False])
+def test_accents_are_stripped_as_lowercase_or_as_written(lowercase: bool, strip: bool | None) -> None:
+    documents = ["Cafe\u0301 caf\u00e9 Cafe cafe"] * 5
+    tokenizer = wordpiece(documents, vocab_size=100, lowercase=lowercase, strip_accents=strip)
+    cased, composed, decomposed, plain = (
+        tokenizer.encode(text).ids for text in ("Cafe", "caf\u00e9", "cafe\u0301", "cafe")
+    )
+    assert composed == decomposed, "one letter is one text however it is composed"
+    assert (composed == plain) == (lowercase if strip is None else strip)
+    assert (cased == plain) == lowercase
+
+
+KOREAN = [
+    "한국어 위키백과는 누구나 편집할 수 있는 백과사전입니다",
+    "값이 싼 닭을 삶았다",
+    "각갂갃 ㅋㅋㅋ",
+    "서울 한국 서울 한국",
+] * 3
+SYLLABLES = sorted({c for text in KOREAN for c in text if "가" <= c <= "힣"})
+
+
+@pytest.mark.parametrize("options", [{}, {"lowercase": False}, {"strip_accents": False}, {"chinese_characters": False}])
+def test_korean_is_syllables_and_never_parts_of_them(options: dict[str, bool]) -> None:
+    tokenizer = wordpiece(KOREAN, vocab_size=300, **options)
+    assert {name.removeprefix("##") for name in tokenizer.get_vocab()} >= {*SYLLABLES, "한국", "서울", "ㅋ"}
+    assert not [name for name in tokenizer.get_vocab() if any("\u1100" <= c <= "\u11ff" for c in name)]
+    for text in KOREAN:
+        encoded = tokenizer.encode(text)
+        assert tokenizer.decode(encoded.ids) == text
+        assert tokenizer.encode(unicodedata.normalize("NFD", text)).ids == encoded.ids
+        assert "".join(text[a:b] for a, b in encoded.offsets) == text.replace(" ", "")
+
+
+KOREAN_TOKENIZER = wordpiece(KOREAN, vocab_size=300)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(SYLLABLES, min_size=1, max_size=20), min_size=1, max_size=6).map(" ".join))
+def test_words_of_known_syllables_come_back(text: str) -> None:
+    encoded = KOREAN_TOKENIZER.encode(text)
+    assert KOREAN_TOKENIZER.decode(encoded.ids) == text
+    assert [end - start for start, end in encoded.offsets] == [
+        len(token.removeprefix("##")) for token in encoded.tokens
+    ]
+
+
+LATIN = [
+    (0x20, 0x7E),
+    (0xA0, 0x24F),
+    (0x300, 0x36F),
+    (0x1E00, 0x1EFF),
+    (0x2000, 0x206F),
+    (0x2C60, 0x2C7F),
+    (0xA720, 0xA7CA),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(st.one_of([st.characters(min_codepoint=a, max_codepoint=b) for a, b in LATIN])))
+def test_latin_script_is_as_bert_has_it(text: str) -> None:
+    bert = normalizers.BertNormalizer(lowercase=True)
+    assert TOKENIZER.normalizer.normalize_str(text) == bert.normalize_str(text)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_chinese_characters_are_words_of_their_own_or_not(separate: bool) -> None:
+    tokenizer = wordpiece(["中文 维基"] * 5, vocab_size=100, chinese_characters=separate)
+    assert tokenizer.encode("中文").tokens == (["中", "文"] if separate else ["中文"])
 
 
 @pytest.mark.parametrize("vocab_size", [100, 115, 130])

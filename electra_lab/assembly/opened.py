@@ -1,0 +1,71 @@
+"""A run directory as a model: opened from its own files alone, wherever it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from electra_lab.assembly.build import build
+from electra_lab.config.load import Loaded, validated
+from electra_lab.config.source import read_file, with_overrides
+from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.storage.checkpoint import load_module
+from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.run_directory import RunDirectory
+from registry import Vocabulary
+from registry.discovery import already_loaded
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The networks of a run in eval mode, with what they read."""
+
+    directory: RunDirectory
+    provenance: Provenance
+    loaded: Loaded
+    objective: nn.Module
+    networks: dict[str, nn.Module]  # `generator`, if there is one, and `discriminator`
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    step: int
+
+
+def open_run(path: Path, device: torch.device, step: int | None = None) -> Opened:
+    """Open a run directory at a step, by default that of its newest valid checkpoint.
+
+    Corpus, token store and the original plug-in files may be gone. Raises ConfigError, CheckpointError.
+    """
+    directory, loaded = RunDirectory.open(path), run_config(path)
+    tokenizer, counts = directory.tokens()
+    vocabulary = make_vocabulary(tokenizer, counts, device)
+    built = build(loaded, vocabulary)
+    objective = built.learner.objective.to(device).eval()
+    built.learner.schedules.at_end()
+    found = load_module(directory.checkpoints, objective, step)
+    return Opened(directory, directory.provenance(), loaded, objective, built.networks, tokenizer, vocabulary, found)
+
+
+def run_config(path: Path) -> Loaded:
+    """Read the config of a run, with the plug-ins that it keeps. Raises ConfigError, CheckpointError."""
+    directory = RunDirectory.open(path)
+    provenance = directory.provenance()
+    directory.refuse_other_format(provenance)
+    imports = json.dumps([str(file) for file in _plugins(directory, provenance)])
+    return validated(with_overrides(read_file(path / "config.yaml"), [f"imports={imports}"]))
+
+
+def _plugins(directory: RunDirectory, provenance: Provenance) -> list[Path]:
+    """Return the plug-in files: one of the same content that is loaded, as names are taken once; else the run's copy.
+
+    Those of packages are imported when their components are used.
+    """
+    own = [code for code in provenance.plugins if code.package is None]
+    return [loaded.file if (loaded := already_loaded(code.sha256)) else directory.plugin(code) for code in own]

@@ -1,0 +1,27 @@
+"""electra-lab corrupt MODEL"""
+
+from typing import Annotated
+
+import typer
+
+from electra_lab.cli._texts import Batch, File, Html, Json, Model, Step, Texts, Top, lines_of, show
+from electra_lab.cli.run import Device, OnDevice
+
+
+def corrupt(
+    model: Model,
+    texts: Texts = None,
+    file: File = None,
+    mask_prob: Annotated[float, typer.Option(help="Share of the tokens that are masked.")] = 0.15,
+    temperature: Annotated[float, typer.Option(help="Of the softmax that replacements are drawn from.")] = 1.0,
+    top: Top = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Decides masks and draws.")] = 0,
+    json_: Json = False,
+    html: Html = None,
+    step: Step = None,
+    batch_size: Batch = 32,
+    device: OnDevice = Device.auto,
+) -> None:
+    """Let the generator replace tokens of a text, and the discriminator look for them."""
+    show("corrupt", model, step, device, lines_of(texts, file), json_, html, batch_size=batch_size,
+          mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Pre-trained pairs in use: find replaced tokens, fill masks, corrupt and embed texts."""

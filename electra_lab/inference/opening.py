@@ -1,0 +1,61 @@
+"""From a path or a name to a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from electra_lab.assembly.experiment import open_corpus
+from electra_lab.assembly.opened import open_run, run_config
+from electra_lab.data.store import is_held_out
+from electra_lab.inference.pair import Pair
+from electra_lab.storage.run_directory import is_run
+from electra_lab.training.device import choose_device
+from registry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from electra_lab.model.network import Network
+    from registry import Generator
+
+
+def load(path_or_name: str | Path, *, device: str = "auto", step: int | None = None) -> Pair:
+    """Open a pre-trained pair for use.
+
+    path_or_name  a run directory, a folder that `electra-lab export` wrote, or an ELECTRA or BERT in Hugging Face's
+                  format: a folder, or the name of a repository on the hub, which needs the network
+    device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
+    step          of a run directory, the checkpoint to open; by default the newest
+
+    Raises ConfigError, DataError, CheckpointError.
+    """
+    where, path = choose_device(device), Path(path_or_name)
+    if is_run(path):
+        return _of_run(path, where, step)
+    if step is not None:
+        raise ConfigError(f"{path_or_name}: is not a run directory, so it has no step {step}.")
+    from electra_lab.inference.exported import open_folders
+
+    return open_folders(str(path_or_name), where)
+
+
+def held_out(path: Path) -> Iterator[str]:
+    """Yield the documents that a run kept from training. Raises ConfigError, DataError if the corpus is not there."""
+    loaded = run_config(path)
+    fraction = loaded.config.data.held_out
+    return (document for document in open_corpus(loaded) if is_held_out(document, fraction))
+
+
+def _of_run(path: Path, device: torch.device, step: int | None) -> Pair:
+    run = open_run(path, device, step)
+    length = min(run.loaded.config.data.sequence_length, run.loaded.config.embedding.max_length)
+    return Pair(
+        str(path),
+        run.tokenizer,
+        run.vocabulary,
+        length,  # positions beyond it were never trained
+        generator=cast("Generator | None", run.networks.get("generator")),
+        discriminator=cast("Network", run.networks["discriminator"]),
+    )

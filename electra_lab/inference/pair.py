@@ -1,0 +1,257 @@
+"""A pre-trained pair in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results
+from electra_lab.inference.windows import Tokenized, Window, batches, tokenize, windows
+from electra_lab.model.network import Network
+from electra_lab.training.random import Streams
+from registry import Generator, Vocabulary, count
+from registry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+R = TypeVar("R", bound=Result)
+Pooling = Literal["mean", "cls"]
+CHUNK = 64  # batches whose texts `stream` holds at once
+
+
+class Pair:
+    """A discriminator, a generator, or both, with their tokenizer. `electra_lab.load` makes one.
+
+    A method that takes texts returns one result for a text, and a list for several. Texts that are longer than the
+    networks read at once are read in windows that overlap.
+
+    length  tokens that the networks read at once, [CLS] and [SEP] included
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tokenizer: Tokenizer,
+        vocabulary: Vocabulary,
+        length: int,
+        *,
+        generator: Generator | None = None,
+        discriminator: Network | None = None,
+    ) -> None:
+        self.name, self.tokenizer, self.vocabulary, self.length = name, tokenizer, vocabulary, length
+        self.generator, self.discriminator = generator, discriminator
+        self.device = vocabulary.is_special.device
+
+    def __repr__(self) -> str:
+        parts = [name for name in ("generator", "discriminator") if getattr(self, name) is not None]
+        return f"Pair({self.name!r}: {' and '.join(parts)}, {self.vocabulary.size:,} tokens)"
+
+    # What it does
+
+    @overload
+    def detect(self, texts: str, *, batch_size: int = ...) -> Detected: ...
+    @overload
+    def detect(self, texts: list[str], *, batch_size: int = ...) -> Results[Detected]: ...
+    def detect(self, texts: str | list[str], *, batch_size: int = 32) -> Detected | Results[Detected]:
+        """Return the probability of having been replaced for every token. Raises ConfigError without a detector."""
+        network = self._detector()
+        given = tokenize(self.tokenizer, _several(texts))
+        verdicts = self._verdicts(network, given, batch_size)
+        return _alike(texts, [Detected(t.text, t.tokens, t.offsets, p) for t, p in zip(given, verdicts, strict=True)])
+
+    def stream(
+        self, verb: Literal["detect", "corrupt", "fill"], texts: Iterable[str], *, batch_size: int = 32, **options: Any
+    ) -> Iterator[Any]:
+        """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts."""
+        iterator, number = iter(texts), 0
+        while chunk := list(islice(iterator, CHUNK * batch_size)):
+            numbered = {"first": number} if verb == "corrupt" else {}
+            yield from getattr(self, verb)(chunk, batch_size=batch_size, **numbered, **options)
+            number += len(chunk)
+
+    # fmt: off
+    @overload
+    def corrupt(self, texts: str, *, mask_prob: float = ..., temperature: float = ..., top: int = ..., seed: int = ...,
+                first: int = ..., batch_size: int = ...) -> Corrupted: ...
+    @overload
+    def corrupt(self, texts: list[str], *, mask_prob: float = ..., temperature: float = ..., top: int = ...,
+                seed: int = ..., first: int = ..., batch_size: int = ...) -> Results[Corrupted]: ...
+    # fmt: on
+    def corrupt(
+        self,
+        texts: str | list[str],
+        *,
+        mask_prob: float = 0.15,
+        temperature: float = 1.0,
+        top: int = 5,
+        seed: int = 0,
+        first: int = 0,
+        batch_size: int = 32,
+    ) -> Corrupted | Results[Corrupted]:
+        """Mask tokens, let the generator replace them, and let the discriminator judge the result.
+
+        In each text ceil(mask_prob * tokens) tokens are masked. Which, and what is drawn, depends on the seed and on
+        the number of the text alone. Without a detector there is no verdict. Raises ConfigError without a generator.
+
+        temperature  of the softmax that replacements are drawn from
+        top          candidates to return for each masked token
+        first        number of the first text, for a part of a longer list
+        """
+        if not 0 < mask_prob <= 1 or not temperature > 0 or top < 1:
+            raise ConfigError("mask_prob must be above 0 and at most 1, temperature above 0, and top at least 1.")
+        given, mask = tokenize(self.tokenizer, _several(texts)), self.vocabulary.mask_id
+        streams, longest = (
+            Streams(seed, 0, first + torch.arange(len(given))),
+            max([len(t.ids) for t in given], default=0),
+        )
+        ranks, draws = (streams(purpose).uniform(len(given), longest) for purpose in ("masking", "sampling"))
+        places = [self._chosen(text, mask_prob, row) for text, row in zip(given, ranks.tolist(), strict=True)]
+        asked = [text.replaced(dict.fromkeys(where, mask)) for text, where in zip(given, places, strict=True)]
+        candidates: list[list[list[Candidate]]] = [[[] for _ in where] for where in places]
+        drawn = [dict.fromkeys(where, mask) for where in places]
+        for n, slots, logits in self._guesses(self._writer(), asked, places, batch_size):
+            probabilities = (logits.double() / temperature).softmax(-1)
+            # The inverse of the cumulative distribution, up to the largest number below its last value.
+            sums = probabilities.cumsum(-1)
+            numbers = (draws[n, slots] * sums[:, -1]).unsqueeze(-1)
+            ids = torch.searchsorted(sums, numbers, right=True).squeeze(-1).tolist()
+            for slot, id, best in zip(slots, ids, self._best(probabilities, top), strict=True):
+                candidates[n][slot], drawn[n][places[n][slot]] = best, id
+        corrupted = [text.replaced(new) for text, new in zip(given, drawn, strict=True)]
+        network = self.discriminator if self.detects else None
+        verdicts: list[Any] = self._verdicts(network, corrupted, batch_size) if network else [None] * len(given)
+        results = []
+        for n, text in enumerate(given):
+            inputs = [self._token(id) for id in corrupted[n].ids]
+            masked = [i in drawn[n] for i in range(len(inputs))]
+            by_place = dict(zip(places[n], candidates[n], strict=True))
+            results.append(Corrupted(text.text, text.tokens, text.offsets, inputs, masked, by_place, verdicts[n]))
+        return _alike(texts, results)
+
+    @overload
+    def fill(self, texts: str, *, top: int = ..., batch_size: int = ...) -> Filled: ...
+    @overload
+    def fill(self, texts: list[str], *, top: int = ..., batch_size: int = ...) -> Results[Filled]: ...
+    def fill(self, texts: str | list[str], *, top: int = 5, batch_size: int = 32) -> Filled | Results[Filled]:
+        """Return the best tokens for every [MASK] in the texts, each for itself. Raises ConfigError without a mask."""
+        network, mask = self._writer(), self.vocabulary.mask_id
+        several = _several(texts)
+        given = tokenize(self.tokenizer, several, with_masks=True)
+        places = [[i for i, id in enumerate(text.ids) if id == mask] for text in given]
+        if empty := [text for text, where in zip(several, places, strict=True) if not where]:
+            raise ConfigError(f"there is no {self.tokenizer.id_to_token(mask)} to fill in {empty[0]!r:.60}.")
+        best: list[list[list[Candidate]]] = [[[] for _ in where] for where in places]
+        for n, slots, logits in self._guesses(network, given, places, batch_size):
+            for slot, found in zip(slots, self._best(logits.double().softmax(-1), top), strict=True):
+                best[n][slot] = found
+        results = [
+            Filled(text.text, [text.offsets[i] for i in where], found)
+            for text, where, found in zip(given, places, best, strict=True)
+        ]
+        return _alike(texts, results)
+
+    def embed(
+        self, texts: str | list[str], *, pooling: Pooling | None = "mean", batch_size: int = 32
+    ) -> Tensor | list[Tensor]:
+        """Return the discriminator's states; a generator's if there is nothing else.
+
+        pooling  "mean" of a text's tokens, or "cls", the state of its first [CLS]: Float[texts D], or Float[D] for one
+                 text. None returns the states of every token, Float[tokens D] for each text, without special tokens
+        """
+        if pooling not in ("mean", "cls", None):
+            raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
+        network = self.discriminator if self.discriminator is not None else self._writer()
+        given = tokenize(self.tokenizer, _several(texts))
+        states = [torch.zeros(len(text.ids), network.dim) for text in given]
+        first = torch.zeros(len(given), network.dim)
+        for chosen, hidden in self._hidden(network, given, batch_size):
+            for window, row in zip(chosen, hidden.float().cpu(), strict=True):
+                kept = window.keep
+                states[window.text][kept.start : kept.stop] = row[window.inside]
+                if window.first == 0:
+                    first[window.text] = row[0]
+        if pooling is None:
+            return states[0] if isinstance(texts, str) else states
+        pooled = first if pooling == "cls" else torch.stack([s.mean(0) if len(s) else s.sum(0) for s in states])
+        return pooled[0] if isinstance(texts, str) else pooled
+
+    # How
+
+    @property
+    def detects(self) -> bool:
+        """Whether there is a detection head."""
+        return self.discriminator is not None and "replaced" in self.discriminator.heads
+
+    def _detector(self) -> Network:
+        if self.discriminator is None or not self.detects:
+            raise ConfigError(f"{self.name}: has no detection head, so it cannot detect replaced tokens.")
+        return self.discriminator
+
+    def _writer(self) -> Generator:
+        if self.generator is not None:
+            return self.generator
+        if self.discriminator is not None and "tokens" in self.discriminator.heads:
+            return self.discriminator
+        raise ConfigError(f"{self.name}: has no generator and no head that predicts tokens.")
+
+    def _chosen(self, text: Tokenized, mask_prob: float, ranks: list[float]) -> list[int]:
+        """Return the tokens to be masked, those of the lowest ranks, in order."""
+        allowed = [i for i, id in enumerate(text.ids) if id not in self.vocabulary.special_ids]
+        return sorted(sorted(allowed, key=ranks.__getitem__)[: count(mask_prob, len(allowed))])
+
+    def _best(self, probabilities: Float[Tensor, "N V"], top: int) -> list[list[Candidate]]:
+        found = probabilities.topk(min(top, self.vocabulary.size))
+        rows = zip(found.indices.tolist(), found.values.tolist(), strict=True)
+        return [[Candidate(self._token(id), p) for id, p in zip(*row, strict=True)] for row in rows]
+
+    def _token(self, id: int) -> str:
+        return self.tokenizer.id_to_token(id) or ""
+
+    @torch.no_grad()
+    def _hidden(
+        self, network: Generator, texts: Sequence[Tokenized], batch_size: int
+    ) -> Iterator[tuple[list[Window], Float[Tensor, "B T D"]]]:
+        found = windows(texts, self.length)
+        for chosen, batch in batches(texts, found, batch_size, self.vocabulary, self.device):
+            yield chosen, network.hidden(batch.tokens, batch.attention_mask, batch.segments)
+
+    @torch.no_grad()
+    def _verdicts(self, network: Network, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
+        """Return the probability of having been replaced for every token of every text."""
+        lines = [[0.0] * len(text.ids) for text in texts]
+        for chosen, hidden in self._hidden(network, texts, batch_size):
+            for window, row in zip(chosen, network.replaced_logits(hidden).float().sigmoid().cpu(), strict=True):
+                lines[window.text][window.keep.start : window.keep.stop] = row[window.inside].tolist()
+        return lines
+
+    @torch.no_grad()
+    def _guesses(
+        self, network: Generator, texts: Sequence[Tokenized], places: Sequence[Sequence[int]], batch_size: int
+    ) -> Iterator[tuple[int, list[int], Float[Tensor, "N V"]]]:
+        """Yield (text, slots, logits on the CPU) for the `places` in the texts, some at a time.
+
+        A slot is an index of places[text]. Special tokens have -inf.
+        """
+        special = self.vocabulary.is_special
+        for chosen, hidden in self._hidden(network, texts, batch_size):
+            for row, window in enumerate(chosen):
+                slots = [slot for slot, i in enumerate(places[window.text]) if i in window.keep]
+                if slots:
+                    asked = [places[window.text][slot] - window.first + 1 for slot in slots]
+                    logits = network.token_logits(hidden[row : row + 1], torch.tensor([asked], device=self.device))[0]
+                    yield window.text, slots, logits.float().masked_fill(special, float("-inf")).cpu()
+
+
+def _several(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _alike(texts: str | list[str], results: list[R]) -> R | Results[R]:
+    """Return one result for one text."""
+    return results[0] if isinstance(texts, str) else Results(results)

@@ -1,0 +1,199 @@
+"""What a pair says about a text. Every result shows itself in colour in a notebook and on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+R = TypeVar("R", bound="Result")
+RED = (208, 52, 44)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that a generator would put at a position."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of text to be shown: its colour is as strong as `strength`, from 0 to 1."""
+
+    text: str
+    strength: float = 0.0
+    note: str = ""  # shown when the pointer rests on it
+    instead_of: str = ""  # the original of a replacement
+    shown: bool = False  # the strength in figures, too, where there is no pointer
+
+
+@dataclass(frozen=True)
+class Result:
+    """The text that was given, without change."""
+
+    text: str
+
+    def spans(self) -> Iterator[Span]:
+        """Yield the pieces to be shown, in order."""
+        raise NotImplementedError
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data for JSON."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return f'<p style="line-height: 1.9; overflow-wrap: anywhere">{"".join(map(_html, self.spans()))}</p>'
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        text = Text()
+        for span in self.spans():
+            if span.instead_of:
+                text.append(span.instead_of, "strike dim")
+                text.append(" ")
+            text.append(span.text, f"black on rgb({_mixed(span.strength)})" if span.strength >= 0.1 else "")
+            if span.shown:
+                text.append(f" {span.strength:.2f}", "dim")
+        return text
+
+    def __str__(self) -> str:
+        """The same without colour."""
+        words = []
+        for span in self.spans():
+            word = f"{span.text} {span.strength:.2f}" if span.shown else span.text
+            words.append(f"[{span.instead_of} > {word}]" if span.instead_of else word)
+        return "".join(words)
+
+
+@dataclass(frozen=True)
+class Detected(Result):
+    """The verdict of a discriminator on every token of a text."""
+
+    tokens: list[str]
+    offsets: list[tuple[int, int]]  # of each token in the text, in characters
+    probabilities: list[float]  # of having been replaced
+
+    def spans(self) -> Iterator[Span]:
+        at = 0
+        for token, (start, end), p in zip(self.tokens, self.offsets, self.probabilities, strict=True):
+            if start < at:  # several tokens of one character, such as the bytes of an emoji
+                continue
+            yield Span(self.text[at:start])
+            yield Span(self.text[start:end], p, f"{token}: {p:.3f}", shown=True)
+            at = end
+        yield Span(self.text[at:])
+
+
+@dataclass(frozen=True)
+class Corrupted(Result):
+    """A text in which a generator replaced tokens, and the discriminator's verdict, if there is one."""
+
+    tokens: list[str]  # the original ones
+    offsets: list[tuple[int, int]]
+    inputs: list[str]  # the tokens that the discriminator saw
+    masked: list[bool]  # the tokens that the generator was asked for; it may have drawn the original
+    candidates: dict[int, list[Candidate]]  # at each masked token, the generator's best
+    probabilities: list[float] | None  # of having been replaced; None without a detector
+
+    @property
+    def replaced(self) -> list[bool]:
+        """Which tokens differ from the original."""
+        return [one != other for one, other in zip(self.tokens, self.inputs, strict=True)]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "replaced": self.replaced}
+
+    def spans(self) -> Iterator[Span]:
+        at = 0
+        for i, ((start, end), new) in enumerate(zip(self.offsets, self.inputs, strict=True)):
+            if start < at:
+                continue
+            p = self.probabilities[i] if self.probabilities else 0.0
+            note = f"{new}: {p:.3f}" if self.probabilities else new
+            if i in self.candidates:
+                note += f"; {_listed(self.candidates[i])}"
+            yield Span(self.text[at:start])
+            original = self.text[start:end]
+            if self.replaced[i]:
+                yield Span(new.removeprefix("##"), p, note, original, shown=self.probabilities is not None)
+            else:
+                yield Span(original, p, note, shown=p > 0.5)
+            at = end
+        yield Span(self.text[at:])
+
+
+@dataclass(frozen=True)
+class Filled(Result):
+    """A text with masks, and the best tokens for each of them."""
+
+    masks: list[tuple[int, int]]  # offsets of the masks in the text
+    candidates: list[list[Candidate]]  # for each mask, best first
+
+    @property
+    def filled(self) -> str:
+        """The text with the best token in the place of each mask."""
+        return "".join(span.text for span in self.spans())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "filled": self.filled}
+
+    def __str__(self) -> str:
+        """The filled text, and a line with the candidates of each mask."""
+        return "\n".join([self.filled, *(f"    {_listed(each)}" for each in self.candidates)])
+
+    def __rich__(self) -> Text:
+        text = super().__rich__()
+        for each in self.candidates:
+            text.append(f"\n    {_listed(each)}", "dim")
+        return text
+
+    def spans(self) -> Iterator[Span]:
+        at = 0
+        for (start, end), best in zip(self.masks, self.candidates, strict=True):
+            yield Span(self.text[at:start].removesuffix(" ") if best[0].token.startswith("##") else self.text[at:start])
+            yield Span(best[0].token.removeprefix("##"), best[0].probability, _listed(best))
+            at = end
+        yield Span(self.text[at:])
+
+
+class Results(list[R], Generic[R]):
+    """The results of several texts; a list that shows itself in a notebook."""
+
+    def _repr_html_(self) -> str:
+        return "".join(result._repr_html_() for result in self)
+
+
+def header(title: str) -> str:
+    """Return the beginning of a page of results, which follow it; HTML needs no end."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<style>:root { color-scheme: light dark } body { font: 16px/1.5 system-ui, sans-serif; max-width: 48rem; "
+        f"margin: 2rem auto; padding: 0 1rem }}</style>\n<h1>{escape(title)}</h1>\n"
+    )
+
+
+def _listed(candidates: Sequence[Candidate]) -> str:
+    return ", ".join(f"{each.token} {each.probability:.2f}" for each in candidates)
+
+
+def _mixed(strength: float) -> str:
+    """Return a colour between white and red, for a terminal of any background."""
+    return ",".join(str(round(255 + (channel - 255) * min(strength, 1.0))) for channel in RED)
+
+
+def _html(span: Span) -> str:
+    text = escape(span.text).replace("\n", "<br>")
+    if span.instead_of:
+        text = f'<s style="opacity: 0.6">{escape(span.instead_of)}</s>&nbsp;{text}'
+    if not span.note:
+        return text
+    colour = f"background: rgba({RED[0]}, {RED[1]}, {RED[2]}, {span.strength * 0.75:.2f}); border-radius: 3px"
+    return f'<span title="{escape(span.note)}" style="{colour}">{text}</span>'

@@ -1,0 +1,98 @@
+"""Texts as batches of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from registry import Batch, Vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """A text's tokens, without special ones."""
+
+    text: str
+    ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]  # of each token in the text, in characters
+
+    def replaced(self, new: Mapping[int, int]) -> Tokenized:
+        """Return a copy with other ids at some places."""
+        return replace(self, ids=[new.get(i, id) for i, id in enumerate(self.ids)])
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a text that the network reads at once."""
+
+    text: int  # which text
+    first: int  # of its tokens
+    length: int
+    keep: range  # the tokens of the text whose results are taken from this window: those far from its ends
+
+    @property
+    def inside(self) -> slice:
+        """The positions of the kept tokens in the row, which begins with [CLS]."""
+        return slice(self.keep.start - self.first + 1, self.keep.stop - self.first + 1)
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = False) -> list[Tokenized]:
+    """Split texts into tokens. Offsets leave out spaces, which some tokenizers count to the token that follows.
+
+    with_masks  "[MASK]" in a text is the special token, not five characters and more
+    """
+    before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, not with_masks
+    try:
+        # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
+        clean = [text.encode("utf-8", "replace").decode() for text in texts]
+        encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
+    finally:
+        tokenizer.encode_special_tokens = before
+    return [
+        Tokenized(text, each.ids, each.tokens, [_trimmed(text, *offsets) for offsets in each.offsets])
+        for text, each in zip(texts, encodings, strict=True)
+    ]
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    inside = text[start:end]
+    return (end - len(inside.lstrip()), end) if inside.strip() else (start, end)
+
+
+def windows(texts: Sequence[Tokenized], length: int) -> list[Window]:
+    """Cover every text; a window holds `length` tokens with [CLS] and [SEP]. Neighbours overlap by a quarter."""
+    room, found = length - 2, list[Window]()
+    overlap = room // 4
+    for number, text in enumerate(texts):
+        total, first, done = len(text.ids), 0, 0
+        while done < total:
+            end = min(first + room, total)
+            upto = total if end == total else end - overlap // 2
+            found.append(Window(number, first, end - first, range(done, upto)))
+            done, first = upto, end - overlap
+    return found
+
+
+def batches(
+    texts: Sequence[Tokenized], found: Sequence[Window], size: int, vocabulary: Vocabulary, device: torch.device
+) -> Iterator[tuple[list[Window], Batch]]:
+    """Yield the windows in batches, those of similar length together, so that little is padded."""
+    ordered = sorted(found, key=lambda window: -window.length)
+    for start in range(0, len(ordered), size):
+        chosen = ordered[start : start + size]
+        tokens = torch.full((len(chosen), chosen[0].length + 2), vocabulary.pad_id)
+        real = torch.zeros_like(tokens, dtype=torch.bool)
+        for row, window in enumerate(chosen):
+            inside = texts[window.text].ids[window.first : window.first + window.length]
+            tokens[row, : window.length + 2] = torch.tensor([vocabulary.cls_id, *inside, vocabulary.sep_id])
+            real[row, : window.length + 2] = True
+        tokens = tokens.to(device)
+        numbers = torch.arange(len(chosen), device=device)
+        yield chosen, Batch(tokens, real.to(device), torch.zeros_like(tokens), numbers)

@@ -1,0 +1,115 @@
+"""`electra-lab export`: a run's networks as folders that transformers loads. Writing them needs only safetensors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from electra_lab import __version__
+from electra_lab.assembly.opened import Opened, open_run
+from electra_lab.interop.hugging_face.card import model_card
+from electra_lab.interop.hugging_face.networks import Exportable, exportable
+from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
+from electra_lab.storage.files import MANIFEST, damage, flush, new_folder, read_json, seal
+from electra_lab.storage.lock import lock
+from registry.errors import CheckpointError, ConfigError, InUse, LabError
+
+MARK = "export.json"  # of a folder that was written here
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    step: int
+    networks: list[Exportable]
+
+
+def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool = False) -> Exported:
+    """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
+
+    step  of the checkpoint; the newest by default
+    onnx  also write discriminator/model.onnx
+
+    Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
+    """
+    destination = destination.resolve()
+    refuse_others(destination)
+    opened = open_run(run, torch.device("cpu"), step)
+    networks = list(exportable(opened))
+    with _whole(destination) as building:
+        for each in networks:
+            with new_folder(building / each.name) as folder:
+                _write(folder, opened, each, onnx=onnx and each.name == "discriminator")
+                seal(folder)
+        made = {each.name: {"class": each.class_name, "parameters": each.parameters} for each in networks}
+        mark = {"electra_lab": __version__, "run": opened.loaded.config.name, "step": opened.step, "networks": made}
+        (building / MARK).write_text(json.dumps(mark, indent=2) + "\n", encoding="utf-8")
+    return Exported(destination, opened.step, networks)
+
+
+def refuse_others(destination: Path) -> None:
+    """Raise ConfigError unless a folder is absent, empty, or as an earlier export left it."""
+    if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
+        return
+    try:
+        names = list(read_json(destination / MARK)["networks"])
+    except (LabError, KeyError, TypeError):
+        raise ConfigError(f"{destination}: exists, and is not an earlier export. Choose another folder.") from None
+    wrong = [f"{name}/{problem}" for name in names if (problem := damage(destination / name))]
+    known = {destination / MARK}
+    for name in names if not wrong else []:
+        known |= {destination / name / file for file in (MANIFEST, *read_json(destination / name / MANIFEST))}
+    wrong += [f"{path} was added" for path in sorted(destination.rglob("*")) if path.is_file() and path not in known]
+    if wrong:
+        raise ConfigError(
+            f"{destination}: has changed since it was exported ({wrong[0]}). Delete it, or choose another folder."
+        )
+
+
+def _write(folder: Path, opened: Opened, each: Exportable, *, onnx: bool) -> None:
+    (folder / "config.json").write_text(json.dumps(each.config, indent=2) + "\n", encoding="utf-8")
+    save_file(each.tensors(), folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # it comes readable for its owner alone
+    write_tokenizer(folder, opened.tokenizer, opened.vocabulary, each.longest)
+    if each.plugin and each.plugin_file:
+        (folder / each.plugin_file).write_bytes(each.plugin.source)
+    if onnx:
+        from electra_lab.interop.onnx import INPUTS, write_onnx
+
+        write_onnx(folder / "model.onnx", each.network, opened.vocabulary.size, each.longest)
+        each.notes.append(f"`model.onnx` turns {', '.join(f'`{name}`' for name in INPUTS)} into `logits`.")
+    (folder / "README.md").write_text(model_card(opened, each), encoding="utf-8")
+
+
+@contextmanager
+def _whole(destination: Path) -> Iterator[Path]:
+    """Yield a folder that takes the place of `destination` in the end; a killed process leaves no part of either."""
+    new, old, busy = (destination.with_name(f".{destination.name}.{end}") for end in ("new", "old", "lock"))
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with lock(busy) as held:
+            if not held:
+                raise InUse(f"{destination}: another process is exporting to it.")
+            try:
+                for left in (new, old):
+                    shutil.rmtree(left, ignore_errors=True)
+                with new_folder(new) as building:
+                    yield building
+                if destination.exists():
+                    destination.rename(old)
+                new.rename(destination)
+                flush(destination.parent)
+                shutil.rmtree(old, ignore_errors=True)
+            finally:
+                busy.unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{destination}: cannot be written ({reason}). Nothing was exported.") from None

@@ -1,0 +1,315 @@
+"""Networks around any backbone as models of transformers; the model type is `electra_lab`.
+
+A model is a Network of the lab, with an output layer on top. Its tensors have their names of the lab, after
+`electra_lab.network.`. Networks around `bert` are exported as transformers' own classes and do not need these.
+"""
+
+# mypy: disable-error-code="no-untyped-call,untyped-decorator"
+# (transformers has types, but not everywhere.)
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel, initialization
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.models.electra.modeling_electra import ElectraForPreTrainingOutput
+from transformers.utils.generic import can_return_tuple
+
+from electra_lab.model.initialise import STANDARD_DEVIATION
+from electra_lab.model.network import Network
+from electra_lab.model.pair import EmbeddingSizes, make_pair
+from registry import backbones
+from registry.errors import UnknownName
+from registry.signature import validate
+
+
+class ElectraLabConfig(PreTrainedConfig):
+    """The sections of an experiment that describe one network.
+
+    backbone  its name, its sizes and all its options: {type, dim, depth, heads, ...}
+    embedding  {dim, max_length, dropout}
+    plugin     the file beside the weights that defines the backbone, or the installed package; None for a built-in
+    """
+
+    model_type = "electra_lab"
+
+    vocab_size: int = 30_522
+    pad_token_id: int | None = 0
+    backbone: dict[str, Any] | None = None
+    embedding: dict[str, Any] | None = None
+    plugin: str | None = None
+    classifier_dropout: float = 0.1
+    tie_word_embeddings: bool = False  # the token head reads the table of the embeddings: there is nothing to tie
+
+    @property
+    def hidden_size(self) -> int:
+        return self._number("backbone", "dim")
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return self._number("backbone", "depth")
+
+    @property
+    def num_attention_heads(self) -> int:
+        return self._number("backbone", "heads")
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self._number("embedding", "max_length")
+
+    def _number(self, section: str, key: str) -> int:
+        values: dict[str, int] = getattr(self, section) or {}
+        return values[key]
+
+
+def make_network(config: ElectraLabConfig, heads: tuple[str, ...]) -> Network:
+    """Build the network of a config. Raises UnknownName, naming the plug-in that it needs."""
+    options, sizes = dict(config.backbone or {}), config.embedding or {}
+    name, dim, depth, number = (options.pop(key) for key in ("type", "dim", "depth", "heads"))
+    try:
+        entry = backbones.get(name)
+    except UnknownName as error:
+        if not config.plugin:
+            raise
+        file = str(Path(config.name_or_path or "") / config.plugin)
+        cure = f"import pathlib, registry; registry.load_plugin(pathlib.Path({file!r}))"
+        if not config.plugin.endswith(".py"):
+            cure = f"pip install '{config.plugin.replace(' ', '==')}'"
+        raise UnknownName(
+            f"the backbone '{name}' is a plug-in, {config.plugin}, and code from a folder of weights never runs by "
+            f"itself. Read it, then load it first: {cure}"
+        ) from error
+    # Not on transformers' `meta` device: components may compute numbers while they are built.
+    with torch.device("cpu"):
+        backbone: Any = entry.component(
+            dim, depth, number, sizes["max_length"], **dict(validate(entry.schema, options))
+        )
+        embedding = EmbeddingSizes(config.vocab_size, sizes["dim"], sizes["max_length"], sizes["dropout"])
+        return make_pair(None, 0, backbone, dim, embedding, "none", config.pad_token_id or 0, heads)[1]
+
+
+def repeated(network: nn.Module) -> dict[str, str]:
+    """Return the names of tensors that have another name before, and that name."""
+    first: dict[Tensor, str] = {}
+    named = chain(network.named_parameters(remove_duplicate=False), network.named_buffers(remove_duplicate=False))
+    return {name: first[each] for name, each in named if first.setdefault(each, name) != name}
+
+
+def _leave_out_repeated(network: nn.Module, tensors: dict[str, Tensor], prefix: str, _: Any) -> None:
+    """Keep each tensor once in a `state_dict`, as files of safetensors do."""
+    for name in repeated(network):
+        tensors.pop(f"{prefix}{name}", None)
+
+
+class ElectraLabPreTrainedModel(PreTrainedModel):
+    """Weights and names that all models share."""
+
+    config: ElectraLabConfig
+    config_class = ElectraLabConfig
+    base_model_prefix = "electra_lab"
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Set the weights that a file did not have: what `initialise` sets, by functions that know which those are.
+
+        transformers empties buffers that are in no file, even if they were computed; they are filled in again.
+        """
+        for name, value in getattr(self, "computed", {}).get(module, {}).items():
+            module.get_buffer(name).copy_(value)
+        if isinstance(module, nn.Linear | nn.Embedding) and module.weight.count_nonzero():
+            initialization.normal_(module.weight, std=STANDARD_DEVIATION)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                initialization.zeros_(module.bias)
+
+    def tie_weights(self, *given: Any, **options: Any) -> None:
+        """Share again what the network shares: loading has put new parameters in the first of several places."""
+        super().tie_weights(*given, **options)
+        base: Any = self.base_model
+        for name, first in base.repeated.items():
+            owner, _, last = name.rpartition(".")
+            setattr(base.network.get_submodule(owner), last, base.get_parameter_or_buffer(f"network.{first}"))
+
+
+class ElectraLabModel(ElectraLabPreTrainedModel):
+    """The states of every position. `heads` are the network's own, by name."""
+
+    network: Network
+
+    def __init__(self, config: ElectraLabConfig, heads: tuple[str, ...] = ()) -> None:
+        super().__init__(config)
+        self.network = make_network(config, heads)
+        self.network.register_state_dict_post_hook(_leave_out_repeated)
+        self.repeated = repeated(self.network)
+        self.computed: dict[nn.Module, dict[str, Tensor]] = {}
+        for module in self.network.modules():
+            if names := module._non_persistent_buffers_set:
+                self.computed[module] = {name: module.get_buffer(name).clone() for name in names}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.network.embeddings.tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.network.embeddings.tokens = value  # type: ignore[assignment]  # an nn.Embedding
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **_: Any,
+    ) -> BaseModelOutput:
+        """Take integers [B, T]; without a mask every token is real. Returns states Float[B T D]."""
+        if input_ids is None:
+            raise ValueError("input_ids is required: the network looks its embeddings up itself.")
+        real = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        return BaseModelOutput(last_hidden_state=self.network.hidden(input_ids, real.bool(), segments))
+
+
+class _WithHead(ElectraLabPreTrainedModel):
+    """An ElectraLabModel with something on top."""
+
+    heads: ClassVar[tuple[str, ...]] = ()  # of the network
+
+    def __init__(self, config: ElectraLabConfig) -> None:
+        super().__init__(config)
+        self.electra_lab = ElectraLabModel(config, self.heads)
+        self.add_layers(config.hidden_size, config.num_labels or 2, config.classifier_dropout)
+        self.post_init()
+
+    def add_layers(self, dim: int, labels: int, dropout: float) -> None:
+        """Add what pre-training lacks."""
+
+    def states(self, input_ids: Tensor | None, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        states: Tensor = self.electra_lab(input_ids, mask, segments, return_dict=True).last_hidden_state
+        return states
+
+
+class ElectraLabForPreTraining(_WithHead):
+    """Replaced token detection: a logit at each position, positive for "replaced"."""
+
+    heads = ("replaced",)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> ElectraForPreTrainingOutput:
+        """`labels` are 1 where a token was replaced and 0 elsewhere; padding has no loss."""
+        states = self.states(input_ids, attention_mask, token_type_ids)
+        logits, loss = self.electra_lab.network.replaced_logits(states), None
+        if labels is not None:
+            real = torch.ones_like(labels) if attention_mask is None else attention_mask
+            chosen = logits[real.bool()]
+            loss = F.binary_cross_entropy_with_logits(chosen, labels[real.bool()].to(chosen.dtype))
+        return ElectraForPreTrainingOutput(loss=loss, logits=logits)
+
+
+class ElectraLabForMaskedLM(_WithHead):
+    """Masked language modelling: logits over the vocabulary at each position."""
+
+    heads = ("tokens",)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> MaskedLMOutput:
+        """`labels` are tokens, and -100 where there is no loss."""
+        states = self.states(input_ids, attention_mask, token_type_ids)
+        everywhere = torch.arange(states.shape[1], device=states.device).expand(states.shape[:2])
+        logits, loss = self.electra_lab.network.token_logits(states, everywhere), None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size)
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+
+class ElectraLabForSequenceClassification(_WithHead):
+    """A label for each row, from the state of its first token, through the layers that ELECTRA has for it."""
+
+    def add_layers(self, dim: int, labels: int, dropout: float) -> None:
+        layers = nn.Dropout(dropout), nn.Linear(dim, dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(dim, labels)
+        self.classifier = nn.Sequential(*layers)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> SequenceClassifierOutput:
+        """`labels` are Int[B], or numbers Float[B] for a regression."""
+        logits = self.classifier(self.states(input_ids, attention_mask, token_type_ids)[:, 0])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+class ElectraLabForTokenClassification(_WithHead):
+    """A label for each token."""
+
+    def add_layers(self, dim: int, labels: int, dropout: float) -> None:
+        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(dim, labels))
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> TokenClassifierOutput:
+        """`labels` are Int[B T], and -100 where there is no loss."""
+        logits = self.classifier(self.states(input_ids, attention_mask, token_type_ids))
+        loss = None if labels is None else self.loss_function(logits, labels, self.config)
+        return TokenClassifierOutput(loss=loss, logits=logits)
+
+
+class ElectraLabForQuestionAnswering(_WithHead):
+    """The first and the last token of an answer."""
+
+    def add_layers(self, dim: int, labels: int, dropout: float) -> None:
+        self.qa_outputs = nn.Linear(dim, 2)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **_: Any,
+    ) -> QuestionAnsweringModelOutput:
+        """Positions are Int[B]."""
+        start, end = self.qa_outputs(self.states(input_ids, attention_mask, token_type_ids)).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start, end, start_positions, end_positions)
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end)

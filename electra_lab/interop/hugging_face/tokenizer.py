@@ -1,0 +1,56 @@
+"""The tokenizer of a run as transformers reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from registry import Vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json: plain text has the ids of the run, within [CLS] and [SEP].
+
+    Special tokens that are written in a text are special, as users of transformers expect: "[MASK]" is the mask.
+    """
+    from tokenizers import AddedToken, Tokenizer, processors
+
+    cls, sep, pad, mask = (
+        str(tokenizer.id_to_token(id))
+        for id in (vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id, vocabulary.mask_id)
+    )
+    content = json.loads(tokenizer.to_str())
+    model, kind = content["model"], (content["decoder"] or {}).get("type")
+    unknown = model.get("unk_token") or ("[UNK]" if tokenizer.token_to_id("[UNK]") is not None else None)
+    if model.get("unk_id") is not None:
+        unknown = tokenizer.id_to_token(model["unk_id"])
+
+    exported = Tokenizer.from_str(tokenizer.to_str())
+    exported.no_padding()
+    exported.no_truncation()
+    # Where a space belongs to the word after it, the one before a mask belongs to the mask.
+    marks_beginnings = kind in ("ByteLevel", "Metaspace")
+    special = [AddedToken(token, special=True, normalized=False) for token in (cls, sep, pad)]
+    exported.add_special_tokens([*special, AddedToken(mask, special=True, normalized=False, lstrip=marks_beginnings)])
+    exported.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, vocabulary.cls_id), (sep, vocabulary.sep_id)],
+    )
+    exported.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "padding_side": "right",
+        "cls_token": cls,
+        "sep_token": sep,
+        "pad_token": pad,
+        "mask_token": mask,
+        **({"unk_token": unknown} if unknown else {}),
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,79 @@
+"""All tensors of a network by name: compared with those of a model that it starts from, and filled from them."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from electra_lab.model.embeddings import Shifted
+from electra_lab.model.network import Network
+
+TABLE = "embeddings.tokens.weight"
+VOCABULARY_SIZED = (TABLE, "heads.tokens.bias")
+OUTPUT_TABLES = ("heads.tokens.weight", "heads.tokens.decoder.weight")  # of models whose output is not tied
+SHOWN = 8  # misfits that an error names
+
+
+@dataclass(frozen=True)
+class Account:
+    """The tensors without a counterpart."""
+
+    new: tuple[str, ...]  # of the network: heads that the given model lacks
+    unused: tuple[str, ...]  # of the given model: heads that the network lacks, parts that no network of the lab has
+
+
+def own_tensors(network: Network) -> dict[str, Tensor]:
+    """Return all parameters and persistent buffers; a table that is a sum of two is one tensor, detached."""
+    own: dict[str, Tensor] = dict(network.state_dict(keep_vars=True))
+    if isinstance(network.embeddings.tokens, Shifted):
+        own = {name: value for name, value in own.items() if not name.startswith("embeddings.tokens.")}
+        own = {TABLE: network.embeddings.tokens.weight.detach(), **own}
+    return own
+
+
+def account_for(
+    given: Mapping[str, Tensor],
+    own: Mapping[str, Tensor],
+    known: Callable[[str], str] = str,
+    foreign: re.Pattern[str] | None = None,
+) -> Account:
+    """Compare the tensors of a model, under our names, with a network's own.
+
+    known    turns one of our names into the one that the model has
+    foreign  names that a network of the lab never has, and that are left out
+
+    Raises ValueError that names the tensors that are missing, left over or of another shape.
+    """
+    heads = {_head(name) for name in own} - {None}
+    lacking = heads - {_head(name) for name in given}
+    new = tuple(name for name in own if _head(name) in lacking)
+    wrong = [f"{known(name)} is missing" for name in own if name not in given and name not in new]
+    for name in [name for name in own if name in given and given[name].shape != own[name].shape]:
+        wrong.append(f"{known(name)} has the shape {list(given[name].shape)}, not {list(own[name].shape)}")
+    left = {name: _head(name) for name in sorted(given.keys() - own.keys())}
+    unused = [n for n, head in left.items() if (head and head not in heads) or (foreign and foreign.fullmatch(n))]
+    for name in [name for name in left if name not in unused]:
+        wrong.append(f"{known(name)} is {'not tied to the token table' if name in OUTPUT_TABLES else 'left over'}")
+    if wrong:
+        more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        raise ValueError(f"{'; '.join(wrong[:SHOWN])}{more}.")
+    return Account(new, tuple(map(known, unused)))
+
+
+@torch.no_grad()
+def fill(network: Network, given: Mapping[str, Tensor]) -> None:
+    """Copy tensors by our names. Of a table that is a sum of two, only the network's own part changes."""
+    for name, tensor in own_tensors(network).items():
+        if name not in given:
+            continue
+        if name == TABLE and isinstance(shifted := network.embeddings.tokens, Shifted):
+            shifted.difference.weight.copy_(given[name] - shifted.table.weight)
+        else:
+            tensor.copy_(given[name])
+
+
+def _head(name: str) -> str | None:
+    found = re.match(r"heads\.(\w+)\.", name)
+    return found and found[1]

@@ -1,0 +1,26 @@
+"""Runs without what takes most of their time, and a pair of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.runs import execute
+from tests.electra_lab.assembly.starting import discriminator, generator
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no charts."""
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> dict[str, Any]:
+    """Models of transformers that share nothing, saved in the folder `pair`."""
+    return {
+        "discriminator": discriminator(tmp_path / "pair" / "discriminator"),
+        "generator": generator(tmp_path / "pair" / "generator"),
+    }

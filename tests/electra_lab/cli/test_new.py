@@ -1,0 +1,156 @@
+"""electra-lab new: each shipped experiment is copied with all that it needs, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from electra_lab.ablation.file import load_ablation
+from electra_lab.cli import new
+from electra_lab.config.load import load
+from tests.helpers import ROOT
+
+SHIPPED = ROOT / "experiments"
+NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))
+
+
+def written(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if not path.is_dir()]
+    return {path.relative_to(folder).as_posix(): path.read_text("utf-8", errors="replace") for path in files}
+
+
+def test_without_a_name_all_are_listed_with_their_first_line(lab, tmp_path: Path):
+    code, out, err = lab("new")
+    assert (code, err) == (0, "")
+    for line in out.splitlines():
+        name, comment = line.split(maxsplit=1)
+        assert (SHIPPED / f"{name}.yaml").read_text("utf-8").startswith(f"# {comment}\n")
+    listed = [line.split()[0] for line in out.splitlines()]
+    assert sorted(listed) == NAMES
+    assert [name.count("/") for name in listed] == sorted(name.count("/") for name in NAMES)
+    assert written(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_needs_nothing_but_what_was_copied(lab, tmp_path: Path, name: str):
+    code, out, err = lab("new", name)
+    assert (code, err) == (0, "")
+    copies = written(Path.cwd())
+    assert copies == {path: (SHIPPED / path).read_text("utf-8") for path in copies}
+    *paths, command = out.splitlines()
+    assert sorted(paths) == sorted(copies)
+    program, verb, file = shlex.split(command.removeprefix("Run it with: "))
+    assert (program, file) == ("electra-lab", str(Path(f"{name}.yaml")))
+    if verb == "ablate":
+        ablation = load_ablation(Path(file))
+        assert ablation.config.name == Path(name).name
+        loaded = ablation.base
+    else:
+        assert verb == "run"
+        loaded = load(Path(file))
+        assert loaded.config.name == Path(name).name
+    read = {mark.folder.resolve() for mark in loaded.marks.values()} | {plugin.file for plugin in loaded.plugins}
+    assert all(path.is_relative_to(Path.cwd().resolve()) for path in read)
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("reformer_small", []),
+        ("plugins/eta.yaml", ["plugins/eta.py", "reformer_small.yaml"]),
+        (
+            "ablations/sampler_full",
+            ["ablations/sampler.yaml", "electra_small.yaml", "reformer_small.yaml", "transformer_small.yaml",
+             "transformer_tiny.yaml"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_copy_brings_no_more_than_it_needs(lab, tmp_path: Path, name: str, needs: list[str]):
+    code, _, _ = lab("new", name, "my lab")
+    assert code == 0
+    assert sorted(written(Path("my lab"))) == sorted([name.removesuffix(".yaml") + ".yaml", *needs])
+
+
+def test_the_command_is_one_to_paste(lab, tmp_path: Path):
+    _, out, _ = lab("new", "reformer_small", "my lab")
+    assert shlex.split(out)[-3:] == ["electra-lab", "run", str(Path("my lab/reformer_small.yaml"))]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all(lab, tmp_path: Path):
+    code, out, err = lab("new", "reformer_smal")
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        "no experiment 'reformer_smal' comes with electra_lab. Did you mean 'reformer_small'? Known: "
+    )
+    assert all(name in err for name in NAMES)
+    assert written(tmp_path) == {}
+
+
+@pytest.mark.parametrize("text", [None, "name: mine\n"], ids=["the same", "changed"])
+def test_the_file_itself_is_not_overwritten(lab, tmp_path: Path, text: str | None):
+    Path("bert_small.yaml").write_text(text or (SHIPPED / "bert_small.yaml").read_text("utf-8"), "utf-8")
+    before = written(tmp_path)
+    sentence = "exists already, so nothing was written. Name another folder: electra-lab new bert_small DEST"
+    assert lab("new", "bert_small") == (2, "", f"bert_small.yaml: {sentence}\n")
+    assert written(tmp_path) == before
+
+
+@pytest.mark.parametrize("what", ["changed", "binary", "folder"])
+def test_a_file_that_it_needs_is_not_overwritten(lab, tmp_path: Path, what: str):
+    base = Path("reformer_small.yaml")
+    base.mkdir() if what == "folder" else base.write_bytes(b"name: mine\n" if what == "changed" else b"\xff")
+    before = written(tmp_path)
+    code, out, err = lab("new", "plugins/eta")
+    assert (code, out) == (2, "")
+    assert err.startswith("reformer_small.yaml: ")
+    assert err.endswith("Name another folder: electra-lab new plugins/eta DEST\n")
+    assert written(tmp_path) == before
+
+
+def test_experiments_share_what_they_extend(lab, tmp_path: Path):
+    assert lab("new", "plugins/eta")[0] == 0
+    code, out, _ = lab("new", "bert_small")
+    assert code == 0
+    assert out.splitlines()[:-1] == ["bert_small.yaml"]
+
+
+def test_a_folder_has_no_name_of_a_file(lab, tmp_path: Path):
+    sentence = "is the name of a file; name a folder, in which reformer_small.yaml is written."
+    assert lab("new", "reformer_small", "mine.yaml") == (2, "", f"mine.yaml: {sentence}\n")
+    assert written(tmp_path) == {}
+
+
+ROOT_USER = os.name == "nt" or os.geteuid() == 0
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [
+        ("file/there", "Not a directory"),
+        pytest.param("closed", "Permission denied", marks=pytest.mark.skipif(ROOT_USER, reason="root may write there")),
+    ],
+)
+def test_a_folder_that_cannot_be_written(lab, tmp_path: Path, folder: str, reason: str):
+    Path("file").touch()
+    Path("closed").mkdir(mode=0o500)
+    sentence = f"{Path(folder)}: cannot be written ({reason}). Name another folder: electra-lab new reformer_small DEST"
+    assert lab("new", "reformer_small", folder) == (2, "", f"{sentence}\n")
+    assert written(Path.cwd()) == {"file": ""}
+
+
+@pytest.mark.parametrize("line", ["extends: ../elsewhere.yaml", "extends: nowhere.yaml", "imports: [nowhere.py]"])
+def test_in_a_repository_a_file_may_need_what_cannot_be_copied(lab, tmp_path: Path, monkeypatch, line: str):
+    shutil.copytree(SHIPPED, tmp_path / "experiments")
+    shutil.copy(SHIPPED / "reformer_small.yaml", tmp_path / "elsewhere.yaml")
+    (tmp_path / "experiments" / "mine.yaml").write_text(f"# Mine.\n{line}\n", encoding="utf-8")
+    monkeypatch.setattr(new, "_shipped", lambda: tmp_path / "experiments")
+    assert lab("new")[0] == 0
+    code, out, err = lab("new", "mine")
+    assert (code, out) == (2, "")
+    assert "where" in err
+    assert "cannot be written" not in err
+    assert written(Path.cwd()) == {}

@@ -1,0 +1,103 @@
+"""detect, corrupt and fill: texts from arguments, files and standard input, as text, JSON and a page."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import electra_lab
+from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+
+TEXTS = ["the cat sat", "", "3 dogs saw the mat"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    with for_a_module():
+        return run(experiment(folder), folder / "run")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def plain(results: Any) -> Any:
+    """As JSON gives them back: its keys are text."""
+    return [json.loads(json.dumps(result.as_dict())) for result in results]
+
+
+def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_every_way_in_gives_what_the_python_api_gives(lab: Any, model: Path, file: Path, monkeypatch: Any) -> None:
+    expected = plain(electra_lab.load(model, device="cpu").detect(TEXTS))
+    for arguments in ([*TEXTS], ["--file", file], ["-"], ["--file", "-"]):
+        given(monkeypatch, file.read_bytes())
+        code, out, _ = lab("detect", model, *arguments, "--json", "--device", "cpu")
+        assert (code, [json.loads(line) for line in out.splitlines()]) == (0, expected)
+    code, out, err = lab("detect", model, "the cat", "--device", "cpu")
+    assert (code, err) == (0, "")
+    assert out == f"{electra_lab.load(model, device='cpu').detect('the cat')}\n"
+
+
+def test_a_file_with_bytes_that_are_not_text_and_other_line_ends_is_read(lab: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"the \xff cat\r\nsat")
+    code, out, _ = lab("detect", model, "--file", tmp_path / "a.txt", "--json", "--device", "cpu")
+    assert code == 0
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["the \ufffd cat", "sat"]
+
+
+def test_corrupt_and_fill_pass_their_options_on(lab: Any, model: Path, monkeypatch: Any) -> None:
+    pair = electra_lab.load(model, device="cpu")
+    options = ("--mask-prob", 0.5, "--temperature", 0.5, "--top", 2, "--seed", 7, "--json", "--device", "cpu")
+    code, out, _ = lab("corrupt", model, *TEXTS, *options)
+    wanted = pair.corrupt(TEXTS, mask_prob=0.5, temperature=0.5, top=2, seed=7)
+    assert (code, [json.loads(line) for line in out.splitlines()]) == (0, plain(wanted))
+    code, out, _ = lab("fill", model, "the [MASK] sat", "--top", 3, "--device", "cpu")
+    assert (code, out) == (0, f"{pair.fill('the [MASK] sat', top=3)}\n")
+
+
+def test_a_page_is_whole_or_not_there(lab: Any, model: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, out, _ = lab("detect", model, *TEXTS, "--html", page, "--device", "cpu")
+    assert (code, out) == (0, f"{page}\n")
+    assert page.read_text(encoding="utf-8").count("<p style") == 3
+    page.unlink()
+    code, _, err = lab("fill", model, "[MASK]", "no mask", "--html", page, "--device", "cpu")
+    assert (code, err) == (2, "there is no [MASK] to fill in 'no mask'.\n")
+    assert not list(tmp_path.glob("*.html*"))
+    assert not list(tmp_path.glob(".*.part"))
+    code, _, err = lab("detect", model, "a", "--html", tmp_path / "none/page.html", "--device", "cpu")
+    assert code == 4
+    assert "cannot be written (No such file or directory)" in err
+
+
+def test_mistakes_are_sentences(lab: Any, model: Path, file: Path, tmp_path: Path) -> None:
+    both = "give either texts or --file FILE with a text on each line; - reads standard input.\n"
+    for arguments in ([], ["a", "--file", file]):
+        assert lab("detect", model, *arguments) == (2, "", both)
+    assert lab("detect", model, "a", "--json", "--html", "x.html") == (2, "", "give either --json or --html.\n")
+    assert lab("detect", model, "--file", "none.txt") == (
+        3,
+        "",
+        "none.txt: cannot be read (No such file or directory).\n",
+    )
+    code, _, err = lab("detect", model, "a", "--step", 4)
+    assert (code, err.split(": ", 1)[1]) == (4, "there is no checkpoint of step 4. Kept: 8, 12.\n")
+    code, _, err = lab("detect", tmp_path / "none", "a")
+    assert (code, err) == (3, f"{tmp_path / 'none'}: does not exist.\n")
+
+
+def test_another_checkpoint_answers_differently(lab: Any, model: Path) -> None:
+    one, two = (lab("detect", model, "the cat", "--step", step, "--json")[1] for step in (8, 12))
+    assert one != two

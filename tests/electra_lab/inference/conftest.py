@@ -1,0 +1,23 @@
+"""A pair that was trained for some steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from electra_lab.inference.opening import load
+from electra_lab.inference.pair import Pair
+from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+
+
+@pytest.fixture(scope="session")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    with for_a_module():
+        return run(experiment(folder), folder / "run")
+
+
+@pytest.fixture(scope="session")
+def pair(run_directory: Path) -> Pair:
+    return load(run_directory, device="cpu")

@@ -1,0 +1,100 @@
+"""Models of transformers as pairs: their answers are those of transformers itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    PreTrainedTokenizerFast,
+)
+
+import electra_lab
+from electra_lab.tokenizers.wordpiece import wordpiece
+from registry.errors import ConfigError, DataError
+
+DOCUMENTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+         "max_position_embeddings": 16}  # fmt: skip
+TEXTS = ["the cat sat on the mat", "", "dogs"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    made = wordpiece(DOCUMENTS, vocab_size=150)
+    names = {name: f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **{f"{name}_token": text for name, text in names.items()})
+
+
+def saved(folder: Path, model: type, config: type, tokenizer: PreTrainedTokenizerFast) -> Any:
+    torch.manual_seed(0)
+    size = {"embedding_size": 8} if config is ElectraConfig else {}
+    made = model(config(vocab_size=len(tokenizer), initializer_range=0.5, **SIZES, **size)).eval()
+    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return made
+
+
+@torch.no_grad()
+def logits(model: Any, tokenizer: PreTrainedTokenizerFast, text: str) -> torch.Tensor:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    found: torch.Tensor = model(torch.tensor([[tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]])).logits[0, 1:-1]
+    return found
+
+
+def test_a_discriminator_detects_as_in_transformers(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    model = saved(tmp_path / "model", ElectraForPreTraining, ElectraConfig, tokenizer)
+    pair = electra_lab.load(tmp_path / "model", device="cpu")
+    assert pair.generator is None
+    assert pair.length == 16
+    for found, text in zip(pair.detect(TEXTS), TEXTS, strict=True):
+        assert found.probabilities == pytest.approx(logits(model, tokenizer, text).sigmoid().tolist(), abs=1e-5)
+    with pytest.raises(ConfigError, match=f"{tmp_path / 'model'}: has no generator and no head that predicts tokens"):
+        pair.corrupt("the cat")
+
+
+@pytest.mark.parametrize(("model", "config"), [(ElectraForMaskedLM, ElectraConfig), (BertForMaskedLM, BertConfig)])
+def test_a_masked_language_model_fills_as_in_transformers(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, model: type, config: type
+) -> None:
+    made = saved(tmp_path / "model", model, config, tokenizer)
+    pair = electra_lab.load(str(tmp_path / "model"), device="cpu")
+    [candidates] = pair.fill("the [MASK] sat", top=3).candidates
+    scores = logits(made, tokenizer, "the [MASK] sat")[1].clone()
+    scores[tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"])] = -torch.inf
+    best = scores.softmax(-1).topk(3)
+    assert [each.token for each in candidates] == tokenizer.convert_ids_to_tokens(best.indices.tolist())
+    assert [each.probability for each in candidates] == pytest.approx(best.values.tolist(), abs=1e-5)
+    with pytest.raises(ConfigError, match="has no detection head"):
+        pair.detect("the cat")
+
+
+def test_two_folders_are_a_pair(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    saved(tmp_path / "discriminator", ElectraForPreTraining, ElectraConfig, tokenizer)
+    saved(tmp_path / "generator", ElectraForMaskedLM, ElectraConfig, tokenizer)
+    found = electra_lab.load(tmp_path, device="cpu").corrupt("the cat sat on the mat", mask_prob=0.5)
+    assert found.probabilities
+    assert sum(found.masked) == 3
+    other = wordpiece(DOCUMENTS[:1] * 2, vocab_size=130)
+    PreTrainedTokenizerFast(tokenizer_object=other).save_pretrained(tmp_path / "generator")
+    with pytest.raises(ConfigError, match="generator and discriminator have different vocabularies"):
+        electra_lab.load(tmp_path)
+
+
+def test_what_is_not_a_model_is_a_sentence(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(DataError, match="is neither a model in Hugging Face format"):
+        electra_lab.load(tmp_path)
+    saved(tmp_path, ElectraForPreTraining, ElectraConfig, tokenizer)
+    with pytest.raises(ConfigError, match="is not a run directory, so it has no step 3"):
+        electra_lab.load(tmp_path, step=3)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).unlink(missing_ok=True)
+    with pytest.raises(DataError, match=f"{tmp_path}"):
+        electra_lab.load(tmp_path)

@@ -1,0 +1,108 @@
+"""Results show the text as it was given, in a notebook, on a terminal and as data."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Results, header
+
+TEXT = "The <b> cat\nsat"
+OFFSETS = [(0, 3), (4, 7), (8, 11), (12, 15)]
+DETECTED = Detected(TEXT, ["the", "<b>", "cat", "sat"], OFFSETS, [0.0, 0.25, 1.0, 0.05])
+CORRUPTED = Corrupted(
+    TEXT, ["the", "<b>", "cat", "sat"], OFFSETS, ["the", "<b>", "##dog", "sat"], [False, False, True, True],
+    {2: [Candidate("dog", 0.75), Candidate("cat", 0.125)], 3: [Candidate("sat", 0.5)]}, [0.0, 0.6, 0.9, 0.1],
+)  # fmt: skip
+FILLED = Filled("a [MASK]ly [MASK]", [(2, 8), (11, 17)], [[Candidate("nice", 0.5)], [Candidate("##s", 0.25)]])
+
+
+class Page(HTMLParser):
+    """The text of a page, its titles, and how strong its colours are."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.titles, self.colours, self.struck = "", list[str](), list[float](), list[str]()
+        self._open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.text += "\n" if tag == "br" else ""
+        self._open += [] if tag == "br" else [tag]
+        if "title" in given:
+            self.titles.append(given["title"] or "")
+            self.colours.append(float((given["style"] or "").split("rgba(")[1].split(",")[3].split(")")[0]))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "s" in self._open:
+            self.struck.append(data)
+        else:
+            self.text += data.replace("\xa0", "")
+
+
+def printed(result: object, *, colour: bool) -> str:
+    console = Console(width=200, color_system="truecolor" if colour else None, force_terminal=colour, highlight=False)
+    with console.capture() as captured:
+        console.print(result)
+    return captured.get()
+
+
+def test_a_notebook_shows_the_text_with_stronger_colours_for_stronger_suspicion() -> None:
+    page = Page(DETECTED._repr_html_())
+    assert page.text == TEXT
+    assert page.titles == ["the: 0.000", "<b>: 0.250", "cat: 1.000", "sat: 0.050"]
+    assert sorted(page.colours) == [page.colours[i] for i in (0, 3, 1, 2)]
+    assert page.colours[0] == 0.0
+    assert Page(Results([DETECTED, FILLED])._repr_html_()).text == f"{TEXT}a nicelys"
+
+
+def test_a_replacement_stands_beside_the_struck_original_with_its_candidates() -> None:
+    page = Page(CORRUPTED._repr_html_())
+    assert page.text == "The <b> dog\nsat"
+    assert page.struck == ["cat"]
+    assert page.titles[2] == "##dog: 0.900; dog 0.75, cat 0.12"
+    assert page.titles[3] == "sat: 0.100; sat 0.50"
+    assert CORRUPTED.replaced == [False, False, True, False]
+
+
+def test_a_terminal_shows_every_probability_and_a_log_the_same_without_colour() -> None:
+    assert str(DETECTED) == "The 0.00 <b> 0.25 cat 1.00\nsat 0.05"
+    assert str(CORRUPTED) == "The <b> 0.60 [cat > dog 0.90]\nsat"
+    assert str(FILLED) == "a nicelys\n    nice 0.50\n    ##s 0.25"
+    for result in (DETECTED, FILLED):
+        assert printed(result, colour=False) == f"{result}\n"
+    coloured = printed(DETECTED, colour=True)
+    assert "48;2;208;52;44mcat" in coloured  # of the strongest suspicion
+    assert "The" in coloured.split("\x1b")[0]  # none: no colour
+    assert "\x1b[2;9mcat" in printed(CORRUPTED, colour=True)
+
+
+def test_several_tokens_of_one_character_are_shown_once() -> None:
+    found = Detected("a🐈b", ["a", "x", "y", "b"], [(0, 1), (1, 2), (1, 2), (2, 3)], [0.1, 0.2, 0.3, 0.4])
+    assert Page(found._repr_html_()).text == "a🐈b"
+
+
+def test_results_are_plain_data() -> None:
+    for result in (DETECTED, CORRUPTED, FILLED):
+        data = json.loads(json.dumps(result.as_dict()))
+        assert data["text"] == result.text
+    assert json.loads(json.dumps(DETECTED.as_dict()))["probabilities"] == [0.0, 0.25, 1.0, 0.05]
+    assert CORRUPTED.as_dict()["replaced"] == [False, False, True, False]
+    assert FILLED.as_dict()["filled"] == FILLED.filled == "a nicelys"
+
+
+@pytest.mark.parametrize("empty", [Detected("", [], [], []), Filled("a", [], [])])
+def test_a_text_without_tokens_can_be_shown(empty: Detected | Filled) -> None:
+    assert Page(empty._repr_html_()).text == str(empty) == empty.text
+
+
+def test_a_page_begins_with_its_title() -> None:
+    assert "<h1>a &lt; b</h1>" in header("a < b")
+    assert header("a").startswith("<!DOCTYPE html>")

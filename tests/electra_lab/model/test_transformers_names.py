@@ -1,0 +1,261 @@
+"""Weights of transformers' ELECTRA and BERT in our networks and back: the same logits, every tensor accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import (
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+    ElectraForMaskedLM,
+    ElectraForMultipleChoice,
+    ElectraForPreTraining,
+    ElectraForQuestionAnswering,
+    ElectraForSequenceClassification,
+    ElectraForTokenClassification,
+    ElectraModel,
+)
+
+from electra_lab.model.embeddings import Shifted
+from electra_lab.model.transformers_names import from_transformers, own_tensors, to_transformers
+from electra_lab.storage.hugging_face import read_folder, shape
+from tests.electra_lab.model.theirs import TINY, inputs, logits, model, network, saved
+
+HEAD = {ElectraForPreTraining: "replaced", ElectraForMaskedLM: "tokens", BertForMaskedLM: "tokens"}
+TABLE = "electra.embeddings.word_embeddings.weight"
+
+# As google/electra-*-discriminator and -generator describe themselves.
+SMALL = {"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+BASE = {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+RELEASED = {"vocab_size": 30_522, "max_position_embeddings": 512, "num_hidden_layers": 12}
+SHAPES = {
+    "small discriminator": (ElectraForPreTraining, SMALL),
+    "small generator": (ElectraForMaskedLM, SMALL),
+    "base discriminator": (ElectraForPreTraining, BASE),
+    "base generator": (ElectraForMaskedLM, {**SMALL, "embedding_size": 768}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_released_shapes_give_the_logits_of_transformers(tmp_path: Path, name: str) -> None:
+    """From the file that save_pretrained writes, in single precision."""
+    kind, sizes = SHAPES[name]
+    theirs = model(kind, **RELEASED, **sizes)
+    folder = read_folder(str(saved(theirs, tmp_path)))
+    ours = network(shape(folder.config), HEAD[kind])
+    account = from_transformers(folder.tensors(), ours, folder.kind)
+    assert (account.new, account.unused) == ((), ())
+    expected = logits(theirs, HEAD[kind], 30_522)
+    torch.testing.assert_close(logits(ours, HEAD[kind], 30_522), expected, rtol=1e-5, atol=1e-5)
+    assert expected.std() > 0.1, "nothing was computed"
+
+
+@pytest.mark.parametrize("kind", HEAD, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("embedding_dim", [8, 16])
+def test_all_tensors_of_a_file_are_ours_and_go_back_to_it(tmp_path: Path, kind: type, embedding_dim: int) -> None:
+    theirs = model(kind, embedding_size=embedding_dim)
+    given = load_file(saved(theirs, tmp_path) / "model.safetensors")
+    ours = network(theirs.config.to_dict(), HEAD[kind])
+    account = from_transformers(given, ours, "bert" if kind is BertForMaskedLM else "electra")
+    assert (account.new, account.unused) == ((), ())
+    own = own_tensors(ours)
+    assert len(own) == len(given)
+    torch.testing.assert_close(logits(ours, HEAD[kind], 37), logits(theirs, HEAD[kind], 37), rtol=1e-5, atol=1e-5)
+    if kind is not BertForMaskedLM:  # BERT becomes ELECTRA
+        back = to_transformers(ours)
+        assert back.keys() == given.keys()
+        assert all(torch.equal(back[name], given[name]) for name in given)
+        other = model(kind, embedding_size=embedding_dim, seed=5)
+        assert not other.load_state_dict(back, strict=False).unexpected_keys
+        torch.testing.assert_close(logits(other, HEAD[kind], 37), logits(theirs, HEAD[kind], 37), rtol=0, atol=0)
+
+
+def electra(kind: type = ElectraForPreTraining, **options: int) -> dict[str, Tensor]:
+    return tensors(model(kind, **options))
+
+
+def tensors(made: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in made.named_parameters()}
+
+
+def refused(given: dict[str, Tensor], *heads: str, sizes: Any = TINY, kind: Any = "electra") -> str:
+    """Return the sentence, after a look that nothing was copied."""
+    ours = network(sizes, *heads)
+    before = {name: t.clone() for name, t in own_tensors(ours).items()}
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the sentence is compared by the callers
+        from_transformers(given, ours, kind)
+    assert all(torch.equal(before[name], t) for name, t in own_tensors(ours).items())
+    return str(error.value)
+
+
+def without(name: str) -> dict[str, Tensor]:
+    return {n: t for n, t in electra().items() if n != name}
+
+
+MISFITS: dict[str, Callable[[], dict[str, Tensor]]] = {
+    f"{TABLE} is missing.": lambda: without(TABLE),
+    "electra.encoder.layer.1.output.dense.bias is missing.": lambda: without(
+        "electra.encoder.layer.1.output.dense.bias"
+    ),
+    "discriminator_predictions.dense_prediction.bias is missing.": lambda: without(
+        "discriminator_predictions.dense_prediction.bias"
+    ),
+    f"{TABLE} has the shape [38, 8], not [37, 8].": lambda: electra(vocab_size=38),
+    "electra.embeddings.position_embeddings.weight has the shape [21, 8], not [20, 8].": lambda: electra(
+        max_position_embeddings=21
+    ),
+    "electra.encoder.layer.0.crossattention.self.query.weight is left over.": lambda: (
+        electra() | {"electra.encoder.layer.0.crossattention.self.query.weight": torch.zeros(2)}
+    ),
+    "discriminator_predictions.more.bias is left over.": lambda: (
+        electra() | {"discriminator_predictions.more.bias": torch.zeros(2)}
+    ),
+    "scale is left over.": lambda: electra() | {"scale": torch.zeros(())},
+    "electra.embeddings.LayerNorm.weight appears twice, under an old name and a new one.": lambda: (
+        electra() | {"electra.embeddings.LayerNorm.gamma": torch.zeros(8)}
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", MISFITS)
+def test_every_misfit_is_named_and_then_nothing_is_copied(sentence: str) -> None:
+    assert refused(MISFITS[sentence](), "replaced") == sentence
+
+
+def test_all_misfits_are_counted() -> None:
+    deeper = refused(electra(num_hidden_layers=3), "replaced")
+    assert deeper.count("electra.encoder.layer.2.") == 8
+    assert deeper.endswith(" is left over; and 8 more.")
+    flat = {n: t for n, t in electra().items() if "embeddings_project" not in n}
+    assert refused(flat, "replaced") == (
+        "electra.embeddings_project.weight is missing; electra.embeddings_project.bias is missing."
+    )
+
+
+@pytest.mark.parametrize("kind", [ElectraForMaskedLM, BertForMaskedLM])
+def test_an_output_table_of_its_own_is_refused_where_it_matters(kind: type) -> None:
+    theirs = model(kind)
+    given, sizes = tensors(theirs), theirs.config.to_dict()
+    name, family = "generator_lm_head.weight", "electra"
+    if kind is BertForMaskedLM:
+        name, family = "cls.predictions.decoder.weight", "bert"
+    given[name] = given[f"{family}.embeddings.word_embeddings.weight"] + 1
+    assert refused(given, "tokens", sizes=sizes, kind=family) == f"{name} is not tied to the token table."
+    account = from_transformers(given, network(sizes, "replaced"), family)
+    assert name in account.unused
+
+
+@pytest.mark.parametrize("kind", [ElectraForMaskedLM, BertForMaskedLM])
+@pytest.mark.parametrize("first_too", [True, False])
+def test_second_names_of_a_tensor_are_the_tensor(kind: type, first_too: bool) -> None:
+    """Whether the first name is in the file too or not."""
+    names = {
+        ElectraForMaskedLM: {"generator_lm_head.weight": TABLE},
+        BertForMaskedLM: {
+            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+    }[kind]
+    theirs = model(kind)
+    given = tensors(theirs)
+    for copy, first in names.items():
+        given[copy] = given[first] if first_too else given.pop(first)
+    ours = network(theirs.config.to_dict(), "tokens")
+    account = from_transformers(given, ours, "bert" if kind is BertForMaskedLM else "electra")
+    assert (account.new, account.unused) == ((), ())
+    torch.testing.assert_close(logits(ours, "tokens", 37), logits(theirs, "tokens", 37), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [BertModel, ElectraModel])
+def test_names_of_old_files_and_of_base_models(kind: type) -> None:
+    """LayerNorms converted from TensorFlow, a saved constant, and no prefix."""
+    theirs = model(kind)
+    given = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
+        for name, t in tensors(theirs).items()
+    } | {"embeddings.position_ids": torch.arange(20)[None]}
+    ours = network(theirs.config.to_dict(), "replaced")
+    account = from_transformers(given, ours, "bert" if kind is BertModel else "electra")
+    assert {name.split(".")[1] for name in account.new} == {"replaced"}
+    assert len(account.new) == 4
+    assert account.unused == (("bert.pooler.dense.bias", "bert.pooler.dense.weight") if kind is BertModel else ())
+    tokens, mask, segments = inputs(37)
+    with torch.no_grad():
+        expected = theirs(input_ids=tokens, attention_mask=mask.long(), token_type_ids=segments).last_hidden_state
+        torch.testing.assert_close(ours.hidden(tokens, mask, segments)[mask], expected[mask], rtol=1e-5, atol=1e-5)
+
+
+def test_a_bert_starts_either_network_and_what_it_lacks_or_leaves_is_listed() -> None:
+    given, sizes = tensors(model(BertForPreTraining)), model(BertForPreTraining).config.to_dict()
+    generator, discriminator = network(sizes, "tokens"), network(sizes, "replaced")
+    others = ("bert.pooler.dense.bias", "bert.pooler.dense.weight", "cls.seq_relationship.bias",
+              "cls.seq_relationship.weight")  # fmt: skip
+    account = from_transformers(given, generator, "bert")
+    assert (account.new, account.unused) == ((), others)
+    before = discriminator.heads["replaced"].out.weight.clone()
+    account = from_transformers(given, discriminator, "bert")
+    assert account.new == tuple(name for name in own_tensors(discriminator) if name.startswith("heads."))
+    predictions = {name for name in given if name.startswith("cls.predictions.")}
+    assert len(predictions) == 5
+    assert set(account.unused) == {*others, *predictions}
+    assert torch.equal(discriminator.heads["replaced"].out.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        (ElectraForSequenceClassification, {"classifier"}),
+        (ElectraForTokenClassification, {"classifier"}),
+        (ElectraForQuestionAnswering, {"qa_outputs"}),
+        (ElectraForMultipleChoice, {"classifier", "sequence_summary"}),
+        (ElectraForMaskedLM, {"generator_predictions", "generator_lm_head"}),
+        (BertForSequenceClassification, {"classifier", "bert"}),
+        (BertForNextSentencePrediction, {"cls", "bert"}),
+    ],
+)
+def test_heads_of_other_tasks_are_left_out_and_listed(kind: type, parts: set[str]) -> None:
+    theirs = model(kind)
+    given = tensors(theirs)
+    ours = network(theirs.config.to_dict(), "replaced")
+    account = from_transformers(given, ours, "bert" if kind.__name__.startswith("Bert") else "electra")
+    assert {name.split(".")[0] for name in account.unused} == parts
+    assert len(given) == len(own_tensors(ours)) - len(account.new) + len(account.unused)
+
+
+def test_a_network_without_heads_leaves_both_out() -> None:
+    account = from_transformers(electra(), network(TINY), "electra")
+    assert account.new == ()
+    assert {name.split(".")[0] for name in account.unused} == {"discriminator_predictions"}
+
+
+def test_half_precision_is_widened() -> None:
+    given = {name: t.half() for name, t in electra().items()}
+    ours = network(TINY, "replaced")
+    from_transformers(given, ours, "electra")
+    assert {t.dtype for t in own_tensors(ours).values()} == {torch.float32}
+    assert torch.equal(ours.embeddings.tokens.weight, given[TABLE].float())
+
+
+def test_a_table_that_is_a_sum_is_written_and_read_as_one() -> None:
+    """With tie: gradient_disentangled; the part that is the generator's does not change."""
+    ours, given = network(TINY, "replaced"), electra()
+    table = nn.Embedding(37, 8)
+    before = table.weight.clone()
+    ours.embeddings.tokens = Shifted(table)
+    from_transformers(given, ours, "electra")
+    assert torch.equal(table.weight, before)
+    torch.testing.assert_close(ours.embeddings.tokens.weight, given[TABLE], rtol=0, atol=1e-6)
+    back = to_transformers(ours)
+    assert back.keys() == given.keys()
+    torch.testing.assert_close(back[TABLE], given[TABLE], rtol=0, atol=1e-6)
+    assert not any(t.requires_grad for t in back.values())

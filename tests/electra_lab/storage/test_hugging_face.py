@@ -1,0 +1,358 @@
+"""Models in Hugging Face format: every way to keep tensors, every kind of damage, names of the hub, sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertForPreTraining, ElectraForMaskedLM, ElectraForPreTraining
+
+from electra_lab.storage.hugging_face import CONFIG, FIXED, Folder, Shape, read_folder, shape
+from registry.errors import ConfigError, DataError, LabError
+from tests.electra_lab.model.theirs import model, saved
+from tests.helpers import python
+
+WHOLE = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(model(ElectraForPreTraining), tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """The same to be damaged."""
+    made = tmp_path / "copy"
+    made.mkdir()
+    for file in folder.iterdir():
+        (made / file.name).write_bytes(file.read_bytes())
+    return made
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    return read_folder(str(folder)).tensors()
+
+
+def read(source: object, **options: Any) -> None:
+    """Read everything."""
+    found = read_folder(str(source), **options)
+    shape(found.config, found.path / CONFIG)
+    found.tensors()
+
+
+def refusal(kind: type[LabError], source: object, **options: Any) -> str:
+    with pytest.raises(kind) as refused:
+        read(source, **options)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def assert_same(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert given.keys() == expected.keys()
+    assert all(torch.equal(given[name], expected[name]) for name in expected)
+
+
+# Tensors
+
+
+def test_a_folder_is_its_config_its_kind_and_its_tensors(folder: Path, tmp_path: Path) -> None:
+    opened = read_folder(str(folder))
+    assert (opened.path, opened.kind, opened.config["hidden_size"]) == (folder, "electra", 16)
+    assert opened.files() == [folder / WHOLE]
+    assert_same(opened.tensors(), load_file(folder / WHOLE))
+    assert read_folder(str(saved(model(BertForPreTraining), tmp_path))).kind == "bert"
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_a_model_in_pieces(folder: Path, copy: Path, kind: str) -> None:
+    """As save_pretrained splits a large one, and as old versions of it did."""
+    if kind == "safetensors":
+        made = model(ElectraForPreTraining)
+        (copy / WHOLE).unlink()
+        made.save_pretrained(copy, max_shard_size="4KB")
+    else:
+        split(copy)
+    assert not (copy / WHOLE).exists()
+    opened = read_folder(str(copy))
+    files = opened.files()
+    assert len(files) > 2
+    assert all(file.name.endswith(f".{kind}") for file in files)
+    assert_same(opened.tensors(), load_file(folder / WHOLE))
+
+
+def split(folder: Path) -> dict[str, str]:
+    """Replace the tensors of a folder by .bin files of eight each, with an index."""
+    given = load_file(folder / WHOLE)
+    (folder / WHOLE).unlink()
+    places = {name: f"pytorch_model-{number // 8}.bin" for number, name in enumerate(given)}
+    for file in set(places.values()):
+        torch.save({name: given[name] for name, place in places.items() if place == file}, folder / file)
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    return places
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_an_old_file_of_plain_tensors(folder: Path, copy: Path, legacy: bool) -> None:
+    """In the format of today's torch, and in that of the years when ELECTRA was released."""
+    given = load_file(copy / WHOLE)
+    (copy / WHOLE).unlink()
+    torch.save(given, copy / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    assert_same(tensors(copy), given)
+    save_file({"other": torch.zeros(1)}, copy / WHOLE)
+    assert tensors(copy).keys() == {"other"}, "safetensors come first"
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("was-here",)
+
+
+@pytest.mark.parametrize("payload", [Evil(), {"a": torch.zeros(1), "b": Evil()}])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_in_an_old_file_is_refused_and_does_not_run(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payload: object, zipped: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (copy / WHOLE).unlink()
+    file = copy / "pytorch_model.bin"
+    if zipped:
+        torch.save(payload, file)
+    else:
+        file.write_bytes(pickle.dumps(payload, protocol=2))
+    assert refusal(DataError, copy) == (
+        f"{file}: holds more than tensors, which could be code, so it is not read. Save the model again as safetensors."
+    )
+    assert not (tmp_path / "was-here").exists()
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(1)], {"state": {"a": torch.zeros(1)}}])
+def test_an_old_file_of_something_else_is_refused(copy: Path, content: object) -> None:
+    (copy / WHOLE).unlink()
+    torch.save(content, copy / "pytorch_model.bin")
+    assert refusal(DataError, copy) == f"{copy / 'pytorch_model.bin'}: is not a file of tensors by name."
+
+
+@pytest.mark.parametrize("name", [WHOLE, "pytorch_model.bin"])
+@pytest.mark.parametrize("content", [b"", b"\x00", b"version https://git-lfs.github.com/spec/v1\n" * 4])
+def test_a_damaged_file_is_refused(copy: Path, name: str, content: bytes) -> None:
+    """Also the pointer that a clone without git-lfs has in its place."""
+    (copy / WHOLE).unlink()
+    (copy / name).write_bytes(content)
+    said = refusal(DataError, copy)
+    assert said.startswith(f"{copy / name}: ")
+    assert said.endswith((". Download the model again.", " Save the model again as safetensors."))
+
+
+def test_a_file_cut_short_is_refused(copy: Path) -> None:
+    content = (copy / WHOLE).read_bytes()
+    (copy / WHOLE).write_bytes(content[:-10])
+    assert refusal(DataError, copy).startswith(f"{copy / WHOLE}: cannot be read (")
+
+
+def test_an_index_and_its_files_must_agree(copy: Path) -> None:
+    places = split(copy)
+    index = copy / "pytorch_model.bin.index.json"
+    first, last = min(places), max(places)
+    index.write_text(json.dumps({"weight_map": {name: p for name, p in places.items() if name != last}}))
+    again = "Download the model again."
+    assert refusal(DataError, copy) == f"{copy}: {last} is in its files but not in its index. {again}"
+    index.write_text(json.dumps({"weight_map": places | {"zzz": places[first]}}))
+    assert refusal(DataError, copy) == f"{copy}: zzz is in its index but not in its files. {again}"
+    index.write_text(json.dumps({"weight_map": places}))
+    (copy / places[first]).unlink()
+    assert refusal(DataError, copy).startswith(f"{copy / places[first]}: cannot be read (")
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": "../b"}}', "{"])
+def test_an_index_that_leads_elsewhere_or_nowhere_is_refused(copy: Path, content: str) -> None:
+    (copy / WHOLE).unlink()
+    (copy / f"{WHOLE}.index.json").write_text(content)
+    assert refusal(DataError, copy).startswith(f"{copy / WHOLE}.index.json: ")
+
+
+def test_a_folder_without_tensors_is_refused(copy: Path) -> None:
+    (copy / WHOLE).unlink()
+    assert refusal(DataError, copy) == (
+        f"{copy}: has no tensors: it has neither model.safetensors nor pytorch_model.bin, nor an index of pieces."
+    )
+
+
+# Folders
+
+
+def test_a_pair_gives_the_part_that_is_asked_for(tmp_path: Path) -> None:
+    parts = {"discriminator": ElectraForPreTraining, "generator": ElectraForMaskedLM}
+    for part, kind in parts.items():
+        saved(model(kind), tmp_path / part)
+    for part, kind in parts.items():
+        opened = read_folder(str(tmp_path), part)
+        assert (opened.path, opened.config["architectures"]) == (tmp_path / part, [kind.__name__])
+        assert read_folder(str(tmp_path / part), part).path == tmp_path / part, "the part itself"
+    neither = f"{tmp_path}: is neither a model in Hugging Face format (it has no config.json) nor a run directory."
+    assert refusal(DataError, tmp_path) == neither
+    saved(model(ElectraForPreTraining), tmp_path)
+    assert read_folder(str(tmp_path), "generator").path == tmp_path, "a model comes before its sub-folders"
+
+
+def test_paths_begin_in_the_working_directory_or_where_they_were_written(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_folder("copy", beside=tmp_path).path == copy
+    assert read_folder("./copy/", beside=tmp_path).path == copy
+    monkeypatch.chdir(tmp_path)
+    assert read_folder("copy").path == copy
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_folder("~/copy", beside=copy).path == copy
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert refusal(DataError, "./none", beside=tmp_path) == f"{tmp_path / 'none'}: does not exist."
+    assert refusal(DataError, "file/none", beside=tmp_path) == f"{tmp_path / 'file/none'}: does not exist."
+    assert refusal(DataError, "file", beside=tmp_path) == f"{tmp_path / 'file'}: is a file, not a folder."
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '"a"'])
+def test_a_damaged_config_is_refused(copy: Path, content: str) -> None:
+    (copy / CONFIG).write_text(content)
+    assert refusal(DataError, copy).startswith(f"{copy / CONFIG}: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [("roberta", ""), (None, ""), ("electra_lab", " Name the run that it was exported from.")],
+)
+def test_other_kinds_are_refused_with_those_that_are_supported(copy: Path, kind: str | None, cure: str) -> None:
+    (copy / CONFIG).write_text(json.dumps({"model_type": kind}))
+    assert refusal(ConfigError, copy) == (
+        f"{copy / CONFIG}: model_type is {kind!r}; electra and bert are supported.{cure}"
+    )
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
+def test_a_tokenizer_is_seen(copy: Path, name: str) -> None:
+    assert not read_folder(str(copy)).has_tokenizer
+    (copy / name).touch()
+    assert read_folder(str(copy)).has_tokenizer
+
+
+# Sizes
+
+
+def test_sizes_are_in_our_words(folder: Path, tmp_path: Path) -> None:
+    expected = {"vocabulary_size": 37, "embedding_dim": 8, "max_length": 20, "dim": 16, "depth": 2, "heads": 4,
+                "ff_mult": 1.5, "dropout": 0.0}  # fmt: skip
+    assert shape(read_folder(str(folder)).config) == Shape(**expected)
+    bert = read_folder(str(saved(model(BertForPreTraining, hidden_dropout_prob=0.3), tmp_path)))
+    assert shape(bert.config) == Shape(**expected | {"embedding_dim": 16, "dropout": 0.3})
+
+
+CHANGES = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "type_vocab_size": 1, "position_embedding_type":
+           "relative_key", "is_decoder": True, "add_cross_attention": True}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_an_encoder_that_computes_otherwise_is_refused(folder: Path, key: str) -> None:
+    """Each of these keys changes the outcome; one that is missing has the value of old versions, which is ours."""
+    config = {**read_folder(str(folder)).config, key: CHANGES[key]}
+    with pytest.raises(ConfigError) as refused:
+        shape(config, "here")
+    assert str(refused.value) == f"here: {key} is {CHANGES[key]!r}, but the lab's `bert` computes with {FIXED[key]!r}."
+    del config[key]
+    assert shape(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("hidden_size", None, "hidden_size is None; it must be a positive number."),
+        ("vocab_size", "37", "vocab_size is '37'; it must be a positive number."),
+        ("num_hidden_layers", 0, "num_hidden_layers is 0; it must be a positive number."),
+        ("num_attention_heads", 3, "num_attention_heads 3 does not divide hidden_size 16."),
+        ("hidden_dropout_prob", 1, "hidden_dropout_prob is 1; it must be at least 0 and below 1."),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(folder: Path, key: str, value: object, reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        shape({**read_folder(str(folder)).config, key: value})
+    assert str(refused.value) == f"config.json: {reason}"
+
+
+# Names of the hub
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub's package, which asks nobody."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "cache"
+
+
+def test_a_name_of_the_hub_is_found_in_its_cache(folder: Path, offline: Path) -> None:
+    """In the layout of the package, where a commit has a folder of its own."""
+    cached = offline / "models--google--electra-tiny"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("0123abcd")
+    (cached / "snapshots").mkdir()
+    (cached / "snapshots" / "0123abcd").symlink_to(folder)
+    opened = read_folder("google/electra-tiny")
+    assert opened.path == cached / "snapshots" / "0123abcd"
+    assert_same(opened.tensors(), load_file(folder / WHOLE))
+
+
+def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path: Path) -> None:
+    """From a hub of this machine; .bin files only if there is nothing else."""
+    for name in ("both", "old"):
+        (tmp_path / "org" / name).mkdir(parents=True)
+        for file in (CONFIG, "vocab.txt", "tf_model.h5", "pytorch_model.bin", WHOLE):
+            (tmp_path / "org" / name / file).write_bytes(b"x")
+        (tmp_path / "org" / name / CONFIG).write_bytes((folder / CONFIG).read_bytes())
+    torch.save(load_file(folder / WHOLE), tmp_path / "org" / "old" / "pytorch_model.bin")
+    (tmp_path / "org" / "old" / WHOLE).unlink()
+    (tmp_path / "org" / "both" / WHOLE).write_bytes((folder / WHOLE).read_bytes())
+    hub = Path(__file__).with_name("hub_here.py")
+    done = python(str(hub), str(tmp_path), "org/both", "org/old", "org/none", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    number = len(load_file(folder / WHOLE))
+    assert done.stdout.splitlines() == [
+        f"config.json model.safetensors vocab.txt {number}",
+        f"config.json pytorch_model.bin vocab.txt {number}",
+        "org/none: is not a folder, and the Hugging Face hub has no model of that name that you may read. "
+        "Check the name, or download it and name its folder.",
+    ]
+
+
+@pytest.mark.parametrize("name", ["google/electra-none", "electra-none"])
+def test_without_network_a_name_is_one_clear_sentence(offline: Path, name: str) -> None:
+    assert refusal(DataError, name) == (
+        f"{name}: is not a folder, and the Hugging Face hub cannot be reached, and its local cache has no copy. "
+        "Check the name, or download it and name its folder."
+    )
+
+
+def test_a_name_that_the_hub_does_not_allow(offline: Path) -> None:
+    said = refusal(DataError, "a--b/c..d")
+    assert said.startswith("a--b/c..d: is not a folder, and it cannot be downloaded from the Hugging Face hub (")
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert refusal(DataError, "google/electra-none").endswith("pip install 'electra-lab[hugging-face]'")
+
+
+def test_folders_need_neither_the_package_nor_the_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("huggingface_hub", "transformers", "tokenizers"):
+        monkeypatch.setitem(sys.modules, name, None)
+    opened: Folder = read_folder(str(folder))
+    assert opened.tensors()

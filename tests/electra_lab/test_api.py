@@ -1,0 +1,79 @@
+"""The Python API: load, run, check and held_out, from files and from mappings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import electra_lab
+from electra_lab.runs import execute
+from registry.errors import ConfigError, DataError
+from tests.helpers import ROOT, experiment_text, write_experiment
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_experiment(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+
+
+def mapping(**sections: Any) -> dict[str, Any]:
+    return {**yaml.safe_load(experiment_text()), **sections}
+
+
+def test_a_file_and_its_content_are_the_same_experiment(tmp_path: Path) -> None:
+    for number, config in enumerate(("tiny.yaml", Path("tiny.yaml"), mapping())):
+        path = electra_lab.run(config, set=["train.steps=2"], out=f"run{number}", device="cpu")
+        assert path == Path(f"run{number}")
+        assert (path / "config.yaml").read_text() == Path("run0/config.yaml").read_text()
+        assert electra_lab.load(path).detect("the cat").tokens
+    assert yaml.safe_load(Path("run2/source.yaml").read_text()) == mapping()
+    assert electra_lab.check(mapping()) == electra_lab.check(tmp_path / "tiny.yaml")
+
+
+def test_check_returns_the_complete_experiment_as_plain_data(tmp_path: Path) -> None:
+    complete = electra_lab.check("tiny.yaml", set=["train.steps=7"])
+    assert json.loads(json.dumps(complete)) == complete
+    assert complete["train"]["steps"] == 7
+    assert complete["optimizer"]["type"] == "adamw"
+    assert complete["corpus"]["paths"] == [str(tmp_path / "corpus.txt")]
+    again = electra_lab.run(complete, out="again", device="cpu")
+    assert electra_lab.check(again / "config.yaml") == complete
+
+
+def test_mistakes_are_errors_of_the_lab_and_name_the_key() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^config: sampler\.temprature: unknown parameter\. Did you mean 'temperature'"
+    ):
+        electra_lab.check(mapping(sampler={"type": "gumbel", "temprature": 1.0}))
+    with pytest.raises(ConfigError, match=r"^config: is an ablation\."):
+        electra_lab.run({"base": "tiny.yaml", "vary": {}})
+    Path("corpus.txt").unlink()
+    with pytest.raises(DataError, match="no file matches"):
+        electra_lab.check("tiny.yaml")
+    assert not Path("runs").exists()
+
+
+def test_held_out_documents_are_those_that_the_run_did_not_read() -> None:
+    path = electra_lab.run("tiny.yaml", out="run", device="cpu")
+    held_out = electra_lab.held_out(path)
+    documents = Path("corpus.txt").read_text().split("\n\n")
+    kept = json.loads((path / "provenance.json").read_text())["data"]["documents"]
+    assert len(held_out) == kept["held_out"]
+    assert set(held_out) < set(documents)
+    Path("corpus.txt").unlink()
+    with pytest.raises(DataError, match="no file matches"):
+        electra_lab.held_out(path)
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = "import electra_lab, sys; print(sorted({'torch', 'numpy', 'transformers', 'tokenizers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

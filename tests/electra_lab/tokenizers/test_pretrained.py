@@ -1,0 +1,411 @@
+"""A tokenizer that exists already encodes as transformers encodes with the same files."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import unicodedata
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from electra_lab.assembly.build import sketch, vocabulary_size
+from electra_lab.assembly.experiment import check, open_data
+from electra_lab.config.load import load
+from electra_lab.data.vocabulary import special_ids
+from electra_lab.runs import execute
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.tokenizers._special import SPECIAL
+from electra_lab.tokenizers.bpe import bpe
+from electra_lab.tokenizers.pretrained import pretrained, read_tokenizer
+from registry.errors import ConfigError, DataError
+from tests.helpers import line_of, write_experiment
+
+# Strings of all kinds, the same always
+
+RANGES = [
+    (0x20, 0x7E), (0x41, 0x5A), (0x61, 0x7A), (0xC0, 0x24F), (0x1E00, 0x1EFF), (0x300, 0x36F),  # Latin, accents
+    (0x370, 0x3FF), (0x400, 0x4FF), (0x5D0, 0x5EA), (0x621, 0x652), (0x905, 0x963), (0x995, 0x9E3), (0xE01, 0xE4E),
+    (0xAC00, 0xD7A3), (0x1100, 0x11FF), (0x3131, 0x318E), (0x3041, 0x30FF), (0xFF61, 0xFF9F),  # Korean, Japanese
+    (0x4E00, 0x9FFF), (0xF900, 0xFAD9), (0x20000, 0x2A6DF), (0x1F300, 0x1FAFF), (0x2600, 0x27BF),  # Chinese, emoji
+    (0x0, 0x1F), (0x7F, 0xA0), (0x2000, 0x206F), (0xFE00, 0xFE0F), (0xFFF0, 0xFFFD), (0xE000, 0xE0FF),  # control, ...
+]  # fmt: skip
+FAMILY = "\U0001f468\u200d\U0001f469\U0001f3fd\u200d\U0001f467"  # emoji that are joined
+
+
+def texts(number: int = 1000) -> list[str]:
+    """Return strings of many scripts, composed and decomposed, with special tokens, very long words, and empty ones."""
+    draw = random.Random(11)
+
+    def word(low: int, high: int) -> str:
+        return "".join(chr(draw.randint(low, high)) for _ in range(draw.randint(1, 8)))
+
+    def part() -> str:
+        kind = draw.random()
+        if kind < 0.08:
+            return draw.choice([*SPECIAL, "[MASK]s", "x[MASK]", "[mask]", "##a"])
+        if kind < 0.12:
+            return chr(draw.choice([0x61, 0xE9, 0xAC01, 0x4E2D])) * draw.randint(95, 130)
+        return FAMILY if kind < 0.15 else word(*draw.choice(RANGES))
+
+    made = ["", " ", "\t\n\r \u3000", "\u00ad", "e\u0301 \u00e9", "I\u0307 \u0130 \u1e9e", "\ud55c\uad6d\uc5b4", FAMILY]
+    while len(made) < number:
+        text = "".join(part() + draw.choice(["", " ", " ", "  ", "\n"]) for _ in range(draw.randint(1, 8)))
+        form = draw.choice([None, "NFC", "NFD", "NFKC"])
+        made.append(unicodedata.normalize(form, text) if form else text)
+    return made
+
+
+TEXTS = texts()
+
+
+def words() -> list[str]:
+    """Return a vocabulary whose pieces occur in the strings, in each of their forms; some characters are unknown.
+
+    The special tokens are not the first five. Some tokens are characters that end a line, but not in a file.
+    """
+    draw = random.Random(7)
+    forms = {form for t in TEXTS for form in (t, t.lower(), *(unicodedata.normalize("NFD", t) for t in (t, t.lower())))}
+    characters = sorted({c for form in forms for c in form if not c.isspace()} - {"\0"})
+    kept = draw.sample(characters, len(characters) * 9 // 10)
+    pieces = [form[i : i + 3] for form in sorted(forms) if (i := draw.randrange(len(form) + 1)) < len(form)]
+    kept += [piece for piece in pieces if not re.search(r"\s|\0", piece)]
+    scattered = ["[PAD]", "[unused0]", "\u2028", "\x85", "[CLS]", "[MASK]", "[unused1]", "[SEP]", "[UNK]"]
+    return list(dict.fromkeys([*scattered, *kept, *(f"##{each}" for each in kept)]))
+
+
+WORDS = words()
+
+
+def write_words(file: Path, tokens: list[str] = WORDS, **settings: Any) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8", newline="")
+    if settings:
+        (file.parent / "tokenizer_config.json").write_text(json.dumps(settings))
+    return file
+
+
+Encoded = list[tuple[list[int], list[tuple[int, int]]]]
+
+
+def ours(tokenizer: Tokenizer) -> Encoded:
+    return [(e.ids, e.offsets) for e in tokenizer.encode_batch(TEXTS, add_special_tokens=False)]
+
+
+def theirs(tokenizer: Any, **options: Any) -> Encoded:
+    made = tokenizer(TEXTS, add_special_tokens=False, return_offsets_mapping=True, verbose=False, **options)
+    return list(zip(made["input_ids"], made["offset_mapping"], strict=True))
+
+
+def assert_same(tokenizer: Tokenizer, other: Any) -> Encoded:
+    """Ids, offsets, special tokens and names are those of a tokenizer of transformers."""
+    encoded = ours(tokenizer)
+    assert encoded == theirs(other)
+    assert {token: tokenizer.token_to_id(token) for token in SPECIAL} == {
+        token: other.convert_tokens_to_ids(token) for token in other.all_special_tokens
+    }
+    # A line of a vocab.txt that is a space of some kind has no name there.
+    mine, its = ({name: id for name, id in each.get_vocab().items() if name.strip()} for each in (tokenizer, other))
+    assert mine == its
+    return encoded
+
+
+def test_the_strings_are_of_all_kinds(tmp_path: Path) -> None:
+    assert len(TEXTS) == 1000 > len(set(TEXTS)) > 980
+    forms = {form: sum(unicodedata.is_normalized(form, text) for text in TEXTS) for form in ("NFC", "NFD")}
+    assert all(200 < count < 900 for count in forms.values())
+    assert sum("[MASK]" in text for text in TEXTS) > 50
+    assert sum(bool(re.search(r"\w{101}", text)) for text in TEXTS) > 50
+    assert sum("\u200d" in text for text in TEXTS) > 50
+    ids = [id for ids, _ in ours(read_tokenizer(write_words(tmp_path / "vocab.txt"))) for id in ids]
+    assert 0.05 < ids.count(WORDS.index("[UNK]")) / len(ids) < 0.5
+    assert len(set(ids)) > 3000
+
+
+# vocab.txt
+
+
+def test_a_vocab_txt_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
+    from transformers import BertTokenizerFast, ElectraTokenizerFast
+
+    distinct = set()
+    file = write_words(tmp_path / "vocab.txt")
+    for lower, strip, chinese in product((True, False), (None, True, False), (True, False)):
+        settings = {
+            "do_lower_case": lower,
+            "strip_accents": strip,
+            "tokenize_chinese_chars": chinese,
+            "max_length": 512,
+        }
+        file.with_name("tokenizer_config.json").write_text(json.dumps(settings))
+        kind = BertTokenizerFast if strip else ElectraTokenizerFast
+        distinct.add(json.dumps(assert_same(read_tokenizer(tmp_path), kind.from_pretrained(tmp_path))))
+        assert read_tokenizer(file).to_str() == read_tokenizer(tmp_path).to_str()
+    assert len(distinct) == 8, "strip_accents: null is as do_lower_case; all other settings differ"
+
+
+def test_without_settings_it_is_lower_case(tmp_path: Path) -> None:
+    from transformers import ElectraTokenizerFast
+
+    file = write_words(tmp_path / "any_name.txt")
+    assert_same(read_tokenizer(file), ElectraTokenizerFast.from_pretrained(write_words(tmp_path / "vocab.txt").parent))
+    assert read_tokenizer(file).normalizer.normalize_str("\u00c9A") == "ea"
+    write_words(file, model_max_length=512)
+    assert read_tokenizer(file).normalizer.normalize_str("\u00c9A") == "ea"
+
+
+def test_lines_end_as_on_every_system(tmp_path: Path) -> None:
+    file = write_words(tmp_path / "vocab.txt")
+    expected = read_tokenizer(file).get_vocab()
+    assert expected["\u2028"] == 2
+    assert sorted(expected, key=expected.__getitem__) == WORDS
+    text = file.read_text(encoding="utf-8")
+    for other in (
+        text.removesuffix("\n"),
+        text.replace("\n", "\r\n"),
+        "\ufeff" + text,
+        text.replace("[MASK]\n", "[MASK] \t\n"),
+    ):
+        file.write_text(other, encoding="utf-8", newline="")
+        assert read_tokenizer(file).get_vocab() == expected
+
+
+# tokenizer.json
+
+
+def wordpiece() -> Any:
+    """As transformers saves ELECTRA's, with a mask token that swallows the space before it, padding and truncation."""
+    from transformers import BertTokenizerFast
+
+    mask = AddedToken("[MASK]", lstrip=True, special=True)
+    made = BertTokenizerFast({word: id for id, word in enumerate(WORDS)}, strip_accents=False, mask_token=mask)
+    made.backend_tokenizer.enable_padding(length=9)
+    made.backend_tokenizer.enable_truncation(3)
+    return made
+
+
+def byte_level_bpe() -> Any:
+    return wrapped(bpe(TEXTS, vocab_size=900))
+
+
+def unigram() -> Any:
+    pieces = [(token, 0.0) for token in SPECIAL] + [(word, -len(word) / 3) for word in WORDS if word not in SPECIAL]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return wrapped(tokenizer)
+
+
+def wrapped(tokenizer: Tokenizer) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    names = zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **dict(names))
+
+
+@pytest.mark.parametrize("make", [wordpiece, byte_level_bpe, unigram])
+def test_a_tokenizer_json_is_read_as_transformers_reads_it(make: Callable[[], Any], tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    make().save_pretrained(tmp_path)
+    other = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    encoded = assert_same(read_tokenizer(tmp_path), other)
+    assert ours(read_tokenizer(tmp_path / "tokenizer.json")) == encoded
+    shutil.move(tmp_path / "tokenizer.json", tmp_path / "other.json")
+    read = read_tokenizer(tmp_path / "other.json")
+    assert ours(read) == encoded
+    # As the lab reads documents: a special token that is written there is text.
+    read.encode_special_tokens = True
+    assert ours(read) == theirs(other, split_special_tokens=True) != encoded
+
+
+def test_the_classes_of_bert_read_it_so_too(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, BertTokenizerFast, ElectraTokenizerFast
+
+    wordpiece().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "electra"}')
+    for kind in (BertTokenizerFast, ElectraTokenizerFast, AutoTokenizer):
+        assert_same(read_tokenizer(tmp_path), kind.from_pretrained(tmp_path))
+
+
+def test_it_neither_pads_nor_truncates(tmp_path: Path) -> None:
+    wordpiece().save_pretrained(tmp_path)
+    saved = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert {len(encoding) for encoding in saved.encode_batch(TEXTS)} == {9}
+    lengths = {len(ids) for ids, _ in ours(read_tokenizer(tmp_path))}
+    assert 0 in lengths
+    assert max(lengths) > 100
+
+
+def test_of_a_folder_with_both_files_the_tokenizer_json_is_read(tmp_path: Path) -> None:
+    wordpiece().save_pretrained(tmp_path)
+    expected = ours(read_tokenizer(tmp_path))
+    write_words(tmp_path / "vocab.txt", [*SPECIAL, "a"], do_lower_case=False)
+    assert ours(read_tokenizer(tmp_path)) == expected
+
+
+def test_the_five_are_special_whatever_the_file_says(tmp_path: Path) -> None:
+    """What the file says about those that are special is kept."""
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True)])
+    tokenizer.add_tokens(["[CLS]", "two words"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    read = read_tokenizer(tmp_path)
+    added = {token.content: token for token in read.get_added_tokens_decoder().values()}
+    assert {name for name, token in added.items() if token.special} == set(SPECIAL)
+    assert added["[MASK]"].lstrip
+    assert read.encode("two words [CLS]").tokens == ["two words", "[CLS]"]
+    read.encode_special_tokens = True
+    assert not set(special_ids(read).values()) & set(read.encode(" ".join(SPECIAL)).ids)
+
+
+# What cannot be used
+
+
+def json_with(change: Callable[[dict[str, Any]], Any]) -> str:
+    content = json.loads(read_tokenizer_of([*SPECIAL, "a", "b"]).to_str())
+    change(content)
+    return json.dumps(content)
+
+
+def read_tokenizer_of(tokens: list[str]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece({token: id for id, token in enumerate(tokens)}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(SPECIAL)
+    return tokenizer
+
+
+def lines(*tokens: str) -> str:
+    return "\n".join((*SPECIAL, *tokens)) + "\n"
+
+
+NEEDED = "The lab needs [PAD], [UNK], [CLS], [SEP], [MASK], as tokenizers of BERT and ELECTRA have them."
+SAVE = "Save the tokenizer again, for example by save_pretrained of transformers."
+UNUSED = "Put a token there that no text has, such as [unused0]: without the line, later ids would change."
+WRONG: dict[str, tuple[dict[str, str], str, str]] = {
+    "missing": ({}, "none", "none: cannot be read (No such file or directory). Name a file or folder on this machine."),
+    "a folder without either": ({"config.json": "{}"}, "", f": has neither tokenizer.json nor vocab.txt. {SAVE}"),
+    "a damaged JSON": ({"tokenizer.json": '{"version": '}, "", "tokenizer.json: is not a tokenizer (EOF while parsing "
+                       f"a value at line 1 column 12). {SAVE}"),
+    "another JSON": ({"tokenizer.json": "{}"}, "", f"tokenizer.json: is not a tokenizer (Model missing. ...). {SAVE}"),
+    "bytes": ({"vocab.txt": "\udcff"}, "", f"vocab.txt: byte 0 is not UTF-8. {SAVE}"),
+    "a repeated line": ({"vocab.txt": lines("a", "b", "a")}, "",
+                        f"vocab.txt:8: the line repeats 'a' of line 6. {UNUSED}"),
+    "an empty line": ({"vocab.txt": lines("a", "", "b")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
+    "an empty line at the end": ({"vocab.txt": lines("a", "")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
+    "an empty file": ({"vocab.txt": ""}, "", f"vocab.txt:1: the line is empty. {UNUSED}"),
+    "no [MASK]": ({"vocab.txt": lines().replace("[MASK]", "<mask>")}, "", f"vocab.txt: has no [MASK]. {NEEDED}"),
+    "no [UNK]": ({"vocab.txt": lines().replace("[UNK]", "u")}, "vocab.txt", f"vocab.txt: has no [UNK]. {NEEDED}"),
+    "neither": ({"tokenizer.json": json_with(lambda t: (t["model"]["vocab"].pop("[CLS]"), t["added_tokens"].pop(2),
+                 t["model"]["vocab"].pop("[SEP]"), t["added_tokens"].pop(2)))}, "tokenizer.json",
+                f"tokenizer.json: has no [CLS] and no [SEP]. {NEEDED}"),
+    "an unknown token that the words lack": ({"tokenizer.json": json_with(lambda t: t["model"].update(unk_token="u"))},
+                                             "", f"tokenizer.json: has no u. {NEEDED}"),
+    "a gap": ({"tokenizer.json": json_with(lambda t: t["model"]["vocab"].update(b=9))}, "",
+              f"tokenizer.json: its ids are not 0 to 6, one a token. {SAVE}"),
+    "settings that are not JSON": ({"vocab.txt": lines(), "tokenizer_config.json": "{"}, "",
+                                   "tokenizer_config.json: Invalid JSON: ... Correct it, or use a tokenizer.json."),
+    "a setting of another type": ({"vocab.txt": lines(), "tokenizer_config.json": '{"do_lower_case": "no"}'}, "",
+                                  "tokenizer_config.json: do_lower_case: Input should be a valid boolean. Correct it, "
+                                  "or use a tokenizer.json."),
+    "words by other rules": ({"vocab.txt": lines(), "tokenizer_config.json": '{"word_tokenizer_type": "mecab"}'}, "",
+                             "tokenizer_config.json: word_tokenizer_type: Input should be 'basic'. Correct it, or use "
+                             "a tokenizer.json."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_used_is_refused_with_its_place_and_a_cure(name: str, tmp_path: Path) -> None:
+    files, path, sentence = WRONG[name]
+    for file, text in files.items():
+        (tmp_path / file).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DataError) as refused:
+        read_tokenizer(tmp_path / path)
+    said = str(refused.value).removeprefix(str(tmp_path)).removeprefix("/")
+    assert re.fullmatch(re.escape(sentence).replace(r"\.\.\.", ".*"), said), said
+
+
+# In an experiment
+
+# All words of the experiment's corpus; no special token has the id that it has in the lab's own tokenizers.
+WORDS_OF_IT = ["the", "cat", "number", "sat", "on", "mat", "and", "saw", "dogs", *"0123456789"]
+ODD = ["a", "[PAD]", "[MASK]", "b", "[SEP]", "[UNK]", "[CLS]", *WORDS_OF_IT, *(f"##{digit}" for digit in range(10))]
+
+
+def write_with(folder: Path, path: str, **sections: str) -> Path:
+    return write_experiment(
+        folder,
+        tokenizer=f"{{type: pretrained, path: {path}}}",
+        data=f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}",
+        **sections,
+    )
+
+
+def test_the_component_ignores_the_documents(tmp_path: Path) -> None:
+    file = write_words(tmp_path / "vocab.txt", ODD)
+    assert pretrained(iter(()), path=file).to_str() == read_tokenizer(file).to_str()
+
+
+def test_an_experiment_trains_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run directory has the tokenizer, and no text is lost on the way."""
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+    write_words(tmp_path / "model" / "vocab.txt", ODD)
+    out = execute.run(write_with(tmp_path, "model", train="{steps: 2, batch_size: 2}"), [], tmp_path / "out", "cpu")
+    assert RunDirectory(out).records()[-1]["step"] == 2
+    loaded, experiment = execute.reopen(out, "cpu")
+    assert loaded.config.tokenizer.keywords() == {"path": tmp_path / "model"}
+    vocabulary, tokenizer = experiment.vocabulary, experiment.store.tokenizer
+    assert vocabulary.size == len(ODD) == experiment.model.embeddings.tokens.num_embeddings
+    assert vocabulary.special_ids == (1, 2, 4, 6)
+    assert (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id) == (1, 6, 4, 2)
+    assert tokenizer.token_to_id("[UNK]") not in experiment.store.train
+    documents = tokenizer.decode(experiment.store.train.tolist(), skip_special_tokens=False).split("[SEP]")
+    assert {document.strip() for document in documents[:-1]} <= set((tmp_path / "corpus.txt").read_text().split("\n\n"))
+
+
+def key(file: Path) -> str:
+    return open_data(load(file), lambda _: None).key
+
+
+def test_the_store_is_that_of_the_content_wherever_it_lies(tmp_path: Path) -> None:
+    write_words(tmp_path / "one" / "vocab.txt", ODD)
+    first = key(write_with(tmp_path, "one"))
+    assert first == key(write_with(tmp_path, "one/vocab.txt"))
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert first == key(write_with(tmp_path, "two"))
+    read_tokenizer(tmp_path / "one").save(str(tmp_path / "saved.json"))
+    assert first == key(write_with(tmp_path, "saved.json"))
+    write_words(tmp_path / "one" / "vocab.txt", ODD, do_lower_case=False)
+    second = key(write_with(tmp_path, "one"))
+    write_words(tmp_path / "one" / "vocab.txt", [*ODD, "c"])
+    third = key(write_with(tmp_path, "one"))
+    assert len({first, second, third}) == 3
+
+
+def test_what_it_refuses_is_at_its_line_before_a_corpus_is_read(tmp_path: Path) -> None:
+    file = write_with(tmp_path, "model")
+    sentence = (
+        f"{file}:{line_of('tokenizer')}: tokenizer: pretrained refuses this: {tmp_path}/model: cannot be read (No such "
+        "file or directory). Name a file or folder on this machine."
+    )
+    (tmp_path / "corpus.txt").unlink()
+    for look in (check, lambda loaded: execute.dry_run(file, [], None, "cpu"), vocabulary_size):
+        with pytest.raises(ConfigError) as refused:
+            look(load(file))
+        assert str(refused.value) == sentence
+    write_words(tmp_path / "model" / "vocab.txt", ODD[1:2])
+    with pytest.raises(ConfigError, match=rf"refuses this: {tmp_path}/model/vocab.txt: has no \[UNK\] and no \[CLS\]"):
+        check(load(file))
+
+
+def test_the_forecast_knows_the_size_of_its_vocabulary(tmp_path: Path) -> None:
+    write_words(tmp_path / "model" / "vocab.txt", ODD)
+    loaded = load(file := write_with(tmp_path, "model"))
+    assert vocabulary_size(loaded) == len(ODD) == sketch(loaded).model.embeddings.tokens.num_embeddings
+    assert f"with a vocabulary of {len(ODD)} (the tokenizer's)" in execute.dry_run(file, [], None, "cpu")
