@@ -55,7 +55,7 @@ def held_out(run: str | Path) -> list[str]:
     return list(held_out(Path(run)))
 
 
-def run(config: Config, *, set: Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:
+def run(config: Config, *, set: str | Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:
     """Train an experiment, and return its run directory, which `load` opens.
 
     config  an experiment file, or its content as a mapping; then paths begin in the working directory
@@ -66,10 +66,10 @@ def run(config: Config, *, set: Iterable[str] = (), out: str | Path | None = Non
     """
     from electra_lab.runs import execute
 
-    return execute.run(_source(config), list(set), None if out is None else Path(out), device)
+    return execute.run(_source(config), _changes(set), None if out is None else Path(out), device)
 
 
-def check(config: Config, *, set: Iterable[str] = ()) -> dict[str, Any]:
+def check(config: Config, *, set: str | Iterable[str] = ()) -> dict[str, Any]:
     """Find all errors of an experiment without running it, and return it complete, with every default.
 
     Raises registry.errors.ConfigError with one line per error, and DataError for data that is not there.
@@ -77,11 +77,15 @@ def check(config: Config, *, set: Iterable[str] = ()) -> dict[str, Any]:
     from electra_lab.assembly.experiment import check
     from electra_lab.config.load import load
 
-    loaded = load(_source(config), list(set))
+    loaded = load(_source(config), _changes(set))
     if absent := check(loaded):
         raise absent
     complete: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
     return complete
+
+
+def _changes(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _source(config: Config) -> Path | Mapping[str, Any]:

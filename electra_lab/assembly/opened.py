@@ -37,6 +37,11 @@ class Opened:
     vocabulary: Vocabulary
     step: int
 
+    @property
+    def length(self) -> int:
+        """The longest input: positions beyond the rows of training were never trained."""
+        return min(self.loaded.config.data.sequence_length, self.loaded.config.embedding.max_length)
+
 
 def open_run(path: Path, device: torch.device, step: int | None = None) -> Opened:
     """Open a run directory at a step, by default that of its newest valid checkpoint.

@@ -61,16 +61,17 @@ def show(
     from electra_lab.inference.opening import load
     from electra_lab.inference.results import header
     from electra_lab.runs.console import Console
-    from electra_lab.storage.files import disk, new_file
+    from electra_lab.storage.files import new_file
 
     if json_ and html:
         raise ConfigError("give either --json or --html.")
+    if html and (html.is_dir() or not html.absolute().parent.is_dir()):
+        raise ConfigError(f"--html {html}: is a folder, or its folder does not exist.")
     with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
         pair = load(model, device=device.value, step=step)
     terminal, console = RichConsole(highlight=False, soft_wrap=True), Console()
     with ExitStack() as stack:
         if html:
-            stack.enter_context(disk(html))
             page = stack.enter_context(new_file(html))
             page.write(header(pair.name))
         if html or not terminal.is_terminal:

@@ -14,5 +14,5 @@ def detect(
     batch_size: Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Show the probability that it was replaced for every token of a text."""
+    """Show, for every token of a text, the probability that it was replaced."""
     show("detect", model, step, device, lines_of(texts, file), json_, html, batch_size=batch_size)

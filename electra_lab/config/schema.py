@@ -49,7 +49,7 @@ class Data(Strict):
 
 
 class Sparse(Strict):
-    """A section with keys that are left out if they are not given: experiments of before them keep their digests."""
+    """A section with keys that are left out if they are not given: older experiments keep their digests."""
 
     sparse: ClassVar[tuple[str, ...]] = ()
 

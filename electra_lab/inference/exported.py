@@ -14,9 +14,9 @@ from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.model.transformers_names import from_transformers
 from electra_lab.storage.files import read_json
-from electra_lab.storage.hugging_face import CONFIG, Folder, read_folder, shape
+from electra_lab.storage.hugging_face import CONFIG, MARK, Folder, read_folder, shape
 from registry import backbones
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError, LabError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,8 +43,16 @@ def open_folders(source: str, device: torch.device) -> Pair:
         raise ConfigError(f"{source}: generator and discriminator have different vocabularies.")
     counts = torch.zeros(tokenizer.get_vocab_size(), dtype=torch.int64)  # exports do not have them
     networks = {role: each.network.to(device).eval() for role, each in found.items()}
-    length = min(each.length for each in found.values())
+    length = min([*(each.length for each in found.values()), *_trained_length(Path(source))])
     return Pair(source, tokenizer, make_vocabulary(tokenizer, counts, device), length, **networks)
+
+
+def _trained_length(path: Path) -> list[int]:
+    """Return the longest rows that an exported pair was trained on; positions beyond them were never trained."""
+    if not (path / MARK).is_file():
+        return []
+    length = read_json(path / MARK).get("length")
+    return [length] if isinstance(length, int) else []
 
 
 def _open(source: str, part: str | None) -> _Opened:
@@ -56,10 +64,10 @@ def _open(source: str, part: str | None) -> _Opened:
     else:
         folder = read_folder(source, part)
         path, (network, longest) = folder.path, _of_transformers(folder)
-    try:
-        return _Opened(network, longest, read_tokenizer(path))
-    except ValueError as error:
-        raise DataError(f"{path}: its tokenizer cannot be read: {error}") from None
+    tokenizer, rows = read_tokenizer(path), network.embeddings.tokens.num_embeddings
+    if (size := tokenizer.get_vocab_size()) > rows:
+        raise DataError(f"{path}: its tokenizer has {size:,} tokens, but its network only {rows:,}.")
+    return _Opened(network, longest, tokenizer)
 
 
 def _type(path: Path) -> Any:
@@ -92,7 +100,19 @@ def _of_the_lab(path: Path) -> tuple[Network, int]:
         from electra_lab.interop.hugging_face import models
     except ImportError:
         raise ConfigError(f"{path}: needs transformers. Run: pip install 'electra-lab[hugging-face]'") from None
-    name = read_json(path / CONFIG)["architectures"][0]
-    model: Any = getattr(models, name).from_pretrained(path)
-    network: Network = model.electra_lab.network
+    name = (read_json(path / CONFIG).get("architectures") or [""])[0]
+    if not hasattr(models, str(name)):
+        raise DataError(f"{path / CONFIG}: `architectures` names no class of the lab.")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model: Any = getattr(models, name).from_pretrained(path)
+    except LabError:
+        raise
+    except Exception as error:  # transformers and safetensors raise many types
+        raise DataError(f"{path}: cannot be read ({str(error).splitlines()[0]}). Export it again.") from None
+    finally:
+        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    network: Network = model.base_model.network
     return network, model.config.max_position_embeddings

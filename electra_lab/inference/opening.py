@@ -50,12 +50,11 @@ def held_out(path: Path) -> Iterator[str]:
 
 def _of_run(path: Path, device: torch.device, step: int | None) -> Pair:
     run = open_run(path, device, step)
-    length = min(run.loaded.config.data.sequence_length, run.loaded.config.embedding.max_length)
     return Pair(
         str(path),
         run.tokenizer,
         run.vocabulary,
-        length,  # positions beyond it were never trained
+        run.length,
         generator=cast("Generator | None", run.networks.get("generator")),
         discriminator=cast("Network", run.networks["discriminator"]),
     )

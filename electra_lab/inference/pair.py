@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -59,7 +61,7 @@ class Pair:
     @overload
     def detect(self, texts: list[str], *, batch_size: int = ...) -> Results[Detected]: ...
     def detect(self, texts: str | list[str], *, batch_size: int = 32) -> Detected | Results[Detected]:
-        """Return the probability of having been replaced for every token. Raises ConfigError without a detector."""
+        """Return, for every token, the probability that it was replaced. Raises ConfigError without a detector."""
         network = self._detector()
         given = tokenize(self.tokenizer, _several(texts))
         verdicts = self._verdicts(network, given, batch_size)
@@ -69,7 +71,8 @@ class Pair:
         self, verb: Literal["detect", "corrupt", "fill"], texts: Iterable[str], *, batch_size: int = 32, **options: Any
     ) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts."""
-        iterator, number = iter(texts), 0
+        self._refuse(batch_size)
+        iterator, number = iter(texts), options.pop("first", 0)
         while chunk := list(islice(iterator, CHUNK * batch_size)):
             numbered = {"first": number} if verb == "corrupt" else {}
             yield from getattr(self, verb)(chunk, batch_size=batch_size, **numbered, **options)
@@ -103,23 +106,27 @@ class Pair:
         top          candidates to return for each masked token
         first        number of the first text, for a part of a longer list
         """
-        if not 0 < mask_prob <= 1 or not temperature > 0 or top < 1:
-            raise ConfigError("mask_prob must be above 0 and at most 1, temperature above 0, and top at least 1.")
+        if not 0 < mask_prob <= 1 or not 0 < temperature < math.inf:
+            raise ConfigError("mask_prob must be above 0 and at most 1, temperature a finite number above 0.")
+        self._refuse(batch_size)
         given, mask = tokenize(self.tokenizer, _several(texts)), self.vocabulary.mask_id
-        streams, longest = (
-            Streams(seed, 0, first + torch.arange(len(given))),
-            max([len(t.ids) for t in given], default=0),
-        )
-        ranks, draws = (streams(purpose).uniform(len(given), longest) for purpose in ("masking", "sampling"))
-        places = [self._chosen(text, mask_prob, row) for text, row in zip(given, ranks.tolist(), strict=True)]
+        places, draws = list[list[int]](), list[Tensor]()
+        for start in range(0, len(given), batch_size):  # a text's numbers do not depend on those beside it
+            some = given[start : start + batch_size]
+            streams = Streams(seed, 0, first + start + torch.arange(len(some)))
+            longest = max(len(text.ids) for text in some)
+            ranks, own = (streams(purpose).uniform(len(some), longest) for purpose in ("masking", "sampling"))
+            places += [self._chosen(text, mask_prob, row) for text, row in zip(some, ranks, strict=True)]
+            draws += [row[: len(where)].clone() for row, where in zip(own, places[start:], strict=True)]
         asked = [text.replaced(dict.fromkeys(where, mask)) for text, where in zip(given, places, strict=True)]
         candidates: list[list[list[Candidate]]] = [[[] for _ in where] for where in places]
         drawn = [dict.fromkeys(where, mask) for where in places]
         for n, slots, logits in self._guesses(self._writer(), asked, places, batch_size):
-            probabilities = (logits.double() / temperature).softmax(-1)
+            highest = logits.max(-1, keepdim=True).values
+            probabilities = ((logits - highest).double() / temperature).softmax(-1)
             # The inverse of the cumulative distribution, up to the largest number below its last value.
             sums = probabilities.cumsum(-1)
-            numbers = (draws[n, slots] * sums[:, -1]).unsqueeze(-1)
+            numbers = (draws[n][slots] * sums[:, -1]).unsqueeze(-1)
             ids = torch.searchsorted(sums, numbers, right=True).squeeze(-1).tolist()
             for slot, id, best in zip(slots, ids, self._best(probabilities, top), strict=True):
                 candidates[n][slot], drawn[n][places[n][slot]] = best, id
@@ -139,13 +146,16 @@ class Pair:
     @overload
     def fill(self, texts: list[str], *, top: int = ..., batch_size: int = ...) -> Results[Filled]: ...
     def fill(self, texts: str | list[str], *, top: int = 5, batch_size: int = 32) -> Filled | Results[Filled]:
-        """Return the best tokens for every [MASK] in the texts, each for itself. Raises ConfigError without a mask."""
+        """Return the best tokens for every [MASK] in the texts, each on its own.
+
+        Raises ConfigError if a single text has no mask; of several, one without a mask has no candidates.
+        """
         network, mask = self._writer(), self.vocabulary.mask_id
         several = _several(texts)
         given = tokenize(self.tokenizer, several, with_masks=True)
         places = [[i for i, id in enumerate(text.ids) if id == mask] for text in given]
-        if empty := [text for text, where in zip(several, places, strict=True) if not where]:
-            raise ConfigError(f"there is no {self.tokenizer.id_to_token(mask)} to fill in {empty[0]!r:.60}.")
+        if isinstance(texts, str) and not places[0]:
+            raise ConfigError(f"there is no {self._token(mask)} to fill in {texts!r:.60}.")
         best: list[list[list[Candidate]]] = [[[] for _ in where] for where in places]
         for n, slots, logits in self._guesses(network, given, places, batch_size):
             for slot, found in zip(slots, self._best(logits.double().softmax(-1), top), strict=True):
@@ -178,7 +188,8 @@ class Pair:
                     first[window.text] = row[0]
         if pooling is None:
             return states[0] if isinstance(texts, str) else states
-        pooled = first if pooling == "cls" else torch.stack([s.mean(0) if len(s) else s.sum(0) for s in states])
+        means = [each.mean(0) if len(each) else each.sum(0) for each in states]
+        pooled = torch.stack(means) if means and pooling == "mean" else first
         return pooled[0] if isinstance(texts, str) else pooled
 
     # How
@@ -187,6 +198,11 @@ class Pair:
     def detects(self) -> bool:
         """Whether there is a detection head."""
         return self.discriminator is not None and "replaced" in self.discriminator.heads
+
+    @staticmethod
+    def _refuse(batch_size: int) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, is {batch_size}.")
 
     def _detector(self) -> Network:
         if self.discriminator is None or not self.detects:
@@ -200,12 +216,15 @@ class Pair:
             return self.discriminator
         raise ConfigError(f"{self.name}: has no generator and no head that predicts tokens.")
 
-    def _chosen(self, text: Tokenized, mask_prob: float, ranks: list[float]) -> list[int]:
+    def _chosen(self, text: Tokenized, mask_prob: float, draws: Float[Tensor, "N"]) -> list[int]:
         """Return the tokens to be masked, those of the lowest ranks, in order."""
+        ranks = draws[: len(text.ids)].tolist()
         allowed = [i for i, id in enumerate(text.ids) if id not in self.vocabulary.special_ids]
         return sorted(sorted(allowed, key=ranks.__getitem__)[: count(mask_prob, len(allowed))])
 
     def _best(self, probabilities: Float[Tensor, "N V"], top: int) -> list[list[Candidate]]:
+        if top < 1:
+            raise ConfigError("top must be at least 1.")
         found = probabilities.topk(min(top, self.vocabulary.size))
         rows = zip(found.indices.tolist(), found.values.tolist(), strict=True)
         return [[Candidate(self._token(id), p) for id, p in zip(*row, strict=True)] for row in rows]
@@ -217,6 +236,7 @@ class Pair:
     def _hidden(
         self, network: Generator, texts: Sequence[Tokenized], batch_size: int
     ) -> Iterator[tuple[list[Window], Float[Tensor, "B T D"]]]:
+        self._refuse(batch_size)
         found = windows(texts, self.length)
         for chosen, batch in batches(texts, found, batch_size, self.vocabulary, self.device):
             yield chosen, network.hidden(batch.tokens, batch.attention_mask, batch.segments)
@@ -241,10 +261,12 @@ class Pair:
         special = self.vocabulary.is_special
         for chosen, hidden in self._hidden(network, texts, batch_size):
             for row, window in enumerate(chosen):
-                slots = [slot for slot, i in enumerate(places[window.text]) if i in window.keep]
+                within = (window.keep.start, window.keep.stop)
+                slots = list(range(*(bisect_left(places[window.text], end) for end in within)))
                 if slots:
                     asked = [places[window.text][slot] - window.first + 1 for slot in slots]
                     logits = network.token_logits(hidden[row : row + 1], torch.tensor([asked], device=self.device))[0]
+                    logits = logits[:, : self.vocabulary.size]  # some tables are padded
                     yield window.text, slots, logits.float().masked_fill(special, float("-inf")).cpu()
 
 

@@ -36,10 +36,10 @@ def write_report(directory: RunDirectory) -> Path:
     records, path, provenance = directory.records(), directory.path, directory.provenance()
     evaluations = of_split(records, "held_out")
     last = evaluations[-1] if evaluations else None
-    config = (path / "config.yaml").read_text(encoding="utf-8")
     try:
+        config = (path / "config.yaml").read_text(encoding="utf-8")
         name = yaml.safe_load(config)["name"]
-    except (yaml.YAMLError, KeyError, TypeError):
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
         raise CheckpointError(f"{path / 'config.yaml'}: is damaged.") from None
     metrics = declared(provenance.metrics)
     page = render(

@@ -79,7 +79,7 @@ def resume(path: Path, device: str) -> Path:
     with directory.locked(), enough_memory():
         loaded, experiment, console, state = _reopened(directory, device)
         directory.truncate(experiment.run.step)
-        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # a run of before lacks them
+        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # older runs lack them
         if not state:
             console.say("there is no checkpoint yet; starting again from the beginning")
         elif experiment.run.step >= experiment.settings.steps:

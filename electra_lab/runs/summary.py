@@ -60,7 +60,7 @@ def _account(start: Start) -> str:
 def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
     """Describe the needs of a run: parameters of each part, compute, tokens, memory."""
     config, train = loaded.config, loaded.config.train
-    tokens = train.batch_size * config.data.sequence_length
+    tokens = config.tokens_per_step
     vocabulary = needs.vocabulary_size or BERT_VOCABULARY
     if not tokenizers.get(config.tokenizer.type).declared["trained"]:
         known = "the tokenizer's"

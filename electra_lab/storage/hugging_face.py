@@ -21,6 +21,7 @@ from registry.errors import CheckpointError, ConfigError, DataError
 from registry.folder_or_name import FolderOrName
 
 CONFIG = "config.json"
+MARK = "export.json"  # in the folder of a pair that the lab wrote
 TOKENIZER = ("tokenizer.json", "vocab.txt")
 TENSORS = ("model.safetensors", "pytorch_model.bin")  # the first that is there, whole or in pieces with an index
 # How the encoder of the lab computes. A file that lacks one of these keys means the same.
@@ -165,8 +166,11 @@ def _downloaded(name: str) -> Path:
     except LocalEntryNotFoundError:
         reason = "the Hugging Face hub cannot be reached, and its local cache has no copy"
     except Exception as error:  # the package passes on whatever its HTTP client raises
-        reason = f"it cannot be downloaded from the Hugging Face hub ({(str(error).splitlines() or ['?'])[0]})"
-    raise DataError(f"{name}: is not a folder, and {reason}. Check the name, or download it and name its folder.")
+        reason = f"the Hugging Face hub did not give it ({(str(error).splitlines() or ['?'])[0]})"
+    raise DataError(
+        f"{name}: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "
+        f"{reason}. Check the name, or name a folder."
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:

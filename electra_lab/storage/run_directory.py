@@ -124,8 +124,11 @@ class RunDirectory:
                 record = json.loads(line)
                 if not isinstance(record["step"], int) or not isinstance(record["split"], str):
                     raise TypeError
+                for key, value in record.items():
+                    if key != "split" and value is not None:
+                        float(value + 0)  # text is refused here, and integers beyond all numbers
                 records.append(record)
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, OverflowError):
                 if number < len(lines):
                     raise CheckpointError(f"{self.metrics}:{number}: is not a record; the file is damaged.") from None
         return records

@@ -49,7 +49,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
         missing.append(unknown)
     if missing:
         raise DataError(
-            f"{file}: has no {' and no '.join(dict.fromkeys(missing))}. The lab needs {', '.join(SPECIAL)}, as "
+            f"{file}: lacks {', '.join(dict.fromkeys(missing))}. The lab needs {', '.join(SPECIAL)}, as "
             "tokenizers of BERT and ELECTRA have them."
         )
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):

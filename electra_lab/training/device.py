@@ -12,6 +12,8 @@ Precision = Literal["bf16", "fp32"]
 
 def choose_device(name: str) -> torch.device:
     """Return the device; `auto` is CUDA if there is one. Raises ConfigError."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device is {name!r}; it must be 'cpu', 'cuda' or 'auto'.")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

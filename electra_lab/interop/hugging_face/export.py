@@ -19,10 +19,9 @@ from electra_lab.interop.hugging_face.card import model_card
 from electra_lab.interop.hugging_face.networks import Exportable, exportable
 from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
 from electra_lab.storage.files import MANIFEST, damage, flush, new_folder, read_json, seal
+from electra_lab.storage.hugging_face import MARK
 from electra_lab.storage.lock import lock
 from registry.errors import CheckpointError, ConfigError, InUse, LabError
-
-MARK = "export.json"  # of a folder that was written here
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,8 @@ def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool 
                 _write(folder, opened, each, onnx=onnx and each.name == "discriminator")
                 seal(folder)
         made = {each.name: {"class": each.class_name, "parameters": each.parameters} for each in networks}
-        mark = {"electra_lab": __version__, "run": opened.loaded.config.name, "step": opened.step, "networks": made}
+        mark = {"electra_lab": __version__, "run": opened.loaded.config.name, "step": opened.step,
+                "length": opened.length, "networks": made}  # fmt: skip
         (building / MARK).write_text(json.dumps(mark, indent=2) + "\n", encoding="utf-8")
     return Exported(destination, opened.step, networks)
 

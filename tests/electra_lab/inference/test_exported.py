@@ -17,8 +17,10 @@ from transformers import (
 )
 
 import electra_lab
+from electra_lab.interop.hugging_face.export import export
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError, DataError
+from tests.electra_lab.runs.tiny import experiment, for_a_module, run
 
 DOCUMENTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
@@ -98,3 +100,47 @@ def test_what_is_not_a_model_is_a_sentence(tmp_path: Path, tokenizer: PreTrained
         (tmp_path / name).unlink(missing_ok=True)
     with pytest.raises(DataError, match=f"{tmp_path}"):
         electra_lab.load(tmp_path)
+
+
+def test_an_exported_pair_answers_as_its_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also about a text longer than the rows of training, with positions to spare; of any backbone; without a word."""
+    for kind in ("bert", "transformer"):
+        with for_a_module():
+            backbone = f"{{type: {kind}, dim: 16, depth: 1, heads: 2}}"
+            file = experiment(tmp_path / kind, discriminator=backbone, embedding="{dim: 8, max_length: 32}")
+            made = run(file, tmp_path / kind / "run")
+        export(made, tmp_path / kind / "exported")
+        capfd.readouterr()
+        before, after = (electra_lab.load(path, device="cpu") for path in (made, tmp_path / kind / "exported"))
+        assert before.length == after.length == 16
+        long = " ".join(DOCUMENTS[:4])
+        assert after.detect(long).probabilities == pytest.approx(before.detect(long).probabilities, abs=1e-5)
+        assert after.corrupt(long).inputs == before.corrupt(long).inputs
+        assert capfd.readouterr().err == ""
+
+
+def test_a_damaged_export_is_a_sentence(tmp_path: Path) -> None:
+    with for_a_module():
+        file = experiment(tmp_path, discriminator="{type: transformer, dim: 16, depth: 1, heads: 2}")
+        export(run(file, tmp_path / "run"), tmp_path / "exported")
+    folder = tmp_path / "exported" / "discriminator"
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=rf"^{folder}: cannot be read \(.*\)\. Export it again\.$"):
+        electra_lab.load(folder)
+    (folder / "config.json").write_text('{"model_type": "electra_lab"}')
+    with pytest.raises(DataError, match="`architectures` names no class of the lab"):
+        electra_lab.load(folder)
+
+
+def test_a_table_may_be_padded_but_not_too_small(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    size = len(tokenizer)
+    for rows, name in ((size + 7, "padded"), (size - 2, "small")):
+        config = ElectraConfig(vocab_size=rows, embedding_size=8, **SIZES)
+        ElectraForMaskedLM(config).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    pair = electra_lab.load(tmp_path / "padded", device="cpu")
+    assert pair.corrupt("the cat sat on the mat", mask_prob=1.0).inputs
+    assert len(pair.fill("the [MASK]", top=10**6).candidates[0]) == size
+    reason = f"its tokenizer has {size} tokens, but its network only {size - 2}"
+    with pytest.raises(DataError, match=reason):
+        electra_lab.load(tmp_path / "small")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -143,10 +144,51 @@ def test_the_same_seed_gives_the_same_corruption(pair: Pair) -> None:
     assert pair.corrupt(TEXTS)[2:] == pair.corrupt(TEXTS[2:], first=2)
 
 
-@pytest.mark.parametrize("wrong", [{"mask_prob": 0}, {"mask_prob": 1.1}, {"temperature": 0}, {"top": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mask_prob": 0},
+        {"mask_prob": 1.1},
+        {"temperature": 0},
+        {"temperature": math.inf},
+        {"top": 0},
+        {"batch_size": 0},
+    ],
+    ids=str,
+)
 def test_options_that_make_no_sense_are_refused(pair: Pair, wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="mask_prob must be above 0"):
-        pair.corrupt("the cat", **wrong)
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))} .*must be|{next(iter(wrong))} a finite|mask_prob must"):
+        pair.corrupt("the cat sat on the mat", **wrong)
+
+
+def test_other_verbs_refuse_them_too(pair: Pair) -> None:
+    for act in (pair.detect, pair.embed, lambda text, **o: list(pair.stream("detect", [text], **o))):
+        with pytest.raises(ConfigError, match="batch_size must be at least 1, is -1"):
+            act("the cat", batch_size=-1)
+    with pytest.raises(ConfigError, match="top must be at least 1"):
+        pair.fill("[MASK]", top=0)
+    with pytest.raises(ConfigError, match="device is 'gpu'; it must be 'cpu', 'cuda' or 'auto'"):
+        load(pair.name, device="gpu")
+    assert pair.embed([]).shape == (0, 16)
+
+
+def test_the_smallest_temperature_draws_the_best_token(pair: Pair) -> None:
+    found = pair.corrupt("the cat sat on the mat", mask_prob=1.0, temperature=1e-300)
+    assert [found.inputs[i] for i in found.candidates] == [best[0].token for best in found.candidates.values()]
+    again = list(pair.stream("corrupt", TEXTS[2:], first=2))
+    assert again == pair.corrupt(TEXTS)[2:]
+
+
+def test_a_long_text_among_short_ones_costs_no_more_than_by_itself(pair: Pair) -> None:
+    """Numbers are drawn for as many tokens as there are, not for the longest text each; none depends on the others."""
+    long = " ".join(["the cat"] * 3000)
+    started = time.perf_counter()
+    alone = pair.corrupt(long)
+    single = time.perf_counter() - started
+    started = time.perf_counter()
+    together = pair.corrupt([long, *["the cat"] * 400], batch_size=8)
+    assert time.perf_counter() - started < 3 * single + 5
+    assert together[0].inputs == alone.inputs
 
 
 def test_masks_are_filled_each_with_the_best_tokens(pair: Pair) -> None:
@@ -163,7 +205,8 @@ def test_masks_are_filled_each_with_the_best_tokens(pair: Pair) -> None:
         assert [each.probability for each in best] == pytest.approx(top.values.tolist(), abs=1e-6)
     assert [len(each.masks) for each in pair.fill(["[MASK]", f"{LONG} [MASK] {LONG}"])] == [1, 1]
     with pytest.raises(ConfigError, match=r"there is no \[MASK\] to fill in 'the cat'"):
-        pair.fill(["[MASK]", "the cat"])
+        pair.fill("the cat")
+    assert [each.candidates == [] for each in pair.fill(["[MASK]", "the cat"])] == [False, True]
 
 
 def test_states_are_the_discriminators(pair: Pair) -> None:

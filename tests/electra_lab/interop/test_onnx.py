@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from electra_lab.interop import onnx as module
-from electra_lab.interop.hugging_face.export import MARK, export
+from electra_lab.interop.hugging_face.export import export
 from electra_lab.interop.onnx import INPUTS, write_onnx
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.storage.hugging_face import MARK
 from registry import backbones
 from registry.errors import ConfigError
 from tests.electra_lab.interop.exports import assert_close, finished, inputs, logits, opened

@@ -340,6 +340,8 @@ def test_a_large_change_fills_it(directory: RunDirectory, drawn: Drawn) -> None:
         ("config.yaml", "a: [1"),
         ("config.yaml", "text"),
         ("config.yaml", "[name]"),
+        pytest.param("config.yaml", "[" * 100_000, id="nested"),
+        pytest.param("config.yaml", "name: \ud800", id="not UTF-8"),
         ("provenance.json", "1"),
         ("provenance.json", "{"),
         ("metrics.jsonl", "{}\n{}\n"),
@@ -350,7 +352,7 @@ def test_a_large_change_fills_it(directory: RunDirectory, drawn: Drawn) -> None:
 @pytest.mark.usefixtures("drawn")
 def test_a_damaged_file_is_named(directory: RunDirectory, file: str, text: str) -> None:
     (directory.path / "report.html").unlink()
-    directory.write(file, text)
+    (directory.path / file).write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(CheckpointError) as error:
         write_report(directory)
     assert str(error.value).startswith(f"{directory.path / file}:")

@@ -328,22 +328,22 @@ def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path
     assert done.stdout.splitlines() == [
         f"config.json model.safetensors vocab.txt {number}",
         f"config.json pytorch_model.bin vocab.txt {number}",
-        "org/none: is not a folder, and the Hugging Face hub has no model of that name that you may read. "
-        "Check the name, or download it and name its folder.",
+        "org/none: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "
+        "the Hugging Face hub has no model of that name that you may read. Check the name, or name a folder.",
     ]
 
 
 @pytest.mark.parametrize("name", ["google/electra-none", "electra-none"])
 def test_without_network_a_name_is_one_clear_sentence(offline: Path, name: str) -> None:
     assert refusal(DataError, name) == (
-        f"{name}: is not a folder, and the Hugging Face hub cannot be reached, and its local cache has no copy. "
-        "Check the name, or download it and name its folder."
+        f"{name}: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "
+        "the Hugging Face hub cannot be reached, and its local cache has no copy. Check the name, or name a folder."
     )
 
 
 def test_a_name_that_the_hub_does_not_allow(offline: Path) -> None:
     said = refusal(DataError, "a--b/c..d")
-    assert said.startswith("a--b/c..d: is not a folder, and it cannot be downloaded from the Hugging Face hub (")
+    assert "nor a model that can be downloaded: the Hugging Face hub did not give it (" in said
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,8 @@ def test_records_come_back_and_numbers_that_are_not_finite_become_null(directory
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "7", '{"step": 1}', '{"split": "train"}', '{"step": "1", "split": "x"}',
-                                  '{"step": 1, "split": 2}', "\x00\x00"])  # fmt: skip
+                                  '{"step": 1, "split": 2}', '{"step": 1, "split": "train", "loss": "1.0"}',
+                                  '{"step": 1, "split": "train", "loss": 1' + 400 * "0" + "}", "\x00\x00"])  # fmt: skip
 def test_a_damaged_line_is_named_but_a_last_one_is_a_kill(directory: RunDirectory, line: str) -> None:
     directory.append({"step": 1, "split": "train"})
     good = directory.metrics.read_text()

@@ -300,13 +300,13 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "an empty line": ({"vocab.txt": lines("a", "", "b")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
     "an empty line at the end": ({"vocab.txt": lines("a", "")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
     "an empty file": ({"vocab.txt": ""}, "", f"vocab.txt:1: the line is empty. {UNUSED}"),
-    "no [MASK]": ({"vocab.txt": lines().replace("[MASK]", "<mask>")}, "", f"vocab.txt: has no [MASK]. {NEEDED}"),
-    "no [UNK]": ({"vocab.txt": lines().replace("[UNK]", "u")}, "vocab.txt", f"vocab.txt: has no [UNK]. {NEEDED}"),
+    "no [MASK]": ({"vocab.txt": lines().replace("[MASK]", "<mask>")}, "", f"vocab.txt: lacks [MASK]. {NEEDED}"),
+    "no [UNK]": ({"vocab.txt": lines().replace("[UNK]", "u")}, "vocab.txt", f"vocab.txt: lacks [UNK]. {NEEDED}"),
     "neither": ({"tokenizer.json": json_with(lambda t: (t["model"]["vocab"].pop("[CLS]"), t["added_tokens"].pop(2),
                  t["model"]["vocab"].pop("[SEP]"), t["added_tokens"].pop(2)))}, "tokenizer.json",
-                f"tokenizer.json: has no [CLS] and no [SEP]. {NEEDED}"),
+                f"tokenizer.json: lacks [CLS], [SEP]. {NEEDED}"),
     "an unknown token that the words lack": ({"tokenizer.json": json_with(lambda t: t["model"].update(unk_token="u"))},
-                                             "", f"tokenizer.json: has no u. {NEEDED}"),
+                                             "", f"tokenizer.json: lacks u. {NEEDED}"),
     "a gap": ({"tokenizer.json": json_with(lambda t: t["model"]["vocab"].update(b=9))}, "",
               f"tokenizer.json: its ids are not 0 to 6, one a token. {SAVE}"),
     "settings that are not JSON": ({"vocab.txt": lines(), "tokenizer_config.json": "{"}, "",
@@ -400,7 +400,7 @@ def test_what_it_refuses_is_at_its_line_before_a_corpus_is_read(tmp_path: Path) 
             look(load(file))
         assert str(refused.value) == sentence
     write_words(tmp_path / "model" / "vocab.txt", ODD[1:2])
-    with pytest.raises(ConfigError, match=rf"refuses this: {tmp_path}/model/vocab.txt: has no \[UNK\] and no \[CLS\]"):
+    with pytest.raises(ConfigError, match=rf"refuses this: {tmp_path}/model/vocab.txt: lacks \[UNK\], \[CLS\]"):
         check(load(file))
 
 
