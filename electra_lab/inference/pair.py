@@ -196,7 +196,7 @@ class Pair:
 
     @property
     def detects(self) -> bool:
-        """Whether there is a detection head."""
+        """True if there is a detection head."""
         return self.discriminator is not None and "replaced" in self.discriminator.heads
 
     @staticmethod

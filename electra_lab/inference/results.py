@@ -1,7 +1,8 @@
-"""What a pair says about a text. Every result shows itself in colour in a notebook and on a terminal."""
+"""The answers of a pair about texts. Each shows itself in colour in a notebook and on a terminal."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -34,14 +35,14 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Result:
-    """The text that was given, without change."""
+class Result(ABC):
+    """An answer about a text."""
 
-    text: str
+    text: str  # as it was given
 
+    @abstractmethod
     def spans(self) -> Iterator[Span]:
         """Yield the pieces to be shown, in order."""
-        raise NotImplementedError
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data for JSON."""
@@ -104,7 +105,7 @@ class Corrupted(Result):
 
     @property
     def replaced(self) -> list[bool]:
-        """Which tokens differ from the original."""
+        """True for each token that differs from the original."""
         return [one != other for one, other in zip(self.tokens, self.inputs, strict=True)]
 
     def as_dict(self) -> dict[str, Any]:

@@ -92,17 +92,18 @@ def new_folder(final: Path) -> Iterator[Path]:
 
     The caller holds a lock: what a killed process left behind goes first, and a folder at `final` is replaced.
     """
-    building = final.with_name(f".{final.name}.part")
-    shutil.rmtree(building, ignore_errors=True)
+    building, old = (final.with_name(f".{final.name}.{end}") for end in ("part", "old"))
+    if old.exists() and not final.exists():
+        old.rename(final)  # a process was killed between the two renames below
+    for left in (building, old):
+        shutil.rmtree(left, ignore_errors=True)
     building.mkdir(parents=True)
     try:
         yield building
         for path in (*building.iterdir(), building):
             flush(path)
-        old = final.with_name(f".{final.name}.old")  # moved away first: to remove a folder takes time
-        shutil.rmtree(old, ignore_errors=True)
         if final.exists():
-            final.rename(old)
+            final.rename(old)  # to remove it takes time, in which half of it would be there
         building.rename(final)
         flush(final.parent)
         shutil.rmtree(old, ignore_errors=True)

@@ -18,7 +18,7 @@ from electra_lab.assembly.opened import Opened, open_run
 from electra_lab.interop.hugging_face.card import model_card
 from electra_lab.interop.hugging_face.networks import Exportable, exportable
 from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
-from electra_lab.storage.files import MANIFEST, damage, flush, new_folder, read_json, seal
+from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, seal
 from electra_lab.storage.hugging_face import MARK
 from electra_lab.storage.lock import lock
 from registry.errors import CheckpointError, ConfigError, InUse, LabError
@@ -92,22 +92,15 @@ def _write(folder: Path, opened: Opened, each: Exportable, *, onnx: bool) -> Non
 @contextmanager
 def _whole(destination: Path) -> Iterator[Path]:
     """Yield a folder that takes the place of `destination` in the end; a killed process leaves no part of either."""
-    new, old, busy = (destination.with_name(f".{destination.name}.{end}") for end in ("new", "old", "lock"))
+    busy = destination.with_name(f".{destination.name}.lock")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         with lock(busy) as held:
             if not held:
                 raise InUse(f"{destination}: another process is exporting to it.")
             try:
-                for left in (new, old):
-                    shutil.rmtree(left, ignore_errors=True)
-                with new_folder(new) as building:
+                with new_folder(destination) as building:
                     yield building
-                if destination.exists():
-                    destination.rename(old)
-                new.rename(destination)
-                flush(destination.parent)
-                shutil.rmtree(old, ignore_errors=True)
             finally:
                 busy.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:

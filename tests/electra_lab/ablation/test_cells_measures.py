@@ -225,7 +225,7 @@ class Broken:
 
     def __call__(self, run: Trained, folder: Path) -> Any:
         if self.how == "raise":
-            raise RuntimeError("as it was told")
+            raise RuntimeError("as it was asked to")
         if self.how == "preempted":
             raise Preempted("saved.")
         return {"none": None, "text": {"broken": "much"}, "other": {"unknown": 1.0}}[self.how]
@@ -247,7 +247,7 @@ def planned(out: Path, how: str, **more: Any) -> tuple[AblationFolder, str]:
         ("none", "measure 'broken' returned None, must be numbers by their names."),
         ("text", "measure 'broken' returned {'broken': 'much'}, must be numbers by their names."),
         ("other", "measure 'broken' returned unknown, which it does not declare."),
-        ("raise", "RuntimeError: as it was told"),
+        ("raise", "RuntimeError: as it was asked to"),
         ("prepare", "RuntimeError: while it was prepared"),
     ],
 )

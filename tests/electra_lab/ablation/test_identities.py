@@ -98,12 +98,12 @@ def test_ids_hold_while_the_rest_of_the_file_changes(tmp_path_factory: pytest.Te
     vary = {key: data.draw(st.lists(DOTTED[key], min_size=1, max_size=3, unique=True)) for key in keys}
     seeds = data.draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=2, unique=True))
     made = ablation(folder, vary=vary, seeds=seeds)
-    told = by_changes(made)
+    before = by_changes(made)
     assert len(set(labels(made))) == len(made.variants)
-    assert len({cell.digest for cell in made.cells}) == len(made.cells) == len(told)
+    assert len({cell.digest for cell in made.cells}) == len(made.cells) == len(before)
     turned = {key: data.draw(st.permutations(vary[key])) for key in reversed(keys)}
     more = data.draw(st.integers(0, 2**63 - 1).filter(lambda seed: seed not in seeds))
     again = ablation(folder, name="again", vary=turned, seeds=[more, *data.draw(st.permutations(seeds))])
-    retold = by_changes(again)
-    assert told.items() <= retold.items()
+    after = by_changes(again)
+    assert before.items() <= after.items()
     assert _content(made.base) == _content(again.base)

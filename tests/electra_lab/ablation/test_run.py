@@ -184,7 +184,7 @@ def test_a_reference_that_is_needed_again_and_a_cell_that_was_removed_are_traine
 
 
 class Picky(InProcess):
-    """Notes what it is asked, and refuses to run anything if it is told so."""
+    """Notes what it is asked, and refuses to run anything if it has a reason."""
 
     calls: ClassVar[list[str]] = []
     refusal: ClassVar[str] = ""

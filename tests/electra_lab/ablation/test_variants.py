@@ -1,4 +1,4 @@
-"""Labels of variants are readable and tell them apart; problems of several variants are told once."""
+"""Labels of variants are readable and tell them apart; problems of several variants are reported once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _both_zero(one: Any, other: Any) -> bool:
 # Problems
 
 
-def test_what_is_wrong_with_several_variants_is_told_once():
+def test_what_is_wrong_with_several_variants_is_reported_once():
     found = Problems()
     for variant in "abcde":
         found.add(ConfigError("f.yaml:3: x: is bad."), variant)

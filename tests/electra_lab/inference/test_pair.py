@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from scipy import stats
 
 from electra_lab.inference.opening import load
 from electra_lab.inference.pair import CHUNK, Pair
+from electra_lab.training.random import Random
 from registry.errors import ConfigError
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run
 
@@ -179,15 +179,22 @@ def test_the_smallest_temperature_draws_the_best_token(pair: Pair) -> None:
     assert again == pair.corrupt(TEXTS)[2:]
 
 
-def test_a_long_text_among_short_ones_costs_no_more_than_by_itself(pair: Pair) -> None:
-    """Numbers are drawn for as many tokens as there are, not for the longest text each; none depends on the others."""
-    long = " ".join(["the cat"] * 3000)
-    started = time.perf_counter()
+def test_a_long_text_costs_no_more_because_of_all_the_others(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers for its whole length are drawn for the texts of its batch alone; none depends on those beside it."""
+    drawn: list[int] = []
+    uniform = Random.uniform
+
+    def counted(self: Random, rows: int, *shape: int) -> torch.Tensor:
+        drawn.append(rows * math.prod(shape))
+        return uniform(self, rows, *shape)
+
+    monkeypatch.setattr(Random, "uniform", counted)
+    long = " ".join(["the cat"] * 300)
     alone = pair.corrupt(long)
-    single = time.perf_counter() - started
-    started = time.perf_counter()
-    together = pair.corrupt([long, *["the cat"] * 400], batch_size=8)
-    assert time.perf_counter() - started < 3 * single + 5
+    assert drawn == [len(alone.tokens)] * 2  # for masks, and for samples
+    drawn.clear()
+    together = pair.corrupt([long, *["the cat"] * 40], batch_size=8)
+    assert sum(drawn) == 2 * (8 * len(alone.tokens) + 33 * 2)
     assert together[0].inputs == alone.inputs
 
 

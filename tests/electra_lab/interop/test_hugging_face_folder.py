@@ -129,6 +129,7 @@ KILLED = """
 import os, pathlib, shutil, sys
 sys.modules["transformers"] = None  # writing needs it not
 from electra_lab.interop.hugging_face import export as module, networks
+from electra_lab.storage import files
 
 run, place = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 assert not any(name.startswith("transformers.") for name in sys.modules)
@@ -162,9 +163,9 @@ points = {
     "half of the tensors": (module, "save_file", lambda _, file, **__: (file.write_bytes(b"half"), kill())),
     "one of two networks": (module, "seal", after(module.seal, 1)),
     "both networks": (module, "seal", after(module.seal, 2)),
-    "all of it": (module, "flush", kill),
-    "the old one is aside": (pathlib.Path, "rename", after(pathlib.Path.rename, 4)),
-    "the new one is in its place": (pathlib.Path, "rename", after(pathlib.Path.rename, 5)),
+    "all of it": (files, "flush", lambda path: kill() if path == out.parent else None),
+    "the old one is aside": (pathlib.Path, "rename", after(pathlib.Path.rename, 3)),
+    "the new one is in its place": (pathlib.Path, "rename", after(pathlib.Path.rename, 4)),
     "half of the old one is deleted": (module.shutil, "rmtree", lambda path, **_: (
         partly(path) if pathlib.Path(path).name.endswith(".old") and path.exists() else None)),
 }

@@ -224,7 +224,7 @@ def test_a_launcher_that_is_a_task_of_an_array_itself(tmp_path: Path, monkeypatc
 
 @needs_slurm
 @pytest.mark.usefixtures("_slurm")
-def test_a_job_that_cannot_begin_is_told(tmp_path: Path) -> None:
+def test_a_job_that_cannot_begin_is_reported(tmp_path: Path) -> None:
     """The work is of a module that its machine does not have."""
     setup = ("cd /", "export PYTHONPATH=")
     ((_, outcome),) = slurm(prepare, str(tmp_path), ["a"], workers=1, setup=setup)

@@ -26,12 +26,12 @@ from tests.electra_lab.launchers.work import (
     linger,
     local,
     needs_proc,
+    noted,
     nothing,
     orphan,
     outlive,
     pins,
     succeed,
-    told,
 )
 
 # Processes.
@@ -39,8 +39,8 @@ from tests.electra_lab.launchers.work import (
 
 def test_a_process_does_many_pieces_and_loads_nothing_heavy(tmp_path: Path) -> None:
     assert len(list(local(probes.report, str(tmp_path), [f"piece-{n}" for n in range(5)]))) == 5
-    assert len({where["pid"] for where in told(tmp_path).values()}) == 1
-    assert not any(where["torch"] for where in told(tmp_path).values())
+    assert len({where["pid"] for where in noted(tmp_path).values()}) == 1
+    assert not any(where["torch"] for where in noted(tmp_path).values())
 
 
 def test_a_piece_costs_next_to_nothing(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_worker_that_has_no_more_to_do_ends_while_others_work(tmp_path: Path) 
 def test_the_environment(tmp_path: Path) -> None:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HOME")
     list(local(partial(probes.report, names=names), str(tmp_path), ["one"], threads=3))
-    assert told(tmp_path)["one"]["environment"] == {
+    assert noted(tmp_path)["one"]["environment"] == {
         **dict.fromkeys(names[:3], "3"),
         "TOKENIZERS_PARALLELISM": "false",
         "HOME": os.environ.get("HOME"),
@@ -116,7 +116,7 @@ def test_cores_are_kept(tmp_path: Path) -> None:
     list(local(probes.report, str(tmp_path), ["pinned"]))
     list(local(probes.report, str(tmp_path), ["free"], pin=False))
     list(local(probes.report, str(tmp_path), ["many"], threads=len(allowed) + 1))
-    cpus = {name: where["cpus"] for name, where in told(tmp_path).items()}
+    cpus = {name: where["cpus"] for name, where in noted(tmp_path).items()}
     assert cpus == {"pinned": allowed[:1], "free": allowed, "many": allowed}
     assert sorted(os.sched_getaffinity(0)) == allowed
 
@@ -125,7 +125,7 @@ def test_workers_take_turns_with_gpus(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-ab")
     work = partial(probes.meet, number=3, patience=PATIENCE, names=("CUDA_VISIBLE_DEVICES",))
     list(local(work, str(tmp_path), ["one", "two", "three"], workers=3))
-    given = {name: where["environment"]["CUDA_VISIBLE_DEVICES"] for name, where in told(tmp_path).items()}
+    given = {name: where["environment"]["CUDA_VISIBLE_DEVICES"] for name, where in noted(tmp_path).items()}
     assert given == {"one": "4", "two": "GPU-ab", "three": "4"}
 
 
@@ -137,7 +137,7 @@ def test_a_new_worker_has_the_gpu_of_the_dead_one(tmp_path: Path, monkeypatch: p
         "dies": "lost",
         "after": "done",
     }
-    given = {name: where["environment"]["CUDA_VISIBLE_DEVICES"] for name, where in told(tmp_path).items()}
+    given = {name: where["environment"]["CUDA_VISIBLE_DEVICES"] for name, where in noted(tmp_path).items()}
     assert given == {"stays": "4", "dies": "5", "after": "5"}
 
 
@@ -198,7 +198,7 @@ def test_the_check_names_gpus_that_are_not_there(
 # What goes wrong.
 
 
-def test_how_a_process_died_is_told(tmp_path: Path) -> None:
+def test_how_a_process_died_is_reported(tmp_path: Path) -> None:
     outcomes = dict(local(probes.behave, str(tmp_path), ["killed", "gone"]))
     assert outcomes["killed"].error.startswith("the worker process died by signal 9 (SIGKILL; ")
     assert outcomes["gone"].error == "the worker process ended with exit code 3 before its piece was done."
@@ -211,7 +211,7 @@ def test_a_process_that_dies_takes_its_own_with_it(tmp_path: Path) -> None:
     outcomes = dict(local(orphan, str(tmp_path), ["one"]))
     assert time.perf_counter() - begin < PATIENCE / 2
     assert outcomes["one"] == Outcome("lost", "the worker process died by signal 11 (SIGSEGV).")
-    assert probes.until(lambda: gone(told(tmp_path)["one"]["pid"]), 5.0)
+    assert probes.until(lambda: gone(noted(tmp_path)["one"]["pid"]), 5.0)
 
 
 def test_work_that_no_worker_can_import_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

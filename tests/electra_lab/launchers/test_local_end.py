@@ -25,8 +25,8 @@ from tests.electra_lab.launchers.work import (
     linger,
     local,
     needs_proc,
+    noted,
     stubborn,
-    told,
 )
 from tests.helpers import ROOT
 
@@ -60,12 +60,12 @@ def test_work_that_handles_no_sigterm_ends_by_it(tmp_path: Path) -> None:
 def test_work_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Any) -> None:
     monkeypatch.setattr(module, "GRACE", 0.3)
     results = local(work, str(tmp_path), ["one"])
-    monkeypatch.setattr(module, "wait", lambda *_, **__: probes.until(lambda: bool(told(tmp_path)), 5.0) and 1 / 0)
+    monkeypatch.setattr(module, "wait", lambda *_, **__: probes.until(lambda: bool(noted(tmp_path)), 5.0) and 1 / 0)
     begin = time.perf_counter()
     with pytest.raises(ZeroDivisionError):
         next(results)
     assert time.perf_counter() - begin < PATIENCE / 2
-    assert gone(told(tmp_path)["one"]["pid"])
+    assert gone(noted(tmp_path)["one"]["pid"])
 
 
 @pytest.fixture
@@ -89,20 +89,20 @@ def program(tmp_path: Path) -> Iterator[Any]:
             start_new_session=True,
         )
         started.append(process)
-        assert probes.until(lambda: len(told(tmp_path)) == 2, PATIENCE)
+        assert probes.until(lambda: len(noted(tmp_path)) == 2, PATIENCE)
         return process
 
     yield start
     for process in started:
         process.kill()
         process.communicate()
-    for where in told(tmp_path).values():
+    for where in noted(tmp_path).values():
         if not gone(where["pid"]):
             os.kill(where["pid"], signal.SIGKILL)
 
 
 def all_gone(folder: Path) -> bool:
-    return all(gone(where["pid"]) for where in told(folder).values())
+    return all(gone(where["pid"]) for where in noted(folder).values())
 
 
 @needs_proc

@@ -34,7 +34,7 @@ def local(work: Any, folder: str, ids: Sequence[str], **options: Any) -> Any:
     return Local(**options)(work, folder, ids)
 
 
-def told(folder: Path) -> dict[str, Any]:
+def noted(folder: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
 
 

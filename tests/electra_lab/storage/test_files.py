@@ -171,6 +171,26 @@ def test_a_new_folder_appears_whole_and_after_all_of_it_is_on_the_disk(tmp_path:
     assert flushed == [part / "new.txt", part, tmp_path]  # the parent after the renaming
 
 
+def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Path) -> None:
+    """Between its renames there is no folder, and the one before is still beside it."""
+    final = tmp_path / "a"
+    final.mkdir()
+    (final / "old.txt").touch()
+    done = python(
+        "-c",
+        "import os, pathlib\nfrom electra_lab.storage import files\nrename = pathlib.Path.rename\n"
+        "pathlib.Path.rename = lambda s, t: os.kill(os.getpid(), 9) if s.suffix == '.part' else rename(s, t)\n"
+        "with files.new_folder(pathlib.Path('a')) as building:\n    (building / 'new.txt').touch()",
+        cwd=tmp_path,
+    )
+    assert done.returncode == -9, done.stderr
+    assert sorted(os.listdir(tmp_path)) == [".a.old", ".a.part"]
+    with pytest.raises(KeyboardInterrupt), new_folder(final):
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == ["a"]
+    assert os.listdir(final) == ["old.txt"]
+
+
 def test_a_folder_that_was_not_filled_does_not_appear(tmp_path: Path) -> None:
     final = tmp_path / "a"
     final.mkdir()

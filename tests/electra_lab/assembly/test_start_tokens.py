@@ -1,0 +1,92 @@
+"""The tokens of the weights that training starts from: the same as the experiment's, or it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from electra_lab.assembly.experiment import check
+from electra_lab.config.load import load
+from electra_lab.runs import execute
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.assembly.starting import (
+    TABLE,
+    discriminator,
+    made,
+    networks,
+    refusal,
+    weights,
+    write,
+)
+from tests.electra_lab.assembly.test_start import assert_same
+from tests.helpers import line_of
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def with_tokenizer(folder: Path, *, swapped: bool = False) -> Path:
+    """Put a vocab.txt beside the weights: all words of the corpus, two of which may change places."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "number", "sat", "on", "mat", "and", "saw"]
+    words += ["dogs", *map(str, range(41))]
+    if swapped:
+        words[5:7] = "cat", "the"
+    (folder / "vocab.txt").write_text("\n".join(words))
+    return folder
+
+
+PRETRAINED = {"tokenizer": "{type: pretrained, path: model}", "init": "{discriminator: model}"}
+
+
+def test_a_model_goes_on_with_its_own_tokenizer(tmp_path: Path) -> None:
+    """Pre-training further on other text: the ids mean what they meant."""
+    discriminator(tmp_path / "model", vocab_size=55)
+    folder = with_tokenizer(tmp_path / "model")
+    file = write(tmp_path, **PRETRAINED)
+    assert check(load(file)) is None
+    experiment = made(file)
+    assert experiment.init["discriminator"].tokenizer
+    assert experiment.vocabulary.size == 55
+    assert experiment.store.tokenizer.encode("the cat", add_special_tokens=False).ids == [5, 6]
+    assert_same(weights(networks(experiment)["discriminator"]), load_file(folder / "model.safetensors"))
+
+
+def test_other_tokens_are_refused_without_the_corpus_if_the_tokenizer_is_not_trained(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=55)
+    with_tokenizer(tmp_path / "model")
+    (tmp_path / "other").mkdir()
+    with_tokenizer(tmp_path / "other", swapped=True)
+    file = write(tmp_path, **PRETRAINED | {"tokenizer": "{type: pretrained, path: other}"})
+    assert refusal(file) == (
+        f"{tmp_path / 'model'}: has other tokens: 'cat' is token 5 here and token 6 there. Write tokenizer: "
+        f"{{type: pretrained, path: {tmp_path / 'model'}}}."
+    )
+
+
+def test_other_tokens_are_refused_once_they_are_known_if_the_tokenizer_is_trained(tmp_path: Path) -> None:
+    discriminator(tmp_path / "pair" / "discriminator", vocab_size=55)
+    folder = with_tokenizer(tmp_path / "pair" / "discriminator")
+    file = write(tmp_path, init="{discriminator: pair}")
+    assert check(load(file)) is None
+    with pytest.raises(ConfigError) as refused:
+        execute.run(file, [], tmp_path / "run", "cpu")
+    assert str(refused.value) == (
+        f"{file}:{line_of('init', file.read_text())}: init.discriminator: {tmp_path / 'pair'}: has other tokens: '##0' "
+        f"is token 5 here and absent there. Write tokenizer: {{type: pretrained, path: {folder}}}."
+    )
+
+
+def test_a_table_that_has_more_rows_than_the_tokenizer_has_tokens_is_refused(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=57)
+    with_tokenizer(tmp_path / "model")
+    assert refusal(write(tmp_path, **PRETRAINED)) == (
+        f"{tmp_path / 'model'}: does not fit: {TABLE} has the shape [57, 8], not [55, 8]."
+    )
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=55)
+    (tmp_path / "model" / "tokenizer.json").write_text("{")
+    said = refusal(write(tmp_path, init="{discriminator: model}"), DataError)
+    assert said.startswith(f"{tmp_path / 'model/tokenizer.json'}: ")
