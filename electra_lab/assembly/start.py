@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -92,7 +92,9 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
             size = tokenizer.get_vocab_size() if tokenizer else len(model.tensors.get(TABLE, own[TABLE]))
             own |= {n: torch.empty(size, *own[n].shape[1:], device="meta") for n in VOCABULARY_SIZED if n in own}
             known = partial(transformers_name, kind=model.kind) if model.kind else str
-            found[network] = model, account_for(model.tensors, own, known, FOREIGN if model.kind else None)
+            model, padding = _without_padding(model, size)
+            account = account_for(model.tensors, own, known, FOREIGN if model.kind else None)
+            found[network] = model, replace(account, unused=(*account.unused, *map(known, padding)))
         except ConfigError as error:
             raise loaded.problem(loc, str(error)) from None
         except LabError as error:
@@ -103,6 +105,18 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
         raise absent
     _refuse_two_values(loaded, built, found)
     return found
+
+
+def _without_padding(model: Model, size: int) -> tuple[Model, list[str]]:
+    """Leave out the rows that no token of the model's own tokenizer has, and name their tensors.
+
+    Some tables are padded to a multiple of 8 or 64 for speed.
+    """
+    if model.tokenizer is None or model.tokenizer.get_vocab_size() != size:
+        return model, []
+    padded = {name: model.tensors[name] for name in VOCABULARY_SIZED if len(model.tensors.get(name, ())) > size}
+    cut = {name: tensor[:size] for name, tensor in padded.items()}
+    return replace(model, tensors=model.tensors | cut), [f"{n}[{size}:{len(t)}]" for n, t in padded.items()]
 
 
 def _of_folder(loaded: Loaded, source: str, network: str) -> Model:

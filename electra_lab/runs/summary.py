@@ -49,7 +49,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
 
 def _account(start: Start) -> str:
     """Describe where weights come from, with the parts that have no counterpart."""
-    new, unused = (dict.fromkeys(".".join(name.split(".")[:-1][:2]) for name in names)
+    new, unused = (dict.fromkeys(name if name.endswith("]") else ".".join(name.split(".")[:-1][:2]) for name in names)
                    for names in (start.new, start.unused))  # fmt: skip
     facts = [f"new: {', '.join(new)}"] if new else []
     facts += [f"not used: {', '.join(unused)}"] if unused else []

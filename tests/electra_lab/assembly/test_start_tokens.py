@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
 from electra_lab.runs import execute
+from electra_lab.runs.summary import opening
 from registry.errors import ConfigError, DataError
 from tests.electra_lab.assembly.starting import (
-    TABLE,
+    TABLE as THEIR_TABLE,
+)
+from tests.electra_lab.assembly.starting import (
     discriminator,
     made,
     networks,
@@ -77,11 +81,33 @@ def test_other_tokens_are_refused_once_they_are_known_if_the_tokenizer_is_traine
     )
 
 
-def test_a_table_that_has_more_rows_than_the_tokenizer_has_tokens_is_refused(tmp_path: Path) -> None:
-    discriminator(tmp_path / "model", vocab_size=57)
+def test_rows_that_no_token_has_are_left_out_and_named(tmp_path: Path) -> None:
+    """Some tables are padded to a multiple of 8 or 64."""
+    discriminator(tmp_path / "model", vocab_size=64)
+    folder = with_tokenizer(tmp_path / "model")
+    file = write(tmp_path, **PRETRAINED)
+    assert check(load(file)) is None
+    experiment = made(file)
+    theirs = load_file(folder / "model.safetensors")
+    assert torch.equal(networks(experiment)["discriminator"].embeddings.tokens.weight, theirs[THEIR_TABLE][:55])
+    assert experiment.init["discriminator"].unused == [f"{THEIR_TABLE}[55:64]"]
+    assert f"not used: {THEIR_TABLE}[55:64]\n" in opening(load(file), experiment, tmp_path)
+
+
+def test_a_table_that_has_fewer_rows_than_the_tokenizer_has_tokens_is_refused(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=53)
     with_tokenizer(tmp_path / "model")
     assert refusal(write(tmp_path, **PRETRAINED)) == (
-        f"{tmp_path / 'model'}: does not fit: {TABLE} has the shape [57, 8], not [55, 8]."
+        f"{tmp_path / 'model'}: does not fit: {THEIR_TABLE} has the shape [53, 8], not [55, 8]."
+    )
+
+
+def test_more_rows_than_tokens_are_refused_if_nobody_knows_which_tokens_they_are(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=64)
+    (tmp_path / "words").mkdir()
+    with_tokenizer(tmp_path / "words")
+    assert refusal(write(tmp_path, **PRETRAINED | {"tokenizer": "{type: pretrained, path: words}"})) == (
+        f"{tmp_path / 'model'}: does not fit: {THEIR_TABLE} has the shape [64, 8], not [55, 8]."
     )
 
 
