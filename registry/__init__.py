@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from registry.contracts.backbone import Backbone
-from registry.contracts.corpus import Corpus
+from registry.contracts.corpus import LONGEST, Corpus, Document, Skipped, Split
 from registry.contracts.data import Batch, Batches, Random, Streams, Vocabulary
 from registry.contracts.launcher import Launcher, Outcome, Work
 from registry.contracts.masking import Masked, MaskingStrategy, count
@@ -32,6 +32,7 @@ from registry.contracts.objective import (
     Term,
 )
 from registry.contracts.optimizer import Optimizer
+from registry.contracts.packing import Packed, Packing, Tokens
 from registry.contracts.sampler import Sampler
 from registry.contracts.schedule import Schedule
 from registry.contracts.tokenizer import TokenizerTrainer
@@ -61,6 +62,10 @@ corpora: Registry[Callable[..., Corpus]] = Registry("corpus", "corpora", "Corpus
 tokenizers: Registry[TokenizerTrainer] = Registry(
     "tokenizer", "tokenizers", "TokenizerTrainer", ("documents",), declares={"trained": True}
 )
+packings: Registry[Callable[..., Packing]] = Registry(
+    "packing", "packings", "Packing", ("tokens", "length", "vocabulary"),
+    declares={"crosses_documents": False, "separates_documents": False},
+)  # fmt: skip
 optimizers: Registry[Callable[..., Optimizer]] = Registry(
     "optimizer", "optimizers", "Optimizer", ("parameters", "learning_rate")
 )
@@ -71,15 +76,16 @@ launchers: Registry[Callable[..., Launcher]] = Registry(
 )
 
 ALL: tuple[Registry[Any], ...] = (
-    backbones, masking_strategies, samplers, objectives, generators, corpora, tokenizers, optimizers, schedules,
-    measures, launchers,
+    backbones, masking_strategies, samplers, objectives, generators, corpora, tokenizers, packings, optimizers,
+    schedules, measures, launchers,
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "Accumulator", "Backbone", "Batch", "Batches", "Corpus", "Detection", "Entry", "Example", "Flops",
-    "Generator", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure", "Metric",
-    "Needs", "Network", "Objective", "Optimizer", "Outcome", "Plugin", "Prediction", "Price", "Random", "Registry",
-    "Sampler", "Schedule", "Setup", "Streams", "Term", "TokenizerTrainer", "Trained", "Vocabulary", "Work",
-    "backbones", "blame", "corpora", "count", "generators", "launchers", "load_plugin", "masking_strategies",
-    "measures", "objectives", "optimizers", "samplers", "schedules", "tokenizers",
+    "ALL", "LONGEST", "Accumulator", "Backbone", "Batch", "Batches", "Corpus", "Detection", "Document", "Entry",
+    "Example", "Flops", "Generator", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy",
+    "Measure", "Metric", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed", "Packing", "Plugin",
+    "Prediction", "Price", "Random", "Registry", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams",
+    "Term", "TokenizerTrainer", "Tokens", "Trained", "Vocabulary", "Work", "backbones", "blame", "corpora",
+    "count", "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives",
+    "optimizers", "packings", "samplers", "schedules", "tokenizers",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -27,6 +27,20 @@ class Strict(BaseModel):
     """Base of every schema in the lab: nothing unknown, nothing coerced, nothing mutable, nothing non-finite."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+def problem(loc: tuple[str | int, ...], reason: str, value: Any = None) -> ValidationError:
+    """Return a validation error below the field whose validator raises it."""
+    return problems([(loc, reason, value)])
+
+
+def problems(found: Iterable[tuple[tuple[str | int, ...], str, Any]]) -> ValidationError:
+    """The same for several, each with its key, the reason and its value."""
+    details = [
+        InitErrorDetails(type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=value)
+        for loc, reason, value in found
+    ]
+    return ValidationError.from_exception_data("experiment", details)
 
 
 def validate(schema: type[M], values: Mapping[str, Any]) -> M:

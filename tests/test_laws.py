@@ -15,6 +15,7 @@ from electra_lab.testing import (
     MeasureContract,
     ObjectiveContract,
     OptimizerContract,
+    PackingContract,
     SamplerContract,
     ScheduleContract,
 )
@@ -26,6 +27,7 @@ from registry import (
     measures,
     objectives,
     optimizers,
+    packings,
     samplers,
     schedules,
 )
@@ -253,6 +255,30 @@ class TestAdafactor(OptimizerContract):
     name = "adafactor"
 
 
+class TestContiguous(PackingContract):
+    name = "contiguous"
+
+
+class TestContiguousWithinDocuments(PackingContract):
+    name, options = "contiguous", {"attention": "within_documents"}
+
+
+class TestDocuments(PackingContract):
+    name = "documents"
+
+
+class TestSegments(PackingContract):
+    name = "segments"
+
+
+class TestSegmentsSingle(PackingContract):
+    name, options = "segments", {"single": 1.0, "short": 0.5}
+
+
+class TestSegmentsShort(PackingContract):
+    name, options = "segments", {"single": 0.0, "short": 1.0}
+
+
 class TestLinear(ScheduleContract):
     name, options = "linear", {"start": 2.0, "end": 0.5, "until": 0.3}
 
@@ -276,7 +302,7 @@ SUITES = [
 
 @pytest.mark.parametrize(
     "registry",
-    [backbones, masking_strategies, samplers, objectives, measures, optimizers, schedules],
+    [backbones, masking_strategies, samplers, objectives, measures, optimizers, packings, schedules],
     ids=lambda r: r.plural,
 )
 def test_every_component_has_its_suite(registry) -> None:

@@ -64,7 +64,7 @@ def test_24_cells_through_20_kills(tmp_path: Path) -> None:
     for cell in plan.cells:
         records = lines(out / "cells" / cell.id)
         assert [(r["step"], r["split"]) for r in records] == [
-            *((step, "train") for step in range(2, STEPS + 1, 2)), (STEPS, "held_out"),
+            *((step, "train") for step in range(2, STEPS + 1, 2)), (STEPS, "validation"), (STEPS, "test"),
         ]  # fmt: skip
     assert contents(out) == contents(serial)
     assert _timeless(out) == _timeless(serial)

@@ -197,13 +197,13 @@ def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callab
     with torch.enable_grad():  # a reference is opened while a cell is looked at
         loaded, experiment = execute.reopen(directory.path, device)
     experiment.run.learner.objective.eval()
-    evaluated = of_split(directory.records(), "held_out")
+    tested = of_split(directory.records(), "test")
     trained = Trained(
         model=experiment.model,
         detects="replaced" in loaded.config.needs.heads,
-        held_out=partial(experiment.held_out.in_order, device=experiment.device),
+        test=partial(experiment.test.in_order, device=experiment.device),
         train=partial(experiment.train.in_order, device=experiment.device),
         vocabulary=experiment.vocabulary,
-        metrics=evaluated[-1] if evaluated else {},
+        metrics=tested[-1] if tested else {},
     )
     return trained, partial(autocast, experiment.device, experiment.settings.precision)

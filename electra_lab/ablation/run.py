@@ -20,6 +20,7 @@ from electra_lab.config.component import Component
 from electra_lab.reports.ablation_page import write_report
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import TERMINATIONS, refuse_several_processes
+from electra_lab.runs.progress import Phases
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder
 from electra_lab.storage.plan import Plan
 from electra_lab.training.device import choose_device
@@ -44,7 +45,9 @@ def ablate(
         choose_device(device)  # once, and not by each cell
     folder = AblationFolder.create(path)
     for cells in ablation.texts().values():  # tokenized once, here, and not by workers that wait for each other
-        _refuse_other_text(folder, cells, open_data(cells[0].loaded, console.say).key)
+        with Phases(console) as progress:
+            store = open_data(cells[0].loaded, console.say, progress)
+        _refuse_other_text(folder, cells, store.key)
     with folder.claimed("plan", wait=True):  # another launcher may have come while the text was read
         folder.refuse_other({cell.id for cell in ablation.ablation.cells})
         plan = write_plan(ablation, folder.write)

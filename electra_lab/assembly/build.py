@@ -29,6 +29,7 @@ from registry import (
     masking_strategies,
     objectives,
     optimizers,
+    packings,
     samplers,
     tokenizers,
 )
@@ -93,6 +94,9 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, weights: bool = False) -> B
     weights  draw initial weights from torch's global generator
     """
     config = loaded.config
+    if config.data.group_by_length and not hasattr(packings.get(config.packing.type).component, "lengths"):
+        reason = f"rows of {config.packing.type} are all full. Use packing: {{type: documents}}, or remove this key."
+        raise loaded.problem(("data", "group_by_length"), reason)
     generator, model = _pair(loaded, vocabulary)
     networks: dict[str, nn.Module] = {"discriminator": model}
     if generator is not None:
@@ -171,6 +175,17 @@ def _pair(loaded: Loaded, vocabulary: Vocabulary) -> tuple[nn.Module | None, Net
     return pair
 
 
+def _refuse_documents(loaded: Loaded, name: str, module: Any) -> None:
+    """Raise ConfigError if rows carry documents and the backbone cannot separate them."""
+    packing = loaded.config.packing
+    separates = packings.get(packing.type).declared["separates_documents"]
+    if callable(separates):
+        separates = separates(**packing.keywords())
+    if separates and not getattr(module, "separates_documents", False):
+        reason = f"{name} cannot separate documents. Use bert or transformer, or write attention: full."
+        raise loaded.problem(("packing", "attention"), reason)
+
+
 def _backbone(loaded: Loaded, key: str, component: Component) -> tuple[nn.Module, int]:
     config, sizes, entry = loaded.config, component.sizes, backbones.get(component.type)
     assert sizes is not None
@@ -180,6 +195,7 @@ def _backbone(loaded: Loaded, key: str, component: Component) -> tuple[nn.Module
     except (ValueError, AssertionError, RuntimeError) as error:  # libraries refuse by assert, torch by RuntimeError
         raise loaded.problem((key,), f"{component.type} refuses this: {error}") from error
     refuse_backbone(module, entry)
+    _refuse_documents(loaded, component.type, module)
     length, multiple = config.data.sequence_length, module.length_multiple
     padded = length + -length % multiple
     if padded > longest:

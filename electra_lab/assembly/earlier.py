@@ -16,7 +16,7 @@ from electra_lab.storage.checkpoint import load_network
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, DataError
 
-SAME = ("corpus", "tokenizer", "data.held_out", "embedding.dim", "embedding.max_length")
+SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
 
 
 def earlier_runs(objective: nn.Module) -> Mapping[str, Path]:

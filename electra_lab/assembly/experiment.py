@@ -5,6 +5,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -14,9 +17,11 @@ from electra_lab.assembly.earlier import load_earlier, refuse_other_runs
 from electra_lab.assembly.start import refuse_start, start
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import rate_of
+from electra_lab.data.build import Recipe
 from electra_lab.data.rows import Rows
-from electra_lab.data.store import Store, open_store
-from electra_lab.data.vocabulary import count_tokens, make_vocabulary
+from electra_lab.data.spool import Progress
+from electra_lab.data.store import FORMAT, Store, is_store, load_store, open_store
+from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.model.network import Network
 from electra_lab.storage.provenance import Start
@@ -25,7 +30,19 @@ from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.random import digest
-from registry import Corpus, Vocabulary, corpora, objectives, tokenizers
+from registry import (
+    Batches,
+    Corpus,
+    Launcher,
+    Tokens,
+    Vocabulary,
+    corpora,
+    launchers,
+    objectives,
+    packings,
+    tokenizers,
+)
+from registry.component import entries_of
 from registry.errors import DataError
 
 
@@ -36,7 +53,8 @@ class Experiment:
     run: Run
     settings: Settings
     train: Rows
-    held_out: Rows
+    validation: Batches  # a sample of the rows
+    test: Batches
     vocabulary: Vocabulary
     store: Store
     device: torch.device
@@ -58,11 +76,12 @@ def check(loaded: Loaded) -> DataError | None:
 def absent_data(loaded: Loaded, built: Built) -> DataError | None:
     """Return the error that a run would raise for data that is not here, None if there is none. Raises ConfigError."""
     absent = None
-    for look in (
-        lambda: open_corpus(loaded),
+    looks: list[Callable[[], object]] = [
+        lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
         lambda: refuse_other_runs(loaded, built.learner.objective),
         lambda: refuse_start(loaded, built),
-    ):
+    ]
+    for look in looks:
         try:
             look()
         except DataError as error:
@@ -70,19 +89,80 @@ def absent_data(loaded: Loaded, built: Built) -> DataError | None:
     return absent
 
 
-def open_data(loaded: Loaded, announce: Callable[[str], None]) -> Store:
-    """Open the tokenized corpus of an experiment, and build its store if needed. Raises DataError, ConfigError."""
+def open_data(
+    loaded: Loaded,
+    announce: Callable[[str], None],
+    progress: Progress = lambda *_: None,
+    *,
+    launcher: Launcher | None = None,
+    rebuild: bool = False,
+) -> Store:
+    """Open the tokenized corpus of an experiment, and build its store if needed. Raises DataError, ConfigError.
+
+    launcher  what encodes the shards; by default processes of this machine, if there are several
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    config = loaded.config
-    corpus = open_corpus(loaded)
+    folder = loaded.config.data.store
+    if is_store(folder):
+        return _given_store(loaded, folder, announce)
+    recipe = recipe_of(loaded, open_corpus(loaded), launcher)
+    return open_store(folder, recipe, announce, progress, rebuild=rebuild)
+
+
+def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:
+    """Return what the store of an experiment is made of. Raises DataError, ConfigError."""
+    config, data = loaded.config, loaded.config.data
+    entry = tokenizers.get(config.tokenizer.type)
     # Only the plug-ins that produce data: a changed sampler is no reason to tokenize again.
-    sources = {corpora.get(config.corpus.type).file, tokenizers.get(config.tokenizer.type).file}
-    plugins = sorted(plugin.sha256 for plugin in loaded.plugins if plugin.file in sources)
-    others = {"corpus_type": config.corpus.type, "tokenizer": config.tokenizer.dump(), "plugins": plugins}
-    if tokenizer := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
-        others["tokenizer"] = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    trainer = partial(tokenizers.get(config.tokenizer.type).component, **config.tokenizer.keywords())
-    return open_store(config.data.store, corpus, trainer, config.data.held_out, others, announce)
+    sources = {entry.file, *(each.file for each in entries_of(corpora, config.corpus))}
+    tokenizer: Any = {"type": config.tokenizer.type, "options": config.tokenizer.dump()}
+    if made := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
+        tokenizer = {"sha256": hashlib.sha256(made.to_str().encode()).hexdigest()}
+    else:
+        tokenizer["characters"] = data.tokenizer_characters
+    identity = {
+        "format": FORMAT,
+        "corpus": {"type": config.corpus.type, "fingerprint": corpus.fingerprint() if corpus else None},
+        "held_out": data.held_out,
+        "overlap": data.overlap,
+        "tokenizer": tokenizer,
+        "plugins": sorted(plugin.sha256 for plugin in loaded.plugins if plugin.file in sources),
+        "tokenizers": version("tokenizers"),
+    }
+    return Recipe(
+        corpus=cast("Corpus", corpus),
+        train_tokenizer=partial(entry.component, **config.tokenizer.keywords()),
+        held_out=data.held_out,
+        overlap=data.overlap,
+        tokenizer_characters=data.tokenizer_characters,
+        identity=identity,
+        engine=data.engine,
+        launcher=(lambda _: launcher) if launcher else _processes,
+    )
+
+
+def _processes(shards: int) -> Launcher | None:
+    """Return a launcher of one process a core, None if threads of this one are as good."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if min(shards, cores) < 2 or not hasattr(os, "fork"):  # the local launcher needs POSIX
+        return None
+    made: Launcher = launchers.get("local").component(workers=min(shards, cores), threads=1, gpus=0)
+    return made
+
+
+def _given_store(loaded: Loaded, folder: Path, announce: Callable[[str], None]) -> Store:
+    """Open the store that `data.store` names, without its corpus. Raises ConfigError if it was made otherwise."""
+    store = load_store(folder, "Copy it again, or name another folder.")
+    mine = recipe_of(loaded, None).identity
+    for key in ("held_out", "overlap", "tokenizer"):
+        if mine[key] != store.manifest.identity.get(key):
+            raise loaded.problem(
+                ("data", "store"),
+                f"the token store {folder} was made with another {key} ({store.manifest.identity.get(key)}, here "
+                f"{mine[key]}). Write what it was made with, or name another folder.",
+            )
+    announce(f"using the token store {folder}; its corpus is not read")
+    return store
 
 
 def open_corpus(loaded: Loaded) -> Corpus:
@@ -102,8 +182,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
     restored  a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
     """
     config, train = loaded.config, loaded.config.train
-    counts = count_tokens(store.train, store.tokenizer.get_vocab_size())
-    vocabulary = make_vocabulary(store.tokenizer, counts, device)
+    vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
     # Weights are drawn on the CPU, so that a seed means the same ones on every device.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(digest("weights", config.seed) % 2**63)
@@ -128,12 +207,34 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
         examples=config.evaluate.examples,
     )
     accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary))
-    rows, held_out = (Rows(each, config.data.sequence_length, vocabulary) for each in (store.train, store.held_out))
+    rows, validation, test = (pack(loaded, each, vocabulary) for each in (store.train, store.validation, store.test))
     batch = rows.training_batch(settings.seed, 0, 2, device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         entry = objectives.get(config.objective.type)
         rehearse(built.learner, entry, batch, settings.seed, settings.precision, accumulate)
     run, parameters = Run(built.learner, make_optimizer(loaded, objective)), count_parameters(built.networks)
     return Experiment(
-        run, settings, rows, held_out, vocabulary, store, device, parameters, built.model, accumulate, earlier, init
+        run=run,
+        settings=settings,
+        train=rows,
+        validation=validation.sample(config.evaluate.tokens),
+        test=test.sample(config.evaluate.test_tokens),
+        vocabulary=vocabulary,
+        store=store,
+        device=device,
+        parameters=parameters,
+        model=built.model,
+        accumulate=accumulate,
+        earlier=earlier,
+        init=init,
     )
+
+
+def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
+    """Pack the tokens of a split. Raises ConfigError."""
+    chosen, length = loaded.config.packing, loaded.config.data.sequence_length
+    try:
+        packing = packings.get(chosen.type).component(tokens, length, vocabulary, **chosen.keywords())
+    except ValueError as error:
+        raise loaded.problem(("packing",), f"{chosen.type} refuses this: {error}") from error
+    return Rows(packing, group_by_length=loaded.config.data.group_by_length)

@@ -94,7 +94,8 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
             known = partial(transformers_name, kind=model.kind) if model.kind else str
             model, padding = _without_padding(model, size)
             account = account_for(model.tensors, own, known, FOREIGN if model.kind else None)
-            found[network] = model, replace(account, unused=(*account.unused, *map(known, padding)))
+            rows = [known(name) for name in padding if known(name.partition("[")[0]) not in account.unused]
+            found[network] = model, replace(account, unused=(*account.unused, *rows))
         except ConfigError as error:
             raise loaded.problem(loc, str(error)) from None
         except LabError as error:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,7 +21,7 @@ class _Layer(nn.Module):
         self.output_norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.heads, self.dropout = heads, dropout
 
-    def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B 1 1 T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B 1 #T T"]) -> Float[Tensor, "B T D"]:
         p = self.dropout if self.training else 0.0
         whole = self.query(x), self.key(x), self.value(x)
         q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
@@ -42,6 +42,7 @@ class Bert(nn.Module):
 
     length_multiple = 1
     positions = "lab"
+    separates_documents = True
 
     def __init__(
         self,
@@ -60,9 +61,17 @@ class Bert(nn.Module):
             raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         self.layers = nn.ModuleList(_Layer(dim, heads, self.inner, dropout) for _ in range(depth))
 
-    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        # A row of nothing but padding would leave the softmax without a key, hence NaN: there, all keys are seen.
-        visible = (attention_mask | ~attention_mask.any(-1, keepdim=True))[:, None, None, :]
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        attention_mask: Bool[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        visible = attention_mask[:, None, :]
+        if documents is not None:
+            visible = visible & (documents[:, :, None] == documents[:, None, :])
+        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
+        visible = (visible | ~visible.any(-1, keepdim=True))[:, None]
         for layer in self.layers:
             x = layer(x, visible)
         return x

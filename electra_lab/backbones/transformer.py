@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 from x_transformers import Encoder
@@ -21,6 +21,7 @@ class Transformer(nn.Module):
     """
 
     length_multiple = 1
+    separates_documents = True
 
     def __init__(
         self,
@@ -63,8 +64,16 @@ class Transformer(nn.Module):
         blocks = list(self.encoder.layers)
         self.layers = [nn.ModuleList(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
 
-    def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        states: Tensor = self.encoder(x, mask=attention_mask)
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        attention_mask: Bool[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        same = None if documents is None else (documents[:, :, None] == documents[:, None, :]).unsqueeze(1)
+        # Only the keys are masked. Given `mask`, the library also sets padding to zero: in float32, which a network in
+        # bfloat16 cannot go on with, and by code that writes out the sizes that it sees, which ONNX cannot have.
+        states: Tensor = self.encoder(x, self_attn_kv_mask=attention_mask, attn_mask=same)  # rotary: relative positions
         return states
 
     def at_step(self, seed: int, step: int) -> None:

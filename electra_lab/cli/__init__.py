@@ -8,7 +8,21 @@ import typer
 
 import registry
 from electra_lab import __version__
-from electra_lab.cli import ablate, check, corrupt, detect, export, fill, new, registry_, report, resume, run, schema
+from electra_lab.cli import (
+    ablate,
+    check,
+    corrupt,
+    detect,
+    export,
+    fill,
+    new,
+    prepare,
+    registry_,
+    report,
+    resume,
+    run,
+    schema,
+)  # fmt: skip
 from registry.errors import LabError
 
 app = typer.Typer(
@@ -22,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("new")(new.new)
+app.command("prepare")(prepare.prepare)
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("ablate")(ablate.ablate)

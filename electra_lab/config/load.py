@@ -13,6 +13,7 @@ from electra_lab.config.problems import sentences
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, Mark, Node, mark_at, parse, read_file, to_yaml, with_overrides
 from registry import Plugin, load_plugin, schedules
+from registry.component import entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError
 from registry.folder_or_name import FolderOrName
@@ -94,10 +95,11 @@ def imports(root: Node) -> Iterator[Plugin]:
 def _packaged(config: ExperimentConfig) -> Iterator[Plugin]:
     """Return the files of the components that came with installed packages."""
     entries = [
-        (of.also if of.also and not component.sizes else of.registry).get(component.type)
+        entry
         for name, field in ExperimentConfig.model_fields.items()
         for of in field.metadata
         if isinstance(of, Of) and (component := getattr(config, name)) is not None
+        for entry in entries_of(of.also if of.also and not component.sizes else of.registry, component)
     ]
     entries += [schedules.get(component.type) for component in config.schedules.values()]
     yield from {entry.file: packaged(entry) for entry in entries if entry.package}.values()

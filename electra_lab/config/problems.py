@@ -1,13 +1,13 @@
 """Errors at a place of the config, and how they are printed."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from pydantic import ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from electra_lab.config.source import Loc, Mark, mark_at
 from registry.errors import ConfigError
+from registry.signature import problem as problem
+from registry.signature import problems as problems
 
 # Keys of earlier versions, and where they are now.
 MOVED: dict[Loc, str] = {
@@ -17,20 +17,6 @@ MOVED: dict[Loc, str] = {
     ("train", "epsilon"): "optimizer.epsilon",
     ("quality",): "metric",
 }
-
-
-def problem(loc: Loc, reason: str, value: Any = None) -> ValidationError:
-    """Return a validation error below the field whose validator raises it."""
-    return problems([(loc, reason, value)])
-
-
-def problems(found: Iterable[tuple[Loc, str, Any]]) -> ValidationError:
-    """The same for several, each with its key, the reason and its value."""
-    details = [
-        InitErrorDetails(type=PydanticCustomError("lab", "{reason}", {"reason": reason}), loc=loc, input=value)
-        for loc, reason, value in found
-    ]
-    return ValidationError.from_exception_data("experiment", details)
 
 
 def sentences(error: ValidationError, marks: Mapping[Loc, Mark]) -> ConfigError:

@@ -43,7 +43,27 @@ class Data(Strict):
 
     sequence_length: Annotated[int, Field(ge=8)] = Field(128, description="Tokens per row, [CLS] and [SEP] included.")
     held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.05, description="Share of the documents that is kept for evaluation and never trained on."
+        0.05,
+        description="Share of the documents that is never trained on: half of it is for validation, half for the test "
+        "at the end. A corpus that brings its own splits ignores it.",
+    )
+    overlap: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.1,
+        description="A training document is left out if more than this share of its runs of 13 tokens is also in "
+        "held-out text.",
+    )
+    tokenizer_characters: Annotated[float, Field(ge=1000)] = Field(
+        3e7, description="At most so many characters of the training split train the tokenizer."
+    )
+    group_by_length: bool = Field(
+        False,
+        description="Put rows of similar lengths into one batch, which is cut to its longest row. For packings "
+        "whose rows are not full: documents, segments.",
+    )
+    engine: Literal["auto", "tokenizers"] = Field(
+        "auto",
+        description="What tokenizes: auto uses tokie if it is installed and gives the ids of the tokenizers "
+        "library on a sample of each shard.",
     )
     store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
 
@@ -123,13 +143,19 @@ class Train(Strict):
 
 
 class Evaluate(Strict):
-    """Evaluation on held-out documents."""
+    """Evaluation on held-out documents: validation while training, a test at the end."""
 
     every: Positive | None = Field(
         None, description="Steps between two evaluations. The end of training is always evaluated."
     )
     batch_size: Positive = Field(32, description="Rows at a time, which affects only speed and memory.")
-    examples: Annotated[int, Field(ge=0)] = Field(3, description="Number of held-out rows to show at the end.")
+    tokens: Positive = Field(
+        65_536, description="Validation reads a fixed sample of about so many tokens, or all rows if there are fewer."
+    )
+    test_tokens: Positive = Field(
+        262_144, description="The test at the end reads a fixed sample of about so many tokens."
+    )
+    examples: Annotated[int, Field(ge=0)] = Field(3, description="Number of test rows to show at the end.")
 
 
 class Milestones(Strict):
@@ -182,6 +208,10 @@ class ExperimentConfig(Sparse):
         description="The tokenizer, trained on the training split or read from files."
     )
     data: Data = Field(Data.model_validate({}), description="The rows that are cut from the corpus.")
+    packing: Annotated[Component, Of(registry.packings, default=DEFAULTS["packing",])] = Field(
+        default_factory=lambda: default(registry.packings, DEFAULTS["packing",]),
+        description="How documents become rows.",
+    )
     embedding: Embedding = Field(Embedding.model_validate({}), description="The embeddings of both networks.")
     discriminator: Annotated[Component, Of(registry.backbones, sized=True)] = Field(
         description="The discriminator, which is evaluated and kept."

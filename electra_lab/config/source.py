@@ -28,6 +28,7 @@ Loc: TypeAlias = tuple[str | int, ...]
 
 # Sections whose `type` may be left out, with the type that they have then.
 DEFAULTS: dict[Loc, str] = {
+    ("packing",): "contiguous",
     ("optimizer",): "adamw",
     ("schedules", "learning_rate"): "warmup_linear",
     ("launcher",): "local",

@@ -1,26 +1,37 @@
 """Text files of your own."""
 
-import glob
-import hashlib
-import os
+import codecs
+import io
+import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from registry import corpora
-from registry.errors import DataError
+from electra_lab.corpora._files import BadInput, Files, cut, pieces
+from registry import LONGEST, Skipped, corpora
 
-BLOCK = 1 << 20
+EXTENSIONS = (".txt", ".text", ".md")
+BLANK_LINES = re.compile(r"\n\s*\n")
+LINE_END = re.compile("\r\n|\r|\n")
+SEPARATORS = {"paragraphs": BLANK_LINES, "lines": re.compile("\n"), "files": None}
 
 
 @corpora.register("text_files")
 class TextFiles:
-    """UTF-8 text files, given by paths or patterns such as `books/*.txt` (relative to the experiment file).
+    """UTF-8 text files, plain or compressed (.gz, .xz, .zst).
 
-    documents  what one document is: `paragraphs` (blank lines separate them, as google-research/electra reads its
-               corpora), `lines`, or `files` (each file whole)
+    All line ends are read as a line feed, and a byte order mark is dropped. A document above 1,000,000 characters
+    becomes several, cut at white space.
+
+    paths       files, patterns such as `books/*.txt`, or folders, of which all .txt, .text and .md files are read;
+                relative to the experiment file
+    documents   what one document is: `paragraphs` (blank lines separate them, as google-research/electra reads its
+                corpora), `lines`, or `files` (each file whole)
+    join_lines  join the lines of a paragraph by spaces, for text with hard line breaks
+    on_error    at bytes that are not UTF-8 or a damaged file: `stop`, or `skip` the rest of that file
     """
 
     def __init__(
@@ -29,66 +40,61 @@ class TextFiles:
         *,
         paths: Annotated[list[Path], Field(min_length=1)],
         documents: Literal["paragraphs", "lines", "files"] = "paragraphs",
+        join_lines: bool = False,
+        on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
-        self.documents = documents
-        self.files: list[Path] = []
-        for path in paths:
-            matches = [Path(match) for match in sorted(glob.glob(_pattern(path), recursive=True))]
-            files = [match for match in matches if match.is_file()]
-            if not files:
-                what = "it is a folder; write a pattern such as its *.txt" if matches else "no file matches"
-                raise DataError(f"{path}: {what}.")
-            self.files += files
+        self.separator, self.skips = SEPARATORS[documents], on_error == "skip"
+        self.join_lines = join_lines and documents != "lines"
+        options = {"documents": documents, "join_lines": join_lines, "on_error": on_error}
+        self._files = Files(paths, EXTENSIONS, options)
 
-    def __iter__(self) -> Iterator[str]:
-        for file in dict.fromkeys(self.files):
-            yield from self._read(file)
+    def __iter__(self) -> Iterator[str | Skipped]:
+        for file in self._files.files:
+            try:
+                for texts in self._batches(file):
+                    yield from map(joined, texts) if self.join_lines else texts
+            except BadInput as error:
+                if not self.skips:
+                    raise
+                self._files.check(file)
+                yield error.skipped
 
-    def _read(self, file: Path) -> Iterator[str]:
-        read = 0
-        paragraph: list[str] = []
-        with _opened(file) as stream:
-            for number, line in enumerate(stream, start=1):
-                try:
-                    text = line.decode()
-                except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"{file}:{number}: byte {read + error.start} is not UTF-8. Convert it, for example by iconv."
-                    ) from None
-                if number == 1:
-                    text = text.removeprefix("\ufeff")  # a byte order mark
-                read += len(line)
-                paragraph.append(text)
-                if self.documents == "lines" or (self.documents == "paragraphs" and not text.strip()):
-                    yield from _document(paragraph)
-                    paragraph = []
-        yield from _document(paragraph)
+    def _batches(self, file: Path) -> Iterator[list[str]]:
+        """Yield the documents of a file, those that end in one block together."""
+        rest = ""
+        for block in self._text(file):
+            whole, rest = [], rest + block
+            if self.separator:
+                *whole, rest = self.separator.split(rest)
+            stripped = filter(None, map(str.strip, whole))
+            texts = [piece for text in stripped for piece in (pieces(text) if len(text) > LONGEST else (text,))]
+            begun, rest = cut(rest)
+            yield texts + begun
+        yield pieces(rest)
+
+    def _text(self, file: Path) -> Iterator[str]:
+        """Yield the text of a file in blocks. Raises BadInput."""
+        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+        line, read = 1, 0
+        for block in chain(self._files.blocks(file), [b""]):
+            read += len(block)
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                held_back = "\r" * (decoder.getstate()[1] & 1)  # at the end of the block before
+                before = held_back + error.object[: error.start].decode()
+                line += len(LINE_END.findall(before))
+                byte = read - len(error.object) + error.start
+                cure = "Convert it, for example by iconv, or set on_error: skip."
+                raise BadInput(f"{file}:{line}", f"byte {byte} is not UTF-8", cure) from None
+            line += text.count("\n")
+            yield text
 
     def fingerprint(self) -> str:
         """A hash of the content, so that a moved file is the same corpus and a changed one is not."""
-        state = hashlib.sha256(self.documents.encode())
-        for file in dict.fromkeys(self.files):
-            with _opened(file) as stream:
-                while block := stream.read(BLOCK):
-                    state.update(block)
-            state.update(b"\0end of file\0")
-        return state.hexdigest()
+        return self._files.fingerprint()
 
 
-def _pattern(path: Path) -> str:
-    """Take the part of a path that exists literally: a folder may be called `a[1]`. Only the rest is a pattern."""
-    exists = next(part for part in (path, *path.parents) if os.path.exists(part))
-    return str(Path(glob.escape(str(exists)), path.relative_to(exists)))
-
-
-def _opened(file: Path):  # type: ignore[no-untyped-def]  # io.BufferedReader, which mypy's stubs make generic
-    try:
-        return file.open("rb")
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
-
-
-def _document(lines: list[str]) -> Iterator[str]:
-    text = "".join(lines).strip()
-    if text:
-        yield text
+def joined(text: str) -> str:
+    """Join the lines of each paragraph by spaces."""
+    return "\n\n".join([" ".join(map(str.strip, each.split("\n"))) for each in BLANK_LINES.split(text)])

@@ -1,73 +1,153 @@
-"""Rows of a fixed length, cut from a token stream, and the order in which they are read."""
+"""The batches that training and evaluation read: rows of a packing, and the order in which they are read."""
+
+from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import lru_cache
+from math import ceil, isqrt
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from registry import Batch, Vocabulary
+from registry import Batch, Packing
 
 IndexArray = NDArray[np.int64]
 
+ROUNDS = 8  # of the Feistel network, an even number
+WINDOW = 16  # batches whose rows are found at a time, and grouped by length
+
 
 class Rows:
-    """A stream of documents, each followed by [SEP], as rows `[CLS] ... [SEP]` of `length` tokens.
+    """The rows of a packing, in random order for training. An implementation of registry.contracts.Batches.
 
-    Documents follow one another in a row and continue in the next, so no token is lost. A row that ends with a document
-    has its [SEP] already and one position of padding; the stream's last row is padded to the length. All tokens are
-    segment 0. An implementation of registry.contracts.Batches.
+    group_by_length  rows of similar lengths come in one batch, and batches are cut to their longest row, rounded up to
+                     an eighth of the length. Each row still comes once per epoch. Needs a packing with `lengths`
     """
 
-    def __init__(self, stream: NDArray[Any], length: int, vocabulary: Vocabulary) -> None:
-        self.stream, self.length, self.vocabulary = stream, length, vocabulary
-        self.room = length - 2
+    def __init__(self, packing: Packing, *, group_by_length: bool = False) -> None:
+        self.packing, self.group_by_length = packing, group_by_length
+        self.total = self.number = len(packing)
+        self.length = packing.rows(np.zeros(1, dtype=np.int64)).tokens.shape[1]
+        self._window: tuple[object, IndexArray, IndexArray | None] | None = None  # the last one, and what it is of
 
     def __len__(self) -> int:
-        return math.ceil(len(self.stream) / self.room)
+        return self.number
 
-    def batch(self, rows: IndexArray, example_ids: IndexArray, device: torch.device) -> Batch:
-        """Return the given rows; `example_ids` are their indices in the global batch."""
-        pad, sep = self.vocabulary.pad_id, self.vocabulary.sep_id
-        tokens = np.full((len(rows), self.length), pad, dtype=np.int64)
-        tokens[:, 0] = self.vocabulary.cls_id
-        real = np.zeros((len(rows), self.length), dtype=np.bool_)
-        for place, row in enumerate(rows):
-            piece = self.stream[row * self.room : (row + 1) * self.room]
-            end = 1 + len(piece)
-            tokens[place, 1:end] = piece
-            if piece[-1] != sep:  # otherwise the row ends with a document, whose [SEP] is already there
-                tokens[place, end] = sep
-                end += 1
-            real[place, :end] = True
-        on_device = torch.from_numpy(tokens).to(device, non_blocking=True)
+    def sample(self, tokens: int) -> Rows:
+        """Return rows of about so many positions, spread evenly over all, or all of them if there are fewer."""
+        sampled = copy(self)
+        sampled.number, sampled._window = min(self.number, -(-tokens // self.length)), None
+        return sampled
+
+    def batch(self, rows: IndexArray, example_ids: IndexArray, device: torch.device, width: int | None = None) -> Batch:
+        """Return rows of the packing, cut to `width`; `example_ids` are their indices in the global batch."""
+        packed = self.packing.rows(rows)
+
+        def moved(array: NDArray[Any]) -> torch.Tensor:
+            cut = np.ascontiguousarray(array if width is None else array[:, :width])
+            return torch.from_numpy(cut).to(device, non_blocking=True)
+
         return Batch(
-            tokens=on_device,
-            attention_mask=torch.from_numpy(real).to(device, non_blocking=True),
-            segments=torch.zeros_like(on_device),
+            tokens=moved(packed.tokens),
+            attention_mask=moved(packed.attention_mask),
+            segments=moved(packed.segments),
             example_ids=torch.from_numpy(example_ids).to(device, non_blocking=True),
+            documents=None if packed.documents is None else moved(packed.documents),
         )
 
-    def training_batch(self, seed: int, step: int, size: int, device: torch.device) -> Batch:
-        """Return the global batch of a step: rows in the order of their epoch, one epoch directly after the other."""
-        places = np.arange(step * size, (step + 1) * size)
-        epochs, offsets = places // len(self), places % len(self)
-        rows = np.array([_order(seed, int(e), len(self))[o] for e, o in zip(epochs, offsets, strict=True)])
-        return self.batch(rows, np.arange(size), device)
+    def training_batch(
+        self, seed: int, step: int, size: int, device: torch.device, *, part: slice = slice(None)
+    ) -> Batch:
+        """Return the rows `part` of the global batch of a step, and read no others.
+
+        The global batch is a function of (seed, step, size): rows in the order of their epoch, one epoch directly after
+        the other.
+        """
+        examples = np.arange(size)[part]
+        rows, width = self._global(seed, step, size)
+        return self.batch(rows[part], examples, device, width)
 
     def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
-        """Yield all rows once, for evaluation. A row's example id is its own index: the batch size changes nothing."""
-        for start in range(0, len(self), size):
-            rows = np.arange(start, min(start + size, len(self)))
+        """Yield all rows once, for evaluation.
+
+        A row's example id is its number in the packing, so that neither the batch size nor the sample changes anything.
+        """
+        for start in range(0, self.number, size):
+            rows = self._spread(np.arange(start, min(start + size, self.number)))
             yield self.batch(rows, rows, device)
 
+    def example_ids(self, places: Sequence[int]) -> list[int]:
+        """Return the example ids that `in_order` gives to the rows at these places."""
+        ids: list[int] = self._spread(np.array(places, dtype=np.int64)).tolist()
+        return ids
 
-@lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, rows: int) -> IndexArray:
-    """Return a permutation that depends on (seed, epoch) alone. RandomState's streams never change."""
-    key = hashlib.blake2b(f"order {seed} {epoch}".encode(), digest_size=16).digest()
-    return np.random.RandomState(np.frombuffer(key, np.uint32)).permutation(rows)
+    def _spread(self, numbers: IndexArray) -> IndexArray:
+        return numbers if self.number == self.total else numbers * self.total // self.number
+
+    def _global(self, seed: int, step: int, size: int) -> tuple[IndexArray, int | None]:
+        """Return the rows of a global batch, and to which width they are cut."""
+        window, at = divmod(step, WINDOW)
+        if self._window is None or self._window[0] != (seed, window, size):
+            self._window = (seed, window, size), *self._batches(seed, window, size)
+        _, rows, widths = self._window
+        return rows[at], None if widths is None else int(widths[at])
+
+    def _batches(self, seed: int, window: int, size: int) -> tuple[IndexArray, IndexArray | None]:
+        """Return the rows of WINDOW global batches Int[WINDOW size], and their widths; one by one would cost more."""
+        places = np.arange(window * WINDOW * size, (window + 1) * WINDOW * size)
+        epochs, offsets = places // self.number, places % self.number
+        rows = self._spread(permuted(seed, epochs, offsets, self.number))
+        if not self.group_by_length:
+            return rows.reshape(WINDOW, size), None
+        # Rows change places with others of their epoch: the batches are filled by length, in random order.
+        lengths = self.packing.lengths(rows)  # type: ignore[attr-defined]
+        order = permuted(seed, np.full(WINDOW, -1 - window), np.arange(WINDOW), WINDOW).repeat(size)
+        sources, targets = np.lexsort((lengths, epochs)), np.lexsort((order, epochs))
+        rows[targets], lengths[targets] = rows[sources], lengths[sources]
+        unit, longest = ceil(self.length / 8), lengths.reshape(WINDOW, size).max(axis=1)
+        return rows.reshape(WINDOW, size), np.minimum(-(-longest // unit) * unit, self.length)
+
+
+def permuted(seed: int, epochs: IndexArray, offsets: IndexArray, number: int) -> IndexArray:
+    """Return what stands at the given offsets of range(number) in random order, an order for each (seed, epoch).
+
+    A Feistel network on pairs of digits (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"): it permutes
+    a few more numbers than there are; what falls outside is permuted again. So no order is ever held in memory.
+    """
+    low = isqrt(number - 1) + 1
+    high = -(-number // low)  # low * high is at least `number`, and above it by less than `low`
+    different, which = np.unique(epochs, return_inverse=True)
+    keys = np.array([_keys(seed, int(epoch)) for epoch in different], np.uint64).reshape(-1, ROUNDS).T[:, which]
+
+    def permute(x: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        one, other = x // _u(high), x % _u(high)
+        for i in range(0, ROUNDS, 2):
+            one = (one + _hash(other, keys[i])) % _u(low)
+            other = (other + _hash(one, keys[i + 1])) % _u(high)
+        return one * _u(high) + other
+
+    x = permute(offsets.astype(np.uint64), keys)
+    while len(outside := np.flatnonzero(x >= number)):
+        x[outside] = permute(x[outside], keys[:, outside])
+    return x.astype(np.int64)
+
+
+_u = np.uint64
+
+
+def _hash(x: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 62 bits, so that a sum with less than 2^32 does not wrap."""
+    x = (x ^ key) * _u(0xBF58476D1CE4E5B9)
+    x ^= x >> _u(32)
+    x *= _u(0x94D049BB133111EB)
+    return x >> _u(2)
+
+
+@lru_cache(maxsize=1024)
+def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
+    key = hashlib.blake2b(f"order {seed} {epoch}".encode(), digest_size=8 * ROUNDS).digest()
+    return np.frombuffer(key, "<u8").astype(np.uint64)

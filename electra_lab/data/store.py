@@ -1,10 +1,10 @@
 """The token store: a corpus tokenized once, found again by its content.
 
-    <store>/<key>/  tokenizer.json  train.bin  held_out.bin  manifest.json
+    <store>/<key>/  manifest.json  tokenizer.json  counts.npy  train-00000.bin  train-00000.lengths.npy  ...
 
-Each .bin is one flat stream of token ids with [SEP] after every document, memory-mapped when read. A store is written
-to a temporary folder and renamed, so that it is there whole or not at all; under a lock one process builds it while
-others wait.
+Each .bin is a flat stream of token ids with [SEP] after every document, memory-mapped when read. A store is built in a
+folder of its own and renamed, so that it is there whole or not at all; under a lock one process builds it while others
+wait. Nothing in it depends on the machine, so the folder may be copied to another.
 """
 
 from __future__ import annotations
@@ -12,137 +12,219 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import version
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from electra_lab.data.build import COUNTS, MANIFEST, Manifest, Recipe, Unfinished, build
+from electra_lab.data.engine import load_tokenizer
+from electra_lab.data.shards import TOKENIZER
+from electra_lab.data.splits import SPLITS
+from electra_lab.data.spool import Progress
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import new_folder
+from electra_lab.storage.files import flush, read_as, sha256, write_whole
 from electra_lab.storage.lock import lock
-from registry import Corpus
-from registry.errors import DataError
+from registry import Split
+from registry.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    Trainer = Callable[[Iterable[str]], Tokenizer]
+FORMAT = 2  # raise it when the same inputs would give another store
+REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
 
-FORMAT = 1  # raise it when the same inputs would give another store
-SPLITS = ("train", "held_out")
-CHUNK = 1000  # documents encoded at a time
+
+class Stream:
+    """The tokens of a split, uint16 or uint32, from its memory-mapped shards. A registry.contracts.Tokens."""
+
+    def __init__(self, shards: Sequence[NDArray[Any]], lengths: Sequence[Path]) -> None:
+        self.shards, self._lengths = [each for each in shards if len(each)], lengths
+        self.ends = np.cumsum([len(each) for each in self.shards])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @cached_property
+    def lengths(self) -> NDArray[np.uint32]:
+        """The number of tokens of each document, [SEP] included."""
+        return np.concatenate([np.load(file) for file in self._lengths])
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens at the given places, in the shape of `places`."""
+        if len(self.shards) == 1:
+            return self.shards[0][places].astype(np.int64)
+        found = np.empty(places.shape, np.int64)
+        which = np.searchsorted(self.ends, places, side="right")
+        for each in np.unique(which):
+            here = which == each
+            shard = self.shards[each]
+            found[here] = shard[places[here] - (self.ends[each] - len(shard))]
+        return found
 
 
 @dataclass(frozen=True)
 class Store:
-    """A tokenized corpus. Streams are uint16 or uint32 token ids, memory-mapped."""
+    """A tokenized corpus."""
 
     key: str
     folder: Path
+    manifest: Manifest
     tokenizer: Tokenizer
-    train: NDArray[Any]
-    held_out: NDArray[Any]
-    documents: dict[str, int]
+    train: Stream
+    validation: Stream
+    test: Stream
+    counts: NDArray[np.int64]  # how often each token occurs in the training split, [V]
+
+    @property
+    def documents(self) -> dict[str, int]:
+        """The number of documents of each split."""
+        return {split: sum(s.documents for s in self.manifest.shards[split].values()) for split in SPLITS}
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The number of tokens of each split, separators included."""
+        return {split: sum(s.tokens for s in self.manifest.shards[split].values()) for split in SPLITS}
+
+    @property
+    def special(self) -> dict[str, int]:
+        """The ids of the special tokens by role: pad, cls, sep, mask."""
+        return special_ids(self.tokenizer)
+
+    @property
+    def overlap(self) -> float:
+        """The share of the runs of 13 tokens in held-out text that training text has too."""
+        return self.manifest.overlap
 
 
 def open_store(
     root: Path,
-    corpus: Corpus,
-    train_tokenizer: Trainer,
-    held_out: float,
-    description: dict[str, Any],
+    recipe: Recipe,
     announce: Callable[[str], None],
+    progress: Progress = lambda *_: None,
+    *,
+    rebuild: bool = False,
 ) -> Store:
-    """Open the store of this corpus and tokenizer, and build it if it is not there. Raises DataError.
-
-    `description` is everything else that decides the content: names and options of corpus and tokenizer.
-    """
-    identity = {"format": FORMAT, "corpus": corpus.fingerprint(), "held_out": held_out} | description
-    identity["tokenizers"] = version("tokenizers")
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
-    folder = root / key
-    if not os.path.exists(folder):  # it came by a rename, so it is whole
-        announce("reading the corpus and training the tokenizer (once; the result is kept)")
-        _build(folder, partial(_write, corpus, train_tokenizer, held_out, identity))
-    return _load(folder)
+    """Open the store of this corpus and tokenizer, and build it if it is not there. Raises DataError."""
+    folder = root / key_of(recipe)
+    if rebuild or not os.path.exists(folder):
+        _build(folder, recipe, announce, progress, rebuild=rebuild)
+    return load_store(folder)
 
 
-def _load(folder: Path) -> Store:
-    from tokenizers import Tokenizer
+def key_of(recipe: Recipe) -> str:
+    """Return the name of a store's folder."""
+    identity = json.dumps(recipe.identity, sort_keys=True, default=str)
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
+
+def is_store(folder: Path) -> bool:
+    return os.path.exists(folder / MANIFEST)
+
+
+def load_store(folder: Path, cure: str = REBUILD) -> Store:
+    """Open a store, and verify it if that has not been done on this machine. Raises DataError that ends with `cure`."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        for name, size in manifest["bytes"].items():
-            if (folder / name).stat().st_size != size:
-                raise ValueError(f"{name} has another size than its manifest says")
-        train, held_out = (np.memmap(folder / f"{s}.bin", manifest["dtype"], mode="r") for s in SPLITS)
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        return Store(folder.name, folder, tokenizer, train, held_out, manifest["documents"])
+        manifest = read_as(Manifest, folder / MANIFEST)
+        _allow_open_files(sum(map(len, manifest.shards.values())))
+        _verify(folder, manifest)
+        streams = {split: _stream(folder, manifest, split) for split in SPLITS}
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        counts = np.load(folder / COUNTS)
+    except CheckpointError as error:
+        raise DataError(f"the token store is damaged: {error} {cure}") from None
     except Exception as error:  # the tokenizers library raises bare Exception
-        cure = "Delete the folder; it will be rebuilt."
         raise DataError(f"{folder}: the token store is damaged ({error}). {cure}") from None
+    return Store(folder.name, folder, manifest, tokenizer, **streams, counts=counts)
 
 
-def _build(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill the folder, in one process, whole or not at all."""
-    key = folder.name
-    created = _make_folders(folder.parent)
+def _stream(folder: Path, manifest: Manifest, split: Split) -> Stream:
+    shards = manifest.shards[split].items()
+    return Stream(
+        [np.memmap(folder / f"{name}.bin", manifest.dtype, "r") for name, shard in shards if shard.tokens],
+        [folder / f"{name}.lengths.npy" for name, _ in shards],
+    )
+
+
+def _allow_open_files(shards: int) -> None:
+    """Raise the limit of open files, often 1,024, as far as it may be: each shard is one."""
+    with suppress(ImportError, ValueError, OSError):  # Windows has no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = shards + 256
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _verify(folder: Path, manifest: Manifest) -> None:
+    """Compare the files with their checksums, once for each state of them on this machine. Raises ValueError, OSError.
+
+    What was verified is kept beside the store, with sizes and times: a copy, or a change of any file, is read again.
+    """
+    found = {name: os.stat(folder / name) for name in manifest.all_bytes}
+    for name, size in manifest.all_bytes.items():
+        if found[name].st_size != size:
+            raise ValueError(f"{name} has {found[name].st_size:,} bytes, not {size:,}")
+    state: dict[str, Any] = {name: [s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev] for name, s in found.items()}
+    state[MANIFEST] = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
+    record = folder.parent / f".{folder.name}.verified" / f"{platform.node() or 'here'}.json"
+    with suppress(OSError, ValueError):
+        if json.loads(record.read_text(encoding="utf-8")) == state:
+            return
+    for name, sha in manifest.all_sha256.items():
+        if sha256(folder / name) != sha:
+            raise ValueError(f"the checksum of {name} is wrong")
+    with suppress(OSError, CheckpointError):  # a store may be on a disk that is only read
+        record.parent.mkdir(exist_ok=True)
+        write_whole(record, json.dumps(state))
+
+
+def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress, *, rebuild: bool) -> None:
+    """Build the store in one process, whole or not at all."""
+    part, created = folder.parent / f".{folder.name}.part", _make_folders(folder.parent)
     try:
-        with lock(file := folder.parent / f".{key}.lock", wait=True):
-            try:
-                if not folder.exists():
-                    with new_folder(folder) as building:
-                        write(building)
-            finally:
-                file.unlink(missing_ok=True)
+        with _only_one(folder):
+            if rebuild:
+                for old in (folder, part):
+                    shutil.rmtree(old, ignore_errors=True)
+            if not folder.exists():
+                try:
+                    part.mkdir(exist_ok=True)
+                    build(part, recipe, announce, progress)
+                    part.rename(folder)
+                    flush(folder.parent)
+                except Unfinished:
+                    raise
+                except Exception:  # but not KeyboardInterrupt and the like: what is done is kept
+                    shutil.rmtree(part, ignore_errors=True)
+                    raise
     except OSError as error:
         raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}).") from None
+    except CheckpointError as error:
+        raise DataError(f"the token store cannot be built: {error}") from None
     finally:
         for parent in created:  # a failed build leaves no empty folders either
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
 
 
-def _write(corpus: Corpus, train_tokenizer: Trainer, held_out: float, identity: dict[str, Any], building: Path) -> None:
-    counts = dict.fromkeys(SPLITS, 0)
-    spools = {split: _Spool(building / f"{split}.jsonl") for split in SPLITS}
-    with ExitStack() as stack:
-        streams = {s: stack.enter_context(spools[s].path.open("w", encoding="ascii")) for s in SPLITS}
-        for document in corpus:
-            split = "held_out" if is_held_out(document, held_out) else "train"
-            streams[split].write(json.dumps(document) + "\n")
-            counts[split] += 1
-    if not sum(counts.values()):
-        raise DataError("the corpus is empty: no document has any text.")
-    for split, count in counts.items():
-        if not count:
-            raise DataError(
-                f"the {split.replace('_', '-')} split is empty: none of {sum(counts.values())} documents fell into it "
-                f"with data.held_out {held_out}. Change it, or use more and shorter documents."
-            )
-    tokenizer = train_tokenizer(spools["train"])
-    special_ids(tokenizer)
-    tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text, not the mask token
-    kind = "uint16" if tokenizer.get_vocab_size() <= 1 << 16 else "uint32"
-    for split, spool in spools.items():
-        with (building / f"{split}.bin").open("wb") as stream:
-            for piece in _encode(tokenizer, spool, kind):
-                stream.write(piece.tobytes())
-        spool.path.unlink()
-        if not (building / f"{split}.bin").stat().st_size:
-            raise DataError(f"the {split.replace('_', '-')} split has no tokens: its documents contain only spaces.")
-    tokenizer.save(str(building / "tokenizer.json"))
-    files = ["tokenizer.json", *(f"{split}.bin" for split in SPLITS)]
-    sizes = {name: (building / name).stat().st_size for name in files}
-    manifest = {"identity": identity, "documents": counts, "dtype": kind, "bytes": sizes}
-    (building / "manifest.json").write_text(json.dumps(manifest, indent=1, default=str))
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    file = folder.parent / f".{folder.name}.lock"
+    with lock(file, wait=True):
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
 
 
 def _make_folders(folder: Path) -> list[Path]:
@@ -153,28 +235,3 @@ def _make_folders(folder: Path) -> list[Path]:
     except OSError as error:
         raise DataError(f"{folder}: cannot be created ({error.strerror}).") from None
     return missing
-
-
-def is_held_out(document: str, fraction: float) -> bool:
-    """Decide by a hash of the text, so that duplicates stay on one side and the split never changes."""
-    digest = hashlib.blake2b(document.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < fraction * 2**64
-
-
-@dataclass(frozen=True)
-class _Spool:
-    """Documents on disk, one JSON string per line: written once, read as often as needed."""
-
-    path: Path
-
-    def __iter__(self) -> Iterator[str]:
-        with self.path.open(encoding="ascii") as stream:
-            yield from map(json.loads, stream)
-
-
-def _encode(tokenizer: Tokenizer, documents: Iterable[str], kind: str) -> Iterator[NDArray[Any]]:
-    separator, iterator = tokenizer.token_to_id("[SEP]"), iter(documents)
-    while chunk := list(islice(iterator, CHUNK)):
-        for encoding in tokenizer.encode_batch(chunk, add_special_tokens=False):
-            if encoding.ids:
-                yield np.array([*encoding.ids, separator], dtype=kind)

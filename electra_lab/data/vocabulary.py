@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from registry import Vocabulary
+from registry.contracts.tokenizer import SPECIAL_TOKENS
 from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-COUNTED = 1 << 24
-SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+# Latin, CJK, Arabic, Urdu, Devanagari, Armenian, Ethiopic, Myanmar, Khmer, Tibetan; line ends.
+SENTENCE_ENDS = tuple(".!?\u2026\u3002\uff01\uff1f\uff0e\uff61\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4\u0f0d\n")
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids of the special tokens. Raises DataError if the tokenizer lacks one."""
-    ids: dict[str, Any] = {name: tokenizer.token_to_id(name) for name in SPECIAL}
-    if missing := sorted(name for name, id in ids.items() if id is None):
-        raise DataError(f"the tokenizer has no {', '.join(missing)}; the lab needs all of {', '.join(SPECIAL)}.")
-    return ids
+    """Return the ids of the special tokens by role: pad, cls, sep, mask. Raises DataError if one is missing."""
+    ids = {role: token_id(tokenizer, names) for role, names in SPECIAL_TOKENS.items()}
+    if missing := [" or ".join(SPECIAL_TOKENS[role][:2]) for role, id in ids.items() if id is None]:
+        raise DataError(f"the tokenizer has no {', no '.join(missing)}. The lab needs a token for padding, one for the "
+                        "beginning and one for the end of a text, and one for the mask.")  # fmt: skip
+    return {role: id for role, id in ids.items() if id is not None}
 
 
-def count_tokens(stream: NDArray[Any], size: int) -> torch.Tensor:
-    """Return how often each of `size` tokens occurs, Int[V]. In pieces: numpy counts in eight bytes a token."""
-    pieces = (stream[start : start + COUNTED] for start in range(0, len(stream), COUNTED))
-    return torch.from_numpy(sum((np.bincount(piece, minlength=size) for piece in pieces), np.zeros(size, np.int64)))
+def token_id(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
+    """Return the id of the first of the names that the tokenizer has."""
+    return next((id for name in names if (id := tokenizer.token_to_id(name)) is not None), None)
 
 
 def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.device) -> Vocabulary:
@@ -44,26 +44,49 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
     begins = torch.tensor(_begin_words(tokenizer))
     return Vocabulary(
         size=size,
-        pad_id=ids["[PAD]"],
-        cls_id=ids["[CLS]"],
-        sep_id=ids["[SEP]"],
-        mask_id=ids["[MASK]"],
+        pad_id=ids["pad"],
+        cls_id=ids["cls"],
+        sep_id=ids["sep"],
+        mask_id=ids["mask"],
         special_ids=tuple(sorted(ids.values())),
         is_special=is_special.to(device),
         ordinary_ids=(~is_special).nonzero().squeeze(1).to(device),
         word_start=(begins & ~is_special).to(device),
         counts=counts.to(device),
+        sentence_end=(torch.tensor(_end_sentences(tokenizer)) & ~is_special).to(device),
     )
+
+
+def _end_sentences(tokenizer: Tokenizer) -> list[bool]:
+    """Return which tokens end a sentence: those whose text ends with a mark that does, or with a line end."""
+    # One by one: a batch starts threads, and a process that is forked later would wait for them forever.
+    texts = [tokenizer.decode([id], skip_special_tokens=False) for id in range(tokenizer.get_vocab_size())]
+    return [text.rstrip(" ").endswith(SENTENCE_ENDS) for text in texts]
 
 
 def stand_in_vocabulary(size: int) -> Vocabulary:
     """Return a vocabulary of the given size without words, for computations that depend only on shapes."""
     ids = torch.arange(size)
-    pad, cls, sep, mask = range(len(SPECIAL))
-    special = ids < len(SPECIAL)
+    pad, cls, sep, mask = range(4)
+    special = ids < 4
     return Vocabulary(
-        size, pad, cls, sep, mask, (pad, cls, sep, mask), special, ids[len(SPECIAL) :], ~special, torch.ones_like(ids)
+        size, pad, cls, sep, mask, (pad, cls, sep, mask), special, ids[4:], ~special, torch.ones_like(ids)
     )
+
+
+def word_mark(tokenizer: Tokenizer) -> str | None:
+    """Return what tokens begin with where a word begins, in place of the space before it; None for other kinds."""
+    kind = (json.loads(tokenizer.to_str())["decoder"] or {}).get("type")
+    marks = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
+    return marks.get(str(kind))
+
+
+def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
+    """Let a mask in a text stand for a word, as in training: with the space before it, where that is the word's."""
+    from tokenizers import AddedToken
+
+    lstrip = word_mark(tokenizer) is not None
+    tokenizer.add_special_tokens([AddedToken(mask, special=True, normalized=False, lstrip=lstrip)])
 
 
 def _begin_words(tokenizer: Tokenizer) -> list[bool]:
@@ -72,9 +95,8 @@ def _begin_words(tokenizer: Tokenizer) -> list[bool]:
     WordPiece marks tokens that continue a word (`##`), byte-level BPE and Unigram those that begin one (`\u0120`,
     `\u2581`).
     """
-    kind = (json.loads(tokenizer.to_str())["decoder"] or {}).get("type")
+    mark = word_mark(tokenizer)
     names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]
-    if kind in ("ByteLevel", "Metaspace"):
-        mark = "\u0120" if kind == "ByteLevel" else "\u2581"
+    if mark:
         return [name.startswith(mark) or not name[:1].isalnum() for name in names]
     return [not name.startswith("##") for name in names]

@@ -7,21 +7,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import ValidationError
 
-from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.data.vocabulary import make_vocabulary, special_ids
 from electra_lab.inference.pair import Pair
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.model.transformers_names import from_transformers
-from electra_lab.storage.files import read_json
-from electra_lab.storage.hugging_face import CONFIG, MARK, Folder, read_folder, shape
+from electra_lab.model.transformers_names import FOREIGN, from_transformers
+from electra_lab.model.weights import Account, account_for, fill, own_tensors
+from electra_lab.storage.hugging_face import (
+    CONFIG,
+    PARTS,
+    Folder,
+    locate,
+    read_config,
+    read_folder,
+    read_mark,
+    read_tensors,
+    shape,
+)
 from registry import backbones
-from registry.errors import CheckpointError, ConfigError, DataError, LabError
+from registry.errors import ConfigError, DataError, LabError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 OURS = "electra_lab"  # the model type of networks that transformers does not have
+HEADS = ("replaced", "tokens")
 
 
 @dataclass(frozen=True)
@@ -33,86 +45,98 @@ class _Opened:
 
 def open_folders(source: str, device: torch.device) -> Pair:
     """Open an exported pair, or one model of transformers. Raises ConfigError, DataError."""
-    parts = [part for part in ("discriminator", "generator") if (Path(source) / part / CONFIG).is_file()]
-    found = {part: _open(source, part) for part in parts}
-    if not found:
-        alone = _open(source, None)  # one that only predicts tokens takes the generator's place
+    path = locate(source)
+    parts = [part for part in PARTS if (path / part / CONFIG).is_file() and not (path / CONFIG).is_file()]
+    if parts:
+        found, mark = {part: _open(path / part) for part in parts}, read_mark(path)
+    else:
+        alone, whole = _open(path), path.resolve()
+        # One that only predicts tokens takes the generator's place.
         found = {"generator" if list(alone.network.heads) == ["tokens"] else "discriminator": alone}
+        mark = read_mark(whole.parent) if whole.name in PARTS else None
     tokenizer = next(iter(found.values())).tokenizer
     if any(each.tokenizer.get_vocab() != tokenizer.get_vocab() for each in found.values()):
         raise ConfigError(f"{source}: generator and discriminator have different vocabularies.")
     counts = torch.zeros(tokenizer.get_vocab_size(), dtype=torch.int64)  # exports do not have them
     networks = {role: each.network.to(device).eval() for role, each in found.items()}
-    length = min([*(each.length for each in found.values()), *_trained_length(Path(source))])
+    length = min([*(each.length for each in found.values()), *([mark.length] if mark else [])])
     return Pair(source, tokenizer, make_vocabulary(tokenizer, counts, device), length, **networks)
 
 
-def _trained_length(path: Path) -> list[int]:
-    """Return the longest rows that an exported pair was trained on; positions beyond them were never trained."""
-    if not (path / MARK).is_file():
-        return []
-    length = read_json(path / MARK).get("length")
-    return [length] if isinstance(length, int) else []
-
-
-def _open(source: str, part: str | None) -> _Opened:
+def _open(path: Path) -> _Opened:
     from electra_lab.tokenizers.pretrained import read_tokenizer
 
-    path = Path(source) / (part or "")
-    if _type(path) == OURS:
-        network, longest = _of_the_lab(path)
-    else:
-        folder = read_folder(source, part)
-        path, (network, longest) = folder.path, _of_transformers(folder)
-    tokenizer, rows = read_tokenizer(path), network.embeddings.tokens.num_embeddings
-    if (size := tokenizer.get_vocab_size()) > rows:
-        raise DataError(f"{path}: its tokenizer has {size:,} tokens, but its network only {rows:,}.")
-    return _Opened(network, longest, tokenizer)
+    config = read_config(path)
+    folder = None if config.get("model_type") == OURS else read_folder(path)
+    tokenizer = read_tokenizer(path)
+    pad = special_ids(tokenizer)["pad"]  # whatever the config says: rows are padded with this
+    network, rows = _of_transformers(folder, pad) if folder else _of_the_lab(path, config, pad)
+    if (size := tokenizer.get_vocab_size()) > network.embeddings.tokens.num_embeddings:
+        has = network.embeddings.tokens.num_embeddings
+        raise DataError(f"{path}: its tokenizer has {size:,} tokens, but its network only {has:,}.")
+    return _Opened(network, network.longest(rows), tokenizer)
 
 
-def _type(path: Path) -> Any:
-    try:
-        return read_json(path / CONFIG)["model_type"] if (path / CONFIG).is_file() else None
-    except (CheckpointError, KeyError, TypeError):
-        return None  # read_folder says what is wrong
-
-
-def _of_transformers(folder: Folder) -> tuple[Network, int]:
-    place = folder.path / CONFIG
-    sizes = shape(folder.config, place)
-    backbone: Any = backbones.get("bert").component(
-        sizes.dim, sizes.depth, sizes.heads, sizes.max_length, ff_mult=sizes.ff_mult, dropout=sizes.dropout
-    )
+def _of_transformers(folder: Folder, pad: int) -> tuple[Network, int]:
+    sizes = shape(folder.config, folder.path / CONFIG)
     embedding = EmbeddingSizes(sizes.vocabulary_size, sizes.embedding_dim, sizes.max_length, sizes.dropout)
-    pad = folder.config.get("pad_token_id") or 0
-    _, network = make_pair(None, 0, backbone, sizes.dim, embedding, "none", pad, ("replaced", "tokens"))
     try:
+        backbone: Any = backbones.get("bert").component(
+            sizes.dim, sizes.depth, sizes.heads, sizes.max_length, ff_mult=sizes.ff_mult, dropout=sizes.dropout
+        )
+        _, network = make_pair(None, 0, backbone, sizes.dim, embedding, "none", pad, HEADS)
         account = from_transformers(folder.tensors(), network, folder.kind)
-    except ValueError as error:
-        raise DataError(f"{folder.path}: {error}") from None
-    for head in {name.split(".")[1] for name in account.new}:
-        del network.heads[head]
+    except (ValueError, RuntimeError) as error:  # torch's, if there is not the memory for such sizes
+        raise DataError(f"{folder.path}: {_reason(error)}") from None
+    _without(network, account)
     return network, sizes.max_length
 
 
-def _of_the_lab(path: Path) -> tuple[Network, int]:
+def _of_the_lab(path: Path, config: dict[str, Any], pad: int) -> tuple[Network, int]:
+    """Read an export around another backbone; of a file that has a second head, both."""
     try:
         from electra_lab.interop.hugging_face import models
     except ImportError:
         raise ConfigError(f"{path}: needs transformers. Run: pip install 'electra-lab[hugging-face]'") from None
-    name = (read_json(path / CONFIG).get("architectures") or [""])[0]
-    if not hasattr(models, str(name)):
+    names = config.get("architectures")
+    kind = getattr(models, str(names[0]), None) if isinstance(names, list) and names else None
+    if not isinstance(kind, type) or not issubclass(kind, models.ElectraLabPreTrainedModel):
         raise DataError(f"{path / CONFIG}: `architectures` names no class of the lab.")
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    given = {
+        name.removeprefix("electra_lab.").removeprefix("network."): each for name, each in read_tensors(path).items()
+    }
     try:
-        model: Any = getattr(models, name).from_pretrained(path)
+        settings = models.ElectraLabConfig.from_dict({**config, "_name_or_path": str(path), "pad_token_id": pad})
+        network = models.make_network(settings, HEADS)
+        for name, first in models.repeated(network).items():
+            if first in given:
+                given.setdefault(name, given[first])
+        account = account_for(given, own_tensors(network), "electra_lab.network.{}".format, FOREIGN)
     except LabError:
         raise
-    except Exception as error:  # transformers and safetensors raise many types
-        raise DataError(f"{path}: cannot be read ({str(error).splitlines()[0]}). Export it again.") from None
-    finally:
-        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-    network: Network = model.base_model.network
-    return network, model.config.max_position_embeddings
+    except Exception as error:  # transformers, pydantic and backbones raise many types
+        raise DataError(f"{path}: does not fit: {_reason(error)} Export it again.") from None
+    required = [name for name in account.new if name.split(".")[1] in getattr(kind, "heads", ())]
+    if required:
+        raise DataError(f"{path}: does not fit: electra_lab.network.{required[0]} is missing. Export it again.")
+    _without(network, account)
+    fill(network, given)
+    return network, settings.max_position_embeddings
+
+
+def _without(network: Network, account: Account) -> None:
+    """Remove the heads for which there are no weights."""
+    for head in {name.split(".")[1] for name in account.new}:
+        del network.heads[head]
+
+
+def _reason(error: Exception) -> str:
+    """Return the words of an error as a sentence."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        said = f"backbone.{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
+    elif isinstance(error, KeyError):
+        said = f"{CONFIG} lacks the key {error}"
+    else:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+    return said if said.endswith(".") else f"{said}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -10,7 +11,7 @@ import torch
 
 from electra_lab.assembly.experiment import open_corpus
 from electra_lab.assembly.opened import open_run, run_config
-from electra_lab.data.store import is_held_out
+from electra_lab.data.spool import held_out_texts
 from electra_lab.inference.pair import Pair
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device
@@ -31,21 +32,25 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: int | None = N
 
     Raises ConfigError, DataError, CheckpointError.
     """
-    where, path = choose_device(device), Path(path_or_name)
+    name = os.path.expanduser(path_or_name)
+    if "\0" in name:
+        raise ConfigError(f"{name!r}: cannot be a path.")
+    if step is not None and not isinstance(step, int):
+        raise ConfigError(f"step must be a whole number, is {step!r}.")
+    where, path = choose_device(device), Path(name)
     if is_run(path):
         return _of_run(path, where, step)
     if step is not None:
         raise ConfigError(f"{path_or_name}: is not a run directory, so it has no step {step}.")
     from electra_lab.inference.exported import open_folders
 
-    return open_folders(str(path_or_name), where)
+    return open_folders(name, where)
 
 
 def held_out(path: Path) -> Iterator[str]:
     """Yield the documents that a run kept from training. Raises ConfigError, DataError if the corpus is not there."""
     loaded = run_config(path)
-    fraction = loaded.config.data.held_out
-    return (document for document in open_corpus(loaded) if is_held_out(document, fraction))
+    return held_out_texts(open_corpus(loaded), loaded.config.data.held_out)
 
 
 def _of_run(path: Path, device: torch.device, step: int | None) -> Pair:

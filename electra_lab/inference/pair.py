@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results
 from electra_lab.inference.windows import Tokenized, Window, batches, tokenize, windows
 from electra_lab.model.network import Network
@@ -49,6 +50,11 @@ class Pair:
         self.name, self.tokenizer, self.vocabulary, self.length = name, tokenizer, vocabulary, length
         self.generator, self.discriminator = generator, discriminator
         self.device = vocabulary.is_special.device
+        if length < 3:
+            raise ConfigError(
+                f"{name}: reads {length} tokens at once; it must be 3 or more, as [CLS] and [SEP] are two."
+            )
+        masks_take_words(tokenizer, self._token(vocabulary.mask_id))
 
     def __repr__(self) -> str:
         parts = [name for name in ("generator", "discriminator") if getattr(self, name) is not None]
@@ -71,7 +77,7 @@ class Pair:
         self, verb: Literal["detect", "corrupt", "fill"], texts: Iterable[str], *, batch_size: int = 32, **options: Any
     ) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts."""
-        self._refuse(batch_size)
+        self._refuse(batch_size, options.get("top", 1))
         iterator, number = iter(texts), options.pop("first", 0)
         while chunk := list(islice(iterator, CHUNK * batch_size)):
             numbered = {"first": number} if verb == "corrupt" else {}
@@ -108,7 +114,7 @@ class Pair:
         """
         if not 0 < mask_prob <= 1 or not 0 < temperature < math.inf:
             raise ConfigError("mask_prob must be above 0 and at most 1, temperature a finite number above 0.")
-        self._refuse(batch_size)
+        self._refuse(batch_size, top)
         given, mask = tokenize(self.tokenizer, _several(texts)), self.vocabulary.mask_id
         places, draws = list[list[int]](), list[Tensor]()
         for start in range(0, len(given), batch_size):  # a text's numbers do not depend on those beside it
@@ -137,8 +143,11 @@ class Pair:
         for n, text in enumerate(given):
             inputs = [self._token(id) for id in corrupted[n].ids]
             masked = [i in drawn[n] for i in range(len(inputs))]
+            written = {i: self._written(id) for i, id in drawn[n].items() if id != text.ids[i]}
             by_place = dict(zip(places[n], candidates[n], strict=True))
-            results.append(Corrupted(text.text, text.tokens, text.offsets, inputs, masked, by_place, verdicts[n]))
+            results.append(
+                Corrupted(text.text, text.tokens, text.offsets, inputs, masked, written, by_place, verdicts[n])
+            )
         return _alike(texts, results)
 
     @overload
@@ -150,6 +159,7 @@ class Pair:
 
         Raises ConfigError if a single text has no mask; of several, one without a mask has no candidates.
         """
+        self._refuse(batch_size, top)
         network, mask = self._writer(), self.vocabulary.mask_id
         several = _several(texts)
         given = tokenize(self.tokenizer, several, with_masks=True)
@@ -200,9 +210,11 @@ class Pair:
         return self.discriminator is not None and "replaced" in self.discriminator.heads
 
     @staticmethod
-    def _refuse(batch_size: int) -> None:
+    def _refuse(batch_size: int, top: int = 1) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, is {batch_size}.")
+        if top < 1:
+            raise ConfigError(f"top must be at least 1, is {top}.")
 
     def _detector(self) -> Network:
         if self.discriminator is None or not self.detects:
@@ -223,14 +235,17 @@ class Pair:
         return sorted(sorted(allowed, key=ranks.__getitem__)[: count(mask_prob, len(allowed))])
 
     def _best(self, probabilities: Float[Tensor, "N V"], top: int) -> list[list[Candidate]]:
-        if top < 1:
-            raise ConfigError("top must be at least 1.")
         found = probabilities.topk(min(top, self.vocabulary.size))
         rows = zip(found.indices.tolist(), found.values.tolist(), strict=True)
-        return [[Candidate(self._token(id), p) for id, p in zip(*row, strict=True)] for row in rows]
+        return [[Candidate(self._token(id), p, self._written(id)) for id, p in zip(*row, strict=True)] for row in rows]
 
     def _token(self, id: int) -> str:
         return self.tokenizer.id_to_token(id) or ""
+
+    def _written(self, id: int) -> str:
+        """Return a token as it is written after another word, with a space before it if it begins a word."""
+        mask = self.vocabulary.mask_id
+        return self.tokenizer.decode([mask, id], skip_special_tokens=False).removeprefix(self._token(mask))
 
     @torch.no_grad()
     def _hidden(

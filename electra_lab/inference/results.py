@@ -21,6 +21,12 @@ class Candidate:
 
     token: str
     probability: float
+    written: str  # as after another word: with a space before it if it begins a word
+
+    @property
+    def name(self) -> str:
+        """What people read: without the marks of bytes, but with that of a token that continues a word."""
+        return self.token if self.token.startswith("##") else _visible(self.written)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ class Detected(Result):
     def spans(self) -> Iterator[Span]:
         at = 0
         for token, (start, end), p in zip(self.tokens, self.offsets, self.probabilities, strict=True):
-            if start < at:  # several tokens of one character, such as the bytes of an emoji
+            # Several tokens of one character, such as the bytes of an emoji; a space that is not in the text.
+            if start < at or start == end:
                 continue
             yield Span(self.text[at:start])
             yield Span(self.text[start:end], p, f"{token}: {p:.3f}", shown=True)
@@ -100,6 +107,7 @@ class Corrupted(Result):
     offsets: list[tuple[int, int]]
     inputs: list[str]  # the tokens that the discriminator saw
     masked: list[bool]  # the tokens that the generator was asked for; it may have drawn the original
+    written: dict[int, str]  # the new tokens at the replaced ones, as after another word
     candidates: dict[int, list[Candidate]]  # at each masked token, the generator's best
     probabilities: list[float] | None  # of having been replaced; None without a detector
 
@@ -114,7 +122,7 @@ class Corrupted(Result):
     def spans(self) -> Iterator[Span]:
         at = 0
         for i, ((start, end), new) in enumerate(zip(self.offsets, self.inputs, strict=True)):
-            if start < at:
+            if start < at or (start == end and i not in self.written):
                 continue
             p = self.probabilities[i] if self.probabilities else 0.0
             note = f"{new}: {p:.3f}" if self.probabilities else new
@@ -122,8 +130,8 @@ class Corrupted(Result):
                 note += f"; {_listed(self.candidates[i])}"
             yield Span(self.text[at:start])
             original = self.text[start:end]
-            if self.replaced[i]:
-                yield Span(new.removeprefix("##"), p, note, original, shown=self.probabilities is not None)
+            if i in self.written:
+                yield Span(_visible(self.written[i]), p, note, original, shown=self.probabilities is not None)
             else:
                 yield Span(original, p, note, shown=p > 0.5)
             at = end
@@ -156,11 +164,16 @@ class Filled(Result):
         return text
 
     def spans(self) -> Iterator[Span]:
-        at = 0
+        at, last = 0, ""
         for (start, end), best in zip(self.masks, self.candidates, strict=True):
-            yield Span(self.text[at:start].removesuffix(" ") if best[0].token.startswith("##") else self.text[at:start])
-            yield Span(best[0].token.removeprefix("##"), best[0].probability, _listed(best))
-            at = end
+            before, new = self.text[at:start], best[0].written
+            if not new.startswith(" "):
+                before = before.removesuffix(" ")
+            elif not (before or last)[-1:].isalnum():
+                new = new[1:]
+            yield Span(before)
+            yield Span(new, best[0].probability, _listed(best))
+            at, last = end, new
         yield Span(self.text[at:])
 
 
@@ -181,8 +194,12 @@ def header(title: str) -> str:
     )
 
 
+def _visible(written: str) -> str:
+    return written.strip() or repr(written)
+
+
 def _listed(candidates: Sequence[Candidate]) -> str:
-    return ", ".join(f"{each.token} {each.probability:.2f}" for each in candidates)
+    return ", ".join(f"{each.name} {each.probability:.2f}" for each in candidates)
 
 
 def _mixed(strength: float) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from electra_lab.data.vocabulary import word_mark
 from registry import Batch, Vocabulary
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class Window:
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = False) -> list[Tokenized]:
-    """Split texts into tokens. Offsets leave out spaces, which some tokenizers count to the token that follows.
+    """Split texts into tokens.
+
+    Offsets leave out spaces, which some tokenizers count to the token that follows. A space that the tokenizer itself
+    has put before a word is nowhere in the text.
 
     with_masks  "[MASK]" in a text is the special token, not five characters and more
     """
@@ -55,14 +59,22 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
         encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
     finally:
         tokenizer.encode_special_tokens = before
+    mark = word_mark(tokenizer)
     return [
-        Tokenized(text, each.ids, each.tokens, [_trimmed(text, *offsets) for offsets in each.offsets])
+        Tokenized(
+            text,
+            each.ids,
+            each.tokens,
+            [_trimmed(text, *at, t == mark) for t, at in zip(each.tokens, each.offsets, strict=True)],
+        )
         for text, each in zip(texts, encodings, strict=True)
     ]
 
 
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+def _trimmed(text: str, start: int, end: int, space: bool) -> tuple[int, int]:
     inside = text[start:end]
+    if space and inside.strip():
+        return start, start
     return (end - len(inside.lstrip()), end) if inside.strip() else (start, end)
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import sys
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, everywhere
 from registry.errors import ConfigError
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -37,8 +34,7 @@ class _Logits(nn.Module):
         if "replaced" in self.network.heads:
             return self.network.replaced_logits(states)
         if "tokens" in self.network.heads:
-            everywhere = torch.arange(states.shape[1], device=states.device).expand(states.shape[:2])
-            return self.network.token_logits(states, everywhere)
+            return self.network.token_logits(states, everywhere(states))
         return states
 
 
@@ -55,7 +51,7 @@ def write_onnx(file: Path, network: Network, vocabulary_size: int, longest: int)
     size = sum(each.nbytes for each in network.state_dict().values())
     shapes = {name: {0: batch, 1: length} for name in INPUTS}
     try:
-        with _quiet(), _traceable(), torch.no_grad():
+        with _quiet(), torch.no_grad():
             traced = torch.export.export(
                 module,
                 _inputs(2, min(16, longest), vocabulary_size),
@@ -94,42 +90,24 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@contextlib.contextmanager
-def _traceable() -> Iterator[None]:
-    """Let x-transformers be traced: it masks padding by einx, which writes code for the sizes that it sees."""
-    library: Any = sys.modules.get("x_transformers.x_transformers")
-    if library is None:
-        yield
-        return
-    einx = library.einx
-
-    def where(pattern: str, mask: Tensor, x: Tensor, other: float) -> Any:
-        if pattern != "b n, b n d, -> b n d":
-            return einx.where(pattern, mask, x, other)
-        return x.masked_fill(~mask.unsqueeze(-1), other)
-
-    library.einx = SimpleNamespace(**vars(einx) | {"where": where})
-    try:
-        yield
-    finally:
-        library.einx = einx
-
-
 def _compare(file: Path, module: _Logits, vocabulary_size: int, longest: int) -> None:
     """Raise ConfigError unless onnxruntime computes torch's logits, for batches and lengths that were not traced."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own
+        raise _refusal(module.network, "onnxruntime cannot open it", error) from error
     for rows, length in ((1, 1), (1, longest), (3, max(1, longest // 2)), (2, min(7, longest))):
         inputs = _inputs(rows, length, vocabulary_size)
         with torch.no_grad():
             expected = module(*inputs)
         given = {name: each.numpy() for name, each in zip(INPUTS, inputs, strict=True)}
         try:
-            session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
             computed = torch.from_numpy(session.run(["logits"], given)[0])
-        except Exception as error:  # onnxruntime's own
+        except Exception as error:
             raise _refusal(module.network, f"onnxruntime cannot run {rows} x {length} tokens", error) from error
         difference = (computed - expected).abs().max().item()
         if not difference <= TOLERANCE:

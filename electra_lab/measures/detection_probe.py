@@ -24,7 +24,7 @@ class DetectionProbe:
     """Logistic regression on the frozen states that detects tokens drawn by word frequencies.
 
     It does not use a model's own head, so models that predict tokens are measured like those that detect. It is fitted
-    on training text and evaluated on held-out text, with replacements that are the same for all cells.
+    on training text and evaluated on test text, with replacements that are the same for all cells.
 
     mask_prob   the share of the tokens that are offered for replacement
     rows        of text, to fit on and to evaluate on, at most: the first ones
@@ -56,7 +56,7 @@ class DetectionProbe:
         from sklearn.preprocessing import StandardScaler
 
         states, replaced = self._states(run, run.train, "train")
-        unseen, truth = self._states(run, run.held_out, "held-out")
+        unseen, truth = self._states(run, run.test, "test")
         if not (rankable(replaced, states) and rankable(truth, unseen)):
             return {}
         regression = LogisticRegression(C=1 / (PENALTY * len(states)), max_iter=1000)

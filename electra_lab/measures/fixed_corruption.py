@@ -1,4 +1,4 @@
-"""Detection on one corruption of the held-out text, the same for all cells."""
+"""Detection on one corruption of the test text, the same for all cells."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ LOGITS = 1 << 22  # of the reference, drawn from at a time: 50 MB with the sums 
 @measures.register("fixed_corruption")
 @dataclass(kw_only=True)
 class FixedCorruption:
-    """Detection of the replaced tokens in one fixed corruption of the held-out text, made once for all cells.
+    """Detection of the replaced tokens in one fixed corruption of the test text, made once for all cells.
 
     A larger generator makes a cell's own task harder, so the scores of discriminators against their own generators
     compare the generators as much as the discriminators. Here all see the same replacements: those of one reference
@@ -34,13 +34,13 @@ class FixedCorruption:
                 heads divide the width
     steps       of its training; without it, as many as the base's budget buys
     seed        of its training and of the corruption
-    batch_size  held-out rows at a time, which affects only speed and memory
+    batch_size  rows at a time, which affects only speed and memory
     """
 
     same_rows = True
     metrics: ClassVar[Mapping[str, Metric]] = {
         "corruption_auc": Metric(
-            "AUC of detecting the replacements of one reference generator in the held-out text, the same for all cells"
+            "AUC of detecting the replacements of one reference generator in the test text, the same for all cells"
         ),
         "corruption_average_precision": Metric("area under the precision-recall curve of the same detection"),
         "unigram_corruption_auc": Metric(
@@ -81,7 +81,7 @@ class FixedCorruption:
         assert reference is not None
         words = run.vocabulary
         parts: dict[str, list[NDArray[Any]]] = {"tokens": [], "maskable": [], "reference": [], "unigram": []}
-        for batch in run.held_out(self.batch_size):
+        for batch in run.test(self.batch_size):
             maskable = judged(batch, words).cpu().numpy()
             chosen = choose(maskable, self.mask_prob, numbers(batch, self.seed, "chosen"))
             guesses = self._guesses(reference.model, batch, words, chosen)
@@ -120,7 +120,7 @@ class FixedCorruption:
         saved = load_file(folder / FILE)
         scores: dict[str, list[NDArray[Any]]] = {"reference": [], "unigram": []}
         start, total = 0, len(saved["tokens"])
-        for batch in run.held_out(self.batch_size):
+        for batch in run.test(self.batch_size):
             rows = slice(start, start + len(batch))
             _refuse_unlike(batch.tokens.cpu().numpy(), saved["tokens"][rows], folder)
             for name, parts in scores.items():
@@ -144,4 +144,4 @@ class FixedCorruption:
 
 def _refuse_unlike(text: NDArray[Any], saved: NDArray[Any], folder: Path) -> None:
     if not np.array_equal(text, saved):
-        raise DataError(f"{folder / FILE}: was made from other text than this run's held-out split.")
+        raise DataError(f"{folder / FILE}: was made from other text than this run's test text.")

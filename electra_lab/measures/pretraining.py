@@ -14,7 +14,7 @@ NAMES = "discriminator_auc", "discriminator_loss", "generator_loss", "generator_
 
 @measures.register("pretraining")
 class Pretraining:
-    """The last held-out evaluation of each run, on its own task.
+    """The test of each run at its end, on its own task.
 
     Between generators, objectives or masking strategies these metrics do not compare: each cell has another task.
     """

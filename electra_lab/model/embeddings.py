@@ -23,16 +23,26 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: Int[Tensor, "B T"], segments: Int[Tensor, "B T"]) -> Float[Tensor, "B T E"]:
+    def forward(
+        self, tokens: Int[Tensor, "B T"], segments: Int[Tensor, "B T"], documents: Int[Tensor, "B T"] | None = None
+    ) -> Float[Tensor, "B T E"]:
+        """With `documents`, positions count from the beginning of each document instead of the row's."""
         x = self.tokens(tokens) + self.segments(segments)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            x = x + self.positions(places if documents is None else within_documents(places, documents))
         normed: Tensor = self.dropout(self.norm(x))
         return normed
 
     @property
     def dim(self) -> int:
         return self.tokens.embedding_dim
+
+
+def within_documents(places: Int[Tensor, "T"], documents: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """Return each position's distance from the first position of its document in the row."""
+    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return places - places.masked_fill(~begins, 0).cummax(-1).values
 
 
 class Shifted(nn.Module):

@@ -12,6 +12,11 @@ from registry.core import place
 from registry.errors import BadResult
 
 
+def everywhere(hidden: Float[Tensor, "B T D"]) -> Int[Tensor, "B T"]:
+    """Return the positions of all states, for `token_logits` of every one of them."""
+    return torch.arange(hidden.shape[1], device=hidden.device).expand(hidden.shape[:2])
+
+
 class Network(nn.Module):
     """A registry.contracts.Network around any backbone of width `dim`.
 
@@ -36,6 +41,10 @@ class Network(nn.Module):
         self.heads = nn.ModuleDict(heads)
         self.dim, self.pad_id = dim, pad_id
 
+    def longest(self, rows: int) -> int:
+        """Return the longest input for a table of `rows` positions, as `hidden` pads every input."""
+        return rows // self.length_multiple * self.length_multiple
+
     def hidden(
         self,
         tokens: Int[Tensor, "B T"],
@@ -45,23 +54,23 @@ class Network(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Return the state of every position. T is padded up to the backbone's length_multiple, and states are cut.
 
-        Whatever the padding holds is read as the pad token, so it cannot matter to any backbone. Raises BadResult if
-        rows are split by document and the backbone cannot separate them.
+        Whatever the padding holds is read as the pad token, so it cannot matter to any backbone. With `documents`,
+        positions restart at each document; raises BadResult if the backbone cannot separate them.
         """
         length = tokens.shape[1]
         extra = -length % self.length_multiple
         tokens = F.pad(tokens.masked_fill(~attention_mask, self.pad_id), (0, extra), value=self.pad_id)
         attention_mask = F.pad(attention_mask, (0, extra), value=False)
-        x = self.embeddings(tokens, F.pad(segments, (0, extra)))
-        if self.project is not None:
-            x = self.project(x)
-        inputs = [x, attention_mask]
         if documents is not None:
             if not self.separates_documents:
                 raise BadResult(
                     f"{place(type(self.backbone))}: {type(self.backbone).__name__} cannot separate documents."
                 )
-            inputs.append(F.pad(documents, (0, extra), value=-1))
+            documents = F.pad(documents, (0, extra), value=-1)
+        x = self.embeddings(tokens, F.pad(segments, (0, extra)), documents)
+        if self.project is not None:
+            x = self.project(x)
+        inputs = (x, attention_mask) if documents is None else (x, attention_mask, documents)
         states: Tensor = self.backbone(*inputs)
         self._refuse_unlike(states, x)
         return states[:, :length]

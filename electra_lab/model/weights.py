@@ -44,7 +44,8 @@ def account_for(
     known    turns one of our names into the one that the model has
     foreign  names that a network of the lab never has, and that are left out
 
-    Raises ValueError that names the tensors that are missing, left over or of another shape.
+    Raises ValueError that names the tensors that are missing, left over, of another shape or not
+    of floating-point numbers.
     """
     heads = {_head(name) for name in own} - {None}
     lacking = heads - {_head(name) for name in given}
@@ -52,6 +53,9 @@ def account_for(
     wrong = [f"{known(name)} is missing" for name in own if name not in given and name not in new]
     for name in [name for name in own if name in given and given[name].shape != own[name].shape]:
         wrong.append(f"{known(name)} has the shape {list(given[name].shape)}, not {list(own[name].shape)}")
+    for name in [name for name in own if name in given and name not in new]:
+        if own[name].is_floating_point() and not given[name].is_floating_point():
+            wrong.append(f"{known(name)} holds {given[name].dtype}, not floating-point numbers")
     left = {name: _head(name) for name in sorted(given.keys() - own.keys())}
     unused = [n for n, head in left.items() if (head and head not in heads) or (foreign and foreign.fullmatch(n))]
     for name in [name for name in left if name not in unused]:

@@ -199,18 +199,18 @@ def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float],
 
 
 def curves(results: Results) -> list[Picture]:
-    """Draw each cell's records over its FLOPs: on held-out text if that gives a curve, otherwise on training text."""
+    """Draw each cell's records over its FLOPs: on validation text if that gives a curve, otherwise on training text."""
     begun = next((cell.provenance.metrics for cell in results.cells if cell.provenance), {})
     titles = {results.plan.metric: results.plan.metric}
     titles |= {name: heading(metric) for name, metric in declared(begun).items() if metric.chart}
     looks, pictures = _looks(results.plan), list[Picture]()
     for key, title in titles.items():
-        by_split = {split: [_curve(cell, split, key) for cell in results.cells] for split in ("held_out", "train")}
+        by_split = {split: [_curve(cell, split, key) for cell in results.cells] for split in ("validation", "train")}
         # A single evaluation at the end is not a curve; the tables have it.
         split = next((each for each, lines in by_split.items() if any(len(xs) > 1 for xs, _ in lines)), None)
         if split is None:
             continue
-        caption = f"{title} ({'held-out' if split == 'held_out' else 'training'} text)"
+        caption = f"{title} ({'training' if split == 'train' else split} text)"
         with drawing(WIDTH, HEIGHT) as figure:
             axes = figure.subplots()
             for cell, (xs, ys) in zip(results.cells, by_split[split], strict=True):
@@ -226,7 +226,7 @@ def curves(results: Results) -> list[Picture]:
 
 
 def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[float]]:
-    """Return FLOPs and values. A held-out record has no FLOPs: those of its step follow from the training records."""
+    """Return FLOPs and values. An evaluation has no FLOPs: those of its step follow from the training records."""
     train = [(r["step"], r["flops"]) for r in cell.records if r["split"] == "train" and r.get("flops")]
     if key == "discriminator_loss" and any("discriminator_token_loss" in r for r in cell.records):
         return [], []  # for a model that predicts tokens, this is another loss

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from electra_lab.reports import ablation_figures as figures
 from electra_lab.reports import statistics
 from electra_lab.reports.charts import render
+from electra_lab.reports.data import data_facts
 from electra_lab.reports.results import CellResult, Results, read, shown, within
 from electra_lab.reports.statistics import named, number
 from electra_lab.storage.ablation_folder import Status
@@ -263,6 +264,7 @@ def _facts(provenance: Provenance) -> Iterator[tuple[str, str]]:
     for plugin in provenance.plugins:
         yield f"plug-in {Path(plugin.file).name}", plugin.sha256[:12]
     yield "token store", provenance.data.store
+    yield from data_facts(provenance.data)
 
 
 def _linked(results: Results) -> tuple[list[int], list[tuple[str, list[tuple[str, str, str]]]]]:

@@ -1,4 +1,4 @@
-"""The findings of a run: its last held-out evaluation, next to the baselines."""
+"""The findings of a run: its last evaluation, next to the baselines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def heading(metric: Metric) -> str:
 
 
 def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Finding]:
-    """Return the metrics of a held-out record in the order of their declaration; baselines are part of a meaning."""
+    """Return the metrics of an evaluation in the order of their declaration; baselines are part of a meaning."""
     metrics = declared(metrics)
     baselines = {name for metric in metrics.values() for name in metric.baselines}
     found = []

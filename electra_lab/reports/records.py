@@ -10,6 +10,12 @@ def of_split(records: Records, split: str) -> list[dict[str, Any]]:
     return [record for record in records if record["split"] == split]
 
 
+def last_evaluation(records: Records) -> dict[str, Any] | None:
+    """Return the test record, whose numbers are the final ones; before the end of training, the last validation."""
+    evaluations = of_split(records, "test") or of_split(records, "validation")
+    return evaluations[-1] if evaluations else None
+
+
 def training_seconds(records: Records) -> float | None:
     """Return the time spent in training steps, without evaluation: the tokens of each logged window over its rate.
 
@@ -23,9 +29,9 @@ def training_seconds(records: Records) -> float | None:
     return total or None
 
 
-def last_training(records: Records, key: str) -> float | None:
-    """Return a number of the last training record."""
-    value = next((record.get(key) for record in reversed(records) if record["split"] == "train"), None)
+def last_number(records: Records, split: str, key: str) -> float | None:
+    """Return a number of the last record of a split."""
+    value = next((record.get(key) for record in reversed(records) if record["split"] == split), None)
     return float(value) if is_number(value) else None
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from electra_lab.reports.records import last_training, training_seconds
+from electra_lab.reports.records import last_number, training_seconds
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State, Status
 from electra_lab.storage.plan import Plan, PlannedCell
 from electra_lab.storage.provenance import Provenance
@@ -55,7 +55,7 @@ class CellResult:
 
     @property
     def tokens(self) -> float | None:
-        return last_training(self.records, "tokens") if self.trained else None
+        return last_number(self.records, "train", "tokens") if self.trained else None
 
     @property
     def seconds(self) -> float | None:

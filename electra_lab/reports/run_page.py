@@ -9,15 +9,16 @@ import yaml
 from pydantic import BaseModel
 
 from electra_lab.reports.charts import SERIES, SOFT, drawing, render, svg
+from electra_lab.reports.data import data_facts
 from electra_lab.reports.findings import declared, findings, heading
-from electra_lab.reports.records import Records, last_training, of_split, training_seconds
+from electra_lab.reports.records import Records, last_evaluation, last_number, of_split, training_seconds
 from electra_lab.storage.files import read_as
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
 from registry.errors import CheckpointError
 
-COLOURS = {"train": SERIES[0], "held_out": SERIES[1]}
+CURVES = {"train": "training", "validation": "validation"}  # the name of each split in a legend
 Lines = Mapping[str, list[tuple[int, float]]]  # by label, the steps and their values
 LEAST_SPAN = 0.02  # of a vertical axis, relative to its values: smaller changes must not look like something
 
@@ -34,8 +35,8 @@ class Token(BaseModel):
 def write_report(directory: RunDirectory) -> Path:
     """Write report.html; the same directory gives the same bytes. Raises CheckpointError."""
     records, path, provenance = directory.records(), directory.path, directory.provenance()
-    evaluations = of_split(records, "held_out")
-    last = evaluations[-1] if evaluations else None
+    directory.refuse_other_format(provenance)
+    last = last_evaluation(records)
     try:
         config = (path / "config.yaml").read_text(encoding="utf-8")
         name = yaml.safe_load(config)["name"]
@@ -62,7 +63,11 @@ def write_report(directory: RunDirectory) -> Path:
 def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
     """Return the facts at the top of the page: what was trained, where, how long."""
     parameters = {key: value for key, value in provenance.parameters.items() if key in ("generator", "discriminator")}
-    environment, seconds, tokens = provenance.environment, training_seconds(records), last_training(records, "tokens")
+    environment, seconds, tokens = (
+        provenance.environment,
+        training_seconds(records),
+        last_number(records, "train", "tokens"),
+    )
     done = max((record["step"] for record in records), default=0)
     facts = [
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in parameters.items())),
@@ -73,7 +78,10 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
         facts.append(("tokens", f"{tokens:,.0f}"))
     if seconds and tokens:
         facts.append(("time", f"{seconds:,.0f} s of training, {tokens / seconds:,.0f} tokens/s"))
-    return facts
+    read = {split: last_number(records, split, "tokens") for split in ("validation", "test")}
+    if any(read.values()):
+        facts.append(("evaluation", ", ".join(f"{split} {n:,.0f} tokens" for split, n in read.items() if n)))
+    return [*facts, *data_facts(provenance.data)]
 
 
 def _examples(directory: RunDirectory) -> list[list[Token]]:
@@ -85,9 +93,9 @@ def _curves(records: Records, metrics: Mapping[str, Metric]) -> list[tuple[str, 
     """Return (title, SVG) for each charted metric that was recorded more than once."""
     curves = []
     for name, metric in metrics.items():
-        lines = {split.replace("_", " "): _points(records, split, name) for split in COLOURS}
+        lines = {label: _points(records, split, name) for split, label in CURVES.items()}
         if metric.chart and any(len(points) > 1 for points in lines.values()):
-            baselines = {metrics[each].title: _points(records, "held_out", each) for each in metric.baselines}
+            baselines = {metrics[each].title: _points(records, "validation", each) for each in metric.baselines}
             curves.append((heading(metric), _draw(name, heading(metric), lines, baselines)))
     return curves
 
@@ -99,7 +107,7 @@ def _points(records: Records, split: str, key: str) -> list[tuple[int, float]]:
 def _draw(name: str, title: str, lines: Lines, baselines: Lines) -> str:
     with drawing(5.2, 3.2) as figure:
         axes = figure.subplots()
-        styles: list[dict[str, Any]] = [{"color": colour} for colour in COLOURS.values()]
+        styles: list[dict[str, Any]] = [{"color": colour} for colour in SERIES[: len(lines)]]
         styles += [{"color": SOFT, "linestyle": ("--", ":", "-.")[i % 3]} for i in range(len(baselines))]
         for (label, points), style in zip([*lines.items(), *baselines.items()], styles, strict=True):
             if points:

@@ -49,7 +49,7 @@ class Console:
         words = [f"{metric.brief} {values[name]:.3f}" for name, metric in shown] or [f"loss {values['loss']:.3f}"]
         if values["split"] == "train":
             words.append(f"{values['tokens_per_second']:,.0f} tokens/s")
-        self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<8}", *words]))
+        self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words]))
 
 
 def folded(text: str, stream: TextIO) -> str:

@@ -21,6 +21,7 @@ from electra_lab.config.load import Loaded, Source, dump, load, text_of
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
 from electra_lab.runs.console import Console
+from electra_lab.runs.progress import Phases
 from electra_lab.runs.provenance import differences, environment, provenance
 from electra_lab.storage.checkpoint import checkpoints, load_newest, save
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
@@ -43,7 +44,8 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str) -> Pa
     if absent := check(loaded):
         raise absent
     target, console = choose_device(device), Console()
-    store = open_data(loaded, console.say)
+    with Phases(console) as progress:
+        store = open_data(loaded, console.say, progress)
     with enough_memory():
         experiment = assemble(loaded, store, target)
         directory = RunDirectory.create(out, loaded.config.name)
@@ -118,7 +120,8 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
                 f"{name}: the plug-ins changed since the run began; {path / 'plugins'} has the originals."
             )
     target, console = choose_device(device), Console()
-    store = open_data(loaded, console.say)
+    with Phases(console) as progress:
+        store = open_data(loaded, console.say, progress)
     if store.key != began.data.store:
         raise DataError(
             f"{path}: the corpus or the tokenizer is not the one that the run began with (token store {store.key}, was "
@@ -149,7 +152,15 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
     run, settings, checkpoint = experiment.run, experiment.settings, loaded.config.checkpoint
     console.say(summary.opening(loaded, experiment, directory.path))
     started, metrics = time.perf_counter(), experiment.accumulate(()).metrics
-    records = train(run, settings, experiment.train, experiment.held_out, experiment.accumulate, experiment.device)
+    records = train(
+        run,
+        settings,
+        experiment.train,
+        experiment.validation,
+        experiment.test,
+        experiment.accumulate,
+        experiment.device,
+    )
     milestones = loaded.config.milestones
 
     def keep() -> None:

@@ -21,7 +21,7 @@ PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy"
 
 
 def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Provenance:
-    store, settings = experiment.store, experiment.settings
+    settings = experiment.settings
     return Provenance(
         format=FORMAT,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -32,12 +32,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
         plugins=[Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in loaded.plugins],
         environment=environment(experiment),
         platform=platform.platform(),
-        data=Data(
-            store=store.key,
-            documents=store.documents,
-            tokens={"train": len(store.train), "held_out": len(store.held_out)},
-            vocabulary=experiment.vocabulary.size,
-        ),
+        data=data_of(experiment),
         earlier_runs=experiment.earlier,
         init=experiment.init,
         parameters=experiment.parameters,
@@ -45,6 +40,17 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
         flops_per_step=settings.flops.per_step,
         flops=settings.flops.total(settings.steps),
         metrics=dict(experiment.accumulate(()).metrics),
+    )
+
+
+def data_of(experiment: Experiment) -> Data:
+    store = experiment.store
+    return Data(
+        store=store.key,
+        documents=dict(store.documents.items()),
+        tokens=dict(store.tokens.items()),
+        overlap=store.overlap,
+        vocabulary=experiment.vocabulary.size,
     )
 
 

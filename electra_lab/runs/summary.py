@@ -9,17 +9,32 @@ from electra_lab.assembly.build import BERT_VOCABULARY
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.assembly.forecast import Forecast
 from electra_lab.config.load import Loaded
+from electra_lab.config.schema import ExperimentConfig
+from electra_lab.reports.data import data_facts
 from electra_lab.reports.findings import findings, number
+from electra_lab.reports.records import last_evaluation
+from electra_lab.runs.provenance import data_of
 from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import RunDirectory
-from registry import Example, backbones, generators, masking_strategies, objectives, optimizers, samplers, tokenizers
+from registry import (
+    Batches,
+    Example,
+    Split,
+    backbones,
+    generators,
+    masking_strategies,
+    objectives,
+    optimizers,
+    samplers,
+    tokenizers,
+)
 
 EXCERPT = 28  # tokens of a row that are shown
 
 
 def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
     """Describe the training that begins, with the file behind each name."""
-    config, settings, store = loaded.config, experiment.settings, experiment.store
+    config, settings, facts = loaded.config, experiment.settings, dict(data_facts(data_of(experiment)))
     parts = {
         "discriminator": (backbones, config.discriminator),
         "generator": (backbones if config.generator and config.generator.sizes else generators, config.generator),
@@ -38,13 +53,32 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
         lines.append(f"  {key:<14}{component.type + '  ':<14}{registry.get(component.type).place}{size}")
     lines += [f"  init.{network}: {_account(start)}" for network, start in experiment.init.items()]
-    lines.append(
-        f"  data          {store.documents['train']:,} documents, {len(store.train):,} tokens to train; "
-        f"{store.documents['held_out']:,} and {len(store.held_out):,} held out; "
-        f"vocabulary {experiment.vocabulary.size:,}"
-    )
-    lines.append(f"  compute       {settings.flops.total(settings.steps):.3g} FLOPs in total")
+    lines += [
+        f"  data          {facts['data']}; vocabulary {experiment.vocabulary.size:,}",
+        f"                {facts['overlap']}",
+        f"  evaluation    {_evaluation(config, settings.steps, *_read(config, experiment))}",
+        f"  compute       {settings.flops.total(settings.steps):.3g} FLOPs in total",
+    ]
     return "\n".join(lines)
+
+
+def _read(config: ExperimentConfig, experiment: Experiment) -> tuple[str, str]:
+    """Say how many tokens of validation and of the test are evaluated each time."""
+    length, store = config.data.sequence_length, experiment.store
+
+    def amount(split: Split, rows: Batches, most: float) -> str:
+        whole = len(rows) * length < most
+        return f"all {store.tokens[split]:,}" if whole else f"{len(rows) * length:,}"
+
+    asked = config.evaluate
+    return amount("validation", experiment.validation, asked.tokens), amount("test", experiment.test, asked.test_tokens)
+
+
+def _evaluation(config: ExperimentConfig, steps: int, validation: str, test: str) -> str:
+    every = config.evaluate.every
+    if every is None or every >= steps:
+        return f"at the end: validation {validation} tokens, test {test} tokens"
+    return f"validation {validation} tokens every {every:,} steps; test {test} tokens at the end"
 
 
 def _account(start: Start) -> str:
@@ -61,6 +95,7 @@ def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
     """Describe the needs of a run: parameters of each part, compute, tokens, memory."""
     config, train = loaded.config, loaded.config.train
     tokens = config.tokens_per_step
+    most = [f"at most {number:,}" for number in (config.evaluate.tokens, config.evaluate.test_tokens)]
     vocabulary = needs.vocabulary_size or BERT_VOCABULARY
     if not tokenizers.get(config.tokenizer.type).declared["trained"]:
         known = "the tokenizer's"
@@ -77,7 +112,8 @@ def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
     shared, total = needs.parameters["shared"], needs.parameters["total"]
     lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'total':<14}{total:>14,}", "",
               f"  tokens          {tokens:,} per step, {needs.steps * tokens:.4g} in total",
-              f"  compute         {price} FLOPs per step, {needs.flops.total(needs.steps):.4g} in total"]  # fmt: skip
+              f"  compute         {price} FLOPs per step, {needs.flops.total(needs.steps):.4g} in total",
+              f"  evaluation      {_evaluation(config, needs.steps, *most)}"]  # fmt: skip
     state, rows = f"{_bytes(needs.state_bytes)} of weights and optimizer", train.micro_batch_size or train.batch_size
     if needs.working_bytes is None or needs.evaluation_bytes is None:
         memory = f"{state}; the memory of a step cannot be predicted from shapes, as a component reads numbers"
@@ -113,13 +149,13 @@ def readable(examples: list[Example], experiment: Experiment) -> list[list[dict[
 
 def closing(directory: RunDirectory, report: Path, seconds: float) -> str:
     """Summarize the findings, with a few sentences, and the place of the rest."""
-    held_out = next((r for r in reversed(directory.records()) if r["split"] == "held_out"), None)
-    lines = ["", f"after step {held_out['step']:,}, on held-out text" if held_out else "no held-out evaluation"]
-    for finding in findings(held_out, directory.provenance().metrics) if held_out else []:
+    last = last_evaluation(directory.records())
+    lines = ["", f"after step {last['step']:,}, on {last['split']} text" if last else "no evaluation"]
+    for finding in findings(last, directory.provenance().metrics) if last else []:
         lines.append(f"  {finding.title:<24}{number(finding.value)}  {finding.meaning}")
     examples = directory.read_json("examples.json") if (directory.path / "examples.json").is_file() else []
     if examples:
-        lines += ["", "held-out text as the discriminator saw it: [original > replacement, probability of replaced];",
+        lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
                   "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip
         lines += [f"  {sentence(tokens)}" for tokens in examples]
     lines += ["", f"trained in {seconds:,.0f} s; report {report}"]

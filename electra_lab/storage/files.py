@@ -46,10 +46,16 @@ def new_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole and durably. Raises OSError."""
+    with new_file(path) as stream:
+        stream.write(text)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole and durably. Raises CheckpointError."""
-    with disk(path), new_file(path) as stream:
-        stream.write(text)
+    with disk(path):
+        write_text(path, text)
 
 
 def read_json(path: Path, cure: str = "") -> Any:

@@ -1,5 +1,7 @@
 """Models in Hugging Face format, in a folder or on the hub: config.json, tensors, and the files of a tokenizer.
 
+A pair is a folder with a model in `discriminator` and one in `generator`; export.json marks those that the lab wrote.
+
 Tensors are read from safetensors, or from the older .bin files as plain tensors: code in them is refused and never run.
 """
 
@@ -10,25 +12,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
+from zipfile import is_zipfile
 
 import torch
+from pydantic import BaseModel, Field
 from safetensors.torch import load_file
 from torch import Tensor
 
-from electra_lab.storage.files import read_json
+from electra_lab.storage.files import read_as, read_json
 from registry.errors import CheckpointError, ConfigError, DataError
 from registry.folder_or_name import FolderOrName
 
 CONFIG = "config.json"
-MARK = "export.json"  # in the folder of a pair that the lab wrote
+MARK = "export.json"
+PARTS = ("discriminator", "generator")
 TOKENIZER = ("tokenizer.json", "vocab.txt")
+TOKENIZER_SETTINGS = "tokenizer_config.json"
 TENSORS = ("model.safetensors", "pytorch_model.bin")  # the first that is there, whole or in pieces with an index
 # How the encoder of the lab computes. A file that lacks one of these keys means the same.
 FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2, "position_embedding_type": "absolute",
          "is_decoder": False, "add_cross_attention": False}  # fmt: skip
 SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads",
          "intermediate_size")  # fmt: skip
+LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
+
+
+class Mark(BaseModel, strict=True):
+    """The content of export.json."""
+
+    electra_lab: str
+    run: str
+    step: int
+    length: Annotated[int, Field(ge=3)]  # of the rows of training, in tokens; later positions were never trained
+    networks: dict[Annotated[str, Field(pattern=f"^({'|'.join(PARTS)})$")], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -59,52 +76,85 @@ class Folder:
 
     def files(self) -> list[Path]:
         """Return the files of the tensors. Raises DataError if there are none."""
-        return self._files()[0]
+        return list(_files(self.path))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by transformers' names. Raises DataError if a file is missing, damaged or holds code."""
-        files, indexed = self._files()
-        found = {name: tensor for file in files for name, tensor in _read(file).items()}
-        if wrong := sorted(found.keys() ^ (found.keys() if indexed is None else indexed)):
-            has, lacks = ("its files", "its index") if wrong[0] in found else ("its index", "its files")
-            raise DataError(f"{self.path}: {wrong[0]} is in {has} but not in {lacks}. Download the model again.")
-        return found
-
-    def _files(self) -> tuple[list[Path], set[str] | None]:
-        """Return the files and, if an index lists them, the names of the tensors that are in them."""
-        for name in TENSORS:
-            if (self.path / name).is_file():
-                return [self.path / name], None
-            index = self.path / f"{name}.index.json"
-            if index.is_file():
-                places = _json(index).get("weight_map")
-                if not isinstance(places, dict) or not all(
-                    isinstance(n, str) and Path(n).name == n for n in places.values()
-                ):
-                    raise DataError(f"{index}: is damaged: its weight_map must name a file of the folder per tensor.")
-                return [self.path / file for file in sorted(set(places.values()))], set(places)
-        raise DataError(f"{self.path}: has no tensors: it has neither {' nor '.join(TENSORS)}, nor an index of pieces.")
+        return read_tensors(self.path)
 
 
-def read_folder(source: str, part: str | None = None, beside: Path | None = None) -> Folder:
-    """Open a model: a folder, or the name of one on the Hugging Face hub, which is downloaded once.
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return all tensors of a folder. Raises DataError if a file is missing, damaged or holds code."""
+    found: dict[str, Tensor] = {}
+    for file, expected in _files(path).items():
+        held = _read(file)
+        if wrong := sorted(held.keys() ^ (held.keys() if expected is None else expected)):
+            has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
+            raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. Download the model again.")
+        found |= held
+    return found
 
-    part    the sub-folder to open if `source` is a pair, with a model in `discriminator` and one in `generator`
+
+def _files(path: Path) -> dict[Path, set[str] | None]:
+    """Return the files, each with the names of its tensors if an index lists them."""
+    for name in TENSORS:
+        if (path / name).is_file():
+            return {path / name: None}
+        index = path / f"{name}.index.json"
+        if index.is_file():
+            places = _json(index).get("weight_map")
+            if not isinstance(places, dict) or not places or not all(map(_is_file_name, places.values())):
+                raise DataError(f"{index}: is damaged: its weight_map must name a file of the folder per tensor.")
+            return {path / file: {n for n, p in places.items() if p == file} for file in sorted(set(places.values()))}
+    raise DataError(f"{path}: has no tensors: it has neither {' nor '.join(TENSORS)}, nor an index of pieces.")
+
+
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name and Path(name).name == name
+
+
+def locate(source: str, beside: Path | None = None) -> Path:
+    """Return the folder that `source` means: a path, or a name on the Hugging Face hub, which is downloaded once.
+
     beside  the folder that relative paths begin in, by default the working directory
 
-    Raises DataError if it is not there or cannot be read, ConfigError if it is a model of another kind.
+    Raises DataError if it is not there.
     """
     beside = beside or Path.cwd()
     path = beside / os.path.expanduser(source)
     if FolderOrName(source).is_name(beside):
-        path = _downloaded(source)
-    elif not os.path.isdir(path):
+        return _downloaded(source)
+    if not os.path.isdir(path):
         raise DataError(f"{path}: {'is a file, not a folder' if os.path.exists(path) else 'does not exist'}.")
-    if part and not (path / CONFIG).is_file() and (path / part).is_dir():
-        path /= part
+    return path
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the config.json of a folder. Raises DataError."""
     if not (path / CONFIG).is_file():
         raise DataError(f"{path}: is neither a model in Hugging Face format (it has no {CONFIG}) nor a run directory.")
-    config = _json(path / CONFIG)
+    return _json(path / CONFIG)
+
+
+def read_mark(path: Path) -> Mark | None:
+    """Return what export.json says about the pair at `path`, None if there is none. Raises DataError."""
+    try:
+        return read_as(Mark, path / MARK, "Export the run again.") if (path / MARK).is_file() else None
+    except CheckpointError as error:
+        raise DataError(str(error)) from None
+
+
+def read_folder(source: str | Path, part: str | None = None, beside: Path | None = None) -> Folder:
+    """Open a model of transformers that `locate` finds.
+
+    part    the sub-folder to open if `source` is a pair
+
+    Raises DataError if it is not there or cannot be read, ConfigError if it is a model of another kind.
+    """
+    path = locate(str(source), beside)
+    if part and not (path / CONFIG).is_file() and (path / part).is_dir():
+        path /= part
+    config = read_config(path)
     kind = config.get("model_type")
     if kind not in ("electra", "bert"):
         cure = " Name the run that it was exported from." if kind == "electra_lab" else ""
@@ -121,10 +171,11 @@ def shape(config: Mapping[str, Any], place: object = CONFIG) -> Shape:
         if (theirs := config.get(key, ours)) != ours:
             raise ConfigError(f"{place}: {key} is {theirs!r}, but the lab's `bert` computes with {ours!r}.")
     sizes = {key: config.get(key) for key in SIZES}
-    sizes["embedding_size"] = config.get("embedding_size", sizes["hidden_size"])
+    usual = 128 if config.get("model_type") == "electra" else sizes["hidden_size"]  # as in transformers
+    sizes["embedding_size"] = config.get("embedding_size", usual)
     for key, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ConfigError(f"{place}: {key} is {size!r}; it must be a positive number.")
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST:
+            raise ConfigError(f"{place}: {key} is {size!r}; it must be a whole number from 1 to {LARGEST:,}.")
     given = cast("dict[str, int]", sizes)
     dim, heads = given["hidden_size"], given["num_attention_heads"]
     if dim % heads:
@@ -155,10 +206,12 @@ def _downloaded(name: str) -> Path:
     except ImportError:
         cure = "To download it: pip install 'electra-lab[hugging-face]'"
         raise DataError(f"{name}: is not a folder, and models of the Hugging Face hub cannot be read. {cure}") from None
-    wanted = ["*.json", "*.txt", "*.safetensors"]
+    wanted = ["*.json", "*.txt", "*.safetensors", "*.py"]  # a plug-in, for the user to read
     try:
         path = Path(snapshot_download(name, allow_patterns=wanted))
-        if not any(path.rglob("*.safetensors")):
+        models = [each for each in (path, *(path / part for part in PARTS)) if (each / CONFIG).is_file()]
+        there = [any((each / f"{TENSORS[0]}{end}").is_file() for end in ("", ".index.json")) for each in models]
+        if not all(there):
             path = Path(snapshot_download(name, allow_patterns=[*wanted, "*pytorch_model*.bin"]))
         return path
     except RepositoryNotFoundError:
@@ -184,16 +237,30 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
+    again = "Download the model again."
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except UnpicklingError:
-        cure = "Save the model again as safetensors."
-        raise DataError(f"{file}: holds more than tensors, which could be code, so it is not read. {cure}") from None
     except Exception as error:  # both libraries raise several types
+        if isinstance(error, UnpicklingError) and _is_saved(file):
+            cure = "Save the model again as safetensors."
+            raise DataError(
+                f"{file}: holds more than tensors, which could be code, so it is not read. {cure}"
+            ) from None
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{file}: cannot be read ({reason}). Download the model again.") from None
-    if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
+        if isinstance(error, UnpicklingError):
+            reason = "it is not a file of torch"
+        raise DataError(f"{file}: cannot be read ({reason}). {again}") from None
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(each, Tensor) for name, each in found.items()
+    ):
         raise DataError(f"{file}: is not a file of tensors by name.")
+    if odd := [name for name, each in found.items() if each.layout is not torch.strided or each.is_meta]:
+        raise DataError(f"{file}: {odd[0]} has no dense values. Save the model again as safetensors.")
     return dict(found)
+
+
+def _is_saved(file: Path) -> bool:
+    """Return True for a file of torch, and not a page or a pointer in its place: a zip or a pickle."""
+    return is_zipfile(file) or file.read_bytes()[:1] == b"\x80"

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from registry import Metric
 
-FORMAT = 2  # of a run directory; raise it when an older run could be misread
+FORMAT = 3  # of a run directory; raise it when an older run could be misread
 
 
 class Code(BaseModel):
@@ -32,8 +32,9 @@ class Data(BaseModel):
     """The token store, and what is in it."""
 
     store: str
-    documents: dict[str, int] = {}
+    documents: dict[str, int] = {}  # of train, validation and test
     tokens: dict[str, int] = {}
+    overlap: float | None = None  # share of the 13-token runs of validation and test that are also in training text
     vocabulary: int | None = None
 
 

@@ -142,7 +142,7 @@ class RunDirectory:
         if provenance.format != FORMAT:
             raise CheckpointError(
                 f"{self.path}: was written by electra_lab {provenance.electra_lab} in format {provenance.format}; this "
-                f"version resumes format {FORMAT}. Use that version, or start a new run."
+                f"version reads format {FORMAT}. Use that version, or start a new run."
             )
 
     def last_checkpoint(self) -> Path:

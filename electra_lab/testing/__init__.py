@@ -14,13 +14,16 @@ from typing import Any
 
 _HOME = {
     "BackboneContract": "backbones",
+    "CorpusContract": "corpora",
     "LauncherContract": "launchers",
     "MaskingContract": "masking",
     "MeasureContract": "measures",
     "ObjectiveContract": "objectives",
     "OptimizerContract": "optimizers",
+    "PackingContract": "packings",
     "SamplerContract": "samplers",
     "ScheduleContract": "schedules",
+    "ArrayTokens": "packings",
     "assert_lawfully_masked": "masking",
     **dict.fromkeys(
         ("CLS", "MASK", "PAD", "SEP", "SIGNIFICANCE", "UNK", "batches", "binomial_p", "chi_square_p", "count",

@@ -160,15 +160,38 @@ class BackboneContract(Contract):
 
     @on_each_device
     def test_documents_do_not_see_each_other(self, device: str) -> None:
-        """The states of a document do not depend on its neighbours in the row."""
+        """The states of a document do not depend on its neighbours in the row, nor on its place there."""
         network = self.network(device)
         if not network.separates_documents:
             pytest.skip("this backbone does not claim to separate documents")
-        tokens = token_rows(2, 16, 40, device)
-        documents = (torch.arange(16, device=device) >= 9).long().expand_as(tokens)
-        other = torch.where(documents == 1, (tokens - 5 + 7) % 35 + 5, tokens)
-        one, two = (self.states(network, each, documents=documents)[:, :9] for each in (tokens, other))
-        assert torch.equal(one, two), worst(one, two)
+        tokens, places = token_rows(2, 16, 40, device), torch.arange(16, device=device)
+        parts = slice(0, 5), slice(5, 9), slice(9, 14)  # two positions of padding behind
+        mask = (places < 14).expand_as(tokens)
+        documents = ((places >= 5).long() + (places >= 9)).masked_fill(places >= 14, -1).expand_as(tokens)
+        states = self.states(network, tokens, mask, documents)
+        for number, part in enumerate(parts):
+            other = torch.where(documents == number, tokens, (tokens - 5 + 7) % 35 + 5)
+            same = self.states(network, other, mask, documents)
+            assert torch.equal(states[:, part], same[:, part]), worst(states[:, part], same[:, part])
+            alone = self.states(network, tokens[:, part])
+            ratio = float((states[:, part] - alone).abs().max() / alone.abs().max())
+            assert ratio <= 1e-5, f"alone in a row: {worst(states[:, part], alone)}"
+
+    @on_each_device
+    def test_padding_between_documents_is_harmless(self, device: str) -> None:
+        """Finite states and gradients where documents are separated, with a row of padding alone among them."""
+        network = self.network(device).train()
+        if not network.separates_documents:
+            pytest.skip("this backbone does not claim to separate documents")
+        seed_global(0, 0)
+        tokens = token_rows(3, 16, 40, device)
+        mask = torch.ones_like(tokens, dtype=torch.bool)
+        mask[1] = mask[2, 11:] = False
+        documents = (torch.arange(16, device=device) >= 9).long().expand_as(tokens).masked_fill(~mask, -1)
+        states = network.hidden(tokens, mask, torch.zeros_like(tokens), documents)
+        assert states.isfinite().all()
+        states[mask].sum().backward()  # type: ignore[no-untyped-call]
+        assert all(p.grad.isfinite().all() for p in network.parameters() if p.grad is not None)
 
     @staticmethod
     def states(network: Network, tokens: Tensor, mask: Tensor | None = None, documents: Tensor | None = None) -> Tensor:

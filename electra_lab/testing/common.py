@@ -28,7 +28,10 @@ SIGNIFICANCE = 1e-6  # of the statistical laws: a correct component fails one ru
 
 
 def vocabulary(size: int, device: str = "cpu") -> Vocabulary:
-    """Return a vocabulary of `size` tokens, BERT's special ones first; ids that are multiples of 3 continue words."""
+    """Return a vocabulary of `size` tokens, BERT's special ones first; ids that are multiples of 3 continue words.
+
+    Multiples of 5 end sentences.
+    """
     is_special = torch.zeros(size, dtype=torch.bool)
     is_special[list(SPECIAL)] = True
     ids = torch.arange(size)
@@ -43,6 +46,7 @@ def vocabulary(size: int, device: str = "cpu") -> Vocabulary:
         ordinary_ids=ids[~is_special].to(device),
         word_start=(~is_special & (ids % 3 != 0)).to(device),
         counts=(1000 // (ids + 1)).to(device),
+        sentence_end=(~is_special & (ids % 5 == 0)).to(device),
     )
 
 

@@ -41,7 +41,7 @@ PREDICTS = {"discriminator_token_loss": 3.0, "discriminator_token_mask_loss": 3.
 
 
 class MeasureContract(Contract):
-    """Laws of measures, on tiny BERTs over 37 held-out and 45 training rows, some of which hold no ordinary token."""
+    """Laws of measures, on tiny BERTs over 37 test and 45 training rows, some of which hold no ordinary token."""
 
     registry = measures
     size = 40
@@ -68,10 +68,10 @@ class MeasureContract(Contract):
         return Trained(
             model=model.eval().to(device),
             detects=detects,
-            held_out=reader(self.text(37, device, padding=padding)),
+            test=reader(self.text(37, device, padding=padding)),
             train=reader(self.text(45, device, padding=padding)),
             vocabulary=vocabulary(self.size, device),
-            metrics={"step": 3, "split": "held_out", "loss": 1.0, **(DETECTS if detects else PREDICTS)},
+            metrics={"step": 3, "split": "test", "loss": 1.0, **(DETECTS if detects else PREDICTS)},
         )
 
     def experiment(self, **train: float) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class MeasureContract(Contract):
         """Return a measure that has prepared its folder, with a reference if it needs one."""
         measure = self.component()()
         wanted = measure.reference(self.experiment(steps=3)) is not None
-        reference = replace(self.trained(device, detects=False, seed=9), held_out=run.held_out, train=run.train)
+        reference = replace(self.trained(device, detects=False, seed=9), test=run.test, train=run.train)
         folder.mkdir(exist_ok=True)
         with torch.no_grad():
             assert measure.prepare(run, reference if wanted else None, folder) is None
@@ -150,7 +150,7 @@ class MeasureContract(Contract):
         """Weights, modes, text, the shared folder and the global generators."""
         run = self.trained(device, detects=detects)
         network: Any = run.model
-        weights, text = copy.deepcopy(network.state_dict()), [batch.tokens.clone() for batch in run.held_out(64)]
+        weights, text = copy.deepcopy(network.state_dict()), [batch.tokens.clone() for batch in run.test(64)]
         before = generators()
         measure = self.prepared(tmp_path, run, device)
         shared = contents(tmp_path)
@@ -162,7 +162,7 @@ class MeasureContract(Contract):
         assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
         after = network.state_dict()
         assert all(torch.equal(after[name], weight) for name, weight in weights.items()), "a measure changed a weight"
-        assert all(torch.equal(b.tokens, old) for b, old in zip(run.held_out(64), text, strict=True))
+        assert all(torch.equal(b.tokens, old) for b, old in zip(run.test(64), text, strict=True))
 
     @pytest.mark.parametrize("detects", [True, False])
     def test_what_padding_holds_changes_nothing(self, detects: bool, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ class MeasureContract(Contract):
         """There is nothing to evaluate; that is not an error."""
         tokens = torch.tensor([[CLS, SEP, PAD], [CLS, MASK, SEP]])
         rows = reader(as_batch(tokens, tokens != PAD))
-        self.numbers(replace(self.trained(detects=detects), held_out=rows, train=rows), tmp_path)
+        self.numbers(replace(self.trained(detects=detects), test=rows, train=rows), tmp_path)
 
     @pytest.mark.parametrize("detects", [True, False])
     def test_a_model_without_finite_numbers(self, detects: bool, tmp_path: Path) -> None:

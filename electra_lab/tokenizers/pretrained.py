@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, RootModel, ValidationError
 
-from electra_lab.tokenizers._special import SPECIAL
 from electra_lab.tokenizers.wordpiece import bert_wordpiece
 from registry import tokenizers
+from registry.contracts.tokenizer import SPECIAL_TOKENS, UNKNOWN
 from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SETTINGS = "tokenizer_config.json"
+SETTINGS, ADDED = "tokenizer_config.json", "added_tokens.json"
 SAVE = "Save the tokenizer again, for example by save_pretrained of transformers."
 
 
@@ -34,7 +34,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer at `path`: a folder with tokenizer.json or vocab.txt, or one of these files.
 
     A tokenizer.json keeps its settings, except that it neither pads nor truncates. A vocab.txt is WordPiece of BERT and
-    ELECTRA, with the settings of the tokenizer_config.json beside it. Raises DataError.
+    ELECTRA, with the settings and the added tokens of the files beside it. Raises DataError.
     """
     file = path
     if os.path.isdir(path):
@@ -44,18 +44,20 @@ def read_tokenizer(path: Path) -> Tokenizer:
         file = found[0]
     tokenizer = _of_json(file) if file.suffix == ".json" else _of_vocabulary(file)
     unknown = getattr(tokenizer.model, "unk_token", None)
-    missing = [token for token in SPECIAL if tokenizer.token_to_id(token) is None]
-    if unknown and tokenizer.model.token_to_id(unknown) is None:
-        missing.append(unknown)
+    names = [*SPECIAL_TOKENS.values(), (unknown,) if unknown else UNKNOWN]
+    special = [next((name for name in each if tokenizer.token_to_id(name) is not None), None) for each in names]
+    # Without an unknown token of its own the model knows all text.
+    needed = names if unknown else names[:-1]
+    missing = [" or ".join(each[:2]) for each, name in zip(needed, special, strict=False) if name is None]
     if missing:
         raise DataError(
-            f"{file}: lacks {', '.join(dict.fromkeys(missing))}. The lab needs {', '.join(SPECIAL)}, as "
-            "tokenizers of BERT and ELECTRA have them."
+            f"{file}: lacks {', '.join(missing)}. The lab needs tokens for padding, the beginning and the end of a "
+            "text, the mask, and unknown text if there is any, as tokenizers of BERT, ELECTRA and RoBERTa have them."
         )
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
         raise DataError(f"{file}: its ids are not 0 to {tokenizer.get_vocab_size() - 1}, one a token. {SAVE}")
-    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
-    tokenizer.add_special_tokens([token for token in SPECIAL if token not in special])
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    tokenizer.add_special_tokens([token for token in special if token and token not in known])
     return tokenizer
 
 
@@ -72,6 +74,17 @@ def _of_json(file: Path) -> Tokenizer:
     return tokenizer
 
 
+class _Added(BaseModel, strict=True):
+    """A token that is not in the vocab.txt, with the names that the library has for its options."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+
+
 class _Settings(BaseModel, strict=True):
     """The part of a tokenizer_config.json that a vocab.txt depends on."""
 
@@ -79,6 +92,11 @@ class _Settings(BaseModel, strict=True):
     strip_accents: bool | None = None  # None means as do_lower_case
     tokenize_chinese_chars: bool = True
     word_tokenizer_type: Literal["basic"] = "basic"  # Japanese models have others, which need their own libraries
+    added_tokens_decoder: dict[Annotated[str, Field(pattern=r"^\d+$")], _Added] = {}
+
+
+class _OldAdded(RootModel[dict[str, int]], strict=True):
+    """An added_tokens.json: the ids of tokens."""
 
 
 def _of_vocabulary(file: Path) -> Tokenizer:
@@ -90,15 +108,40 @@ def _of_vocabulary(file: Path) -> Tokenizer:
             cure = "Put a token there that no text has, such as [unused0]: without the line, later ids would change."
             raise DataError(f"{file}:{id + 1}: the line {reason}. {cure}")
         vocabulary[token] = id
-    settings, beside = _Settings(), file.with_name(SETTINGS)
-    if os.path.exists(beside):
-        try:
-            settings = _Settings.model_validate_json(_text(beside))
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = "".join(f"{part}: " for part in first["loc"])
-            raise DataError(f"{beside}: {key}{first['msg']}. Correct it, or use a tokenizer.json.") from None
-    return bert_wordpiece(vocabulary, settings.do_lower_case, settings.strip_accents, settings.tokenize_chinese_chars)
+    settings = _read(_Settings, file.with_name(SETTINGS))
+    tokenizer = bert_wordpiece(
+        vocabulary, settings.do_lower_case, settings.strip_accents, settings.tokenize_chinese_chars
+    )
+    _add(tokenizer, file, settings)
+    return tokenizer
+
+
+def _add(tokenizer: Tokenizer, file: Path, settings: _Settings) -> None:
+    """Add the tokens after those of the vocab.txt, which are in a file of their own, or in the settings today."""
+    from tokenizers import AddedToken
+
+    older = _read(_OldAdded, file.with_name(ADDED)).root
+    added = {id: _Added(content=token) for token, id in older.items()}
+    added |= {int(id): token for id, token in settings.added_tokens_decoder.items()}
+    for id, token in sorted(added.items()):
+        if id < tokenizer.get_vocab_size():
+            continue  # it is in the vocab.txt
+        tokenizer.add_tokens([AddedToken(**token.model_dump())])
+        if tokenizer.token_to_id(token.content) != id:
+            raise DataError(f"{file}: the id {id} of the added token '{token.content}' does not follow. {SAVE}")
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _read(kind: type[M], file: Path) -> M:
+    """Return a JSON file beside a vocab.txt, or the usual values if there is none. Raises DataError."""
+    try:
+        return kind.model_validate_json(_text(file) if os.path.exists(file) else "{}")
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = "".join(f"{part}: " for part in first["loc"])
+        raise DataError(f"{file}: {key}{first['msg']}. Correct it, or use a tokenizer.json.") from None
 
 
 def _text(file: Path) -> str:

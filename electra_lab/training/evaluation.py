@@ -1,4 +1,4 @@
-"""Held-out evaluation: in eval mode, over the whole split, with masks and draws that depend on the seed alone."""
+"""Evaluation on held-out text: in eval mode, with masks and draws that depend on the seed alone."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ Accumulate = Callable[[Collection[int]], Accumulator]
 
 @dataclass(frozen=True)
 class Evaluation:
+    tokens: int  # positions that were read, padding included
     metrics: dict[str, float]
     examples: list[Example]
 
@@ -35,13 +36,16 @@ def evaluate(
     """Return the losses over all rows, and the metrics of the objective.
 
     accumulate  makes the objective's accumulator; it takes the indices of the rows to return as examples
-    examples    how many rows to return, spread over the whole split, as neighbours are alike
+    examples    how many rows to return, spread over all of them, as neighbours are alike
     """
-    found = accumulate({(2 * i + 1) * len(batches) // (2 * examples) for i in range(examples)})
+    places = [(2 * i + 1) * len(batches) // (2 * examples) for i in range(examples)]
+    found = accumulate(set(batches.example_ids(places)))
     sums: dict[str, list[Any]] = {}
+    tokens = 0
     with learner.evaluating(seed):
         for batch in batches.in_order(batch_size, device):
             losses = learner.losses(batch, seed, EVALUATION, precision)
+            tokens += batch.tokens.numel()
             for name, term in losses.terms.items():
                 so_far = sums.get(name, [0.0, 0])
                 sums[name] = [so_far[0] + term.sum.double(), so_far[1] + term.count, term.weight]
@@ -51,4 +55,4 @@ def evaluate(
     for name, (total, count, weight) in sums.items():
         metrics[f"{name}_loss"] = float(total) / max(int(count), 1)
         metrics["loss"] += float(weight) * metrics[f"{name}_loss"]
-    return Evaluation(metrics | found.values(), found.examples())
+    return Evaluation(tokens, metrics | found.values(), found.examples())

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluate
 from electra_lab.training.step import Learner, StepResult, training_step
-from registry import Batches, Flops
+from registry import Batches, Flops, Split
 from registry.errors import DivergedError
 
 
@@ -34,7 +34,7 @@ class Settings:
     evaluate_batch_size: int
     on_non_finite: Literal["stop", "skip"]
     flops: Flops  # of training
-    examples: int
+    examples: int  # rows of the test to return
 
 
 @dataclass
@@ -120,10 +120,17 @@ class Record:
 
 
 def train(
-    run: Run, settings: Settings, batches: Batches, held_out: Batches, accumulate: Accumulate, device: torch.device
+    run: Run,
+    settings: Settings,
+    batches: Batches,
+    validation: Batches,
+    test: Batches,
+    accumulate: Accumulate,
+    device: torch.device,
 ) -> Iterator[Record]:
     """Train from run.step to settings.steps, yielding after every step. Raises DivergedError.
 
+    `validation` is evaluated now and then and after the last step, `test` after the last step alone.
     Between two records nothing is in flight: the consumer may save a checkpoint of `run`, or stop.
     """
     started, since = time.perf_counter(), run.tokens
@@ -166,7 +173,9 @@ def train(
             yield Record(run.step, values)
             started, since = time.perf_counter(), run.tokens
         if last or (settings.evaluate_every and run.step % settings.evaluate_every == 0):
-            yield _evaluated(run, settings, held_out, accumulate, device)
+            yield _evaluated(run, settings, "validation", validation, accumulate, device)
+            if last:
+                yield _evaluated(run, settings, "test", test, accumulate, device, settings.examples)
             started, since = time.perf_counter(), run.tokens
         yield Record(run.step)
 
@@ -180,17 +189,26 @@ def _refuse_non_finite(skipped: int, run: Run, policy: str) -> None:
         )
 
 
-def _evaluated(run: Run, settings: Settings, held_out: Batches, accumulate: Accumulate, device: torch.device) -> Record:
+def _evaluated(
+    run: Run,
+    settings: Settings,
+    split: Split,
+    batches: Batches,
+    accumulate: Accumulate,
+    device: torch.device,
+    examples: int = 0,
+) -> Record:
     started = time.perf_counter()
     evaluation = evaluate(
         run.learner,
-        held_out,
+        batches,
         accumulate,
         seed=settings.seed,
         batch_size=settings.evaluate_batch_size,
         precision=settings.precision,
         device=device,
-        examples=settings.examples if run.step == settings.steps else 0,
+        examples=examples,
     )
-    values = {"step": run.step, "split": "held_out", **evaluation.metrics, "seconds": time.perf_counter() - started}
-    return Record(run.step, values, evaluation)
+    seconds = time.perf_counter() - started
+    read = {"step": run.step, "split": split, "tokens": evaluation.tokens}
+    return Record(run.step, {**read, **evaluation.metrics, "seconds": seconds}, evaluation)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float32, Int, Int32
 from torch import Tensor
 
-EVALUATION = -1  # the "step" of held-out evaluation: its masks and draws depend on the seed alone
+EVALUATION = -1  # the "step" of evaluation: its masks and draws depend on the seed alone
 
 
 def _signed(word: int) -> int:

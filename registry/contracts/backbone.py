@@ -17,7 +17,8 @@ class Backbone(Protocol):
     layers               the modules of each depth
     length_multiple      the lab pads T up to a multiple of it
     positions            "lab": the lab adds learned positions; "own": the backbone handles positions itself
-    separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only
+    separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only;
+                         its own positions are relative, or restart at each document
     flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
                          per multiply-add; without it the lab counts them with torch
     """

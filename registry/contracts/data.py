@@ -5,7 +5,7 @@ Letters in shapes: B rows of a batch, T positions, K masked slots per row, V voc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,6 +45,7 @@ class Vocabulary:
     ordinary_ids: Int[Tensor, "O"]  # every id that is not special
     word_start: Bool[Tensor, "V"]  # the token begins a word
     counts: Int[Tensor, "V"]  # how often the token occurs in the training split
+    sentence_end: Bool[Tensor, "V"] | None = None  # the token ends a sentence; None if unknown
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,13 @@ class Batches(Protocol):
     def __len__(self) -> int:
         """Return the number of rows."""
 
-    def training_batch(self, seed: int, step: int, size: int, device: torch.device) -> Batch:
-        """Return the global batch of a step, a function of (seed, step, size) alone."""
+    def training_batch(
+        self, seed: int, step: int, size: int, device: torch.device, *, part: slice = slice(None)
+    ) -> Batch:
+        """Return the rows `part` of the global batch of a step, which is a function of (seed, step, size) alone."""
 
     def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
         """Yield every row once, `size` rows at a time; example ids do not depend on `size`."""
+
+    def example_ids(self, places: Sequence[int]) -> list[int]:
+        """Return the example ids of the rows at the given places of `in_order`."""

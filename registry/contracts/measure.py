@@ -16,10 +16,10 @@ class Trained:
 
     model: Network  # in eval mode, with the final weights
     detects: bool  # the model detects replaced tokens; otherwise it predicts tokens
-    held_out: Callable[[int], Iterable[Batch]]  # held_out(n): the whole split in a fixed order, n rows at a time
-    train: Callable[[int], Iterable[Batch]]  # the same for the training split
+    test: Callable[[int], Iterable[Batch]]  # test(n): the test rows in a fixed order, n at a time
+    train: Callable[[int], Iterable[Batch]]  # the same for all rows of the training split
     vocabulary: Vocabulary
-    metrics: Mapping[str, Any]  # the last held-out record of its metrics.jsonl
+    metrics: Mapping[str, Any]  # the test record of its metrics.jsonl
 
 
 class Measure(Protocol):

@@ -54,7 +54,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Example:
-    """A held-out row as the discriminator saw it: token ids, and the probability of "replaced" at each."""
+    """A test row as the discriminator saw it: token ids, and the probability of "replaced" at each."""
 
     originals: list[int]
     inputs: list[int]

@@ -9,8 +9,19 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
+# The special tokens that a tokenizer needs, and what BERT, RoBERTa, T5, GPT-2 and their kin call them; the first that
+# it has counts. One for unknown text is optional: byte-level tokenizers know all text.
+SPECIAL_TOKENS = {
+    "pad": ("[PAD]", "<pad>", "<|pad|>", "<|padding|>"),
+    "cls": ("[CLS]", "<s>", "<cls>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
+    "sep": ("[SEP]", "</s>", "<sep>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+    "mask": ("[MASK]", "<mask>", "<|mask|>", "<mask_1>"),
+}
+UNKNOWN = ("[UNK]", "<unk>", "<|unk|>")
+
+
 class TokenizerTrainer(Protocol):
-    """Train a tokenizer on documents. It must have the tokens [PAD], [UNK], [CLS], [SEP] and [MASK].
+    """Train a tokenizer on documents. It must have the SPECIAL_TOKENS.
 
     Registered as a function. `@tokenizers.register(name, trained=False)` declares that it ignores the documents. Then
     the lab also calls it without any: to refuse wrong options before a corpus is read, to learn the size of the

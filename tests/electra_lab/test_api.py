@@ -66,7 +66,7 @@ def test_held_out_documents_are_those_that_the_run_did_not_read() -> None:
     held_out = electra_lab.held_out(path)
     documents = Path("corpus.txt").read_text().split("\n\n")
     kept = json.loads((path / "provenance.json").read_text())["data"]["documents"]
-    assert len(held_out) == kept["held_out"]
+    assert len(held_out) == kept["validation"] + kept["test"]
     assert set(held_out) < set(documents)
     Path("corpus.txt").unlink()
     with pytest.raises(DataError, match="no file matches"):

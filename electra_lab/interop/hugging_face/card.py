@@ -10,8 +10,9 @@ from electra_lab.assembly.budget import training_flops
 from electra_lab.assembly.opened import Opened
 from electra_lab.config.component import Component
 from electra_lab.config.source import read_file, to_yaml
+from electra_lab.reports.data import data_facts
 from electra_lab.reports.findings import findings
-from electra_lab.reports.records import of_split, training_seconds
+from electra_lab.reports.records import last_evaluation, training_seconds
 
 if TYPE_CHECKING:
     from electra_lab.interop.hugging_face.networks import Exportable
@@ -63,8 +64,7 @@ def model_card(opened: Opened, part: Exportable) -> str:
 
     config, provenance, step = opened.loaded.config, opened.provenance, opened.step
     records = [record for record in opened.directory.records() if record["step"] <= step]
-    evaluations = of_split(records, "held_out")
-    last = evaluations[-1] if evaluations else None
+    last = last_evaluation(records)
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
     template = files(__package__).joinpath("model_card.md.j2").read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def model_card(opened: Opened, part: Exportable) -> str:
         steps=provenance.steps,
         data=_data(opened),
         compute=_compute(opened, records),
-        measured=last["step"] if last else 0,
+        last=last,
         findings=findings(last, provenance.metrics) if last else [],
         length=config.data.sequence_length,
         longest=part.longest,
@@ -110,10 +110,7 @@ def _data(opened: Opened) -> list[tuple[str, str]]:
     config, data = opened.loaded.config, opened.provenance.data
     return [
         ("corpus", _described(config.corpus)),
-        *(
-            (split.replace("_", " "), f"{documents:,} documents, {data.tokens.get(split, 0):,} tokens")
-            for split, documents in data.documents.items()
-        ),
+        *data_facts(data),
         ("tokenizer", f"{_described(config.tokenizer)}; {opened.vocabulary.size:,} tokens"),
     ]
 

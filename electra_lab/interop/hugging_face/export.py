@@ -19,9 +19,9 @@ from electra_lab.interop.hugging_face.card import model_card
 from electra_lab.interop.hugging_face.networks import Exportable, exportable
 from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
 from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, seal
-from electra_lab.storage.hugging_face import MARK
+from electra_lab.storage.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.storage.lock import lock
-from registry.errors import CheckpointError, ConfigError, InUse, LabError
+from registry.errors import CheckpointError, ConfigError, DataError, InUse
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool 
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """
-    destination = destination.resolve()
+    try:
+        destination = destination.resolve()
+    except ValueError as error:
+        raise ConfigError(f"{str(destination)!r}: cannot be a folder ({error}). Choose another one.") from None
     refuse_others(destination)
     opened = open_run(run, torch.device("cpu"), step)
     networks = list(exportable(opened))
@@ -48,10 +51,14 @@ def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool 
             with new_folder(building / each.name) as folder:
                 _write(folder, opened, each, onnx=onnx and each.name == "discriminator")
                 seal(folder)
-        made = {each.name: {"class": each.class_name, "parameters": each.parameters} for each in networks}
-        mark = {"electra_lab": __version__, "run": opened.loaded.config.name, "step": opened.step,
-                "length": opened.length, "networks": made}  # fmt: skip
-        (building / MARK).write_text(json.dumps(mark, indent=2) + "\n", encoding="utf-8")
+        mark = Mark(
+            electra_lab=__version__,
+            run=opened.loaded.config.name,
+            step=opened.step,
+            length=opened.length,
+            networks={each.name: {"class": each.class_name, "parameters": each.parameters} for each in networks},
+        )
+        (building / MARK).write_text(json.dumps(mark.model_dump(), indent=2) + "\n", encoding="utf-8")
     return Exported(destination, opened.step, networks)
 
 
@@ -60,14 +67,19 @@ def refuse_others(destination: Path) -> None:
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
         return
     try:
-        names = list(read_json(destination / MARK)["networks"])
-    except (LabError, KeyError, TypeError):
-        raise ConfigError(f"{destination}: exists, and is not an earlier export. Choose another folder.") from None
+        mark = read_mark(destination)
+    except DataError:
+        mark = None
+    if mark is None:
+        raise ConfigError(f"{destination}: exists, and is not an earlier export. Choose another folder.")
+    names = list(mark.networks)
     wrong = [f"{name}/{problem}" for name in names if (problem := damage(destination / name))]
     known = {destination / MARK}
     for name in names if not wrong else []:
         known |= {destination / name / file for file in (MANIFEST, *read_json(destination / name / MANIFEST))}
-    wrong += [f"{path} was added" for path in sorted(destination.rglob("*")) if path.is_file() and path not in known]
+    # A link is deleted as a file is, wherever it leads.
+    there = (path for path in sorted(destination.rglob("*")) if path.is_symlink() or not path.is_dir())
+    wrong += [f"{path} was added" for path in there if path not in known]
     if wrong:
         raise ConfigError(
             f"{destination}: has changed since it was exported ({wrong[0]}). Delete it, or choose another folder."
@@ -75,9 +87,9 @@ def refuse_others(destination: Path) -> None:
 
 
 def _write(folder: Path, opened: Opened, each: Exportable, *, onnx: bool) -> None:
-    (folder / "config.json").write_text(json.dumps(each.config, indent=2) + "\n", encoding="utf-8")
+    (folder / CONFIG).write_text(json.dumps(each.config, indent=2) + "\n", encoding="utf-8")
     save_file(each.tensors(), folder / "model.safetensors", metadata={"format": "pt"})
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")  # it comes readable for its owner alone
+    shutil.copymode(folder / CONFIG, folder / "model.safetensors")  # it comes readable for its owner alone
     write_tokenizer(folder, opened.tokenizer, opened.vocabulary, each.longest)
     if each.plugin and each.plugin_file:
         (folder / each.plugin_file).write_bytes(each.plugin.source)

@@ -28,7 +28,7 @@ from transformers.models.electra.modeling_electra import ElectraForPreTrainingOu
 from transformers.utils.generic import can_return_tuple
 
 from electra_lab.model.initialise import STANDARD_DEVIATION
-from electra_lab.model.network import Network
+from electra_lab.model.network import Network, everywhere
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from registry import backbones
 from registry.errors import UnknownName
@@ -113,6 +113,20 @@ def _leave_out_repeated(network: nn.Module, tensors: dict[str, Tensor], prefix: 
         tensors.pop(f"{prefix}{name}", None)
 
 
+def _fixed(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors of a module, without its parts, that `initialise` does not draw: copies, small if constant."""
+    own = dict(chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)))
+    if isinstance(module, nn.Linear | nn.Embedding) and module.weight.count_nonzero():
+        own.pop("weight", None)
+    return {name: _copy(tensor.detach()) for name, tensor in own.items()}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    if tensor.numel() and (tensor == (first := tensor.reshape(-1)[0])).all():
+        return first.clone().expand(tensor.shape)
+    return tensor.clone()
+
+
 class ElectraLabPreTrainedModel(PreTrainedModel):
     """Weights and names that all models share."""
 
@@ -122,16 +136,27 @@ class ElectraLabPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Set the weights that a file did not have: what `initialise` sets, by functions that know which those are.
+        """Set what a file did not have, where transformers leaves memory as it is, by functions that know what that is.
 
-        transformers empties buffers that are in no file, even if they were computed; they are filled in again.
+        Weights are drawn as `initialise` draws them. Everything else has the value that it had when it was built.
         """
-        for name, value in getattr(self, "computed", {}).get(module, {}).items():
-            module.get_buffer(name).copy_(value)
-        if isinstance(module, nn.Linear | nn.Embedding) and module.weight.count_nonzero():
+        built = getattr(self, "built", {}).get(module, {})
+        for name, value in built.items():
+            initialization.copy_(getattr(module, name), value)
+        if isinstance(module, nn.Linear | nn.Embedding) and "weight" not in built:
             initialization.normal_(module.weight, std=STANDARD_DEVIATION)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 initialization.zeros_(module.bias)
+
+    def resize_token_embeddings(self, *given: Any, **options: Any) -> nn.Embedding:
+        """As in transformers; a token head's bias, which no layer of transformers holds, gets the size of the table."""
+        table: nn.Embedding = super().resize_token_embeddings(*given, **options)
+        base: Any = self.base_model
+        if "tokens" in base.network.heads:
+            head = base.network.heads["tokens"]
+            extra = table.num_embeddings - len(head.bias)
+            head.bias = nn.Parameter(F.pad(head.bias.detach(), (0, extra)), head.bias.requires_grad)
+        return table
 
     def tie_weights(self, *given: Any, **options: Any) -> None:
         """Share again what the network shares: loading has put new parameters in the first of several places."""
@@ -152,10 +177,7 @@ class ElectraLabModel(ElectraLabPreTrainedModel):
         self.network = make_network(config, heads)
         self.network.register_state_dict_post_hook(_leave_out_repeated)
         self.repeated = repeated(self.network)
-        self.computed: dict[nn.Module, dict[str, Tensor]] = {}
-        for module in self.network.modules():
-            if names := module._non_persistent_buffers_set:
-                self.computed[module] = {name: module.get_buffer(name).clone() for name in names}
+        self.built = {module: _fixed(module) for module in self.network.modules()}
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -239,8 +261,7 @@ class ElectraLabForMaskedLM(_WithHead):
     ) -> MaskedLMOutput:
         """`labels` are tokens, and -100 where there is no loss."""
         states = self.states(input_ids, attention_mask, token_type_ids)
-        everywhere = torch.arange(states.shape[1], device=states.device).expand(states.shape[:2])
-        logits, loss = self.electra_lab.network.token_logits(states, everywhere), None
+        logits, loss = self.electra_lab.network.token_logits(states, everywhere(states)), None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size)
         return MaskedLMOutput(loss=loss, logits=logits)

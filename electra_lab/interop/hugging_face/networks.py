@@ -120,7 +120,7 @@ def _exportable(opened: Opened, name: str, network: Network, component: Componen
         limits.append(f"Parameters of the objective itself were not exported: {', '.join(own)}.")
     if config.generator and not config.generator.sizes:
         limits.append(f"The generator, `{config.generator.type}`, learned nothing and was not exported.")
-    longest = config.embedding.max_length // network.length_multiple * network.length_multiple
+    longest = network.longest(config.embedding.max_length)
     return Exportable(name, network, component, head, described, longest, plugin, notes, limits)
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from electra_lab.data.vocabulary import masks_take_words
+from electra_lab.storage.hugging_face import TOKENIZER, TOKENIZER_SETTINGS
 from registry import Vocabulary
 
 if TYPE_CHECKING:
@@ -23,8 +25,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Vocabulary, 
         str(tokenizer.id_to_token(id))
         for id in (vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id, vocabulary.mask_id)
     )
-    content = json.loads(tokenizer.to_str())
-    model, kind = content["model"], (content["decoder"] or {}).get("type")
+    model = json.loads(tokenizer.to_str())["model"]
     unknown = model.get("unk_token") or ("[UNK]" if tokenizer.token_to_id("[UNK]") is not None else None)
     if model.get("unk_id") is not None:
         unknown = tokenizer.id_to_token(model["unk_id"])
@@ -32,16 +33,14 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Vocabulary, 
     exported = Tokenizer.from_str(tokenizer.to_str())
     exported.no_padding()
     exported.no_truncation()
-    # Where a space belongs to the word after it, the one before a mask belongs to the mask.
-    marks_beginnings = kind in ("ByteLevel", "Metaspace")
-    special = [AddedToken(token, special=True, normalized=False) for token in (cls, sep, pad)]
-    exported.add_special_tokens([*special, AddedToken(mask, special=True, normalized=False, lstrip=marks_beginnings)])
+    exported.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (cls, sep, pad)])
+    masks_take_words(exported, mask)
     exported.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(cls, vocabulary.cls_id), (sep, vocabulary.sep_id)],
     )
-    exported.save(str(folder / "tokenizer.json"))
+    exported.save(str(folder / TOKENIZER[0]))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
@@ -53,4 +52,4 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Vocabulary, 
         "mask_token": mask,
         **({"unk_token": unknown} if unknown else {}),
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / TOKENIZER_SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from electra_lab.ablation.cells import work
 from electra_lab.assembly.experiment import open_data
 from electra_lab.config.load import load
 from electra_lab.storage.ablation_folder import AblationFolder
-from registry import Metric, Outcome, Trained, measures
+from registry import Metric, Outcome, Tokens, Trained, measures
 from registry.errors import (
     BadResult,
     ConfigError,
@@ -32,7 +32,7 @@ from tests.electra_lab.ablation.small import ablate, first, write
 class Look:
     """A run as a measure was given it."""
 
-    held_out: torch.Tensor
+    test: torch.Tensor
     train: torch.Tensor
     detects: bool
     metrics: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Look:
     @classmethod
     def at(cls, run: Trained) -> Look:
         return cls(
-            torch.cat([batch.tokens for batch in run.held_out(3)]),
+            torch.cat([batch.tokens for batch in run.test(3)]),
             torch.cat([batch.tokens for batch in run.train(5)]),
             run.detects,
             dict(run.metrics),
@@ -118,16 +118,21 @@ def text(rows: torch.Tensor, length: int) -> list[int]:
     return [int(token) for row in rows for token in row[1:-1]][:length]
 
 
+def stream(tokens: Tokens) -> list[int]:
+    return [int(token) for token in tokens.read(np.arange(len(tokens)))]
+
+
 def test_a_measure_reads_the_splits_by_their_names(spied: AblationFolder) -> None:
-    """Row by row what the token store holds out, and what it trains on; the whole of both."""
+    """Row by row the test text of the token store, and what it trains on; nothing of validation."""
     store = open_data(load(spied.experiment(spied.plan.cells[0].id)), print)
-    assert not np.array_equal(store.train[: len(store.held_out)], store.held_out)
+    train, validation, tested = (stream(each) for each in (store.train, store.validation, store.test))
+    assert train[: len(tested)] != tested != validation
     references = [reference for _, reference, _ in Spy.prepared if reference]
     assert len(references) == 1
     for look in [*looks(spied).values(), *references, *(run for run, *_ in Spy.prepared)]:
-        assert text(look.held_out, len(store.held_out)) == store.held_out.tolist()
-        assert text(look.train, len(store.train)) == store.train.tolist()
-        assert len(look.held_out) == -(-len(store.held_out) // 14)
+        assert text(look.test, len(tested)) == tested
+        assert text(look.train, len(train)) == train
+        assert len(look.test) == -(-len(tested) // 14)
         assert look.vocabulary == store.tokenizer.get_vocab_size()
 
 
@@ -157,12 +162,12 @@ def test_a_measure_knows_whether_the_model_detects_and_computes_as_it_was_traine
     assert (found["detector"].autocast, found["predictor"].autocast) == (False, True)
 
 
-def test_the_metrics_of_a_measure_are_the_last_held_out_record(spied: AblationFolder) -> None:
+def test_the_metrics_of_a_measure_are_the_test_record(spied: AblationFolder) -> None:
     for cell in spied.plan.cells:
-        records = [record for record in spied.run(cell.id).records() if record["split"] == "held_out"]
-        assert [record["step"] for record in records] == [1, 2]
-        assert looks(spied)[cell.variant].metrics == records[-1]
-        assert records[-1] != records[0]
+        records = [record for record in spied.run(cell.id).records() if record["split"] != "train"]
+        assert [(r["step"], r["split"]) for r in records] == [(1, "validation"), (2, "validation"), (2, "test")]
+        assert looks(spied)[cell.variant].metrics == records[2]
+        assert records[1]["generator_loss" if cell.variant == "detector" else "loss"] != records[2]["loss"]
 
 
 def test_a_measure_is_prepared_once_with_a_cell_and_its_reference(spied: AblationFolder) -> None:
@@ -200,7 +205,7 @@ def test_the_numbers_of_a_measure_are_noted_under_its_key(spied: AblationFolder)
 def test_the_output_of_a_cell_is_in_its_log(spied: AblationFolder, capsys: pytest.CaptureFixture[str]) -> None:
     for cell in spied.plan.cells:
         log = (spied.path / "logs" / f"{cell.id}.txt").read_text()
-        assert "step      2  held_out" in log
+        assert "step      2  test      " in log
     assert capsys.readouterr() == ("", "")
 
 

@@ -76,10 +76,10 @@ def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tm
 
 
 def test_cells_of_a_seed_read_the_same_rows_with_the_same_masks(done: tuple[Path, Path]) -> None:
-    """Paired: the corruption of the held-out text differs only by what the generators drew."""
+    """Paired: the corruption of the test text differs only by what the generators drew."""
     _, out = done
     share = [lines(out / "cells" / cell.id)[-1]["unigram_entropy"] for cell in AblationFolder(out).plan.cells]
-    # It depends only on which held-out tokens are masked: equal for both variants of a seed, not for two seeds.
+    # It depends only on which test tokens are masked: equal for both variants of a seed, not for two seeds.
     assert share[0] == share[1] != share[2] == share[3]
 
 

@@ -245,6 +245,7 @@ def test_a_signal_closes_the_launcher_and_ends_with_the_code_of_preemption(
     quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     closed: list[bool] = []
+    inherited = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored
     before = signal.getsignal(number)
 
     def raise_it(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
@@ -256,10 +257,13 @@ def test_a_signal_closes_the_launcher_and_ends_with_the_code_of_preemption(
             closed.append(True)
 
     monkeypatch.setattr(InProcess, "__call__", raise_it)
-    with pytest.raises(Preempted):
-        ablate(quick, tmp_path / "out")
-    assert closed == [True]
-    assert signal.getsignal(number) is before
+    try:
+        with pytest.raises(Preempted):
+            ablate(quick, tmp_path / "out")
+        assert closed == [True]
+        assert signal.getsignal(number) is before
+    finally:
+        signal.signal(number, inherited)
 
 
 def test_a_launcher_is_closed_if_its_outcomes_cannot_be_used(

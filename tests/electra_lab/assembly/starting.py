@@ -82,11 +82,11 @@ def weights(network: Network) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in to_transformers(network).items()}
 
 
-def held_out(experiment: Experiment) -> dict[str, float]:
+def validated(experiment: Experiment) -> dict[str, float]:
     """Evaluate before the first step."""
     settings = experiment.settings
     return evaluate(
-        experiment.run.learner, experiment.held_out, experiment.accumulate, seed=settings.seed,
+        experiment.run.learner, experiment.validation, experiment.accumulate, seed=settings.seed,
         batch_size=settings.evaluate_batch_size, precision=settings.precision, device=CPU,
     ).metrics  # fmt: skip
 

@@ -110,7 +110,7 @@ def test_equal_sections_over_other_files_are_other_data(shared: Path, folder: Pa
 @pytest.mark.parametrize(
     ("change", "kind", "sentence"),
     [
-        ({"format": 1}, CheckpointError, r"electra: was written by electra_lab \S+ in format 1; this version resumes"),
+        ({"format": 1}, CheckpointError, r"electra: was written by electra_lab \S+ in format 1; this version reads"),
         ({"steps": "many"}, DataError, r"objective\.run: .*provenance\.json: is damaged: steps"),
         (None, DataError, r"objective\.run: .*provenance\.json: cannot be read"),
     ],

@@ -45,11 +45,13 @@ def test_the_store_depends_on_everything_that_makes_it_and_on_nothing_else(tmp_p
         assert store_key(file, same) == key, same
     keys = {
         store_key(file, "data.held_out=0.4"),
+        store_key(file, "data.overlap=0.2"),
+        store_key(file, "data.tokenizer_characters=1000"),
         store_key(file, "tokenizer.vocab_size=150"),
         store_key(file, "tokenizer={type: bpe, vocab_size: 400}"),
         store_key(file, "corpus.paths=[corpus.txt, more.txt]"),
     }
-    assert len(keys - {key}) == 4
+    assert len(keys - {key}) == 6
 
 
 SAMPLER = '''
@@ -80,16 +82,26 @@ class Mine:
 '''
 
 
-@pytest.mark.parametrize(("source", "section", "changes"), [(SAMPLER, "sampler", False), (CORPUS, "corpus", True)])
+INSIDE = "{type: mixture, parts: [{corpus: {type: mine}}]}"
+
+
+@pytest.mark.parametrize(
+    ("source", "section", "value", "changes"),
+    [
+        (SAMPLER, "sampler", "{type: mine}", False),
+        (CORPUS, "corpus", "{type: mine}", True),
+        (CORPUS, "corpus", INSIDE, True),
+    ],
+)
 def test_only_a_changed_plug_in_that_makes_data_tokenizes_again(
-    tmp_path: Path, source: str, section: str, changes: bool
+    tmp_path: Path, source: str, section: str, value: str, changes: bool
 ) -> None:
     keys = []
     for version in ("first", "second"):
         folder = tmp_path / version
         folder.mkdir()
         (folder / "mine.py").write_text(f"# {version}\n{source}")
-        file = write_experiment(folder, imports="[mine.py]", **{section: "{type: mine}"})
+        file = write_experiment(folder, imports="[mine.py]", **{section: value})
         keys.append(key_in_new_process(file))
     assert (keys[0] != keys[1]) == changes
 
@@ -187,9 +199,9 @@ def test_an_experiment_holds_the_networks_that_it_trains(tmp_path: Path) -> None
     total = sum(p.numel() for p in objective.parameters())
     assert made.parameters == {**own, "shared": sum(own.values()) - total, "total": total}
     assert made.vocabulary.counts.sum() == len(made.store.train)
-    assert made.train.stream is made.store.train
-    assert made.held_out.stream is made.store.held_out
-    assert made.train.length == made.held_out.length == 16
+    for rows, split in ((made.train, "train"), (made.validation, "validation"), (made.test, "test")):
+        assert rows.packing.tokens is getattr(made.store, split)
+        assert rows.length == 16
 
 
 def test_metrics_are_those_of_pre_training_or_the_objectives_own(tmp_path: Path) -> None:

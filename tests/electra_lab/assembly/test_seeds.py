@@ -42,7 +42,8 @@ def at_rest(made: Experiment) -> tuple[list[Any], list[Any]]:
     passes()
     settings = replace(made.settings, rate=lambda *_: 0.0)
     before = {name: p.detach().clone() for name, p in made.run.learner.objective.named_parameters()}
-    for _ in train(made.run, settings, made.train, made.held_out, made.accumulate, made.device):
+    rows = made.validation  # evaluated after each step, and once more at the end
+    for _ in train(made.run, settings, made.train, rows, rows, made.accumulate, made.device):
         pass
     for name, parameter in made.run.learner.objective.named_parameters():
         assert torch.equal(parameter, before[name]), "weights must not change here"
@@ -84,7 +85,7 @@ def test_seeds_and_steps_differ_in_training(two_seeds: Any, what: str) -> None:
 def test_evaluation_depends_on_the_seed_and_not_on_the_step(two_seeds: Any) -> None:
     """Its rows and states on neither; but a Performer is evaluated with the features that it was trained with."""
     (_, first), (_, other), (_, again) = two_seeds.first, two_seeds.other, two_seeds.again
-    batches = len(first) // 3
+    batches = len(first) // 4
     for what in DRAWN if two_seeds.name != "features" else DRAWN[:2]:
         for place in range(batches):
             one = first[place]
@@ -96,9 +97,9 @@ def test_evaluation_depends_on_the_seed_and_not_on_the_step(two_seeds: Any) -> N
 
 
 def test_training_and_evaluation_do_not_share_their_masks(tmp_path: Path) -> None:
-    """The held-out rows, given to a training step, are masked in another way."""
+    """The rows of validation, given to a training step, are masked in another way."""
     made = assembled(tmp_path, "dropout", 0)
-    made = replace(made, train=made.held_out)
+    made = replace(made, train=made.validation)
     training, evaluated = at_rest(made)
     masks = {tuple(row.tolist()): inputs for p in evaluated for row, inputs in zip(p.tokens, p.inputs, strict=True)}
     compared = [

@@ -21,11 +21,11 @@ from tests.electra_lab.assembly.starting import (
     SAME_SIZES,
     TABLE,
     TIES,
-    held_out,
     made,
     networks,
     refusal,
     resaved,
+    validated,
     write,
 )
 from tests.electra_lab.runs.tiny import for_a_module, run
@@ -39,19 +39,19 @@ STARTED = "{discriminator: run, generator: run}"
 
 @pytest.mark.parametrize("tie", TIES)
 def test_a_run_that_goes_on_from_another_begins_where_that_one_ended(tmp_path: Path, tie: str) -> None:
-    """In every number of the held-out evaluation; with whatever it shares, and when it shares nothing any more."""
+    """In every number of the validation; with whatever it shares, and when it shares nothing any more."""
     sections = SAME_SIZES if tie == "all" else {}
     path = run(write(tmp_path, tie=tie, **sections), tmp_path / "run")
-    ended = [record for record in RunDirectory(path).records() if record["split"] == "held_out"][-1]
+    ended = [record for record in RunDirectory(path).records() if record["split"] == "validation"][-1]
     for now in (tie, "none", "gradient_disentangled"):
         experiment = made(write(tmp_path, tie=now, init=STARTED, **sections))
-        begins = held_out(experiment)
+        begins = validated(experiment)
         assert begins["loss"] > 0
         assert begins == pytest.approx({name: ended[name] for name in begins}, abs=1e-5), now
         assert [(start.new, start.unused, start.tokenizer) for start in experiment.init.values()] == [
             ([], [], True)
         ] * 2
-    fresh = held_out(made(write(tmp_path, tie=tie, **sections)))
+    fresh = validated(made(write(tmp_path, tie=tie, **sections)))
     assert abs(fresh["loss"] - ended["loss"]) > 1e-3, "three steps changed something"
 
 
@@ -90,8 +90,8 @@ def test_a_head_that_only_the_other_network_of_a_run_has_is_new(tmp_path: Path) 
 def test_any_backbone_goes_on_with_its_buffers(tmp_path: Path) -> None:
     section = {"discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, dropout: 0.0}"}
     path = run(write(tmp_path, **section), tmp_path / "run")
-    ended = [record for record in RunDirectory(path).records() if record["split"] == "held_out"][-1]
-    begins = held_out(made(write(tmp_path, init=STARTED, seed="7", **section), "seed=0"))
+    ended = [record for record in RunDirectory(path).records() if record["split"] == "validation"][-1]
+    begins = validated(made(write(tmp_path, init=STARTED, seed="7", **section), "seed=0"))
     assert begins == pytest.approx({name: ended[name] for name in begins}, abs=1e-5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.electra_lab.assembly.starting import (
 )
 from tests.electra_lab.assembly.starting import (
     discriminator,
+    generator,
     made,
     networks,
     refusal,
@@ -92,6 +94,29 @@ def test_rows_that_no_token_has_are_left_out_and_named(tmp_path: Path) -> None:
     assert torch.equal(networks(experiment)["discriminator"].embeddings.tokens.weight, theirs[THEIR_TABLE][:55])
     assert experiment.init["discriminator"].unused == [f"{THEIR_TABLE}[55:64]"]
     assert f"not used: {THEIR_TABLE}[55:64]\n" in opening(load(file), experiment, tmp_path)
+
+
+def test_a_head_that_is_not_used_is_named_once(tmp_path: Path) -> None:
+    generator(tmp_path / "model", vocab_size=64, hidden_size=16, num_attention_heads=2, intermediate_size=64)
+    with_tokenizer(tmp_path / "model")
+    unused = made(write(tmp_path, **PRETRAINED)).init["discriminator"].unused
+    assert f"{THEIR_TABLE}[55:64]" in unused
+    assert [name for name in unused if name.startswith("generator_lm_head")] == ["generator_lm_head.bias"]
+
+
+@pytest.mark.parametrize("file", ["added_tokens.json", "tokenizer_config.json"])
+def test_rows_of_added_tokens_are_trained_further(tmp_path: Path, file: str) -> None:
+    """They are no padding: the model has learned them, though the vocab.txt ends before."""
+    discriminator(tmp_path / "model", vocab_size=57)
+    folder = with_tokenizer(tmp_path / "model")
+    added = {"[ENT1]": 55, "[ENT2]": 56}
+    decoder = {"added_tokens_decoder": {str(id): {"content": token} for token, id in added.items()}}
+    (folder / file).write_text(json.dumps(added if file == "added_tokens.json" else decoder))
+    experiment = made(write(tmp_path, **PRETRAINED))
+    assert experiment.vocabulary.size == 57
+    assert experiment.init["discriminator"].unused == []
+    theirs = load_file(folder / "model.safetensors")
+    assert torch.equal(networks(experiment)["discriminator"].embeddings.tokens.weight, theirs[THEIR_TABLE])
 
 
 def test_a_table_that_has_fewer_rows_than_the_tokenizer_has_tokens_is_refused(tmp_path: Path) -> None:

@@ -238,16 +238,31 @@ def check_on_non_finite(file: Path, out: Path) -> None:
 
 def check_evaluate_every(file: Path, out: Path) -> None:
     path, _, evaluated = seen(file, out, {"train.steps": 7, "evaluate.every": 3})
-    assert [line["step"] for line in lines(path, "held_out")] == [3, 6, 7]
+    assert [line["step"] for line in lines(path, "validation")] == [3, 6, 7]
     assert len({p.step for p in evaluated}) == 3
 
 
 def check_evaluate_batch_size(file: Path, out: Path) -> None:
     _, _, evaluated = seen(file, out, {"evaluate.batch_size": 3})
     sizes = [len(p.examples) for p in evaluated]
-    assert len(sizes) > 2
-    assert set(sizes[:-1]) == {3}
-    assert 0 < sizes[-1] <= 3
+    assert max(sizes) == 3
+    assert sum(size < 3 for size in sizes) <= 2  # the last of validation, and of the test
+
+
+def check_evaluate_tokens(file: Path, out: Path) -> None:
+    check_amount(file, out, "tokens", "validation")
+
+
+def check_evaluate_test_tokens(file: Path, out: Path) -> None:
+    check_amount(file, out, "test_tokens", "test")
+
+
+def check_amount(file: Path, out: Path, key: str, split: str) -> None:
+    """Two rows of 16 tokens; the other split is read as before."""
+    path, _, _ = seen(file, out, {f"evaluate.{key}": 32})
+    read = {record["split"]: record["tokens"] for record in lines(path) if record["split"] != "train"}
+    assert read.pop(split) == 32
+    assert min(read.values()) > 32
 
 
 def check_evaluate_examples(file: Path, out: Path) -> None:
@@ -286,6 +301,8 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.on_non_finite": check_on_non_finite,
     "evaluate.every": check_evaluate_every,
     "evaluate.batch_size": check_evaluate_batch_size,
+    "evaluate.tokens": check_evaluate_tokens,
+    "evaluate.test_tokens": check_evaluate_test_tokens,
     "evaluate.examples": check_evaluate_examples,
     "checkpoint.every": check_checkpoint_every,
     "checkpoint.keep": check_checkpoint_keep,

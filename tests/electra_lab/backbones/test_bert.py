@@ -131,6 +131,26 @@ def test_states_and_logits_are_those_of_transformers(kind: type, embedding_dim: 
         assert other[mask].std() > 0.1, "nothing was computed"
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_documents_are_separated_as_in_transformers(dtype: torch.dtype) -> None:
+    """Given a matrix of who sees whom, and positions that restart."""
+    model = theirs(ElectraModel, 8, dtype)
+    network = ours(ElectraModel, model, 8, dtype)
+    tokens, mask, segments = inputs()
+    starts = torch.tensor([[0] * 5 + [5] * 8, [0] * 2 + [2] * 11, [0] * 13, [0] * 9 + [9] * 4])
+    same = (starts.unsqueeze(1) == starts.unsqueeze(2)) & mask.unsqueeze(1)
+    hidden_away = torch.zeros(4, 1, 13, 13, dtype=dtype).masked_fill(~same.unsqueeze(1), torch.finfo(dtype).min)
+    with torch.no_grad():
+        found = network.hidden(tokens, mask, segments, starts)
+        expected = model(
+            input_ids=tokens, attention_mask=hidden_away, token_type_ids=segments,
+            position_ids=torch.arange(13) - starts,
+        ).last_hidden_state  # fmt: skip
+        whole = network.hidden(tokens, mask, segments)
+    torch.testing.assert_close(found[mask], expected[mask], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert not torch.allclose(found[mask], whole[mask], atol=0.1), "documents change nothing"
+
+
 @pytest.mark.parametrize("embedding_dim", [DIM, 8])
 @pytest.mark.parametrize("kind", HEADS_OF, ids=lambda kind: kind.__name__)
 def test_weights_map_one_to_one(kind: type, embedding_dim: int) -> None:

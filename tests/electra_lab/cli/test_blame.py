@@ -50,6 +50,8 @@ class Body(Bert):
     def __init__(self, dim, depth, heads, max_length, /):
         super().__init__(dim, depth, heads, max_length)
 
+    separates_documents = False
+
     def forward(self, x, attention_mask):
         return super().forward(x, attention_mask)  # BACKBONE
 

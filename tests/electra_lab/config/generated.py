@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from electra_lab.config.component import Of, Sizes
 from registry import Registry
+from registry import component as component_
 from registry.folder_or_name import FolderOrName
 
 WORDS = st.sampled_from(["a", "b c.txt", "../x/*.y", "ä"])
@@ -30,6 +31,8 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 def value(annotation: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]:
     """Return the values that a YAML file may hold for a type with pydantic's bounds."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if marks := [each for each in bounds if isinstance(each, component_.Of)]:
+        return st.deferred(lambda: inside(marks[0]))
     if origin is Annotated:
         inner = [
             bound for each in arguments[1:] for bound in (each.metadata if isinstance(each, FieldInfo) else [each])
@@ -89,6 +92,23 @@ def component(of: Of) -> st.SearchStrategy[Any]:
         scaled = st.fixed_dictionaries({}, optional={"scale": st.floats(0.01, 8), "depth": st.integers(1, 3)})
         choices.append(scaled)
     return st.one_of(*choices, *([st.none()] if of.optional else []))
+
+
+def inside(of: component_.Of) -> st.SearchStrategy[Any]:
+    """Return components that are options of a component, which hold none themselves."""
+    schemas = {name: of.registry.get(name).schema for name in of.registry.names()}
+    return st.one_of(named(of.registry, name) for name, schema in schemas.items() if not holds_components(schema))
+
+
+def holds_components(model: type[BaseModel]) -> bool:
+    """Return True if a component may stand somewhere in a mapping of this model."""
+    for field in model.model_fields.values():
+        models = [each for each in (field.annotation, *typing.get_args(field.annotation)) if isinstance(each, type)]
+        if any(isinstance(each, component_.Of) for each in field.metadata):
+            return True
+        if any(issubclass(each, BaseModel) and holds_components(each) for each in models):
+            return True
+    return False
 
 
 def named(registry: Registry[Any], name: str, *, sized: bool = False) -> st.SearchStrategy[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,21 +11,24 @@ import pytest
 
 from electra_lab.corpora import docstrings
 from electra_lab.corpora.docstrings import Docstrings
+from registry import Document
+from registry.errors import DataError
 
 LONG = "A sentence that is long enough to be a document of the corpus, as it has more than eighty characters."
 
 
 def python_file(folder: Path, name: str, text: str | bytes) -> tuple[Path, str]:
     file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(text.encode() if isinstance(text, str) else text)
-    return file, name
+    return file, name if "/" in name else f"python/{name}"
 
 
 def found(monkeypatch: pytest.MonkeyPatch, files: list[tuple[Path, str]], minimum: int = 80) -> list[str]:
     """The corpus over the given files; the help topics are left out."""
     monkeypatch.setattr(docstrings, "_files", lambda: files)
     monkeypatch.setattr("pydoc_data.topics.topics", {})
-    return list(Docstrings(min_characters=minimum))
+    return [document.text for document in Docstrings(min_characters=minimum)]
 
 
 def test_docstrings_of_every_kind_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +88,7 @@ def test_the_files_are_pythons_and_torchs_in_one_order(installed: list[tuple[Pat
 def test_the_fingerprint_of_docstrings(
     installed: list[tuple[Path, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stable, and other for other options, other files and other sizes; where the files lie does not matter."""
+    """Stable, and other for other options, files, names and content; where the files lie does not matter."""
     monkeypatch.setattr(docstrings, "_files", lambda: installed[::20])
     assert Docstrings().fingerprint() == Docstrings().fingerprint() != Docstrings(min_characters=81).fingerprint()
 
@@ -105,7 +109,60 @@ def test_the_fingerprint_of_docstrings(
     before = of(one)
     assert of(moved) == before
     assert of((one[0], "b.py")) != before
-    assert of(python_file(tmp_path, "a.py", "12")) != before
+    assert of(python_file(tmp_path, "a.py", "2")) != before  # of the same size
+    monkeypatch.setattr("pydoc_data.topics.topics", {"assert": LONG})
+    assert of(moved) != before
+
+
+def test_the_fingerprint_is_quick() -> None:
+    """The fingerprint is taken at every start."""
+    corpus = Docstrings()
+    corpus.fingerprint()
+    began = time.process_time()
+    corpus.fingerprint()
+    assert time.process_time() - began < 3  # 0.5 s on an idle core
+
+
+def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = python_file(tmp_path, "python/a.py", f'"""{LONG}"""')
+    monkeypatch.setattr(docstrings, "_files", lambda: [file])
+    corpus = Docstrings()
+    before = corpus.fingerprint()
+    list(corpus)
+    python_file(tmp_path, "python/a.py", f'"""{LONG}!"""')
+    with pytest.raises(DataError, match=r"a\.py: changed while it was read\. Start again when the installation is"):
+        list(corpus)
+    assert corpus.fingerprint() != before
+    list(corpus)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("python/json/decoder.py", "json"),
+        ("python/argparse.py", "argparse"),
+        ("python/email/mime/text.py", "email"),
+        ("torch/nn/modules/linear.py", "torch.nn"),
+        ("torch/distributed/_shard/api.py", "torch.distributed"),
+        ("torch/_tensor_docs.py", "torch._tensor_docs"),
+        ("torch/__init__.py", "torch.__init__"),
+    ],
+)
+def test_the_key_is_the_module(name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = python_file(tmp_path, name, f'"""{LONG}"""')
+    monkeypatch.setattr(docstrings, "_files", lambda: [file])
+    monkeypatch.setattr("pydoc_data.topics.topics", {"assert": f"Topic. {LONG}"})
+    assert list(Docstrings()) == [
+        Document(f"Topic. {LONG}", docstrings.DRAW + "topics.assert"), Document(LONG, docstrings.DRAW + key)
+    ]  # fmt: skip
+
+
+def test_a_text_of_two_modules_belongs_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [python_file(tmp_path, f"python/{name}.py", f'"""{LONG}"""') for name in "ab"]
+    for order in (files, files[::-1]):
+        monkeypatch.setattr(docstrings, "_files", lambda order=order: sorted(order, key=lambda pair: pair[1]))
+        found = [each for each in Docstrings() if "topics." not in (each.key or "")]
+        assert found == [Document(LONG, docstrings.DRAW + "a")]
 
 
 EVERY = 20  # reading all of some 4,000 files takes half a minute
@@ -118,7 +175,7 @@ def documents_of(files: list[tuple[Path, str]]) -> list[str]:
     """Return the documents of the given files, and the help topics."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(docstrings, "_files", lambda: files)
-        return list(Docstrings())
+        return [document.text for document in Docstrings()]
 
 
 def test_every_installation_has_enough_text(installed: list[tuple[Path, str]]) -> None:

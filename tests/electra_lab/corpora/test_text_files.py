@@ -1,17 +1,30 @@
-"""The corpora: what a document is, what cannot be read, what the fingerprint says."""
+"""Text files: what a document is, what cannot be read, what the fingerprint says."""
 
 from __future__ import annotations
 
+import gzip
+import lzma
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from electra_lab.corpora import text_files
+from electra_lab.corpora import _files
 from electra_lab.corpora.text_files import TextFiles
+from registry import LONGEST, Skipped
 from registry.errors import DataError
 
 TEXT = "one\ntwo\n\n \t\nthree\n\n\n\nfour\nfive\n"
+PACK: dict[str, Any] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+try:
+    import zstandard
+
+    PACK[".zst"] = zstandard.ZstdCompressor().compress
+except ImportError:
+    pass
 
 
 def write(folder: Path, **files: str | bytes) -> Path:
@@ -21,8 +34,8 @@ def write(folder: Path, **files: str | bytes) -> Path:
     return folder
 
 
-def read(*paths: Path, documents: Any = "paragraphs") -> list[str]:
-    return list(TextFiles(paths=list(paths), documents=documents))
+def read(*paths: Path, **options: Any) -> list[Any]:
+    return list(TextFiles(paths=list(paths), **options))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +46,7 @@ def read(*paths: Path, documents: Any = "paragraphs") -> list[str]:
         ("files", ["one\ntwo\n\n \t\nthree\n\n\n\nfour\nfive"]),
     ],
 )
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
 def test_what_one_document_is(
@@ -41,7 +54,20 @@ def test_what_one_document_is(
 ) -> None:
     text = (TEXT.rstrip() + end).replace("\n", newline)
     write(tmp_path, a=mark + text.encode())
-    assert read(tmp_path / "a.txt", documents=documents) == [d.replace("\n", newline) for d in expected]
+    assert read(tmp_path / "a.txt", documents=documents) == expected
+
+
+@pytest.mark.parametrize(
+    ("documents", "expected"),
+    [
+        ("paragraphs", ["one two", "three", "four five"]),
+        ("lines", ["one", "two", "three", "four", "five"]),
+        ("files", ["one two\n\nthree\n\nfour five"]),
+    ],
+)
+def test_hard_line_breaks_are_joined_on_request(tmp_path: Path, documents: str, expected: list[str]) -> None:
+    write(tmp_path, a=TEXT.replace("two", "  two").replace("four", "four  "))
+    assert read(tmp_path / "a.txt", documents=documents, join_lines=True) == expected
 
 
 @pytest.mark.parametrize("documents", ["paragraphs", "lines", "files"])
@@ -50,9 +76,53 @@ def test_a_document_does_not_span_files(tmp_path: Path, documents: str) -> None:
     assert read(tmp_path / "*.txt", documents=documents) == ["one", "two"]
 
 
-def test_other_scripts_and_marks_within_a_file_are_kept(tmp_path: Path) -> None:
+def test_marks_within_a_file_are_kept(tmp_path: Path) -> None:
     write(tmp_path, a="\ufeffgrüße 你好\n\n\ufeff🙂")
     assert read(tmp_path / "a.txt") == ["grüße 你好", "\ufeff🙂"]
+
+
+SPECIAL = [
+    "👩‍👩‍👧 family 🏳️‍🌈",  # joined emoji
+    "e\u0301 n\u0303 \u0344",  # combining marks
+    "שָׁלוֹם \u202bمرحبا\u202c",  # right to left
+    "nul\0in the\0 middle",
+    "ᄒ ᅡ ᆫ 한 한",  # lone jamo, a syllable, a syllable and a jamo
+    "line \u2028 and paragraph \u2029 separators \x85 and \x0b \x0c \x1c.",
+    "\U0010ffff \ufffe \ue000",
+]
+characters = st.characters(exclude_categories=["Cs"], exclude_characters="\n\r")
+lines = st.text(characters, max_size=30) | st.sampled_from(SPECIAL)
+no_blank_line = lines.map(str.strip).filter(lambda text: text and not text.startswith("\ufeff"))
+paragraphs = st.lists(no_blank_line, min_size=1, max_size=4).map("\n".join)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    texts=st.lists(paragraphs, max_size=6),
+    blank=st.sampled_from(["\n\n", "\n \n", "\n\n\n\n", "\n\t\n\u3000\n"]),
+    newline=st.sampled_from(["\n", "\r\n", "\r"]),
+    mark=st.sampled_from(["", "\ufeff"]),
+    ending=st.sampled_from(sorted(PACK)),
+    block=st.sampled_from([1, 3, 64, 1 << 20]),
+)
+@example(texts=SPECIAL, blank="\n\n", newline="\r\n", mark="\ufeff", ending="", block=1)
+def test_every_file_of_the_same_documents_gives_them_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str],
+    blank: str,
+    newline: str,
+    mark: str,
+    ending: str,
+    block: int,
+) -> None:
+    file = tmp_path_factory.mktemp("texts") / f"a.txt{ending}"
+    file.write_bytes(PACK[ending]((mark + blank.join(texts).replace("\n", newline)).encode()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_files, "BLOCK", block)
+        assert read(file) == texts
+        assert read(file, documents="lines") == [line for text in texts for line in text.split("\n")]
+        whole = blank.join(texts)
+        assert read(file, documents="files") == ([whole.strip()] if texts else [])
 
 
 def test_patterns_and_order(tmp_path: Path) -> None:
@@ -65,12 +135,13 @@ def test_patterns_and_order(tmp_path: Path) -> None:
     assert read(tmp_path / "b.txt", tmp_path / "a.txt") == ["b", "a"]
     assert sorted(read(tmp_path / "**" / "*.txt")) == ["a", "b", "c"]
     assert read(tmp_path / "b.txt", tmp_path / "*.txt", tmp_path / "b.txt") == ["b", "a"]
+    assert read(tmp_path) == ["a", "b", "c"]
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a="a")
     monkeypatch.chdir(tmp_path)
-    assert read(Path("a.txt")) == read(Path("*.txt")) == ["a"]
+    assert read(Path("a.txt")) == read(Path("*.txt")) == read(Path()) == ["a"]
     with pytest.raises(DataError, match=r"no\.txt: no file matches"):
         TextFiles(paths=[Path("no.txt")])
 
@@ -83,6 +154,7 @@ def test_brackets_in_names_are_meant_as_they_are_written(tmp_path: Path) -> None
     assert read(folder / "notes [old].txt") == ["notes"]
     assert read(folder / "n*.txt") == ["other", "notes"]
     assert read(folder / "[mn].txt") == ["other"]
+    assert read(folder) == ["other", "notes"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +162,7 @@ def test_brackets_in_names_are_meant_as_they_are_written(tmp_path: Path) -> None
     [
         ("no.txt", r"no\.txt: no file matches\."),
         ("*.md", r"\*\.md: no file matches\."),
-        ("folder", r"folder: it is a folder; write a pattern such as its \*\.txt\."),
+        ("folder", r"folder: this folder has no file that ends in \.txt or \.text or \.md\. Give a pattern or another"),
     ],
 )
 def test_what_is_not_there_is_a_sentence(tmp_path: Path, path: str, message: str) -> None:
@@ -100,49 +172,99 @@ def test_what_is_not_there_is_a_sentence(tmp_path: Path, path: str, message: str
         TextFiles(paths=[tmp_path / "a.txt", tmp_path / path])
 
 
+@pytest.mark.parametrize("block", [1, 2, 1 << 20])
 @pytest.mark.parametrize(
-    ("content", "line", "byte"),
+    ("content", "line", "byte", "before"),
     [
-        (b"caf\xe9\n", 1, 3),
-        (b"one\ntwo\n\nth\xffree\n", 4, 11),
-        (b"\xef\xbb\xbfone\xff", 1, 6),
-        (b"\xef\xbb\xbfone\ntw\xff", 2, 9),
-        (b"cut short \xe2\x82", 1, 10),
+        (b"caf\xe9\n", 1, 3, []),
+        (b"one\ntwo\n\nth\xffree\n", 4, 11, ["one\ntwo"]),
+        (b"one\r\ntwo\r\n\r\nth\xffree\n", 4, 14, ["one\ntwo"]),
+        (b"one\rtwo\r\rth\xffree\n", 4, 11, ["one\ntwo"]),
+        (b"one\r\n\xff", 2, 5, []),
+        (b"one\r\xff", 2, 4, []),
+        (b"\xef\xbb\xbfone\xff", 1, 6, []),
+        (b"\xef\xbb\xbfone\ntw\xff", 2, 9, []),
+        (b"cut short \xe2\x82", 1, 10, []),
+        (b"\x89PNG\r\n\x1a\n\0\0", 1, 0, []),
     ],
 )
-def test_what_is_not_utf8_is_named_by_line_and_byte(tmp_path: Path, content: bytes, line: int, byte: int) -> None:
-    write(tmp_path, a=content)
-    with pytest.raises(DataError, match=rf"a\.txt:{line}: byte {byte} is not UTF-8\. Convert it"):
-        read(tmp_path / "a.txt")
+def test_what_is_not_utf8_is_named_by_line_and_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, content: bytes, line: int, byte: int, before: list[str]
+) -> None:
+    monkeypatch.setattr(_files, "BLOCK", block)
+    write(tmp_path, a=content, b="next")
+    file, reason = tmp_path / "a.txt", f"byte {byte} is not UTF-8"
+    with pytest.raises(DataError) as refused:
+        read(file)
+    assert str(refused.value) == f"{file}:{line}: {reason}. Convert it, for example by iconv, or set on_error: skip."
+    skipped = read(tmp_path, on_error="skip")
+    assert skipped[-2:] == [Skipped(f"{file}:{line}", reason), "next"]
+    assert skipped[:-2] in ([], before)  # what ended in an earlier block
 
 
-def test_a_file_that_goes_away_is_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_is_skipped_on_request(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt.gz"
+    file.write_bytes(gzip.compress(b"one\n\ntwo\n")[:-4])
+    write(tmp_path, b="next")
+    with pytest.raises(DataError, match=r"a\.txt\.gz: is cut short\. Copy or download it again\."):
+        read(tmp_path)
+    assert read(tmp_path, on_error="skip")[-2:] == [Skipped(str(file), "is cut short"), "next"]
+
+
+def test_a_skipped_file_that_changes_is_an_error(tmp_path: Path) -> None:
+    corpus = TextFiles(paths=[write(tmp_path, a=b"a\xff")], on_error="skip")
+    corpus.fingerprint()
+    write(tmp_path, a=b"b\xff")
+    with pytest.raises(DataError, match=r"a\.txt: changed while it was read"):
+        list(corpus)
+
+
+def test_a_file_that_goes_away_or_grows_is_a_sentence(tmp_path: Path) -> None:
     corpus = TextFiles(paths=[write(tmp_path, a="a") / "a.txt"])
+    corpus.fingerprint()
+    reading = iter(TextFiles(paths=[write(tmp_path, b="one\n\ntwo") / "b.txt"]))
+    write(tmp_path, a="a\n\nb")
+    with pytest.raises(DataError, match=r"a\.txt: changed while it was read\. Start again when it is complete\."):
+        list(corpus)
+    assert next(reading) == "one"
     (tmp_path / "a.txt").unlink()
-    for reading in (lambda: list(corpus), corpus.fingerprint):
+    for again in (lambda: list(corpus), corpus.fingerprint):
         with pytest.raises(DataError, match=r"a\.txt: cannot be read \(No such file or directory\)"):
-            reading()
+            again()
+
+
+@pytest.mark.parametrize("documents", ["paragraphs", "lines", "files"])
+def test_one_giant_line_is_read_in_bounded_memory(tmp_path: Path, documents: Any) -> None:
+    """As text8 is: 100 MB without a line break."""
+    with (tmp_path / "a.txt").open("wb") as stream:
+        for number in range(40):
+            stream.write(b"".join(b"word%07d " % (100_000 * number + each) for each in range(100_000)))
+    corpus = TextFiles(paths=[tmp_path], documents=documents)
+    words = longest = 0
+    tracemalloc.start()
+    try:
+        corpus.fingerprint()
+        for text in corpus:
+            assert isinstance(text, str)
+            assert text.startswith(f"word{words:07}")
+            words, longest = words + (len(text) + 1) // 12, max(longest, len(text))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert words == 4_000_000
+    assert LONGEST - 12 <= longest <= LONGEST
+    assert peak < 15e6, f"{peak / 1e6:.0f} MB for 48 MB of text"
 
 
 def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     write(tmp_path, a="one\n\ntwo", b="three", c="one\n\ntwo", d="one\n\ntwoth", e="ree")
 
-    def fingerprint(*names: str, documents: Any = "paragraphs") -> str:
-        return TextFiles(paths=[tmp_path / f"{name}.txt" for name in names], documents=documents).fingerprint()
+    def fingerprint(*names: str, **options: Any) -> str:
+        return TextFiles(paths=[tmp_path / f"{name}.txt" for name in names], **options).fingerprint()
 
     assert fingerprint("a") == fingerprint("c") == fingerprint("a", "a")
     others = [
         fingerprint("a"), fingerprint("b"), fingerprint("a", "b"), fingerprint("b", "a"), fingerprint("d", "e"),
-        fingerprint("a", documents="lines"),
+        fingerprint("a", documents="lines"), fingerprint("a", join_lines=True),
     ]  # fmt: skip
     assert len(set(others)) == len(others)
-
-
-def test_the_fingerprint_is_of_all_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of the first block that is read."""
-    monkeypatch.setattr(text_files, "BLOCK", 4)
-    write(tmp_path, a="text one", b="text two")
-    assert len({TextFiles(paths=[tmp_path / f"{name}.txt"]).fingerprint() for name in "ab"}) == 2
-
-
-# The docstrings corpus.

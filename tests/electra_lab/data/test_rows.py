@@ -1,4 +1,4 @@
-"""Rows cut from a token stream, and their order."""
+"""Batches of a packing: their order, their parts, samples, and rows grouped by length."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from electra_lab.data.rows import Rows, _order
-from electra_lab.testing import CLS, MASK, PAD, SEP, vocabulary
+from electra_lab.data.rows import WINDOW, Rows, permuted
+from electra_lab.packings.contiguous import Contiguous
+from electra_lab.packings.documents import Documents
+from electra_lab.testing import SIGNIFICANCE, ArrayTokens, chi_square_p, vocabulary
 from registry import Batch
 
 CPU = torch.device("cpu")
-SIZE = 50
+WORDS = vocabulary(3000)
 
-documents = st.lists(st.lists(st.integers(5, SIZE - 1), min_size=1, max_size=25), min_size=1, max_size=12)
-lengths = st.integers(3, 20)
-
-
-def rows(texts: list[list[int]], length: int) -> Rows:
-    return Rows(np.array([id for text in texts for id in [*text, SEP]], dtype=np.uint16), length, vocabulary(SIZE))
+numbers = st.integers(1, 13)
 
 
 def counting(number: int, length: int = 5) -> Rows:
     """`number` rows, told apart by their content."""
-    return rows([[5 + n % (SIZE - 5) for n in range(number * (length - 2) - 1)]], length)
+    return Rows(Contiguous(ArrayTokens([range(5, 4 + number * (length - 2))]), length, WORDS))
+
+
+def uneven(number: int, length: int = 64, *, group: bool = True) -> Rows:
+    """`number` documents, each a row of its own, of 1 to 62 tokens that all are the document's number."""
+    sizes = np.random.RandomState(number).randint(1, length - 1, number)
+    texts = [[5 + document] * size for document, size in enumerate(sizes.tolist())]
+    return Rows(Documents(ArrayTokens(texts), length, WORDS), group_by_length=group)
 
 
 def one_batch(made: Rows) -> Batch:
@@ -36,61 +40,58 @@ def one_batch(made: Rows) -> Batch:
     return made.batch(indices, indices, CPU)
 
 
-@given(texts=documents, length=lengths)
-def test_every_token_appears_once_and_in_order(texts: list[list[int]], length: int) -> None:
-    """What [CLS], [SEP] and padding leave is the text, and every document is closed by one [SEP]."""
-    made = rows(texts, length)
-    batch = one_batch(made)
-    inside = batch.tokens[batch.attention_mask]
-    assert inside[(inside != CLS) & (inside != SEP)].tolist() == [id for text in texts for id in text]
-    # A row ends with a document exactly if its [SEP] is one of the stream's.
-    stream: list[int] = []
-    for row, real in zip(batch.tokens, batch.attention_mask, strict=True):
-        piece = row[real].tolist()[1:]
-        room = made.stream[len(stream) : len(stream) + length - 2].tolist()
-        assert piece in (room, [*room, SEP])
-        assert (piece == room) == (room[-1] == SEP)
-        stream += room
-    assert stream == made.stream.tolist()
-
-
-@given(texts=documents, length=lengths)
-def test_a_row_begins_with_cls_and_ends_with_sep(texts: list[list[int]], length: int) -> None:
-    batch = one_batch(rows(texts, length))
-    assert batch.tokens.shape == batch.attention_mask.shape == (len(batch), length)
-    for row, real in zip(batch.tokens.tolist(), batch.attention_mask.tolist(), strict=True):
-        size = sum(real)
-        assert real == [True] * size + [False] * (length - size)
-        assert row[0] == CLS
-        assert row[size - 1] == SEP
-        assert CLS not in row[1:]
-        assert MASK not in row
-        assert PAD not in row[:size]
-        assert set(row[size:]) <= {PAD}
-        assert (SEP, SEP) not in set(pairwise(row))
-
-
-@given(texts=documents, length=lengths)
-def test_only_the_last_row_is_padded_by_more_than_a_separator(texts: list[list[int]], length: int) -> None:
-    batch = one_batch(rows(texts, length))
-    assert (batch.attention_mask[:-1].sum(1) >= length - 1).all()
-    assert batch.attention_mask[-1].sum() >= 2
-
-
-@given(texts=documents, length=lengths)
-def test_segments_and_types(texts: list[list[int]], length: int) -> None:
-    batch = one_batch(rows(texts, length))
-    assert not batch.segments.any()
-    assert batch.segments.shape == batch.tokens.shape
-    assert (batch.tokens.dtype, batch.segments.dtype, batch.example_ids.dtype) == (torch.int64,) * 3
-    assert batch.attention_mask.dtype == torch.bool
-
-
 def epochs(made: Rows, seed: int, size: int, steps: int) -> Tensor:
     return torch.cat([made.training_batch(seed, step, size, CPU).tokens for step in range(steps)])
 
 
-@given(number=st.integers(1, 13), size=st.integers(1, 30), seed=st.integers(0, 2**40))
+def order(seed: int, epoch: int, number: int) -> list[int]:
+    return permuted(seed, np.full(number, epoch), np.arange(number), number).tolist()
+
+
+@settings(deadline=None)
+@given(number=st.integers(1, 3000), seed=st.integers(0, 2**63), epoch=st.integers(0, 10**6))
+def test_an_order_has_every_row_once(number: int, seed: int, epoch: int) -> None:
+    found = order(seed, epoch, number)
+    assert sorted(found) == list(range(number))
+    if number > 20:
+        assert found != order(seed, epoch + 1, number)
+        assert found != order(seed + 1, epoch, number)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 12, 17])
+def test_every_row_is_as_likely_at_every_place(number: int) -> None:
+    """And every pair of rows as likely to be neighbours."""
+    orders = np.array([order(seed, 0, number) for seed in range(3000)])
+    uniform = torch.full((number,), 1 / number, dtype=torch.float64)
+    for place in range(number):
+        counts = torch.bincount(torch.from_numpy(orders[:, place]), minlength=number).double()
+        assert chi_square_p(counts, uniform) > SIGNIFICANCE
+    pairs = torch.from_numpy(orders[:, 0] * number + orders[:, 1])
+    possible = 1 - torch.eye(number, dtype=torch.float64).flatten()
+    counts = torch.bincount(pairs, minlength=number**2).double()
+    assert chi_square_p(counts, possible / possible.sum()) > SIGNIFICANCE
+
+
+@pytest.mark.parametrize("number", [10**6, 2**33 + 1, 10**14])
+def test_orders_of_large_stores_are_found_place_by_place(number: int) -> None:
+    """Without an array of all rows."""
+    places = np.concatenate([np.arange(1000), number - 1 - np.arange(1000)])
+    found = permuted(0, np.zeros_like(places), places, number)
+    assert len({*found.tolist()}) == 2000
+    assert ((found >= 0) & (found < number)).all()
+    assert abs(np.corrcoef(places, found)[0, 1]) < 0.15
+    assert abs(found.mean() / number - 0.5) < 0.05
+
+
+def test_the_order_of_published_runs() -> None:
+    """If this fails, every run in the world reads its data in another order: do not change the literals."""
+    assert order(0, 0, 12) == [10, 6, 2, 0, 9, 3, 11, 1, 5, 8, 4, 7]
+    assert order(1, 3, 7) == [6, 1, 3, 2, 4, 5, 0]
+    assert permuted(5, np.array([2, 2, 9]), np.array([0, 10**6, 5]), 10**7).tolist() == [1409203, 5276974, 6265332]
+
+
+@settings(deadline=None)
+@given(number=numbers, size=st.integers(1, 30), seed=st.integers(0, 2**40))
 def test_each_epoch_reads_every_row_once_without_a_gap(number: int, size: int, seed: int) -> None:
     """Whatever the batch size, also where a batch is longer than an epoch; it changes only the cuts."""
     made = counting(number)
@@ -99,8 +100,7 @@ def test_each_epoch_reads_every_row_once_without_a_gap(number: int, size: int, s
     read = epochs(made, seed, size, -(-3 * number // size))
     for epoch in range(3):
         part = read[epoch * number : (epoch + 1) * number]
-        assert sorted(part.tolist()) == sorted(whole.tolist())
-        assert torch.equal(part, whole[_order(seed, epoch, number)])
+        assert torch.equal(part, whole[order(seed, epoch, number)])
 
 
 def test_the_order_depends_on_seed_and_epoch_alone() -> None:
@@ -111,16 +111,11 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     assert not torch.equal(one[:40], one[40:])
     np.random.seed(7)
     torch.manual_seed(7)
-    assert torch.equal(made.training_batch(0, 3, 8, CPU).tokens, one[24:32])
+    assert torch.equal(counting(40).training_batch(0, 3, 8, CPU).tokens, one[24:32])
 
 
-def test_the_order_of_published_runs() -> None:
-    """If this fails, every run in the world reads its data in another order: do not change the literals."""
-    assert _order(0, 0, 12).tolist() == [3, 9, 1, 0, 8, 7, 4, 6, 5, 11, 2, 10]
-    assert _order(1, 3, 7).tolist() == [2, 6, 4, 5, 1, 3, 0]
-
-
-@given(number=st.integers(1, 13), size=st.integers(1, 15))
+@settings(deadline=None)
+@given(number=numbers, size=st.integers(1, 15))
 def test_evaluation_reads_all_rows_once_in_order(number: int, size: int) -> None:
     """An example's index is the row's own, so that batch size changes nothing."""
     made = counting(number)
@@ -132,6 +127,103 @@ def test_evaluation_reads_all_rows_once_in_order(number: int, size: int) -> None
 
 @pytest.mark.parametrize("step", [0, 1, 5])
 def test_examples_of_a_training_batch_count_the_global_batch(step: int) -> None:
-    batch = counting(7).training_batch(0, step, 4, CPU)
-    assert batch.example_ids.tolist() == [0, 1, 2, 3]
-    assert batch[2:].example_ids.tolist() == [2, 3]
+    made = counting(7)
+    assert made.training_batch(0, step, 4, CPU).example_ids.tolist() == [0, 1, 2, 3]
+    assert made.training_batch(0, step, 4, CPU, part=slice(2, 4)).example_ids.tolist() == [2, 3]
+
+
+def test_a_part_reads_no_other_rows() -> None:
+    made = counting(40)
+    read = []
+    tokens, whole = made.packing.tokens, made.training_batch(0, 3, 8, CPU)
+    made.packing.tokens = type(
+        "Watched",
+        (),
+        {"__len__": lambda _: len(tokens), "read": lambda _, places: read.append(places) or tokens.read(places)},
+    )()
+    part = made.training_batch(0, 3, 8, CPU, part=slice(2, 5))
+    assert torch.equal(part.tokens, whole.tokens[2:5])
+    assert [places.shape[0] for places in read] == [3]
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(1, [0]), (50, [0, 4, 8, 12, 16, 20, 24, 28, 32, 36]), (52, 11)])
+def test_a_sample_is_spread_over_all_rows(tokens: int, expected: list[int] | int) -> None:
+    """Its rows keep the example ids that they have without it, so that masks and draws are the same."""
+    made = counting(40)
+    sampled = made.sample(tokens)
+    ids = [id for batch in sampled.in_order(3, CPU) for id in batch.example_ids.tolist()]
+    assert len(sampled) == len(ids) == (len(expected) if isinstance(expected, list) else expected)
+    if isinstance(expected, list):
+        assert ids == expected
+    assert ids == sorted({*ids})
+    assert sampled.example_ids(range(len(ids))) == ids
+    read = torch.cat([batch.tokens for batch in sampled.in_order(3, CPU)])
+    assert torch.equal(read, one_batch(made).tokens[ids])
+    assert sorted(epochs(sampled, 0, len(ids), 1).tolist()) == sorted(read.tolist())
+
+
+def test_a_sample_has_an_order_of_its_own() -> None:
+    """Not that of the rows it is from, which may have been read before."""
+    made = counting(40)
+    made.training_batch(0, 0, 10, CPU)
+    sampled = made.sample(50)
+    read = sampled.training_batch(0, 0, 10, CPU).tokens
+    assert sorted(read.tolist()) == sorted(one_batch(made).tokens[::4].tolist())
+
+
+def test_a_sample_of_more_than_there_is_is_all() -> None:
+    made = counting(7)
+    for tokens in (35, 36, 10**9):
+        sampled = made.sample(tokens)
+        assert len(sampled) == 7
+        assert sampled.example_ids([0, 6]) == [0, 6]
+
+
+def documents(batch: Batch) -> list[int]:
+    return (batch.tokens[:, 1] - 5).tolist()
+
+
+@settings(deadline=None, max_examples=25)
+@given(number=st.integers(1, 150), size=st.integers(1, 20), seed=st.integers(0, 2**40))
+def test_grouped_rows_come_once_per_epoch(number: int, size: int, seed: int) -> None:
+    """Whole rows, of the epoch and the window that they are of without grouping."""
+    made, plain = uneven(number), uneven(number, group=False)
+    steps = -(-2 * number // size)
+    batches = [made.training_batch(seed, step, size, CPU) for step in range(steps)]
+    read = [document for batch in batches for document in documents(batch)]
+    for epoch in range(2):
+        assert sorted(read[epoch * number : (epoch + 1) * number]) == list(range(number))
+    for batch in batches:
+        expected = made.packing.rows(np.array(documents(batch)))
+        width = batch.tokens.shape[1]
+        assert torch.equal(batch.tokens, torch.from_numpy(expected.tokens[:, :width]))
+        assert not expected.attention_mask[:, width:].any(), "a row is cut"
+    first = [plain.training_batch(seed, step, size, CPU) for step in range(min(WINDOW, steps))]
+    if number >= WINDOW * size:
+        assert sorted(read[: WINDOW * size]) == sorted(document for batch in first for document in documents(batch))
+
+
+def test_grouped_batches_hold_rows_of_similar_lengths() -> None:
+    """Cut to multiples of an eighth of the length, and no longer in the order of their lengths."""
+    made, size = uneven(2000), 16
+    batches = [made.training_batch(0, step, size, CPU) for step in range(2000 // size)]
+    lengths = [batch.attention_mask.sum(1) for batch in batches]
+    spread = np.mean([int(each.max() - each.min()) for each in lengths])
+    assert spread < 8, "of 60"
+    widths = [batch.tokens.shape[1] for batch in batches]
+    assert widths == [-(-int(each.max()) // 8) * 8 for each in lengths]
+    assert sum(widths) < 0.7 * 64 * len(widths)
+    falls = sum(one > other for one, other in pairwise(widths[:WINDOW]))
+    assert 2 <= falls <= WINDOW - 3
+
+
+def test_a_grouped_batch_is_a_function_of_its_step() -> None:
+    """Read in any order, and in parts of the same width."""
+    made = uneven(300)
+    expected = [made.training_batch(3, step, 8, CPU) for step in range(60)]
+    for step in (59, 0, 33, 17):
+        again = uneven(300).training_batch(3, step, 8, CPU)
+        assert torch.equal(again.tokens, expected[step].tokens)
+        parts = [made.training_batch(3, step, 8, CPU, part=part) for part in (slice(0, 3), slice(3, 8))]
+        assert torch.equal(torch.cat([part.tokens for part in parts]), expected[step].tokens)
+    assert documents(made.training_batch(4, 0, 8, CPU)) != documents(expected[0])

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from electra_lab.data.rows import Rows
+from electra_lab.data.build import Recipe
+from electra_lab.data.splits import HELD_OUT, SPLITS
 from electra_lab.data.store import Store, open_store
-from electra_lab.data.vocabulary import count_tokens, make_vocabulary
 from electra_lab.tokenizers.wordpiece import SPECIAL, wordpiece
+from registry import Document
 from registry.errors import DataError
 from tests.helpers import ROOT
 
@@ -53,31 +53,56 @@ def words(documents: Iterable[str]) -> Tokenizer:
     return tokenizer
 
 
+def recipe(
+    corpus: Any = None,
+    trainer: Callable[[Iterable[str]], Tokenizer] = TRAINER,
+    held_out: float = 0.4,
+    description: dict[str, Any] | None = None,
+    **others: Any,
+) -> Recipe:
+    """A recipe that is encoded by this process, with everything in its identity that decides the content."""
+    corpus = corpus or Documents(DOCUMENTS)
+    identity = {"corpus": corpus.fingerprint(), "held_out": held_out} | (description or {})
+    options = {
+        "overlap": 0.1,
+        "tokenizer_characters": 1e6,
+        "engine": "auto",
+        "launcher": lambda _: None,
+    } | others
+    return Recipe(corpus, trainer, held_out=held_out, identity=identity, **options)
+
+
 def opened(
     root: Path,
     corpus: Any = None,
     trainer: Callable[[Iterable[str]], Tokenizer] = TRAINER,
-    held_out: float = 0.3,
+    held_out: float = 0.4,
     description: dict[str, Any] | None = None,
     said: list[str] | None = None,
 ) -> Store:
     announce = [].append if said is None else said.append
-    return open_store(root, corpus or Documents(DOCUMENTS), trainer, held_out, description or {}, announce)
+    return open_store(root, recipe(corpus, trainer, held_out, description), announce)
+
+
+def stream(store: Store, split: str) -> list[int]:
+    tokens = getattr(store, split)
+    ids: list[int] = tokens.read(np.arange(len(tokens))).tolist()
+    return ids
 
 
 def sides(store: Store) -> dict[str, list[tuple[str, ...]]]:
     """Each split's documents as words, in order."""
     separator = store.tokenizer.token_to_id("[SEP]")
     found: dict[str, list[tuple[str, ...]]] = {}
-    for split in ("train", "held_out"):
+    for split in SPLITS:
         document: list[str] = []
         documents = found.setdefault(split, [])
-        for id in getattr(store, split):
+        for id in stream(store, split):
             if id == separator:
                 documents.append(tuple(document))
                 document = []
             else:
-                document.append(store.tokenizer.id_to_token(int(id)))
+                document.append(store.tokenizer.id_to_token(id))
         assert not document, "the last document is not closed"
     return found
 
@@ -87,13 +112,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def left(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir()) if root.exists() else []
+    """The entries of a folder, but for what was verified."""
+    return sorted(path.name for path in root.iterdir() if path.suffix != ".verified") if root.exists() else []
 
 
 def test_built_once_and_found_again(tmp_path: Path) -> None:
     corpus, said = Documents(DOCUMENTS), []
     first = opened(tmp_path, corpus, said=said)
-    assert (corpus.readings, len(said)) == (1, 1)
+    assert said == ["reading the corpus (once; the result is kept)"]
     second = opened(tmp_path, corpus, said=said)
     assert (corpus.readings, len(said)) == (1, 1)
     assert (first.key, first.folder) == (second.key, second.folder)
@@ -101,7 +127,7 @@ def test_built_once_and_found_again(tmp_path: Path) -> None:
     assert first.documents == second.documents
     assert sum(first.documents.values()) == len(DOCUMENTS)
     assert left(tmp_path) == [first.key]
-    assert first.train.dtype == "uint16"
+    assert first.manifest.dtype == "uint16"
 
 
 def numbered(size: int) -> Callable[[Iterable[str]], Tokenizer]:
@@ -118,40 +144,37 @@ def numbered(size: int) -> Callable[[Iterable[str]], Tokenizer]:
 
 @pytest.mark.parametrize(("size", "kind"), [(65_536, "uint16"), (65_537, "uint32"), (70_000, "uint32")])
 def test_streams_hold_every_id_of_the_vocabulary(tmp_path: Path, size: int, kind: str) -> None:
-    """In two bytes as long as the largest id fits, in the store, in rows and in counts."""
     last = size - 1
-    corpus = Documents(f"w{5 + n} w{last - n % 3} w{last} w{max(5, last - 65_536)}" for n in range(30))
+    corpus = Documents(f"w{5 + n} w{last - n} w{last}" for n in range(60))
     store = opened(tmp_path, corpus, numbered(size))
-    separator = store.tokenizer.token_to_id("[SEP]")
-    expected = [id for document in sides(store)["train"] for id in [*(int(word[1:]) for word in document), separator]]
-    assert store.train.dtype == kind
-    assert store.train.tolist() == expected
-    assert last in expected
-    words = make_vocabulary(
-        store.tokenizer, count_tokens(store.train, store.tokenizer.get_vocab_size()), torch.device("cpu")
-    )
-    assert words.size == size
-    assert words.counts[last] == expected.count(last)
-    assert words.counts.sum() == len(expected)
-    batch = Rows(store.train, 64, words).batch(np.array([0]), np.array([0]), torch.device("cpu"))
-    assert batch.tokens[0, 1:63].tolist() == expected[:62]
-    assert store.held_out.max() <= last
+    assert store.manifest.dtype == kind
+    assert store.tokenizer.get_vocab_size() == size
+    assert set(sides(store)["train"]) <= {tuple(document.split()) for document in corpus.documents}
+    found = stream(store, "train")
+    assert max(found) == last
+    assert np.array_equal(store.counts, np.bincount(found, minlength=size))
+    assert store.tokens["train"] == len(found) == len(store.train)
 
 
 def test_documents_come_back_in_order(tmp_path: Path) -> None:
     corpus = Documents(f"w{n} w{n + 1}" for n in range(60))
     store = opened(tmp_path, corpus, words)
     found = sides(store)
-    assert sorted(found["train"] + found["held_out"]) == sorted(tuple(d.split()) for d in corpus.documents)
+    assert sorted(d for split in found.values() for d in split) == sorted(tuple(d.split()) for d in corpus.documents)
     for split, documents in found.items():
         assert documents == [d for d in (tuple(d.split()) for d in corpus.documents) if d in documents]
         assert len(documents) == store.documents[split]
+        lengths = getattr(store, split).lengths
+        assert [len(document) + 1 for document in documents] == lengths.tolist()
 
 
 def test_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
     """In other processes too: see test_two_processes_build_one_store."""
     one, two = (contents(opened(tmp_path / name).folder) for name in ("one", "two"))
-    assert sorted(one) == ["held_out.bin", "manifest.json", "tokenizer.json", "train.bin"]
+    assert sorted(one) == sorted(
+        ["counts.npy", "manifest.json", "tokenizer.json"]
+        + [f"{split}-00000.{end}" for split in SPLITS for end in ("bin", "lengths.npy")]
+    )
     assert one == two
 
 
@@ -161,15 +184,15 @@ def test_what_decides_the_content_decides_the_key(tmp_path: Path) -> None:
         opened(tmp_path, description={"tokenizer": {"vocab_size": 300}}).key,
         opened(tmp_path, Documents([*DOCUMENTS, "one more"])).key,
         opened(tmp_path, Documents(reversed(DOCUMENTS))).key,
-        opened(tmp_path, held_out=0.4).key,
+        opened(tmp_path, held_out=0.5).key,
     ]
     assert len(set(keys)) == 5
     assert opened(tmp_path, description={}).key == keys[0]
 
 
 some_documents = st.lists(st.integers(0, 99).map(lambda n: f"w{n}"), min_size=1, max_size=30)
-# Of w0 .. w99 some always fall on each side.
-ANCHORS = [f"w{n}" for n in range(12)]
+# Of w0 .. w99 some always fall into each split.
+ANCHORS = [f"w{n}" for n in range(20)]
 
 
 @settings(max_examples=15, deadline=None)
@@ -182,15 +205,17 @@ def test_the_split_goes_by_the_text(
     before = sides(opened(root, Documents(ANCHORS + documents), words))
     after = sides(opened(root, Documents(added + documents + ANCHORS), words))
     for found, given_ in ((before, ANCHORS + documents), (after, added + documents + ANCHORS)):
-        assert not set(found["train"]) & set(found["held_out"])
-        assert sorted(found["train"] + found["held_out"]) == sorted((d,) for d in given_)
+        assert not set(found["train"]) & set(found["validation"] + found["test"])
+        assert not set(found["validation"]) & set(found["test"])
+        assert sorted(d for split in found.values() for d in split) == sorted((d,) for d in given_)
     for split in before:
         assert set(before[split]) <= set(after[split])
 
 
 def test_the_split_has_its_share(tmp_path: Path) -> None:
     store = opened(tmp_path, Documents(f"w{n % 100} w{n // 100}" for n in range(2000)), words, held_out=0.25)
-    assert 0.2 < store.documents["held_out"] / 2000 < 0.3
+    for split in HELD_OUT:
+        assert 0.1 < store.documents[split] / 2000 < 0.15
 
 
 @pytest.mark.parametrize("special", SPECIAL)
@@ -198,9 +223,8 @@ def test_a_special_token_that_is_written_is_text(tmp_path: Path, special: str) -
     """[MASK] in a document is five pieces of text, in the store and in the tokenizer that is read back."""
     store = opened(tmp_path, Documents(f"{document} {special} twice {special}" for document in DOCUMENTS))
     specials = {store.tokenizer.token_to_id(name) for name in SPECIAL}
-    for split in ("train", "held_out"):
-        stream = getattr(store, split).tolist()
-        found = [id for id in stream if id in specials]
+    for split in SPLITS:
+        found = [id for id in stream(store, split) if id in specials]
         assert len(found) == store.documents[split]
         assert set(found) == {store.tokenizer.token_to_id("[SEP]")}
 
@@ -212,10 +236,16 @@ def test_a_special_token_that_is_written_is_text(tmp_path: Path, special: str) -
         (
             DOCUMENTS[:3],
             0.999999,
-            "the train split is empty: none of 3 documents fell into it with data.held_out 0.999999",
+            "the split train is empty: none of 3 documents fell into it with data.held_out 0.999999",
         ),
-        (DOCUMENTS[:3], 1e-9, "the held-out split is empty: none of 3 documents"),
-        ([" " * n for n in range(1, 40)], 0.3, "split has no tokens: its documents contain only spaces"),
+        (DOCUMENTS[:3], 1e-9, "the split validation is empty: none of 3 documents"),
+        ([" " * n for n in range(1, 40)], 0.4, "the corpus is empty: no document has any text"),
+        (["\u200b" * n for n in range(1, 60)], 0.4, "the split validation has no tokens"),
+        (
+            [Document("a b", split="train"), Document("c", split="test")],
+            0.4,
+            "the corpus brings its own splits, and has no documents for validation",
+        ),
     ],
 )
 def test_a_corpus_that_is_no_use_is_a_sentence(
@@ -246,25 +276,46 @@ def test_a_corpus_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("train.bin", lambda path: os.truncate(path, path.stat().st_size - 2)),
-        ("held_out.bin", lambda path: path.unlink()),
+        ("train-00000.bin", lambda path: os.truncate(path, path.stat().st_size - 2)),
+        ("train-00000.bin", lambda path: flip(path)),
+        ("test-00000.lengths.npy", lambda path: flip(path)),
+        ("validation-00000.bin", lambda path: path.unlink()),
         ("manifest.json", lambda path: path.write_text('{"bytes": ')),
         ("manifest.json", lambda path: path.write_text("{}")),
         ("manifest.json", lambda path: path.unlink()),
         ("tokenizer.json", lambda path: path.write_text(" " * path.stat().st_size)),
     ],
-    ids=["cut short", "missing stream", "half a manifest", "empty manifest", "no manifest", "no tokenizer"],
+    ids=[
+        "cut short",
+        "a flipped bit",
+        "flipped lengths",
+        "missing stream",
+        "half a manifest",
+        "empty manifest",
+        "no manifest",
+        "no tokenizer",
+    ],
 )
 def test_a_damaged_store_is_named_with_the_cure(tmp_path: Path, file: str, damage: Callable[[Path], Any]) -> None:
     store = opened(tmp_path)
+    before = sides(store)
     damage(store.folder / file)
     corpus, said = Documents(DOCUMENTS), []
     with pytest.raises(
-        DataError, match=r"the token store is damaged \(.*\)\. Delete the folder; it will be rebuilt\."
+        DataError, match=r"the token store is damaged.*\. Rebuild it: electra-lab prepare FILE --rebuild"
     ) as e:
         opened(tmp_path, corpus, said=said)
-    assert str(e.value).startswith(str(store.folder))
+    assert str(store.folder) in str(e.value)
+    assert file in str(e.value) or file == "tokenizer.json"
     assert (corpus.readings, said) == (0, [])
+    assert sides(open_store(tmp_path, recipe(corpus), said.append, rebuild=True)) == before
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle, and nothing else."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
 
 
 SLOW = """
@@ -355,7 +406,8 @@ def test_leftovers_of_a_killed_build_are_cleared(tmp_path: Path) -> None:
     key = opened(tmp_path / "elsewhere").key
     root = tmp_path / "store"
     (root / f".{key}.part").mkdir(parents=True)
-    (root / f".{key}.part" / "train.jsonl").write_text('"half a docu')
+    (root / f".{key}.part" / "spool").mkdir()
+    (root / f".{key}.part" / "spool" / "train-00000.txt").write_text("half a docu")
     (root / f".{key}.lock").touch()
     (root / ".0123456789abcdef.part").mkdir()  # another store's, perhaps being built
     assert opened(root).key == key
@@ -374,7 +426,7 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("electra_lab.data.store.os.fsync", full)
+    monkeypatch.setattr("electra_lab.storage.files.os.fsync", full)
     with pytest.raises(DataError, match=r"store: the token store cannot be written \(No space left on device\)"):
         opened(tmp_path / "store")
     assert left(tmp_path) == []

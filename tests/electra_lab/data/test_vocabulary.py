@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
 
-from electra_lab.data import vocabulary as module
-from electra_lab.data.vocabulary import count_tokens, make_vocabulary, special_ids, stand_in_vocabulary
+from electra_lab.data.vocabulary import make_vocabulary, special_ids, stand_in_vocabulary
 from registry import Vocabulary
 from registry.errors import DataError
 
@@ -28,7 +24,7 @@ def tokenizer(names: list[str] = NAMES, decoder: object = None) -> Tokenizer:
 
 def made(train: list[int], **options: object) -> Vocabulary:
     made = tokenizer(**options)
-    return make_vocabulary(made, count_tokens(np.array(train, dtype=np.uint16), made.get_vocab_size()), CPU)
+    return make_vocabulary(made, torch.bincount(torch.tensor(train), minlength=made.get_vocab_size()), CPU)
 
 
 def test_special_tokens_are_found_wherever_they_are() -> None:
@@ -41,13 +37,25 @@ def test_special_tokens_are_found_wherever_they_are() -> None:
     assert words.size == len(NAMES)
 
 
-@pytest.mark.parametrize("missing", [["[MASK]"], ["[CLS]", "[SEP]"], ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]])
-def test_a_tokenizer_without_special_tokens_is_refused(missing: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        (["[MASK]"], "no [MASK] or <mask>"),
+        (["[CLS]", "[SEP]"], "no [CLS] or <s>, no [SEP] or </s>"),
+        (
+            ["[PAD]", "[CLS]", "[SEP]", "[MASK]"],
+            "no [PAD] or <pad>, no [CLS] or <s>, no [SEP] or </s>, no [MASK] or <mask>",
+        ),
+    ],
+)
+def test_a_tokenizer_without_special_tokens_is_refused(missing: list[str], said: str) -> None:
     lacking = tokenizer([name for name in NAMES if name not in missing])
-    sentence = f"the tokenizer has no {', '.join(sorted(missing))}; the lab needs all of [PAD], [CLS], [SEP], [MASK]."
     with pytest.raises(DataError) as refused:
         special_ids(lacking)
-    assert str(refused.value) == sentence
+    assert str(refused.value) == (
+        f"the tokenizer has {said}. The lab needs a token for padding, one for the beginning and one for the end of a "
+        "text, and one for the mask."
+    )
     with pytest.raises(DataError):
         make_vocabulary(lacking, torch.zeros(lacking.get_vocab_size(), dtype=torch.int64), CPU)
 
@@ -66,21 +74,23 @@ def test_beginnings_of_words_by_the_mark_of_each_kind(decoder: object, starts: l
     assert made([0], decoder=decoder).word_start.nonzero().flatten().tolist() == starts
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 100])
-def test_counts_are_those_of_the_training_tokens(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tokens are counted at a time."""
-    monkeypatch.setattr(module, "COUNTED", pieces)
+def test_counts_are_those_of_the_training_tokens() -> None:
     words = made([6, 6, 0, 11, 6, 1, 0])
     assert words.counts.tolist() == [2, 1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 1]
     assert words.counts.dtype == torch.int64
 
 
-def test_counts_of_a_memory_mapped_stream(tmp_path: Path) -> None:
-    np.array([5, 5, 70_000], dtype=np.uint32).tofile(tmp_path / "train.bin")
-    stream = np.memmap(tmp_path / "train.bin", "uint32", mode="r")
-    large = tokenizer([*NAMES, *(f"w{id}" for id in range(len(NAMES), 70_001))])
-    counts = count_tokens(stream, large.get_vocab_size())
-    assert (counts[5], counts[70_000], counts.sum()) == (2, 1, 3)
+@pytest.mark.parametrize(
+    ("names", "special"),
+    [
+        (["<pad>", "<s>", "</s>", "<unk>", "<mask>"], (0, 1, 2, 4)),
+        (["<cls>", "a", "<eos>", "<pad>", "<mask>"], (0, 2, 3, 4)),
+        (["<s>", "[CLS]", "</s>", "[SEP]", "<pad>", "[PAD]", "<mask>", "[MASK]"], (1, 3, 5, 7)),
+    ],
+)
+def test_special_tokens_are_found_whatever_they_are_called(names: list[str], special: tuple[int, ...]) -> None:
+    """BERT's names win where there are several."""
+    assert made([0], names=names).special_ids == special
 
 
 def test_a_stand_in_has_shapes_alone() -> None:
@@ -91,3 +101,27 @@ def test_a_stand_in_has_shapes_alone() -> None:
     for each in (words.is_special, words.word_start, words.counts):
         assert each.shape == (50,)
     assert not (words.word_start & words.is_special).any()
+
+
+@pytest.mark.parametrize(
+    ("decoder", "names", "ends"),
+    [
+        (
+            decoders.WordPiece(),
+            ["the", ".", "##.", "?", "!!", "\u3002", "\u0964", ",", ".5", "[SEP]"],
+            [1, 2, 3, 4, 5, 6],
+        ),
+        (
+            decoders.ByteLevel(),
+            ["the", "\u0120.", "\u00e3\u0122\u0124", "\u010a", ".\u0120", "\u0120", ";"],
+            [1, 2, 3, 4],
+        ),
+        (decoders.Metaspace(), ["\u2581the", "\u2581.", "\u2026", "\u2581", ".\u2581a"], [1, 2]),
+    ],
+)
+def test_ends_of_sentences_by_the_text_of_a_token(decoder: object, names: list[str], ends: list[int]) -> None:
+    """Of any script and kind of tokenizer; special tokens end none."""
+    known = tokenizer([*names, *(name for name in NAMES if name.startswith("[") and name not in names)], decoder)
+    words = make_vocabulary(known, torch.zeros(known.get_vocab_size(), dtype=torch.int64), CPU)
+    assert words.sentence_end is not None
+    assert words.sentence_end.nonzero().flatten().tolist() == ends

@@ -67,7 +67,7 @@ def experiment(folder: Path, **sections: str):
 def test_its_loss_is_the_entropy_that_is_reported_beside_it(tmp_path: Path) -> None:
     made = experiment(tmp_path, generator="{type: unigram}")
     found = evaluate(
-        made.run.learner, made.held_out, made.accumulate, seed=0, batch_size=4, precision="fp32", device=made.device
+        made.run.learner, made.test, made.accumulate, seed=0, batch_size=4, precision="fp32", device=made.device
     ).metrics
     assert found["generator_loss"] == pytest.approx(found["unigram_entropy"], rel=1e-6)
     assert made.parameters["generator"] == made.parameters["shared"] == 0

@@ -14,10 +14,13 @@ TEXT = "The <b> cat\nsat"
 OFFSETS = [(0, 3), (4, 7), (8, 11), (12, 15)]
 DETECTED = Detected(TEXT, ["the", "<b>", "cat", "sat"], OFFSETS, [0.0, 0.25, 1.0, 0.05])
 CORRUPTED = Corrupted(
-    TEXT, ["the", "<b>", "cat", "sat"], OFFSETS, ["the", "<b>", "##dog", "sat"], [False, False, True, True],
-    {2: [Candidate("dog", 0.75), Candidate("cat", 0.125)], 3: [Candidate("sat", 0.5)]}, [0.0, 0.6, 0.9, 0.1],
+    TEXT, ["the", "<b>", "cat", "sat"], OFFSETS, ["the", "<b>", "##dog", "sat"], [False, False, True, True], {2: "dog"},
+    {2: [Candidate("dog", 0.75, " dog"), Candidate("cat", 0.125, " cat")], 3: [Candidate("sat", 0.5, " sat")]},
+    [0.0, 0.6, 0.9, 0.1],
 )  # fmt: skip
-FILLED = Filled("a [MASK]ly [MASK]", [(2, 8), (11, 17)], [[Candidate("nice", 0.5)], [Candidate("##s", 0.25)]])
+FILLED = Filled(
+    "a [MASK]ly [MASK]", [(2, 8), (11, 17)], [[Candidate("nice", 0.5, " nice")], [Candidate("##s", 0.25, "s")]]
+)
 
 
 class Page(HTMLParser):
@@ -87,6 +90,42 @@ def test_a_terminal_shows_every_probability_and_a_log_the_same_without_colour() 
 def test_several_tokens_of_one_character_are_shown_once() -> None:
     found = Detected("a🐈b", ["a", "x", "y", "b"], [(0, 1), (1, 2), (1, 2), (2, 3)], [0.1, 0.2, 0.3, 0.4])
     assert Page(found._repr_html_()).text == "a🐈b"
+
+
+def test_a_space_that_is_not_in_the_text_is_not_shown_unless_it_is_replaced() -> None:
+    """Tokenizers of bytes put one before the first word; the first letter has the verdict of its own token."""
+    found = Detected("zoo", ["\u0120", "zoo"], [(0, 0), (0, 3)], [0.9, 0.2])
+    assert str(found) == "zoo 0.20"
+    given = "zoo", ["\u0120", "zoo"], [(0, 0), (0, 3)]
+    assert str(Corrupted(*given, ["\u0120", "zoo"], [True, False], {}, {}, [0.9, 0.2])) == "zoo"
+    assert str(Corrupted(*given, ["\u0120a", "zoo"], [True, False], {0: " a"}, {}, [0.9, 0.2])) == "a 0.90zoo"
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "filled"),
+    [
+        ("the [MASK] sat", [" cat"], "the cat sat"),
+        ("the[MASK] sat", [" cat"], "the cat sat"),
+        ("[MASK] sat", [" cat"], "cat sat"),
+        ("(see [MASK])", [" cat"], "(see cat)"),
+        ("([MASK])", [" cat"], "(cat)"),
+        ("the cat [MASK] sat", ["s"], "the cats sat"),
+        ("[MASK][MASK]", [" the", " cat"], "the cat"),
+        ("the [MASK]", ["\n"], "the\n"),
+    ],
+)
+def test_a_mask_is_filled_with_one_space_where_a_word_begins(text: str, written: list[str], filled: str) -> None:
+    places = [i for i in range(len(text)) if text.startswith("[MASK]", i)]
+    best = [[Candidate("glyphs", 0.5, each)] for each in written]
+    assert Filled(text, [(i, i + 6) for i in places], best).filled == filled
+
+
+def test_people_read_tokens_without_the_marks_of_bytes() -> None:
+    assert [Candidate(*each).name for each in (("\u0120caf\xc3\xa9", 0.5, " caf\xe9"), ("##s", 0.5, "s"))] == [
+        "caf\xe9",
+        "##s",
+    ]
+    assert Candidate("\u010a", 0.5, "\n").name == r"'\n'"
 
 
 def test_results_are_plain_data() -> None:

@@ -111,7 +111,10 @@ def test_any_kept_step_can_be_exported(made: tuple[Path, Path], tmp_path: Path) 
     assert not torch.equal(stored[name], tensors(run, 12)[ours])
     card = (tmp_path / "out" / "discriminator" / "README.md").read_text()
     assert "after step 8 of 12" in card
-    assert "Measured after step 6" in card
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (seen,) = (each for each in records if (each["step"], each["split"]) == (6, "validation"))
+    assert f"Measured after step 6 on {seen['tokens']} tokens of validation text, which was never trained on." in card
+    assert f"| discriminator AUC | {seen['discriminator_auc']:.3f} |" in card
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 4\. Kept: 8, 12\.$"):
         export(run, tmp_path / "other", 4)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -164,18 +167,19 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
     provenance = json.loads((run / "provenance.json").read_text())
     documents, tokens = provenance["data"]["documents"], provenance["data"]["tokens"]
     last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
-    assert last["split"] == "held_out"
+    assert last["split"] == "test"
     for fact in (
         "# tiny: discriminator",
         f"after step 12 of 12: `ElectraForPreTraining` around the backbone `bert` of width 16,\ndepth 2 and 2 heads, "
         f"with {provenance['parameters']['discriminator']:,} parameters.",
         "- corpus: `text_files` (paths corpus.txt; ",
-        f"- train: {documents['train']} documents, {tokens['train']} tokens",
-        f"- held out: {documents['held_out']} documents, {tokens['held_out']} tokens",
+        f"- data: {documents['train']} documents, {tokens['train']} tokens to train; validation "
+        f"{documents['validation']} and {tokens['validation']}; test {documents['test']} and {tokens['test']}",
+        f"- overlap: {provenance['data']['overlap']:.1%} of the 13-token runs of validation and test also occur in",
         "- steps: 12 of 4 rows, 768 tokens with padding",
         f"- FLOPs: {provenance['flops']:.3g}, of both networks",
         "- device: cpu, fp32",
-        "Measured after step 12 on held-out documents",
+        f"Measured after step 12 on {last['tokens']} tokens of test text, which was never trained on.",
         f"| discriminator AUC | {last['discriminator_auc']:.3f} |",
         "at most 48 tokens. In pre-training, rows had 16",
         f"commit {provenance['git']['commit']}" if provenance["git"] else "electra_lab: 0.1",

@@ -102,6 +102,33 @@ def test_what_was_changed_in_an_export_is_not_deleted(run: Path, tmp_path: Path)
     assert card.read_text() == "mine"
 
 
+@pytest.mark.parametrize("networks", [[1], ["discriminator"], "ab", {"../other": {}}, {"discriminator": 1}, None])
+def test_a_mark_that_is_not_ours_is_no_permission(run: Path, tmp_path: Path, networks: object) -> None:
+    export(run, tmp_path / "out")
+    mark = json.loads((tmp_path / "out" / MARK).read_text())
+    (tmp_path / "out" / MARK).write_text(json.dumps(mark | {"networks": networks}))
+    before = content(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"/out: exists, and is not an earlier export\. Choose another folder\.$"):
+        export(run, tmp_path / "out")
+    assert content(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("target", ["elsewhere", "none"])
+def test_a_link_that_was_added_is_not_deleted(run: Path, tmp_path: Path, target: str) -> None:
+    export(run, tmp_path / "out")
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "out" / "generator" / "link"
+    link.symlink_to(tmp_path / target)
+    with pytest.raises(ConfigError, match=rf"has changed since it was exported \({link} was added\)"):
+        export(run, tmp_path / "out")
+    assert link.is_symlink()
+
+
+def test_a_destination_that_cannot_be_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"out'?: cannot be a folder \(embedded null byte\)\. Choose another one\.$"):
+        export(run, tmp_path / "a\0out")
+
+
 @pytest.mark.parametrize("part", ["save_file", "write_tokenizer", "model_card"])
 def test_a_disk_that_refuses_leaves_the_earlier_export(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str

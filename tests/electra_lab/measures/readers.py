@@ -69,9 +69,9 @@ def unread(number: int) -> Iterator[Batch]:
     raise AssertionError("this text was read")
 
 
-def run(network: Any, held_out: Batch | None, train: Batch | None = None, **changes: Any) -> Trained:
+def run(network: Any, test: Batch | None, train: Batch | None = None, **changes: Any) -> Trained:
     """A run with these texts; one that is None must not be read."""
     known: dict[str, Any] = {"detects": True, "vocabulary": vocabulary(SIZE), "metrics": {}}
-    known |= {"held_out": unread if held_out is None else reader(held_out)}
+    known |= {"test": unread if test is None else reader(test)}
     known |= {"train": unread if train is None else reader(train)}
     return Trained(model=network, **(known | changes))

@@ -17,11 +17,11 @@ from electra_lab.testing import CLS, SEP
 from electra_lab.testing.common import as_batch
 from tests.electra_lab.measures.readers import Reads, knows, noise, run, sentence
 
-TRAIN, HELD_OUT = sentence(300), sentence(200)
+TRAIN, TEST = sentence(300), sentence(200)
 
 
 def auc(network: Any, **options: Any) -> float:
-    return DetectionProbe(**options)(run(network, HELD_OUT, TRAIN), Path())["probe_auc"]
+    return DetectionProbe(**options)(run(network, TEST, TRAIN), Path())["probe_auc"]
 
 
 def encodes(strength: float) -> Any:
@@ -62,23 +62,23 @@ def test_is_fitted_on_training_text_alone(monkeypatch: pytest.MonkeyPatch) -> No
     assert fitted == [int((~words.is_special[TRAIN.tokens[:50]] & TRAIN.attention_mask[:50]).sum())]
 
 
-def test_is_fitted_on_training_text_and_judged_on_held_out_text() -> None:
-    """States that give the label away have the opposite sign in held-out text, whose segment is 1: all is ranked
+def test_is_fitted_on_training_text_and_judged_on_test_text() -> None:
+    """States that give the label away have the opposite sign in test text, whose segment is 1: all is ranked
     wrongly. Judged on the text that it was fitted on, whichever that is, the probe would rank all correctly."""
-    train, held_out = (replace(t, segments=torch.full_like(t.segments, n)) for n, t in enumerate((TRAIN, HELD_OUT)))
+    train, test = (replace(t, segments=torch.full_like(t.segments, n)) for n, t in enumerate((TRAIN, TEST)))
     other = noise(16)
 
     def states(tokens: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         sign = 1 - 2 * segments.unsqueeze(-1)
         return other(tokens, mask, segments) + 10 * sign * knows(tokens, mask, segments)
 
-    assert DetectionProbe()(run(Reads(states), held_out, train), Path())["probe_auc"] < 0.001
+    assert DetectionProbe()(run(Reads(states), test, train), Path())["probe_auc"] < 0.001
 
 
 def test_the_network_is_told_the_documents() -> None:
     network = Reads(noise(4))
-    train, held_out = (replace(text, documents=text.segments + n) for n, text in ((100, TRAIN), (200, HELD_OUT)))
-    DetectionProbe(rows=20, batch_size=20)(run(network, held_out, train), Path())
+    train, test = (replace(text, documents=text.segments + n) for n, text in ((100, TRAIN), (200, TEST)))
+    DetectionProbe(rows=20, batch_size=20)(run(network, test, train), Path())
     assert [None if d is None else d[:, 0].tolist() for d in network.documents] == [
         list(range(100, 120)),
         list(range(200, 220)),
@@ -86,7 +86,7 @@ def test_the_network_is_told_the_documents() -> None:
 
 
 def test_positions_give_nothing_away() -> None:
-    """Few rows: by chance some positions are replaced more often, but others in training text than in held-out."""
+    """Few rows: by chance some positions are replaced more often, but others in training text than in test text."""
     tokens = torch.full((8, 200), 7)
     states = torch.eye(200)
     network = Reads(lambda tokens, *_: states.expand(len(tokens), -1, -1))
@@ -98,10 +98,10 @@ def test_all_networks_are_shown_the_same() -> None:
     """Whatever their width, what they predict, and how many rows they read at a time."""
     networks = [Reads(noise(3)), Reads(noise(5, seed=1)), Reads(noise(3))]
     for network, detects, size in zip(networks, (True, False, True), (32, 32, 7), strict=True):
-        DetectionProbe(batch_size=size, rows=40)(run(network, HELD_OUT, TRAIN, detects=detects), Path())
+        DetectionProbe(batch_size=size, rows=40)(run(network, TEST, TRAIN, detects=detects), Path())
     assert networks[0].shown == networks[1].shown == networks[2].shown
     assert len(networks[0].shown) == 80, "40 rows of each text"
-    rows = [row for text in (TRAIN, HELD_OUT) for row in zip(text.tokens[:40], text.attention_mask[:40], strict=True)]
+    rows = [row for text in (TRAIN, TEST) for row in zip(text.tokens[:40], text.attention_mask[:40], strict=True)]
     originals = [tokens[real].tolist() for tokens, real in rows]
     changed = [np.mean(np.array(a) != b) for a, b in zip(networks[0].shown, originals, strict=True) if len(b) > 8]
     assert 0.1 < np.mean(changed) < 0.2
@@ -119,14 +119,14 @@ def test_width_and_offset_of_features_do_not_matter() -> None:
 
 def test_text_with_one_class_gives_no_number() -> None:
     nothing = as_batch(torch.tensor([[CLS, SEP]] * 3))
-    for texts in ((nothing, TRAIN), (HELD_OUT, nothing), (nothing, nothing)):
+    for texts in ((nothing, TRAIN), (TEST, nothing), (nothing, nothing)):
         assert DetectionProbe()(run(Reads(noise(4)), *texts), Path()) == {}
 
 
 @pytest.mark.parametrize("lost", [float("nan"), float("inf")])
 def test_lost_states_give_no_number(lost: float) -> None:
     network = Reads(lambda tokens, *_: torch.full((*tokens.shape, 4), lost))
-    assert DetectionProbe()(run(network, HELD_OUT, TRAIN), Path()) == {}
+    assert DetectionProbe()(run(network, TEST, TRAIN), Path()) == {}
 
 
 def test_states_in_half_precision_are_read() -> None:
@@ -143,5 +143,5 @@ def test_stops_reading_where_it_has_enough() -> None:
         while True:
             yield TRAIN[:number]
 
-    told = replace(run(Reads(encodes(10.0)), HELD_OUT), train=endless)
+    told = replace(run(Reads(encodes(10.0)), TEST), train=endless)
     assert DetectionProbe(rows=64)(told, Path())["probe_auc"] > 0.99

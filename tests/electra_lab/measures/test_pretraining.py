@@ -15,7 +15,7 @@ def of(metrics: dict[str, Any], **changes: Any) -> dict[str, float]:
 
 
 def test_takes_the_metrics_of_the_record_as_they_are() -> None:
-    record = {"step": 3, "split": "held_out", "loss": 9.0, "discriminator_auc": 0.75, "generator_loss": 4}
+    record = {"step": 3, "split": "test", "loss": 9.0, "discriminator_auc": 0.75, "generator_loss": 4}
     assert of(record) == {"discriminator_auc": 0.75, "generator_loss": 4.0}
 
 

@@ -34,6 +34,20 @@ def test_tables_are_added_up_and_normalised(positions: bool) -> None:
     assert embeddings.dim == 8
 
 
+def test_positions_restart_at_each_document() -> None:
+    """Wherever a number changes, also to one that was there before; without documents they do not."""
+    embeddings = made()
+    assert embeddings.positions is not None
+    nn.init.zeros_(embeddings.tokens.weight)
+    nn.init.zeros_(embeddings.segments.weight)
+    nothing = torch.zeros(2, 7, dtype=torch.long)
+    documents = torch.tensor([[4, 4, 4, 7, 7, 4, -1], [0, 0, 0, 0, 0, 0, 0]])
+    places = torch.tensor([[0, 1, 2, 0, 1, 0, 0], [0, 1, 2, 3, 4, 5, 6]])
+    expected = embeddings.norm(embeddings.positions.weight[places])
+    assert torch.equal(embeddings(nothing, nothing, documents), expected)
+    assert torch.equal(embeddings(nothing, nothing)[0], expected[1])
+
+
 def test_a_row_may_be_as_long_as_the_table_and_no_longer() -> None:
     embeddings = made()
     for length in (1, LENGTH):

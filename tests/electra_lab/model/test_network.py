@@ -117,7 +117,10 @@ def test_documents_reach_a_backbone_that_separates_them() -> None:
     tokens, mask = tokens_and_mask([6, 4], 6, left=False)
     documents = torch.tensor([[0, 0, 1, 1, 2, 2], [0] * 4 + [1] * 2])
     made.hidden(tokens, mask, torch.zeros_like(tokens), documents)
-    assert made.backbone.documents.tolist() == [[0, 0, 1, 1, 2, 2, -1, -1], [0, 0, 0, 0, 1, 1, -1, -1]]
+    padded = torch.tensor([[0, 0, 1, 1, 2, 2, -1, -1], [0, 0, 0, 0, 1, 1, -1, -1]])
+    assert torch.equal(made.backbone.documents, padded)
+    read = torch.nn.functional.pad(tokens.masked_fill(~mask, PAD), (0, 2), value=PAD)
+    assert torch.equal(made.backbone.x, made.embeddings(read, torch.zeros_like(read), padded))
     made.hidden(tokens, mask, torch.zeros_like(tokens))
     assert made.backbone.documents is None
 

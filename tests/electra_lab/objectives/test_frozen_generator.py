@@ -88,7 +88,7 @@ def test_the_generator_is_that_of_the_earlier_run_from_beginning_to_end(tmp_path
     assert set(learning) == set(run_of.learner.objective.discriminator.parameters())
     told = [{k for k in r if k.endswith("_loss")} for r in lines(path) if r["split"] == "train"]
     assert told == [{"discriminator_loss"}] * 2
-    one, two = (r for r in lines(path) if r["split"] == "held_out")
+    one, two = (r for r in lines(path) if r["split"] == "validation")
     assert one["generator_loss"] == two["generator_loss"]
     assert one["discriminator_loss"] != two["discriminator_loss"]
 

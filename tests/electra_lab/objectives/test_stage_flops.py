@@ -115,7 +115,7 @@ def test_a_run_ends_when_its_flops_are_spent(tmp_path: Path, extra: float) -> No
         tmp_path,
         **settings(tmp_path, **objective, train=f"{{flops: {budget!r}, batch_size: {BATCH}}}"),
     )
-    record: dict[str, Any] = lines(run(file, tmp_path / "run", "evaluate.examples=0"))[-2]
+    record: dict[str, Any] = lines(run(file, tmp_path / "run", "evaluate.examples=0"))[-3]
     assert (record["step"], record["flops"]) == (FIRST + 2, flops.total(FIRST + 2))
     too_little = float(flops.total(FIRST + 1) - 1)
     with pytest.raises(

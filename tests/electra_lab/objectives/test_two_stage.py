@@ -175,7 +175,7 @@ def test_a_run_trains_one_network_after_the_other(tmp_path: Path) -> None:
     for each in told:
         weighted = [WEIGHTS[name] * each[f"{name}_loss"] for name in WEIGHTS if f"{name}_loss" in each]
         assert each["loss"] == pytest.approx(sum(weighted))
-    measured = [r for r in lines(path) if r["split"] == "held_out"]
+    measured = [r for r in lines(path) if r["split"] == "validation"]
     assert [r["step"] for r in measured] == [3, 6]
     assert all({"generator_loss", "discriminator_loss", "discriminator_auc"} <= r.keys() for r in measured)
     assert measured[0]["generator_loss"] == measured[1]["generator_loss"]  # frozen in between

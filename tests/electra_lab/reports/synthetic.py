@@ -15,6 +15,7 @@ import yaml
 
 from electra_lab.metrics import PRETRAINING
 from electra_lab.reports import ablation_figures, run_page
+from electra_lab.storage.provenance import FORMAT
 
 MEASURES: list[dict[str, Any]] = [
     {
@@ -23,7 +24,7 @@ MEASURES: list[dict[str, Any]] = [
         "options": {"share": 0.15},
         "reference": None,
         "metrics": {
-            "reference_auc": {"summary": "AUC on one fixed corruption of held-out text", "higher_is_better": True},
+            "reference_auc": {"summary": "AUC on one fixed corruption of test text", "higher_is_better": True},
             "reference_accuracy": {"summary": "accuracy there at threshold 0.5", "higher_is_better": True},
         },
     },
@@ -33,8 +34,8 @@ MEASURES: list[dict[str, Any]] = [
         "options": {},
         "reference": None,
         "metrics": {
-            "held_out_loss": {
-                "summary": "the objective's own loss on held-out text",
+            "own_loss": {
+                "summary": "the objective's own loss on test text",
                 "unit": "nats",
                 "higher_is_better": False,
             }
@@ -42,7 +43,7 @@ MEASURES: list[dict[str, Any]] = [
     },
 ]
 CORRUPTION, OWN = (measure["key"] for measure in MEASURES)
-HELD_OUT = {  # what else the page of a run reads
+OTHERS = {  # what else the page of a run reads
     "discriminator_accuracy": 0.8, "discriminator_precision": 0.5, "discriminator_recall": 0.4,
     "always_original_auc": 0.5, "always_original_accuracy": 0.85, "unigram_auc": 0.6, "replaced_share": 0.15,
     "generator_accuracy": 0.2, "unigram_entropy": 6.1,
@@ -154,7 +155,7 @@ def write_cell(
         return
     measures = {
         CORRUPTION: {"reference_auc": auc, "reference_accuracy": 0.8 + auc / 10},
-        OWN: {"held_out_loss": 6 - 3 * auc},
+        OWN: {"own_loss": 6 - 3 * auc},
     }
     if state == "partial":
         del measures[OWN]
@@ -173,14 +174,15 @@ def write_checkpoint(run: Path, step: int) -> Path:
 
 def provenance(path: Path, cell: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "format": 2, "started": "2026-11-20T13:50:56+0000", "command": ["electra-lab", "run", str(path)],
+        "format": FORMAT, "started": "2026-11-20T13:50:56+0000", "command": ["electra-lab", "run", str(path)],
         "electra_lab": "0.1.0", "git": {"commit": "5f2dae8da280f75976ac3c062d1d0510872a3ec3", "changed": False},
         "config_sha256": "0" * 64, "plugins": [{"file": str(path / "mine.py"), "sha256": "ab" * 32, "package": None}],
         "environment": {"python": "3.11.7", "packages": {"torch": "2.13.0+cpu", "numpy": "2.4.6", "absent": None},
                         "device": "cpu", "processor": "AVX512", "threads": 1, "precision": "fp32"},
         "platform": "Linux-6.18-x86_64-with-glibc2.36",
-        "data": {"store": "1147959d66f455b1", "documents": {"train": 14678, "held_out": 11},
-                 "tokens": {"train": 2070185, "held_out": 837}, "vocabulary": 4096},
+        "data": {"store": "1147959d66f455b1", "documents": {"train": 14678, "validation": 11, "test": 1012},
+                 "tokens": {"train": 2070185, "validation": 837, "test": 90210}, "vocabulary": 4096,
+                 "overlap": 0.0126},
         "parameters": cell["parameters"], "steps": cell["steps"], "flops": int(cell["flops"]),
         "flops_per_step": int(cell["flops"] // cell["steps"]),
         "metrics": {name: asdict(metric) for name, metric in PRETRAINING.items()},
@@ -202,8 +204,9 @@ def _records(cell: Mapping[str, Any], variant: int, auc: float) -> Iterator[dict
                "seconds": (step - before) * TOKENS_A_STEP / speed}  # fmt: skip
         before = step
         if step % 80 == 0 or step == steps:
-            yield {"step": step, "split": "held_out", **loss, "discriminator_auc": auc - 0.2 * decay, **HELD_OUT,
-                   "seconds": 1.5}  # fmt: skip
+            yield {"step": step, "split": "validation", "tokens": 837, **loss, "discriminator_auc": auc - 0.2 * decay,
+                   **OTHERS, "seconds": 1.5}  # fmt: skip
+    yield {"step": steps, "split": "test", "tokens": 65536, **loss, "discriminator_auc": auc, **OTHERS, "seconds": 6.0}
 
 
 SCALES = {f"generator.scale={scale}": {"generator.scale": scale} for scale in (0.25, 0.5, 0.75, 1.0)}

@@ -21,24 +21,25 @@ def train(step: int, flops: float, **values: float) -> dict[str, Any]:
     return {"step": step, "split": "train", "flops": flops, **values}
 
 
-def held_out(step: int, **values: float | None) -> dict[str, Any]:
-    return {"step": step, "split": "held_out", **values}
+def validation(step: int, **values: float | None) -> dict[str, Any]:
+    return {"step": step, "split": "validation", **values}
 
 
 def test_a_curve_is_drawn_over_the_flops_of_its_steps(tmp_path: Path, drawn: Drawn) -> None:
     """Steps 10 and 20 cost 100 and 300 in one cell; step 15 lies half way between them."""
     results = made(tmp_path, TWO, seeds=(0,))
     rewrite(results, "v0-s0", [
-        train(10, 100.0, generator_loss=9.0), held_out(10, discriminator_auc=0.5, generator_loss=4.0),
-        held_out(15, discriminator_auc=0.6, generator_loss=3.0), train(20, 300.0, generator_loss=8.0),
-        held_out(20, discriminator_auc=None, generator_loss=2.0),
+        train(10, 100.0, generator_loss=9.0), validation(10, discriminator_auc=0.5, generator_loss=4.0),
+        validation(15, discriminator_auc=0.6, generator_loss=3.0), train(20, 300.0, generator_loss=8.0),
+        validation(20, discriminator_auc=None, generator_loss=2.0),
     ])  # fmt: skip
     rewrite(results, "v1-s0", [
-        train(10, 1000.0, generator_loss=7.0), held_out(5, discriminator_auc=0.7), held_out(10, discriminator_auc=0.8),
+        train(10, 1000.0, generator_loss=7.0),
+        validation(5, discriminator_auc=0.7), validation(10, discriminator_auc=0.8),
     ])  # fmt: skip
     auc, loss = figures.curves(results)
-    assert auc.caption == "Discriminator AUC (held-out text)"
-    assert loss.caption == "Generator loss, nats (held-out text)"
+    assert auc.caption == "Discriminator AUC (validation text)"
+    assert loss.caption == "Generator loss, nats (validation text)"
     assert lines(drawn["curve-0"]) == [
         (look(0), [(100.0, 0.5), (200.0, 0.6)]),
         (look(1), [(500.0, 0.7), (1000.0, 0.8)]),
@@ -47,6 +48,18 @@ def test_a_curve_is_drawn_over_the_flops_of_its_steps(tmp_path: Path, drawn: Dra
     axes = drawn["curve-0"]
     assert axes.get_xlabel() == "training FLOPs"
     assert axes.xaxis.get_major_formatter()(2.5e15, 0) == "2.5P"
+
+
+def test_the_test_is_in_no_curve(tmp_path: Path, drawn: Drawn) -> None:
+    results = made(tmp_path, TWO, seeds=(0,))
+    last = {"step": 20, "split": "test", "tokens": 64, "discriminator_auc": 0.9, "generator_loss": 0.5}
+    for id in ("v0-s0", "v1-s0"):
+        rewrite(results, id, [
+            train(10, 100.0), validation(10, generator_loss=4.0), train(20, 200.0), validation(20, generator_loss=2.0),
+            last,
+        ])  # fmt: skip
+    assert [picture.caption for picture in figures.curves(results)] == ["Generator loss, nats (validation text)"]
+    assert lines(drawn["curve-0"])[0] == (look(0), [(100.0, 4.0), (200.0, 2.0)])
 
 
 def test_cells_of_a_variant_share_its_colour(tmp_path: Path, drawn: Drawn) -> None:
@@ -59,7 +72,7 @@ def test_a_metric_that_was_evaluated_once_is_drawn_on_training_text(tmp_path: Pa
     for id in ("v0-s0", "v1-s0"):
         rewrite(results, id, [
             train(10, 100.0, generator_loss=9.0), train(20, 200.0, generator_loss=8.0),
-            held_out(20, discriminator_auc=0.5, generator_loss=4.0),
+            validation(20, discriminator_auc=0.5, generator_loss=4.0),
         ])  # fmt: skip
     [loss] = figures.curves(results)
     assert loss.caption == "Generator loss, nats (training text)"
@@ -96,8 +109,8 @@ def test_the_leading_metric_comes_first_and_a_run_may_declare_its_own(tmp_path: 
         file = results.folder / "cells" / id / "provenance.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"metrics": metrics}))
         rewrite(results, id, [
-            held_out(n, word_loss=n / 8, plain=1.0, reference_auc=0.5, generator_loss=1.0) for n in (1, 2)
+            validation(n, word_loss=n / 8, plain=1.0, reference_auc=0.5, generator_loss=1.0) for n in (1, 2)
         ] + [train(2, 20.0)])  # fmt: skip
     captions = [picture.caption for picture in figures.curves(read(results.folder))]
-    assert captions == ["reference_auc (held-out text)", "Word loss, bits (held-out text)"]
+    assert captions == ["reference_auc (validation text)", "Word loss, bits (validation text)"]
     assert lines(drawn["curve-1"])[0] == (look(0), [(10.0, 0.125), (20.0, 0.25)])

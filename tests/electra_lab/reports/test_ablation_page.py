@@ -233,7 +233,7 @@ def test_the_plan_is_described(folder: Path) -> None:
     assert facts["varied"] == "generator.scale"
     assert "Measure fixed_corruption share 0.15" in page.text
     assert "reference_auc, leading: AUC on one fixed corruption" in page.text
-    assert "held_out_loss: the objective's own loss" in page.text
+    assert "own_loss: the objective's own loss" in page.text
     marked = [item.text.strip() for item in page.all("li") if "(baseline)" in item.text]
     assert set(marked) == {"generator.scale=0.5 (baseline)"}
     assert "Each cell gets the same FLOPs" in page.text
@@ -256,6 +256,10 @@ def test_provenance_says_where_cells_differ(folder: Path) -> None:
     assert facts["commit"] == "5f2dae8da280"
     assert facts["plug-in mine.py"] == "abababababab"
     assert facts["token store"] == "1147959d66f455b1"
+    assert facts["data"] == (
+        "14,678 documents, 2,070,185 tokens to train; validation 11 and 837; test 1,012 and 90,210"
+    )
+    assert facts["overlap"] == "1.3% of the 13-token runs of validation and test also occur in training text"
     assert "absent" not in facts
     file = folder / "cells" / "v1-s0" / "provenance.json"
     value = json.loads(file.read_text())
@@ -321,9 +325,9 @@ def test_charts_stand_under_the_results_then_compute_then_curves(folder: Path) -
         "reference_auc of each variant (higher is better)",
         "reference_auc: difference to generator.scale=0.25",
         "reference_auc against parameters, both networks",
-        "Discriminator AUC (held-out text)",
-        "Discriminator loss, nats (held-out text)",
-        "Generator loss, nats (held-out text)",
+        "Discriminator AUC (validation text)",
+        "Discriminator loss, nats (validation text)",
+        "Generator loss, nats (validation text)",
     ]
 
 

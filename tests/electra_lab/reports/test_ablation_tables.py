@@ -78,7 +78,7 @@ def test_the_table_of_cells_has_every_number(tmp_path: Path) -> None:
         assert int(row["parameters"]) == 3_700_000 + 500_000 * (variant + 1)
         measured = state in ("done", "partial", "cleaned")
         assert row["reference_auc"] == (str(score(variant, seed)) if measured else "")
-        assert row["held_out_loss"] == (str(6 - 3 * score(variant, seed)) if measured and state != "partial" else "")
+        assert row["own_loss"] == (str(6 - 3 * score(variant, seed)) if measured and state != "partial" else "")
         trained = state not in ("missing", "begun", "unfinished", "failed")
         assert row["tokens"] == (str((STEPS - 40 * variant) * TOKENS_A_STEP) if trained else "")
         assert (float(row["seconds"]) if trained else row["seconds"]) == (
@@ -110,7 +110,7 @@ def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, GRID, (0, 1, 2), ["generator.scale", "masking.mask_prob"])
     page = Page(write_report(folder))
     tables = markdown(folder)
-    lines, losses = tables["reference_auc, higher is better"], tables["held_out_loss, lower is better"]
+    lines, losses = tables["reference_auc, higher is better"], tables["own_loss, lower is better"]
     assert len(lines) == len(losses) == 2 + len(GRID)
     assert [line[0] for line in lines[2:]] == list(GRID)
     base = [score(0, seed) for seed in range(3)]
@@ -127,7 +127,7 @@ def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:
             low, high = oracle.confidence_interval(0.95)
             expected = [f"{(sum(values) - sum(base)) / 3:+.4f} [{low:+.4f}, {high:+.4f}]"]
         assert line[3:4] == expected
-        assert losses[2 + i][2].split(" ± ")[0] == f"{6 - sum(values):.3f}"  # the held-out loss is 6 - 3 times the AUC
+        assert losses[2 + i][2].split(" ± ")[0] == f"{6 - sum(values):.3f}"  # the own loss is 6 - 3 times the AUC
         if i:
             assert losses[2 + i][3].split(" [")[0] == f"{sum(base) - sum(values):+.4f}"
         row = next(row for row in page.rows if row[0] == line[0] and mean in row)
@@ -168,13 +168,13 @@ def test_better_is_higher_or_lower_as_the_metric_says(clear: Path) -> None:
     assert readings(clear) == {
         "reference_auc": ["", "better", "worse", ""],
         "reference_accuracy": ["", "better", "worse", ""],
-        "held_out_loss": ["", "better", "worse", ""],
+        "own_loss": ["", "better", "worse", ""],
     }
     page = Page(clear / "report.html")
     heads = [row[0] for row in page.table("All metrics") if len(row) == 1]
     assert heads[0].startswith("reference_auc ↑ higher is better")
-    assert heads[2].startswith("held_out_loss ↓ lower is better")
-    assert "the objective's own loss on held-out text, in nats" in heads[2]
+    assert heads[2].startswith("own_loss ↓ lower is better")
+    assert "the objective's own loss on test text, in nats" in heads[2]
     bold = [cell.text for cell in page.all("td") if cell["class"] == "clear"]
     assert bold == ["better", "worse"] * 3
     assert "up has the best (the highest) mean reference_auc, 0.8000" in page.text
@@ -185,7 +185,7 @@ def test_a_metric_of_each_cells_own_task_is_higher_or_lower_and_never_better(cle
     assert readings(clear) == {
         "reference_auc": ["", "higher", "lower", ""],
         "reference_accuracy": ["", "higher", "lower", ""],
-        "held_out_loss": ["", "lower", "higher", ""],
+        "own_loss": ["", "lower", "higher", ""],
     }
     text = Page(clear / "report.html").text
     assert "Each cell is measured on a task of its own here" in text
@@ -211,15 +211,15 @@ def test_a_row_by_hand(clear: Path) -> None:
 
 def test_the_baseline_is_that_of_the_plan(clear: Path) -> None:
     plan = json.loads((clear / "plan.json").read_text())
-    (clear / "plan.json").write_text(json.dumps(plan | {"baseline": "up", "metric": "held_out_loss"}))
-    assert readings(clear)["held_out_loss"] == ["worse", "", "worse", "worse"]
-    assert [row[0] for row in markdown(clear)["held_out_loss, lower is better"][2:] if row[3] == "baseline"] == ["up"]
-    assert next(iter(markdown(clear))) == "held_out_loss, lower is better"
+    (clear / "plan.json").write_text(json.dumps(plan | {"baseline": "up", "metric": "own_loss"}))
+    assert readings(clear)["own_loss"] == ["worse", "", "worse", "worse"]
+    assert [row[0] for row in markdown(clear)["own_loss, lower is better"][2:] if row[3] == "baseline"] == ["up"]
+    assert next(iter(markdown(clear))) == "own_loss, lower is better"
     page = Page(clear / "report.html")
     leading = [row.below[0].text for row in page.all("tr") if row["class"] == "leading"]
     assert leading == ["base", "up", "down", "like"]
-    assert page.text.index("held_out_loss ↓") < page.text.index("reference_auc ↑")
-    assert "up (the baseline) has the best (the lowest) mean held_out_loss, 3.600" in page.text
+    assert page.text.index("own_loss ↓") < page.text.index("reference_auc ↑")
+    assert "up (the baseline) has the best (the lowest) mean own_loss, 3.600" in page.text
 
 
 def test_a_difference_over_fewer_seeds_than_its_row_has_says_over_how_many(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_variant_that_was_not_measured_says_so(folder: Path) -> None:
 
 def test_a_single_cell_that_lacks_metrics_is_named_once(folder: Path) -> None:
     file = folder / "cells" / "v1-s1" / "measures.json"
-    file.write_text(json.dumps({CORRUPTION: {}, OWN: {"held_out_loss": 1.0}}))
+    file.write_text(json.dumps({CORRUPTION: {}, OWN: {"own_loss": 1.0}}))
     text = Page(write_report(folder)).text
     assert "Measured, but without reference_auc, reference_accuracy: generator.scale=0.5, seed 1." in text
 
@@ -281,7 +281,7 @@ def test_metrics_that_no_cell_has_are_named(tmp_path: Path) -> None:
     state = {f"v{v}-s{s}": "missing" for v in range(4) for s in (0, 1)}
     folder = write_folder(tmp_path, SCALES, (0, 1), state=state)
     page = Page(write_report(folder))
-    assert "No cell has reference_auc, reference_accuracy, held_out_loss." in page.text
+    assert "No cell has reference_auc, reference_accuracy, own_loss." in page.text
     assert page.table("All metrics") == [["variant", "seeds", "mean", "difference", "Holm p", "reading"]]
     assert markdown(folder) == {}
 

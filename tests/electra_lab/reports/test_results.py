@@ -20,19 +20,19 @@ def test_values_are_those_of_the_cells_by_variant_and_seed(folder: Path) -> None
     assert results.values("reference_auc") == {
         label: {seed: score(i, seed) for seed in (0, 1)} for i, label in enumerate(SCALES)
     }
-    assert results.values("held_out_loss")[LARGE][1] == 6 - 3 * score(3, 1)
+    assert results.values("own_loss")[LARGE][1] == 6 - 3 * score(3, 1)
     assert [cell.plan.id for cell in results.of(LARGE)] == ["v3-s0", "v3-s1"]
 
 
 def test_a_cell_without_a_metric_is_left_out_and_named(folder: Path) -> None:
     file = folder / "cells" / "v1-s1" / "measures.json"
     file.write_text(json.dumps({CORRUPTION: {"reference_auc": 0.5}, OWN: {}}))
-    (folder / "cells" / "v2-s0" / "measures.json").write_text(json.dumps({OWN: {"held_out_loss": 1.0}}))
+    (folder / "cells" / "v2-s0" / "measures.json").write_text(json.dumps({OWN: {"own_loss": 1.0}}))
     results = read(folder)
-    assert results.values("held_out_loss")["generator.scale=0.5"].keys() == {0}
+    assert results.values("own_loss")["generator.scale=0.5"].keys() == {0}
     assert results.values("reference_auc")["generator.scale=0.75"].keys() == {1}
     lacking = {name: [cell.plan.id for cell in cells] for name, cells in results.lacking.items()}
-    assert lacking == {"reference_accuracy": ["v1-s1"], "held_out_loss": ["v1-s1"]}  # v2-s0 is not measured in full
+    assert lacking == {"reference_accuracy": ["v1-s1"], "own_loss": ["v1-s1"]}  # v2-s0 is not measured in full
 
 
 def test_numbers_that_are_not_finite_or_not_declared_do_not_count(folder: Path) -> None:

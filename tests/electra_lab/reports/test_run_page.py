@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ from electra_lab.reports.charts import SERIES, SOFT, STYLE
 from electra_lab.reports.run_page import LEAST_SPAN, write_report
 from electra_lab.runs import execute
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError
 from tests.electra_lab.reports.axes import Drawn, overlaps
 from tests.electra_lab.reports.test_charts import luminance
 from tests.helpers import write_experiment
 from tests.pages import Page
 
 HOSTILE = "<script>alert('&')</script>"
-TRAIN, HELD_OUT = SERIES[0], SERIES[1]
+TRAIN, VALIDATION = SERIES[0], SERIES[1]
 
 
 def page(directory: RunDirectory) -> Page:
@@ -36,8 +34,12 @@ def train(step: int, **values: float | None) -> dict[str, Any]:
     return {"step": step, "split": "train", **values}
 
 
-def held_out(step: int, **values: float | None) -> dict[str, Any]:
-    return {"step": step, "split": "held_out", **values}
+def validation(step: int, **values: float | None) -> dict[str, Any]:
+    return {"step": step, "split": "validation", "tokens": 64, **values}
+
+
+def final(step: int, **values: float | None) -> dict[str, Any]:
+    return {"step": step, "split": "test", "tokens": 320, **values}
 
 
 # A real run
@@ -68,10 +70,10 @@ def test_the_page_of_a_run_loads_nothing(finished: RunDirectory) -> None:
     assert "url(http" not in written.source.replace('"', "").replace("'", "")
 
 
-def test_the_page_of_a_run_has_the_numbers_of_its_last_evaluation(finished: RunDirectory) -> None:
+def test_the_page_of_a_run_has_the_numbers_of_its_test(finished: RunDirectory) -> None:
     written, last = Page(finished.path / "report.html"), finished.records()[-1]
-    assert last["split"] == "held_out"
-    assert "Measured after step 4 on held-out documents" in written.text
+    assert last["split"] == "test"
+    assert "Measured after step 4 on test text, which was never trained on." in written.text
     shown = {row[0]: row[1] for row in written.table("Results")}
     names = {
         "discriminator AUC": "discriminator_auc", "discriminator accuracy": "discriminator_accuracy",
@@ -91,6 +93,8 @@ def test_the_page_of_a_run_has_the_numbers_of_its_last_evaluation(finished: RunD
     assert facts["device"].startswith("cpu, fp32, threads: ")
     assert facts["steps"] == f"4 of 4, {began.flops:.3g} FLOPs in total"
     assert " of training, " in facts["time"]
+    read = {record["split"]: record["tokens"] for record in finished.records()}
+    assert facts["evaluation"] == f"validation {read['validation']} tokens, test {read['test']} tokens"
     for tokens in finished.read_json("examples.json"):
         assert all(token["token"] in written.text for token in tokens)
     assert (finished.path / "config.yaml").read_text() in "".join(written.parts)
@@ -108,15 +112,19 @@ def test_the_same_run_gives_the_same_bytes(finished: RunDirectory) -> None:
 def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> None:
     """100 tokens at 50/s and 300 at 100/s: 5 s of training, whatever else took time."""
     rewrite(directory, [train(1, tokens=100, tokens_per_second=50.0, seconds=7.0),
-                        train(2, tokens=400, tokens_per_second=100.0, seconds=9.0)])  # fmt: skip
+                        train(2, tokens=400, tokens_per_second=100.0, seconds=9.0),
+                        validation(1), validation(2), final(2)])  # fmt: skip
     written = page(directory)
-    assert list(written.facts()) == ["parameters", "device", "steps", "tokens", "time"]
+    assert list(written.facts()) == ["parameters", "device", "steps", "tokens", "time", "evaluation", "data", "overlap"]
     assert written.facts() == {
         "parameters": "generator 1,000,000, discriminator 4,000,000",
         "device": "cpu, fp32, threads: 1",
         "steps": "2 of 400, 1e+12 FLOPs in total",
         "tokens": "400",
         "time": "5 s of training, 80 tokens/s",
+        "evaluation": "validation 64 tokens, test 320 tokens",
+        "data": "14,678 documents, 2,070,185 tokens to train; validation 11 and 837; test 1,012 and 90,210",
+        "overlap": "1.3% of the 13-token runs of validation and test also occur in training text",
     }
     headings = [node.text for node in written.all("h2")]
     assert headings[0] == "Results"
@@ -130,7 +138,7 @@ def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> N
 def test_a_run_that_has_logged_nothing_says_no_tokens_and_no_time(directory: RunDirectory) -> None:
     directory.metrics.unlink()
     written = page(directory)
-    assert list(written.facts()) == ["parameters", "device", "steps"]
+    assert list(written.facts()) == ["parameters", "device", "steps", "data", "overlap"]
     assert written.facts()["steps"] == "0 of 400, 1e+12 FLOPs in total"
     assert "The run has not been evaluated yet." in written.text
     assert "so there is no curve" in written.text
@@ -139,14 +147,15 @@ def test_a_run_that_has_logged_nothing_says_no_tokens_and_no_time(directory: Run
 @pytest.mark.usefixtures("drawn")
 def test_each_result_has_its_own_title_and_its_own_baselines(directory: RunDirectory) -> None:
     rewrite(directory, [
-        held_out(1, discriminator_auc=0.1, discriminator_precision=0.2),
-        held_out(1000, discriminator_auc=0.75, discriminator_accuracy=0.9, discriminator_precision=0.5,
-                 discriminator_recall=0.25, replaced_share=0.125, generator_loss=3.5, unigram_entropy=6.25,
-                 always_original_auc=0.5, unigram_auc=0.625, always_original_accuracy=0.875),
+        validation(1, discriminator_auc=0.1, discriminator_precision=0.2),
+        final(1000, discriminator_auc=0.75, discriminator_accuracy=0.9, discriminator_precision=0.5,
+               discriminator_recall=0.25, replaced_share=0.125, generator_loss=3.5, unigram_entropy=6.25,
+               always_original_auc=0.5, unigram_auc=0.625, always_original_accuracy=0.875),
+        validation(1000, discriminator_auc=0.2, discriminator_precision=0.3),
         train(1000, generator_loss=9.0),
     ])  # fmt: skip
     written = page(directory)
-    assert "Measured after step 1,000 on held-out documents" in written.text
+    assert "Measured after step 1,000 on test text, which was never trained on." in written.text
     rows = {title: (number, meaning) for title, number, meaning in written.table("Results")}
     assert {title: number for title, (number, _) in rows.items()} == {
         "discriminator AUC": "0.750", "discriminator accuracy": "0.900", "precision": "0.500", "recall": "0.250",
@@ -160,9 +169,36 @@ def test_each_result_has_its_own_title_and_its_own_baselines(directory: RunDirec
 
 
 @pytest.mark.usefixtures("drawn")
+def test_before_the_test_the_last_validation_is_shown_and_named(directory: RunDirectory) -> None:
+    rewrite(directory, [validation(10, discriminator_auc=0.1), validation(20, discriminator_auc=0.25)])
+    written = page(directory)
+    said = (
+        "Measured after step 20 on validation text, which was never trained on. The test comes at the end of training."
+    )
+    assert said in written.text
+    assert written.table("Results")[0][:2] == ["discriminator AUC", "0.250"]
+
+
+def test_the_results_are_those_of_the_test_and_the_curves_those_of_validation(
+    directory: RunDirectory, drawn: Drawn
+) -> None:
+    rewrite(directory, [
+        validation(20, discriminator_auc=0.5, always_original_auc=0.5), train(40, generator_loss=2.0),
+        validation(40, discriminator_auc=0.6, always_original_auc=0.5),
+        final(40, discriminator_auc=0.875, always_original_auc=0.25),
+    ])  # fmt: skip
+    assert page(directory).table("Results")[0][:2] == ["discriminator AUC", "0.875"]
+    assert plotted(drawn, "discriminator_auc") == {
+        "validation": (VALIDATION, [(20, 0.5), (40, 0.6)]),
+        "always 'original'": (SOFT, [(20, 0.5), (40, 0.5)]),
+    }
+
+
+@pytest.mark.usefixtures("drawn")
 def test_numbers_that_do_not_exist_are_dashes(directory: RunDirectory) -> None:
-    """Held-out text in which nothing was replaced has no AUC; JSON keeps null for it."""
-    directory.append({**held_out(400, generator_loss=None), "discriminator_auc": float("nan"), "unigram_auc": None})
+    """Text in which nothing was replaced has no AUC; JSON keeps null for it."""
+    rewrite(directory, [])
+    directory.append({**final(400, generator_loss=None), "discriminator_auc": float("nan"), "unigram_auc": None})
     rows = {title: (number, meaning) for title, number, meaning in page(directory).table("Results")}
     assert rows["discriminator AUC"][0] == rows["generator loss"][0] == "-"
     assert rows["discriminator AUC"][1].endswith("rare-token detector -")
@@ -172,7 +208,7 @@ def test_numbers_that_do_not_exist_are_dashes(directory: RunDirectory) -> None:
 def test_a_run_shows_the_metrics_that_it_declared(directory: RunDirectory) -> None:
     value = directory.read_json("provenance.json")
     directory.write_json("provenance.json", value | {"metrics": {"word_auc": {"title": "word AUC", "summary": "own"}}})
-    rewrite(directory, [held_out(1, word_auc=0.5, discriminator_auc=0.9)])
+    rewrite(directory, [validation(1, word_auc=0.5, discriminator_auc=0.9)])
     assert page(directory).table("Results") == [["word AUC", "0.500", "own"]]
 
 
@@ -255,32 +291,34 @@ def plotted(drawn: Drawn, name: str) -> dict[str, tuple[str, list[tuple[float, f
     return found
 
 
-def test_a_chart_shows_both_splits_and_the_baselines_over_steps(directory: RunDirectory, drawn: Drawn) -> None:
+def test_a_chart_shows_training_and_validation_and_the_baselines_over_steps(
+    directory: RunDirectory, drawn: Drawn
+) -> None:
     rewrite(directory, [
         train(10, generator_loss=9.0), train(20, generator_loss=8.0),
-        held_out(20, generator_loss=7.0, unigram_entropy=6.0, discriminator_auc=0.6, always_original_auc=0.5,
+        validation(20, generator_loss=7.0, unigram_entropy=6.0, discriminator_auc=0.6, always_original_auc=0.5,
                  unigram_auc=0.55),
         train(30, generator_loss=None),
-        held_out(40, generator_loss=5.0, unigram_entropy=6.5, discriminator_auc=0.7, always_original_auc=0.5,
+        validation(40, generator_loss=5.0, unigram_entropy=6.5, discriminator_auc=0.7, always_original_auc=0.5,
                  unigram_auc=0.56),
     ])  # fmt: skip
     captions = [each.text for each in page(directory).all("figcaption")]
     assert captions == ["Discriminator AUC", "Generator loss, nats"]
     assert drawn.keys() == {"discriminator_auc", "generator_loss"}
     assert plotted(drawn, "generator_loss") == {
-        "train": (TRAIN, [(10, 9.0), (20, 8.0)]),
-        "held out": (HELD_OUT, [(20, 7.0), (40, 5.0)]),
+        "training": (TRAIN, [(10, 9.0), (20, 8.0)]),
+        "validation": (VALIDATION, [(20, 7.0), (40, 5.0)]),
         "word frequencies alone": (SOFT, [(20, 6.0), (40, 6.5)]),
     }
     assert plotted(drawn, "discriminator_auc") == {
-        "held out": (HELD_OUT, [(20, 0.6), (40, 0.7)]),
+        "validation": (VALIDATION, [(20, 0.6), (40, 0.7)]),
         "always 'original'": (SOFT, [(20, 0.5), (40, 0.5)]),
         "rare-token detector": (SOFT, [(20, 0.55), (40, 0.56)]),
     }
     axes = drawn["discriminator_auc"]
     assert axes.get_xlabel() == "step"
     dashes = {str(line.get_label()): line.get_linestyle() for line in axes.lines}
-    assert dashes["held out"] == "-"
+    assert dashes["validation"] == "-"
     assert len(set(dashes.values())) == 3  # two baselines in one colour differ in their dashes
     assert all(line.get_marker() == "o" for line in axes.lines)  # few points: one could hide on a line
 
@@ -292,7 +330,7 @@ def test_the_legend_covers_no_curve(directory: RunDirectory, drawn: Drawn) -> No
         baselines = {"always_original_auc": 0.5, "unigram_auc": 0.6, "unigram_entropy": value}
         records += [
             train(step, discriminator_auc=value, generator_loss=value),
-            held_out(step, discriminator_auc=1.4 - value, generator_loss=1 - value, **baselines),
+            validation(step, discriminator_auc=1.4 - value, generator_loss=1 - value, **baselines),
         ]
     rewrite(directory, records)
     page(directory)
@@ -306,7 +344,7 @@ def test_a_long_curve_has_no_markers(directory: RunDirectory, drawn: Drawn) -> N
 
 
 def test_a_run_that_was_evaluated_once_has_no_chart_of_a_lone_dot(directory: RunDirectory, drawn: Drawn) -> None:
-    once = held_out(20, generator_loss=7.0, discriminator_auc=0.6, always_original_auc=0.5, discriminator_loss=0.4)
+    once = validation(20, generator_loss=7.0, discriminator_auc=0.6, always_original_auc=0.5, discriminator_loss=0.4)
     rewrite(directory, [train(10, generator_loss=9.0, discriminator_loss=0.5), train(20, generator_loss=8.0), once])
     captions = [each.text for each in page(directory).all("figcaption")]
     assert captions == ["Generator loss, nats"]  # of which the training text has two points
@@ -316,7 +354,7 @@ def test_a_run_that_was_evaluated_once_has_no_chart_of_a_lone_dot(directory: Run
 @pytest.mark.parametrize(("low", "high"), [(0.7, 0.7), (0.7, 0.701), (100.0, 100.5), (-3.0, -2.99)])
 def test_a_small_change_does_not_fill_the_chart(directory: RunDirectory, drawn: Drawn, low: float, high: float) -> None:
     """The vertical axis spans at least 2% of the values, with the curve in its middle."""
-    rewrite(directory, [held_out(1, discriminator_auc=low), held_out(2, discriminator_auc=high)])
+    rewrite(directory, [validation(1, discriminator_auc=low), validation(2, discriminator_auc=high)])
     page(directory)
     bottom, top = drawn["discriminator_auc"].get_ylim()
     assert top - bottom == pytest.approx(LEAST_SPAN * max(abs(low), abs(high)))
@@ -324,37 +362,8 @@ def test_a_small_change_does_not_fill_the_chart(directory: RunDirectory, drawn: 
 
 
 def test_a_large_change_fills_it(directory: RunDirectory, drawn: Drawn) -> None:
-    rewrite(directory, [held_out(1, discriminator_auc=0.5), held_out(2, discriminator_auc=0.9)])
+    rewrite(directory, [validation(1, discriminator_auc=0.5), validation(2, discriminator_auc=0.9)])
     page(directory)
     bottom, top = drawn["discriminator_auc"].get_ylim()
     assert 0.45 < bottom < 0.5
     assert 0.9 < top < 0.95
-
-
-# Damage
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("config.yaml", "a: [1"),
-        ("config.yaml", "text"),
-        ("config.yaml", "[name]"),
-        pytest.param("config.yaml", "[" * 100_000, id="nested"),
-        pytest.param("config.yaml", "name: \ud800", id="not UTF-8"),
-        ("provenance.json", "1"),
-        ("provenance.json", "{"),
-        ("metrics.jsonl", "{}\n{}\n"),
-        ("examples.json", "["),
-        ("examples.json", '[[{"token": "a"}]]'),
-    ],
-)
-@pytest.mark.usefixtures("drawn")
-def test_a_damaged_file_is_named(directory: RunDirectory, file: str, text: str) -> None:
-    (directory.path / "report.html").unlink()
-    (directory.path / file).write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(CheckpointError) as error:
-        write_report(directory)
-    assert str(error.value).startswith(f"{directory.path / file}:")
-    assert len(str(error.value).splitlines()) == 1
-    assert not Path(directory.path / "report.html").exists()

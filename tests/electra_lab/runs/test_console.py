@@ -25,20 +25,21 @@ class Terminal(io.StringIO):
         (
             {"step": 5, "split": "train", "loss": 9.0, "generator_loss": 1.2345, "discriminator_loss": 0.5,
              "tokens_per_second": 12345.6},
-            "step      5  train     discriminator 0.500  generator 1.234  12,346 tokens/s",
+            "step      5  train       discriminator 0.500  generator 1.234  12,346 tokens/s",
         ),
         (
-            {"step": 10, "split": "held_out", "loss": 9.0, "discriminator_loss": 0.5, "discriminator_auc": 0.75,
+            {"step": 10, "split": "validation", "loss": 9.0, "discriminator_loss": 0.5, "discriminator_auc": 0.75,
              "discriminator_token_accuracy": 0.1},
-            "step     10  held_out  discriminator 0.500  AUC 0.750  token accuracy 0.100",
+            "step     10  validation  discriminator 0.500  AUC 0.750  token accuracy 0.100",
         ),
         (
-            {"step": 10, "split": "held_out", "loss": 9.0, "discriminator_token_accuracy": 0.125},
-            "step     10  held_out  token accuracy 0.125",
+            {"step": 10, "split": "validation", "loss": 9.0, "discriminator_token_accuracy": 0.125},
+            "step     10  validation  token accuracy 0.125",
         ),
-        ({"step": 10, "split": "held_out", "loss": 9.0}, "step     10  held_out  loss 9.000"),
-        ({"step": 10, "split": "held_out", "loss": 9.0, "word_loss": 2.5, "words": 3.0, "quiet": 1.0},
-         "step     10  held_out  per word 2.500  words 3.000"),
+        ({"step": 10, "split": "test", "loss": 9.0}, "step     10  test        loss 9.000"),
+        ({"step": 10, "split": "validation", "loss": 9.0}, "step     10  validation  loss 9.000"),
+        ({"step": 10, "split": "validation", "loss": 9.0, "word_loss": 2.5, "words": 3.0, "quiet": 1.0},
+         "step     10  validation  per word 2.500  words 3.000"),
     ],
 )  # fmt: skip
 def test_a_record_is_one_line(capsys: pytest.CaptureFixture[str], record: dict[str, Any], line: str) -> None:

@@ -238,7 +238,7 @@ def test_the_run_directory_holds_what_it_promises(finished: Path) -> None:
     assert (path / "source.yaml").read_text() == (finished / "tiny.yaml").read_text()
     assert {p.name for p in (path / "checkpoints").iterdir()} == {"step-00000008", "step-00000012"}
     assert [(r["step"], r["split"]) for r in lines(path)] == [
-        (5, "train"), (6, "held_out"), (10, "train"), (12, "train"), (12, "held_out"),
+        (5, "train"), (6, "validation"), (10, "train"), (12, "train"), (12, "validation"), (12, "test"),
     ]  # fmt: skip
 
 

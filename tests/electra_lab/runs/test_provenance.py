@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import electra_lab
+from electra_lab.data.splits import SPLITS
 from electra_lab.metrics import PRETRAINING
 from electra_lab.runs import execute
 from electra_lab.runs import provenance as module
@@ -60,7 +61,7 @@ def written(finished: Path) -> dict[str, Any]:
 
 
 def test_it_names_the_lab_the_command_and_the_files(finished: Path, written: dict[str, Any]) -> None:
-    assert written["format"] == FORMAT == 2
+    assert written["format"] == FORMAT == 3
     assert written["electra_lab"] == electra_lab.__version__
     assert written["command"] == ["electra-lab", "run", "tiny.yaml"]
     config = (finished / "run" / "config.yaml").read_bytes()
@@ -73,13 +74,15 @@ def test_it_names_the_lab_the_command_and_the_files(finished: Path, written: dic
 
 
 def test_it_names_the_data_and_counts_it(finished: Path, written: dict[str, Any]) -> None:
-    (store,) = (p for p in (finished / "store").iterdir() if p.is_dir())
+    (store,) = (p for p in (finished / "store").iterdir() if (p / "manifest.json").is_file())
     manifest = json.loads((store / "manifest.json").read_text())
     assert written["data"]["store"] == store.name
-    counts = {s: len(np.fromfile(store / f"{s}.bin", manifest["dtype"])) for s in ("train", "held_out")}
-    assert written["data"]["tokens"] == counts
-    assert written["data"]["documents"] == manifest["documents"]
-    assert sum(written["data"]["documents"].values()) == 40
+    sizes = {split: [np.load(file) for file in store.glob(f"{split}-*.lengths.npy")] for split in SPLITS}
+    counted = {split: (sum(map(len, each)), int(sum(map(np.sum, each)))) for split, each in sizes.items()}
+    assert written["data"]["documents"] == {split: documents for split, (documents, _) in counted.items()}
+    assert written["data"]["tokens"] == {split: tokens for split, (_, tokens) in counted.items()}
+    assert all(written["data"]["tokens"].values())
+    assert written["data"]["overlap"] == manifest["overlap"]
     tokenizer = json.loads((store / "tokenizer.json").read_text())
     assert written["data"]["vocabulary"] == len(tokenizer["model"]["vocab"])
 
@@ -112,9 +115,9 @@ def test_metrics_are_declared_as_the_objective_declares_them(finished: Path, tmp
     assert {name: (m.title, m.unit, m.higher_is_better) for name, m in declared.items()} == {
         "rows_seen": ("rows", "rows", False)
     }
-    held_out = RunDirectory(path).records()[-1]
-    assert held_out["rows_seen"] > 0
-    assert "discriminator_auc" not in held_out
+    tested = RunDirectory(path).records()[-1]
+    assert tested["rows_seen"] > 0
+    assert "discriminator_auc" not in tested
 
 
 JUDGED = '''
@@ -233,9 +236,7 @@ def test_a_run_of_another_format_is_not_resumed_or_reopened(finished: Path, tmp_
     del provenance["format"]
     directory.write_json("provenance.json", provenance | ({"format": other} if other else {}))
     before = {p: p.read_bytes() for p in directory.path.rglob("*") if p.is_file() and p.name != ".lock"}
-    sentence = (
-        rf"in format {other or 1}; this version resumes format {FORMAT}\. Use that version, or start a new run\.$"
-    )
+    sentence = rf"in format {other or 1}; this version reads format {FORMAT}\. Use that version, or start a new run\.$"
     for verb in (execute.resume, execute.reopen):
         with pytest.raises(CheckpointError, match=sentence):
             verb(directory.path, "cpu")

@@ -50,7 +50,8 @@ def rows(passed: list[Any]) -> list[tuple[int, ...]]:
 def cut(store: Path, split: str) -> list[tuple[int, ...]]:
     """Cut the stream of the token store into rows by hand: 14 tokens between [CLS] and [SEP]."""
     (folder,) = (p for p in store.iterdir() if p.is_dir() and not p.name.startswith("."))
-    stream = np.fromfile(folder / f"{split}.bin", json.loads((folder / "manifest.json").read_text())["dtype"]).tolist()
+    dtype = json.loads((folder / "manifest.json").read_text())["dtype"]
+    stream = [token for file in sorted(folder.glob(f"{split}-*.bin")) for token in np.fromfile(file, dtype).tolist()]
     pieces = [stream[start : start + 14] for start in range(0, len(stream), 14)]
     separator = stream[-1]  # every document ends with it; a row has it once
     return [tuple(piece[:-1] if piece[-1] == separator else piece) for piece in pieces]
@@ -66,13 +67,15 @@ def spied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
         return folder, passes()
 
 
-def test_training_reads_the_training_split_and_evaluation_the_held_out_one(spied: tuple[Path, list[Any]]) -> None:
-    """Training reads each of its rows once per epoch; each evaluation reads each held-out row once, in order."""
+def test_each_split_is_read_for_its_own_purpose(spied: tuple[Path, list[Any]]) -> None:
+    """Training reads each of its rows once per epoch; each evaluation reads each of its rows once, in order: four times
+    those of validation, then once those of the test."""
     folder, seen = spied
     training, evaluated = [p for p in seen if p.training], [p for p in seen if p.evaluating]
     assert len(training) + len(evaluated) == len(seen)
-    ours, theirs = cut(folder / "store", "train"), cut(folder / "store", "held_out")
-    assert not set(ours) & set(theirs)
+    ours, *others = (cut(folder / "store", split) for split in ("train", "validation", "test"))
+    assert not set(ours) & {row for each in others for row in each}
+    assert not set(others[0]) & set(others[1])
     read = rows(training)
     assert len(ours) < len(read) == 23 * 4
     epochs = [read[start : start + len(ours)] for start in range(0, len(read), len(ours))]
@@ -82,12 +85,12 @@ def test_training_reads_the_training_split_and_evaluation_the_held_out_one(spied
     assert epochs[0] != ours  # not in the order of the corpus
     assert [p.examples for p in training] == [[0, 1, 2, 3]] * 23
 
-    batches = -(-len(theirs) // 5)
-    assert len(evaluated) == 4 * batches
-    for start in range(0, len(evaluated), batches):
-        evaluation = evaluated[start : start + batches]
+    for theirs in [others[0]] * 4 + [others[1]]:
+        batches = -(-len(theirs) // 5)
+        evaluation, evaluated = evaluated[:batches], evaluated[batches:]
         assert rows(evaluation) == theirs
         assert [example for p in evaluation for example in p.examples] == list(range(len(theirs)))
+    assert evaluated == []
 
 
 def test_evaluation_is_in_eval_mode_without_gradients_and_training_is_not(spied: tuple[Path, list[Any]]) -> None:
@@ -139,20 +142,45 @@ def test_the_gradient_norm_is_the_mean_over_the_window(spied: tuple[Path, list[A
         assert record["gradient_norm"] == pytest.approx(sum(window) / len(window), rel=1e-5)
 
 
-def test_held_out_losses_are_the_means_of_what_the_objective_returned(spied: tuple[Path, list[Any]]) -> None:
+def test_losses_of_evaluation_are_the_means_of_what_the_objective_returned(spied: tuple[Path, list[Any]]) -> None:
     folder, seen = spied
     evaluated = [p for p in seen if p.evaluating]
-    records = lines(folder / "run", "held_out")
-    assert [record["step"] for record in records] == [7, 14, 21, 23]
-    batches = len(evaluated) // 4
-    for place, record in enumerate(records):
-        window = evaluated[place * batches : (place + 1) * batches]
+    records = [record for record in lines(folder / "run") if record["split"] != "train"]
+    assert [(record["step"], record["split"]) for record in records] == [
+        *((step, "validation") for step in (7, 14, 21, 23)), (23, "test"),
+    ]  # fmt: skip
+    for record in records:
+        batches = -(-len(cut(folder / "store", record["split"])) // 5)
+        window, evaluated = evaluated[:batches], evaluated[batches:]
+        assert record["tokens"] == sum(p.tokens.numel() for p in window)
         loss = 0.0
         for name, weight in (("generator", 1.0), ("discriminator", 50.0)):
             mean = sum(p.terms[name][0] for p in window) / sum(p.terms[name][1] for p in window)
             assert record[f"{name}_loss"] == pytest.approx(mean, rel=1e-5)
             loss += weight * mean
         assert record["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("stop", [None, 7, 22])
+def test_the_test_is_evaluated_once_however_often_a_run_is_resumed(
+    spied: tuple[Path, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int | None
+) -> None:
+    """At its end; a resume of what is complete evaluates nothing."""
+    folder, _ = spied
+    tested = set(cut(folder / "store", "test"))
+    with monkeypatch.context() as patched:
+        if stop:
+            signalled(patched, signal.SIGTERM, stop)
+            with pytest.raises(Exception, match=f"saved after step {stop}"):
+                run(folder / "tiny.yaml", tmp_path / "run")
+        else:
+            run(folder / "tiny.yaml", tmp_path / "run")
+    execute.resume(tmp_path / "run", "cpu")
+    execute.resume(tmp_path / "run", "cpu")
+    read = [row for row in rows([p for p in passes() if p.evaluating]) if row in tested]
+    assert len(read) == len(set(read)) == len(tested)
+    assert [record["step"] for record in lines(tmp_path / "run", "test")] == [23]
+    assert (tmp_path / "run" / "examples.json").is_file()
 
 
 @pytest.mark.parametrize("stop", [4, 6, 8, 13])

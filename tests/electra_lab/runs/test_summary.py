@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from electra_lab.assembly.build import sketch
+from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.assembly.forecast import forecast
 from electra_lab.config.load import load
+from electra_lab.data.splits import SPLITS
 from electra_lab.runs import summary
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Example
+from tests.electra_lab.runs.tiny import experiment
 from tests.electra_lab.storage.test_provenance import PROVENANCE
 from tests.helpers import write_experiment
 
@@ -57,16 +60,56 @@ def test_the_end_shows_the_last_evaluation_and_its_examples(tmp_path: Path) -> N
     directory = RunDirectory.create(tmp_path / "run", "tiny")
     directory.write_json("provenance.json", PROVENANCE)
     report = tmp_path / "run" / "report.html"
-    assert summary.closing(directory, report, 3.4).splitlines()[1] == "no held-out evaluation"
-    for step, auc in ((5, 0.6), (10, 0.8125)):
-        directory.append({"step": step, "split": "held_out", "loss": 1.0, "discriminator_auc": auc})
-        directory.append({"step": step, "split": "train", "loss": 1.0, "discriminator_auc": 0.1})
+    assert summary.closing(directory, report, 3.4).splitlines()[1] == "no evaluation"
+    for step, split, auc in ((5, "validation", 0.6), (10, "validation", 0.7), (10, "test", 0.8125), (10, "train", 0.1)):
+        directory.append({"step": step, "split": split, "loss": 1.0, "discriminator_auc": auc})
+        if split == "validation":
+            assert summary.closing(directory, report, 3.4).splitlines()[1] == f"after step {step}, on validation text"
     directory.write_json("examples.json", [[token("the"), token("dog", "cat", 0.9)]])
     lines = summary.closing(directory, report, 1234.4).splitlines()
-    assert lines[1] == "after step 10, on held-out text"
+    assert lines[1] == "after step 10, on test text"
     assert lines[2].split()[:3] == ["discriminator", "AUC", "0.812"]
-    assert "  the [cat > dog, 0.90]" in lines
+    assert (
+        "test text as the discriminator saw it: [original > replacement, probability of replaced];\n"
+        "a bare (probability) follows an original token that it wrongly suspects\n"
+        "  the [cat > dog, 0.90]\n"
+    ) in "\n".join(lines)
     assert lines[-1] == f"trained in 1,234 s; report {report}"
+
+
+def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Path) -> None:
+    """In documents and tokens of the store, with what it found of held-out text in training text."""
+    file = experiment(tmp_path, evaluate="{every: 6}")
+    loaded = load(file)
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    store = made.store
+    text = summary.opening(loaded, made, tmp_path / "run")
+    train, validation, tested = ((store.documents[split], store.tokens[split]) for split in SPLITS)
+    assert (
+        f"  data          {train[0]} documents, {train[1]} tokens to train; validation {validation[0]} and "
+        f"{validation[1]}; test {tested[0]} and {tested[1]}; vocabulary {made.vocabulary.size}\n"
+        f"                {store.overlap:.1%} of the 13-token runs of validation and test also occur in training text\n"
+        f"  evaluation    validation all {validation[1]} tokens every 6 steps; test all {tested[1]} tokens at the end\n"
+    ) in text
+    assert text.count("13-token") == 1
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "said"),
+    [
+        ("{tokens: 32, test_tokens: 40}", "at the end: validation 32 tokens, test 48 tokens"),
+        ("{every: 12, tokens: 32, test_tokens: 40}", "at the end: validation 32 tokens, test 48 tokens"),
+        ("{every: 11, tokens: 32, test_tokens: 40}", "validation 32 tokens every 11 steps; test 48 tokens at the end"),
+        ("{every: 11, tokens: 33, test_tokens: 100000}",
+         "validation 48 tokens every 11 steps; test all {test} tokens at the end"),
+    ],
+)  # fmt: skip
+def test_the_beginning_says_how_much_is_evaluated(tmp_path: Path, evaluate: str, said: str) -> None:
+    """Whole rows of 16 tokens; of 12 steps, the last one is the end anyway. The records say the same."""
+    loaded = load(experiment(tmp_path, evaluate=evaluate))
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    text = summary.opening(loaded, made, tmp_path / "run")
+    assert f"  evaluation    {said.format(test=made.store.tokens['test'])}\n" in text
 
 
 def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> None:
@@ -83,6 +126,11 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     assert f"{needs.flops.per_step:.4g} FLOPs per step, {1000 * needs.flops.per_step:.4g} in total" in text
     assert "64 per step, 6.4e+04 in total" in text
     assert "200 (at most: the tokenizer is not trained yet)" in text
+    assert "\n  evaluation      at the end: validation at most 65,536 tokens, test at most 262,144 tokens\n" in text
+    often = load(tmp_path / "tiny.yaml", ["evaluate.every=100", "evaluate.tokens=1000"])
+    assert (
+        "\n  evaluation      validation at most 1,000 tokens every 100 steps; test at most 262,144 tokens at the end\n"
+    ) in summary.forecast(often, large, torch.device("cpu"))
     unlimited = replace(large, vocabulary_size=None, working_bytes=None)
     text = summary.forecast(loaded, unlimited, torch.device("cpu"))
     assert "30,522 (assumed: the tokenizer has no limit)" in text

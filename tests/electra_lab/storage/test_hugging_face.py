@@ -14,7 +14,7 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import BertForPreTraining, ElectraForMaskedLM, ElectraForPreTraining
+from transformers import BertForPreTraining, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra_lab.storage.hugging_face import CONFIG, FIXED, Folder, Shape, read_folder, shape
 from registry.errors import ConfigError, DataError, LabError
@@ -135,22 +135,33 @@ def test_code_in_an_old_file_is_refused_and_does_not_run(
     assert not (tmp_path / "was-here").exists()
 
 
-@pytest.mark.parametrize("content", [[torch.zeros(1)], {"state": {"a": torch.zeros(1)}}])
+@pytest.mark.parametrize(
+    "content", [[torch.zeros(1)], {"state": {"a": torch.zeros(1)}}, {1: torch.zeros(1)}, {("a", "b"): torch.zeros(1)}]
+)
 def test_an_old_file_of_something_else_is_refused(copy: Path, content: object) -> None:
     (copy / WHOLE).unlink()
     torch.save(content, copy / "pytorch_model.bin")
     assert refusal(DataError, copy) == f"{copy / 'pytorch_model.bin'}: is not a file of tensors by name."
 
 
+@pytest.mark.parametrize("odd", [torch.zeros(2, device="meta"), torch.ones(2).to_sparse()])
+def test_a_tensor_without_dense_values_is_refused(copy: Path, odd: Tensor) -> None:
+    (copy / WHOLE).unlink()
+    torch.save({"a": torch.zeros(1), "b": odd}, copy / "pytorch_model.bin")
+    assert refusal(DataError, copy) == (
+        f"{copy / 'pytorch_model.bin'}: b has no dense values. Save the model again as safetensors."
+    )
+
+
 @pytest.mark.parametrize("name", [WHOLE, "pytorch_model.bin"])
-@pytest.mark.parametrize("content", [b"", b"\x00", b"version https://git-lfs.github.com/spec/v1\n" * 4])
+@pytest.mark.parametrize("content", [b"", b"\x00", b"version https://git-lfs.github.com/spec/v1\n" * 4, b"<html>404"])
 def test_a_damaged_file_is_refused(copy: Path, name: str, content: bytes) -> None:
-    """Also the pointer that a clone without git-lfs has in its place."""
+    """Also the pointer that a clone without git-lfs has in its place, and the page of a login: neither is code."""
     (copy / WHOLE).unlink()
     (copy / name).write_bytes(content)
     said = refusal(DataError, copy)
-    assert said.startswith(f"{copy / name}: ")
-    assert said.endswith((". Download the model again.", " Save the model again as safetensors."))
+    assert said.startswith(f"{copy / name}: cannot be read (")
+    assert said.endswith("). Download the model again.")
 
 
 def test_a_file_cut_short_is_refused(copy: Path) -> None:
@@ -165,15 +176,29 @@ def test_an_index_and_its_files_must_agree(copy: Path) -> None:
     first, last = min(places), max(places)
     index.write_text(json.dumps({"weight_map": {name: p for name, p in places.items() if name != last}}))
     again = "Download the model again."
-    assert refusal(DataError, copy) == f"{copy}: {last} is in its files but not in its index. {again}"
+    place = copy / places[last]
+    assert refusal(DataError, copy) == f"{place}: has {last}, which the index does not place there. {again}"
     index.write_text(json.dumps({"weight_map": places | {"zzz": places[first]}}))
-    assert refusal(DataError, copy) == f"{copy}: zzz is in its index but not in its files. {again}"
+    assert refusal(DataError, copy) == f"{copy / places[first]}: lacks zzz, which the index places there. {again}"
     index.write_text(json.dumps({"weight_map": places}))
     (copy / places[first]).unlink()
     assert refusal(DataError, copy).startswith(f"{copy / places[first]}: cannot be read (")
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": "../b"}}', "{"])
+def test_a_name_in_two_pieces_is_refused(copy: Path) -> None:
+    """Otherwise the last file would win, whatever the index says."""
+    places = split(copy)
+    first, last = min(places, key=places.__getitem__), copy / max(places.values())
+    torch.save(torch.load(last, weights_only=True) | {first: torch.zeros(1)}, last)
+    assert refusal(DataError, copy) == (
+        f"{last}: has {first}, which the index does not place there. Download the model again."
+    )
+
+
+ELSEWHERE = [json.dumps({"weight_map": {"a": name}}) for name in ("../b", "..", ".", "", "b/c", "x\0", 3)]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"weight_map": 3}', '{"weight_map": {}}', "{", *ELSEWHERE])
 def test_an_index_that_leads_elsewhere_or_nowhere_is_refused(copy: Path, content: str) -> None:
     (copy / WHOLE).unlink()
     (copy / f"{WHOLE}.index.json").write_text(content)
@@ -257,6 +282,13 @@ def test_sizes_are_in_our_words(folder: Path, tmp_path: Path) -> None:
     assert shape(bert.config) == Shape(**expected | {"embedding_dim": 16, "dropout": 0.3})
 
 
+def test_an_electra_that_does_not_say_how_wide_its_table_is_has_that_of_transformers(folder: Path) -> None:
+    for kind, width in (("electra", ElectraConfig().embedding_size), ("bert", 16)):
+        config = {**read_folder(str(folder)).config, "model_type": kind}
+        del config["embedding_size"]
+        assert shape(config).embedding_dim == width
+
+
 CHANGES = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "type_vocab_size": 1, "position_embedding_type":
            "relative_key", "is_decoder": True, "add_cross_attention": True}  # fmt: skip
 
@@ -275,9 +307,11 @@ def test_an_encoder_that_computes_otherwise_is_refused(folder: Path, key: str) -
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("hidden_size", None, "hidden_size is None; it must be a positive number."),
-        ("vocab_size", "37", "vocab_size is '37'; it must be a positive number."),
-        ("num_hidden_layers", 0, "num_hidden_layers is 0; it must be a positive number."),
+        ("hidden_size", None, "hidden_size is None; it must be a whole number from 1 to 16,777,216."),
+        ("vocab_size", "37", "vocab_size is '37'; it must be a whole number from 1 to 16,777,216."),
+        ("num_hidden_layers", 0, "num_hidden_layers is 0; it must be a whole number from 1 to 16,777,216."),
+        ("vocab_size", 10**13, "vocab_size is 10000000000000; it must be a whole number from 1 to 16,777,216."),
+        ("hidden_size", True, "hidden_size is True; it must be a whole number from 1 to 16,777,216."),
         ("num_attention_heads", 3, "num_attention_heads 3 does not divide hidden_size 16."),
         ("hidden_dropout_prob", 1, "hidden_dropout_prob is 1; it must be at least 0 and below 1."),
     ],
@@ -313,21 +347,24 @@ def test_a_name_of_the_hub_is_found_in_its_cache(folder: Path, offline: Path) ->
 
 def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path: Path) -> None:
     """From a hub of this machine; .bin files only if there is nothing else."""
-    for name in ("both", "old"):
+    for name in ("both", "old", "other"):
         (tmp_path / "org" / name).mkdir(parents=True)
         for file in (CONFIG, "vocab.txt", "tf_model.h5", "pytorch_model.bin", WHOLE):
             (tmp_path / "org" / name / file).write_bytes(b"x")
         (tmp_path / "org" / name / CONFIG).write_bytes((folder / CONFIG).read_bytes())
-    torch.save(load_file(folder / WHOLE), tmp_path / "org" / "old" / "pytorch_model.bin")
-    (tmp_path / "org" / "old" / WHOLE).unlink()
+    for name in ("old", "other"):
+        torch.save(load_file(folder / WHOLE), tmp_path / "org" / name / "pytorch_model.bin")
+        (tmp_path / "org" / name / WHOLE).unlink()
+    save_file({"other": torch.zeros(1)}, tmp_path / "org" / "other" / "adapter.safetensors")
     (tmp_path / "org" / "both" / WHOLE).write_bytes((folder / WHOLE).read_bytes())
     hub = Path(__file__).with_name("hub_here.py")
-    done = python(str(hub), str(tmp_path), "org/both", "org/old", "org/none", cwd=folder)
+    done = python(str(hub), str(tmp_path), "org/both", "org/old", "org/other", "org/none", cwd=folder)
     assert done.returncode == 0, done.stderr
     number = len(load_file(folder / WHOLE))
     assert done.stdout.splitlines() == [
         f"config.json model.safetensors vocab.txt {number}",
         f"config.json pytorch_model.bin vocab.txt {number}",
+        f"adapter.safetensors config.json pytorch_model.bin vocab.txt {number}",
         "org/none: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "
         "the Hugging Face hub has no model of that name that you may read. Check the name, or name a folder.",
     ]

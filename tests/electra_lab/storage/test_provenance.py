@@ -39,7 +39,7 @@ def test_it_is_read_back_as_it_was_written() -> None:
 def test_a_file_without_a_format_is_of_the_first() -> None:
     older = {key: value for key, value in PROVENANCE.items() if key != "format"}
     assert Provenance.model_validate(older).format == 1
-    assert Provenance.model_validate(PROVENANCE).format == FORMAT == 2
+    assert Provenance.model_validate(PROVENANCE).format == FORMAT == 3
 
 
 def test_keys_of_a_newer_version_are_kept() -> None:

@@ -93,10 +93,10 @@ def test_one_process_at_a_time_and_the_holder_is_named(directory: RunDirectory) 
 def test_records_come_back_and_numbers_that_are_not_finite_become_null(directory: RunDirectory) -> None:
     assert directory.records() == []
     directory.append({"step": 1, "split": "train", "loss": 0.1, "worse": math.nan, "worst": -math.inf, "n": 3})
-    directory.append({"step": 2, "split": "held_out"})
+    directory.append({"step": 2, "split": "validation"})
     assert directory.records() == [
         {"step": 1, "split": "train", "loss": 0.1, "worse": None, "worst": None, "n": 3},
-        {"step": 2, "split": "held_out"},
+        {"step": 2, "split": "validation"},
     ]
     assert "NaN" not in directory.metrics.read_text()
 
@@ -115,7 +115,7 @@ def test_a_damaged_line_is_named_but_a_last_one_is_a_kill(directory: RunDirector
 
 
 def test_records_after_a_step_are_dropped(directory: RunDirectory) -> None:
-    records = [{"step": step, "split": split} for step in (1, 2, 3) for split in ("train", "held_out")]
+    records = [{"step": step, "split": split} for step in (1, 2, 3) for split in ("train", "validation")]
     for record in records:
         directory.append(record)
     directory.metrics.write_text(directory.metrics.read_text() + '{"step": 4, "sp')
@@ -194,7 +194,7 @@ def test_another_format_is_refused_with_its_version(directory: RunDirectory, oth
     directory.refuse_other_format(directory.provenance())
     changed = {key: value for key, value in PROVENANCE.items() if key != "format"} | {"electra_lab": "0.5"}
     directory.write_json("provenance.json", changed | ({"format": other} if other else {}))
-    sentence = rf"was written by electra_lab 0\.5 in format {other or 1}; this version resumes format {FORMAT}\. Use "
+    sentence = rf"was written by electra_lab 0\.5 in format {other or 1}; this version reads format {FORMAT}\. Use "
     with pytest.raises(CheckpointError, match=sentence):
         directory.refuse_other_format(directory.provenance())
 

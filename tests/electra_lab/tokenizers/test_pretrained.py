@@ -244,6 +244,19 @@ def test_of_a_folder_with_both_files_the_tokenizer_json_is_read(tmp_path: Path) 
     assert ours(read_tokenizer(tmp_path)) == expected
 
 
+def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
+    """Those of RoBERTa, whose model has no unknown token: bytes are all known."""
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = Tokenizer(models.BPE({name: id for id, name in enumerate([*names, "a", "b"])}, []))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    read = read_tokenizer(tmp_path)
+    assert special_ids(read) == {"pad": 1, "cls": 0, "sep": 2, "mask": 4}
+    assert {token.content for token in read.get_added_tokens_decoder().values() if token.special} == set(names)
+    without = Tokenizer(models.BPE({name: id for id, name in enumerate([n for n in names if n != "<unk>"])}, []))
+    without.save(str(tmp_path / "tokenizer.json"))
+    assert read_tokenizer(tmp_path).token_to_id("<unk>") is None
+
+
 def test_the_five_are_special_whatever_the_file_says(tmp_path: Path) -> None:
     """What the file says about those that are special is kept."""
     tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
@@ -279,7 +292,10 @@ def lines(*tokens: str) -> str:
     return "\n".join((*SPECIAL, *tokens)) + "\n"
 
 
-NEEDED = "The lab needs [PAD], [UNK], [CLS], [SEP], [MASK], as tokenizers of BERT and ELECTRA have them."
+NEEDED = (
+    "The lab needs tokens for padding, the beginning and the end of a text, the mask, and unknown text if there is "
+    "any, as tokenizers of BERT, ELECTRA and RoBERTa have them."
+)
 SAVE = "Save the tokenizer again, for example by save_pretrained of transformers."
 UNUSED = "Put a token there that no text has, such as [unused0]: without the line, later ids would change."
 WRONG: dict[str, tuple[dict[str, str], str, str]] = {
@@ -294,11 +310,11 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "an empty line": ({"vocab.txt": lines("a", "", "b")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
     "an empty line at the end": ({"vocab.txt": lines("a", "")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
     "an empty file": ({"vocab.txt": ""}, "", f"vocab.txt:1: the line is empty. {UNUSED}"),
-    "no [MASK]": ({"vocab.txt": lines().replace("[MASK]", "<mask>")}, "", f"vocab.txt: lacks [MASK]. {NEEDED}"),
+    "no [MASK]": ({"vocab.txt": lines().replace("[MASK]", "m")}, "", f"vocab.txt: lacks [MASK] or <mask>. {NEEDED}"),
     "no [UNK]": ({"vocab.txt": lines().replace("[UNK]", "u")}, "vocab.txt", f"vocab.txt: lacks [UNK]. {NEEDED}"),
     "neither": ({"tokenizer.json": json_with(lambda t: (t["model"]["vocab"].pop("[CLS]"), t["added_tokens"].pop(2),
                  t["model"]["vocab"].pop("[SEP]"), t["added_tokens"].pop(2)))}, "tokenizer.json",
-                f"tokenizer.json: lacks [CLS], [SEP]. {NEEDED}"),
+                f"tokenizer.json: lacks [CLS] or <s>, [SEP] or </s>. {NEEDED}"),
     "an unknown token that the words lack": ({"tokenizer.json": json_with(lambda t: t["model"].update(unk_token="u"))},
                                              "", f"tokenizer.json: lacks u. {NEEDED}"),
     "a gap": ({"tokenizer.json": json_with(lambda t: t["model"]["vocab"].update(b=9))}, "",

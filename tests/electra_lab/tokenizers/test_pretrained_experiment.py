@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from electra_lab.assembly.build import sketch, vocabulary_size
@@ -48,8 +49,10 @@ def test_an_experiment_trains_with_it(tmp_path: Path, monkeypatch: pytest.Monkey
     assert vocabulary.size == len(ODD) == experiment.model.embeddings.tokens.num_embeddings
     assert vocabulary.special_ids == (1, 2, 4, 6)
     assert (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id) == (1, 6, 4, 2)
-    assert tokenizer.token_to_id("[UNK]") not in experiment.store.train
-    documents = tokenizer.decode(experiment.store.train.tolist(), skip_special_tokens=False).split("[SEP]")
+    train = experiment.store.train
+    ids = train.read(np.arange(len(train))).tolist()
+    assert tokenizer.token_to_id("[UNK]") not in ids
+    documents = tokenizer.decode(ids, skip_special_tokens=False).split("[SEP]")
     assert {document.strip() for document in documents[:-1]} <= set((tmp_path / "corpus.txt").read_text().split("\n\n"))
 
 
@@ -84,7 +87,7 @@ def test_what_it_refuses_is_at_its_line_before_a_corpus_is_read(tmp_path: Path) 
             look(load(file))
         assert str(refused.value) == sentence
     write_words(tmp_path / "model" / "vocab.txt", ODD[1:2])
-    with pytest.raises(ConfigError, match=rf"refuses this: {tmp_path}/model/vocab.txt: lacks \[UNK\], \[CLS\]"):
+    with pytest.raises(ConfigError, match=rf"refuses this: {tmp_path}/model/vocab.txt: lacks \[CLS\] or <s>, \[SEP\]"):
         check(load(file))
 
 

@@ -1,4 +1,4 @@
-"""Held-out metrics against plain computations, and that nothing but seed and weights moves them."""
+"""Metrics of held-out text against plain computations, and that nothing but seed and weights moves them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(tmp_path: Path) -> Experiment:
 
 def evaluation(made: Experiment, *, seed: int = 0, batch_size: int = 4, examples: int = 0) -> Evaluation:
     return evaluate(
-        made.run.learner, made.held_out, made.accumulate, seed=seed, batch_size=batch_size, precision="fp32",
+        made.run.learner, made.test, made.accumulate, seed=seed, batch_size=batch_size, precision="fp32",
         device=CPU, examples=examples,
     )  # fmt: skip
 
@@ -40,13 +40,13 @@ def metrics(made: Experiment, *, seed: int = 0, batch_size: int = 4) -> dict[str
 
 
 def test_metrics_are_what_they_are_called(made: Experiment) -> None:
-    """Recomputed row by row with scikit-learn, over all maskable positions of the whole split."""
+    """Recomputed row by row with scikit-learn, over all maskable positions."""
     labels, scores, surprise, nats, unigram, correct = [], [], [], [], [], []
-    counts = np.bincount(made.store.train, minlength=made.vocabulary.size) + 1
+    counts = made.store.counts + 1
     counts[list(made.vocabulary.special_ids)] = 0  # no detector or generator of words counts separators
     at_mask: list[bool] = []
     objective: Any = made.run.learner.objective.eval()
-    for batch in made.held_out.in_order(1, CPU):
+    for batch in made.test.in_order(1, CPU):
         with torch.no_grad():
             losses = objective(batch, Streams(0, EVALUATION, batch.example_ids))
         asked, seen = losses.predictions["generator"], losses.detection
@@ -104,11 +104,9 @@ def test_weights_that_are_not_finite_give_nan_and_no_exception(made: Experiment)
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
-def test_examples_are_spread_over_the_whole_split(made: Experiment, number: int) -> None:
+def test_examples_are_spread_over_all_rows(made: Experiment, number: int) -> None:
     """The middle of each of `number` equal parts; neighbours would be alike."""
-    rows = [
-        row for batch in made.held_out.in_order(1, CPU) for row in zip(batch.tokens, batch.attention_mask, strict=True)
-    ]
+    rows = [row for batch in made.test.in_order(1, CPU) for row in zip(batch.tokens, batch.attention_mask, strict=True)]
     expected = [int((share + 0.5) * len(rows) / number) for share in range(number)]
     shown = evaluation(made, examples=number).examples
     assert [e.originals for e in shown] == [rows[place][0][rows[place][1]].tolist() for place in expected]
@@ -140,6 +138,9 @@ class Five:
 
     def __len__(self) -> int:
         return 5
+
+    def example_ids(self, places: list[int]) -> list[int]:
+        return places
 
     def in_order(self, size: int, device: torch.device) -> Any:
         for start in range(0, 5, size):
@@ -176,6 +177,7 @@ def test_means_are_over_all_rows_and_the_objective_has_the_last_word(size: int) 
     )  # fmt: skip
     assert found.metrics == {"loss": -1.0, "all_loss": 2.0, "some_loss": 3.0, "mine": 10.0}
     assert found.examples == [[1, 3]]
+    assert found.tokens == 5
     assert [number for _, _, ids in parts.given for number in ids] == [0, 1, 2, 3, 4]
     assert {(mode, gradients) for mode, gradients, _ in parts.given} == {(False, False)}
     assert parts.training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,23 +57,27 @@ class Slope(nn.Module):
 class Asked:
     """Batches that note how they were asked for, and let time pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 6) -> None:
+        self.number = number
         self.training: list[tuple[int, int, int]] = []
-        self.held_out: list[int] = []
+        self.evaluations: list[int] = []
         self.now = 0.0
 
     def __len__(self) -> int:
-        return 6
+        return self.number
 
     def training_batch(self, seed: int, step: int, size: int, device: torch.device) -> Batch:
         self.training.append((seed, step, size))
         self.now += 2.0
         return rows(size)
 
+    def example_ids(self, places: Sequence[int]) -> list[int]:
+        return list(places)
+
     def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
-        self.held_out.append(size)
+        self.evaluations.append(size)
         self.now += 1000.0
-        yield rows(6)
+        yield rows(self.number)
 
 
 def rows(number: int) -> Batch:
@@ -106,7 +110,7 @@ def new_run(poison: tuple[int, ...] = (), rate: float = 0.25) -> Run:
 
 def records_of(run: Run, settings: Settings = SETTINGS, batches: Asked | None = None) -> list[Record]:
     batches = batches or Asked()
-    return list(train(run, settings, batches, batches, Nothing, CPU))
+    return list(train(run, settings, batches, batches, batches, Nothing, CPU))
 
 
 def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
@@ -139,7 +143,9 @@ def test_records_are_means_by_hand() -> None:
     """A term that no step of the window counts has no mean; tokens and FLOPs are those of all steps so far."""
     batches = Asked()
     found = [record.values for record in records_of(new_run(), batches=batches) if record.values]
-    assert [(v["step"], v["split"]) for v in found] == [(3, "train"), (6, "train"), (7, "train"), (7, "held_out")]
+    assert [(v["step"], v["split"]) for v in found] == [
+        (3, "train"), (6, "train"), (7, "train"), (7, "validation"), (7, "test"),
+    ]  # fmt: skip
     for values, steps in zip(found, (range(3), range(3, 6), range(6, 7)), strict=False):
         expected = window_by_hand(steps)
         assert {k: v for k, v in values.items() if k.endswith("loss") or k == "gradient_norm"} == pytest.approx(
@@ -151,33 +157,59 @@ def test_records_are_means_by_hand() -> None:
         assert values["flops"] == 2 * 7 + (done - 2) * 100
         assert values["skipped_steps"] == 0
     assert batches.training == [(5, step, 4) for step in range(7)]
-    assert batches.held_out == [2]
+    assert batches.evaluations == [2, 2]
 
 
 @pytest.mark.parametrize(("log", "evaluate"), [(1, 1), (2, 3), (3, 7), (7, 2), (9, None), (1, 9)])
 def test_lines_evaluations_and_pauses_come_when_they_are_due(log: int, evaluate: int | None) -> None:
-    """The end is always logged and evaluated, once; a pause ends every step."""
+    """The end is always logged, validated and tested, once; a pause ends every step."""
     expected: list[tuple[int, str]] = []
     for step in range(1, 8):
         expected += [(step, "train")] * (step % log == 0 or step == 7)
-        expected += [(step, "held_out")] * (step == 7 or (evaluate is not None and step % evaluate == 0))
+        expected += [(step, "validation")] * (step == 7 or (evaluate is not None and step % evaluate == 0))
+        expected += [(step, "test")] * (step == 7)
         expected += [(step, "")]
     found = records_of(new_run(), replace(SETTINGS, log_every=log, evaluate_every=evaluate))
     assert [(record.step, record.values.get("split", "")) for record in found] == expected
-    assert [record.evaluation is not None for record in found] == [split == "held_out" for _, split in expected]
+    assert [record.evaluation is not None for record in found] == [
+        split in ("validation", "test") for _, split in expected
+    ]
 
 
-def test_only_the_last_evaluation_shows_examples() -> None:
+def test_only_the_test_shows_examples() -> None:
     Nothing.asked.clear()
     records_of(new_run(), replace(SETTINGS, evaluate_every=3, examples=2))
-    assert Nothing.asked == [[], [], [1, 4]]
+    assert Nothing.asked == [[], [], [], [1, 4]]
+
+
+@pytest.mark.parametrize("begin", [0, 3, 6])
+def test_each_split_is_read_for_its_own_records(begin: int) -> None:
+    """Also after a resume. A record has the number of positions that were read: rows of 3."""
+    ours, validation, tested = Asked(), Asked(5), Asked(11)
+    run = new_run()
+    run.step = begin
+    settings = replace(SETTINGS, evaluate_every=2)
+    found = [r.values for r in train(run, settings, ours, validation, tested, Nothing, CPU) if r.values]
+    read = {split: [(v["step"], v["tokens"]) for v in found if v["split"] == split] for split in ("validation", "test")}
+    assert read["validation"] == [(step, 5 * LENGTH) for step in (2, 4, 6, 7) if step > begin]
+    assert read["test"] == [(7, 11 * LENGTH)]
+    assert validation.evaluations == [2] * len(read["validation"])
+    assert tested.evaluations == [2]
+    assert ours.evaluations == validation.training == tested.training == []
+
+
+def test_a_run_that_is_complete_is_not_tested_again() -> None:
+    run, tested = new_run(), Asked()
+    run.step = SETTINGS.steps
+    assert list(train(run, SETTINGS, Asked(), Asked(), tested, Nothing, CPU)) == []
+    assert tested.evaluations == []
 
 
 def test_training_is_in_train_mode_and_evaluation_is_not() -> None:
     run = new_run()
     run.learner.objective.eval()
     records_of(run, replace(SETTINGS, evaluate_every=5))
-    assert run.learner.objective.modes == [True] * 5 + [False] + [True] * 2 + [False]
+    assert run.learner.objective.modes == [True] * 5 + [False] + [True] * 2 + [False] * 2
 
 
 def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,13 +217,13 @@ def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None
     batches = Asked()
     monkeypatch.setattr(loop.time, "perf_counter", lambda: batches.now)
     found = []
-    for record in train(new_run(), replace(SETTINGS, evaluate_every=4), batches, batches, Nothing, CPU):
+    for record in train(new_run(), replace(SETTINGS, evaluate_every=4), batches, batches, batches, Nothing, CPU):
         batches.now += 500 if record.values else 0
         found += [record.values] if record.values else []
     lines = {values["step"]: values for values in found if values["split"] == "train"}
     assert {step: values["seconds"] for step, values in lines.items()} == {3: 6.0, 6: 4.0, 7: 2.0}
     assert {values["tokens_per_second"] for values in lines.values()} == {4 * LENGTH / 2.0}
-    assert {values["seconds"] for values in found if values["split"] == "held_out"} == {1000.0}
+    assert {values["seconds"] for values in found if values["split"] != "train"} == {1000.0}
 
 
 # Steps that are not finite
@@ -201,7 +233,7 @@ def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None
 def test_skipped_steps_are_counted_and_left_out_of_every_mean(poison: tuple[int, ...]) -> None:
     """Training goes on from the weights before; the schedule and the number of tokens go on, too."""
     run = new_run(poison)
-    found = [r.values for r in records_of(run, replace(SETTINGS, on_non_finite="skip")) if r.values][:-1]
+    found = [r.values for r in records_of(run, replace(SETTINGS, on_non_finite="skip")) if r.values][:-2]
     for values, steps in zip(found, (range(3), range(3, 6), range(6, 7)), strict=True):
         assert values["skipped_steps"] == len([n for n in poison if n < values["step"]])
         assert values["tokens"] == values["step"] * 4 * LENGTH
@@ -229,7 +261,7 @@ def test_a_window_without_a_taken_step_has_no_mean() -> None:
 def test_stop_ends_at_the_next_log_line_with_the_weights_of_before(poison: tuple[int, ...], says: str) -> None:
     run, seen = new_run(poison), list[Record]()
     with pytest.raises(DivergedError, match=says):
-        seen.extend(train(run, SETTINGS, Asked(), Asked(), Nothing, CPU))
+        seen.extend(train(run, SETTINGS, Asked(), Asked(), Asked(), Nothing, CPU))
     stop = int(says.split()[1][0])
     assert [record.step for record in seen if record.values] == [step for step in (3, 6) if step < stop]
     assert torch.isfinite(run.learner.objective.weight)
@@ -239,7 +271,7 @@ def test_a_checkpoint_sees_what_has_diverged_before_the_log_line_does() -> None:
     """Under `stop` there is none of it; under `skip` it holds the open window."""
     for policy in ("stop", "skip"):
         run = new_run((3,))
-        training = train(run, replace(SETTINGS, on_non_finite=policy), Asked(), Asked(), Nothing, CPU)
+        training = train(run, replace(SETTINGS, on_non_finite=policy), Asked(), Asked(), Asked(), Nothing, CPU)
         for record in training:
             if record.step == 4 and not record.values:
                 break
@@ -258,7 +290,7 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     settings = replace(SETTINGS, on_non_finite="skip", evaluate_every=4)
     whole = [{k: v for k, v in r.values.items() if "second" not in k} for r in records_of(new_run(poison), settings)]
     run, found = new_run(poison), []
-    for record in train(run, settings, Asked(), Asked(), Nothing, CPU):
+    for record in train(run, settings, Asked(), Asked(), Asked(), Nothing, CPU):
         found.append(record)
         if record.step == stop and not record.values:
             break

@@ -21,10 +21,11 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from registry import (
-    Batch, Generator, Losses, Masked, Metric, Network, Outcome, Random, Streams, Trained, Vocabulary, Work,
-    backbones, corpora, generators, launchers, masking_strategies, measures, objectives, optimizers, samplers,
-    schedules, tokenizers,
+    Batch, Generator, Losses, Masked, Metric, Network, Outcome, Packed, Random, Streams, Tokens, Trained, Vocabulary,
+    Work, backbones, corpora, generators, launchers, masking_strategies, measures, objectives, optimizers, packings,
+    samplers, schedules, tokenizers,
 )
+from registry.contracts.packing import IndexArray
 """
 
 # A component of each kind that follows its contract. A wrong one is a right one with a part replaced.
@@ -91,6 +92,17 @@ class Text:
 def trained(documents: Iterable[str], /, *, vocab_size: int = 10) -> Tokenizer:
     return Tokenizer.from_str("")
 """,
+    "packings": """
+class Packing:
+    def __init__(self, tokens: Tokens, length: int, vocabulary: Vocabulary, /) -> None:
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def rows(self, rows: IndexArray, /) -> Packed:
+        return Packed(rows, rows > 0, rows)
+""",
     "optimizers": """
 class Optimizer:
     param_groups: list[dict[str, Any]] = []
@@ -150,6 +162,8 @@ WRONG = {
     "a corpus of bytes": ("corpora", 'Iterator[str]:\n        yield "text"', 'Iterator[bytes]:\n        yield b"text"'),
     "a corpus without a fingerprint": ("corpora", "def fingerprint", "def hash"),
     "a tokenizer that returns its path": ("tokenizers", "-> Tokenizer", "-> str"),
+    "a packing of lists": ("packings", "rows: IndexArray, /) -> Packed", "rows: list[int], /) -> list[int]"),
+    "a packing without a length": ("packings", "def __len__", "def length"),
     "an optimizer without state_bytes": ("optimizers", "def state_bytes", "def bytes_of_state"),
     "a schedule of words": ("schedules", "-> float:\n    return progress", "-> str:\n    return ''"),
     "a measure without metrics": ("measures", 'metrics = {"loss": Metric()}', 'quantities = {"loss": Metric()}'),

@@ -1,0 +1,30 @@
+"""Launchers as the command line names them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from electra_lab.config.component import Component, Of
+from electra_lab.config.source import parse
+from registry import Launcher, launchers
+from registry.errors import ConfigError
+
+
+def named_launcher(text: str, workers: int | None = None) -> Launcher:
+    """Return the launcher that `--launcher` names: `slurm`, or `{type: slurm, partition: cpu}`. Raises ConfigError.
+
+    workers  `--workers`, which wins over the mapping
+    """
+    given: Any = parse(text, "--launcher", Path.cwd(), one_line=True).plain()
+    given = {"type": given} if isinstance(given, str) else given
+    if workers and isinstance(given, dict):
+        given = {**given, "workers": workers}
+    try:
+        chosen: Any = TypeAdapter(Annotated[Component, Of(launchers)]).validate_python(given)
+    except ValidationError as error:
+        wrong = "; ".join(": ".join([".".join(map(str, e["loc"])), e["msg"]]).lstrip(": ") for e in error.errors())
+        raise ConfigError(f"--launcher {text}: {wrong}") from None
+    made: Launcher = launchers.get(chosen.type).component(**chosen.keywords())
+    made.check()
+    return made

@@ -1,0 +1,39 @@
+"""electra-lab prepare FILE"""
+
+import json
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import typer
+
+from electra_lab.cli.run import File, Set, answer
+
+
+def prepare(
+    file: File,
+    set_: Set = None,
+    inspect: Annotated[
+        bool, typer.Option("--inspect", help="Also write a page with statistics and with rows as the model reads them.")
+    ] = False,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where shards are tokenized: local, slurm, ray, or a mapping such as '{type: slurm, partition: cpu}'. "
+            "Default: all cores of this machine.",
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of shards at a time, with --launcher.")] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build the token store even if it is there.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Read and tokenize the corpus of an experiment without training, and show what came out."""
+    from electra_lab.runs import prepare as prepared
+
+    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
+        made = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
+    if json_:
+        print(json.dumps(prepared.as_json(made)))
+    else:
+        answer(prepared.described(made))

@@ -1,0 +1,90 @@
+"""Files with a JSON object on each line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from electra_lab.corpora._files import BadInput, Files
+from electra_lab.corpora._records import CURE, documents_in
+from registry import Document, Skipped, corpora
+
+EXTENSIONS = (".jsonl", ".ndjson", ".json")
+LONGEST_LINE = 1 << 26  # bytes
+
+
+@corpora.register("json_lines")
+class JsonLines:
+    """Files with a JSON object on each line, plain or compressed (.gz, .xz, .zst); each is one document.
+
+    Lines and texts that are empty are no documents. One above 1,000,000 characters becomes several, cut at white
+    space.
+
+    paths     files, patterns such as `wiki/*.jsonl.gz`, or folders, of which all .jsonl, .ndjson and .json files are
+              read; relative to the experiment file
+    field     the field with the text; `a.b` is the field b of the object in field a
+    key       the field that decides the split, such as an article's number: documents of one value stay together;
+              without it the text decides
+    on_error  at a line that is not such an object: `stop`, or `skip` it; of a damaged file the rest is skipped
+    """
+
+    def __init__(
+        self,
+        /,
+        *,
+        paths: Annotated[list[Path], Field(min_length=1)],
+        field: Annotated[str, Field(min_length=1)] = "text",
+        key: Annotated[str, Field(min_length=1)] | None = None,
+        on_error: Literal["stop", "skip"] = "stop",
+    ) -> None:
+        self.field, self.key, self.skips = field, key, on_error == "skip"
+        self._files = Files(paths, EXTENSIONS, {"field": field, "key": key, "on_error": on_error})
+
+    def __iter__(self) -> Iterator[str | Document | Skipped]:
+        for file in self._files.files:
+            try:
+                for number, line in enumerate(self._lines(file), start=1):
+                    try:
+                        yield from self._documents(line, f"{file}:{number}")
+                    except BadInput as error:
+                        if not self.skips:
+                            raise
+                        yield error.skipped
+            except BadInput as error:
+                if not self.skips:
+                    raise
+                self._files.check(file)
+                yield error.skipped
+
+    def _documents(self, line: bytes, place: str) -> list[str | Document]:
+        if not line or line.isspace():
+            return []
+        try:
+            record: Any = json.loads(line.decode())
+        except UnicodeDecodeError as error:
+            raise BadInput(place, f"byte {error.start} of the line is not UTF-8", CURE) from None
+        except json.JSONDecodeError as error:
+            raise BadInput(place, f"is not JSON ({error.msg} at column {error.colno})", CURE) from None
+        except (ValueError, RecursionError):  # a number of thousands of digits, thousands of brackets
+            raise BadInput(place, "is JSON that Python cannot read", CURE) from None
+        return documents_in(record, place, self.field, self.key)
+
+    def _lines(self, file: Path) -> Iterator[bytes]:
+        """Yield the lines of a file. Raises BadInput."""
+        rest, number = b"", 1
+        for block in self._files.blocks(file):
+            if number == 1 and not rest:
+                block = block.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+            *lines, rest = (rest + block).split(b"\n")
+            yield from lines
+            number += len(lines)
+            if len(rest) > LONGEST_LINE:
+                reason = f"the line has more than {LONGEST_LINE >> 20} MiB"
+                raise BadInput(f"{file}:{number}", reason, "Write one object on each line.")
+        yield rest
+
+    def fingerprint(self) -> str:
+        """A hash of the content, so that a moved file is the same corpus and a changed one is not."""
+        return self._files.fingerprint()

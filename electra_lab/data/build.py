@@ -1,0 +1,233 @@
+"""Building a token store: read the corpus, train the tokenizer, encode what is held out, then the training shards.
+
+Everything happens in a folder beside the final place. A build that is killed is continued: pieces that are whole stay.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from electra_lab.data.engine import Fast, load_tokenizer
+from electra_lab.data.overlap import Hashes, Known, runs, without_overlap
+from electra_lab.data.shards import (
+    PLAN,
+    SPOOL,
+    TOKENIZER,
+    Plan,
+    Shard,
+    encode_by,
+    encode_shard,
+    write_shard,
+)
+from electra_lab.data.splits import HELD_OUT
+from electra_lab.data.spool import Contents, Progress, Sample, read_piece, read_spool, write_spool
+from electra_lab.data.vocabulary import special_ids
+from electra_lab.storage.files import flush, new_file, read_as, sha256, write_text
+from registry import Corpus, Launcher, Split
+from registry.errors import DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Unfinished(DataError):
+    """Some shards are missing; what is done is kept, and the same command continues."""
+
+
+COUNTS, MANIFEST = "counts.npy", "manifest.json"
+
+
+class Manifest(BaseModel):
+    """manifest.json: where a store comes from, and what it holds."""
+
+    identity: dict[str, Any]
+    dtype: str
+    shards: dict[Split, dict[str, Shard]]  # by split and name, in order
+    read: Contents
+    overlap: float  # the share of the held-out runs of 13 tokens that training text has too
+    sha256: dict[str, str]  # of the files beside the shards
+    bytes: dict[str, int]
+
+    @property
+    def all_bytes(self) -> dict[str, int]:
+        """The size of every file."""
+        return self.bytes | {
+            n: size for split in self.shards.values() for s in split.values() for n, size in s.bytes.items()
+        }
+
+    @property
+    def all_sha256(self) -> dict[str, str]:
+        """The hash of every file."""
+        return self.sha256 | {
+            n: sha for split in self.shards.values() for s in split.values() for n, sha in s.sha256.items()
+        }
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a store is made of, and how.
+
+    identity  everything that decides its content, by which it is found
+    launcher  makes a launcher for so many shards; None: they are encoded one after the other, by threads
+    """
+
+    corpus: Corpus
+    train_tokenizer: Callable[[Iterable[str]], Tokenizer]
+    held_out: float
+    overlap: float
+    tokenizer_characters: float
+    identity: dict[str, Any]
+    engine: str
+    launcher: Callable[[int], Launcher | None]
+
+
+def build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
+    """Fill `folder`, which may hold what an earlier build left. Raises DataError."""
+    if not (folder / MANIFEST).exists():
+        _fill(folder, recipe, announce, progress)
+    _tidy(folder)
+
+
+def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
+    contents = _spooled(folder, recipe, announce, progress)
+    tokenizer = _tokenizer(folder, recipe, contents, progress)
+    held, hashes = _held_out(folder, recipe, contents, tokenizer)
+    names = [f"train-{piece:05}" for piece in range(contents.pieces["train"])]
+    _encode(folder, names, recipe, contents.characters["train"], progress)
+    train = [read_as(Shard, folder / f"{name}.json") for name in names]
+    if not sum(shard.tokens for shard in train):
+        raise DataError(
+            "the training split has no tokens: its documents are empty, or all overlap with held-out text "
+            f"(data.overlap {recipe.overlap})."
+        )
+    shards: dict[Split, dict[str, Shard]] = {"train": dict(zip(names, train, strict=True)), **held}
+    every = [shard for split in shards.values() for shard in split.values()]
+    if fallen := sum(shard.fell_back for shard in every):
+        announce(f"note: tokie gave other tokens than the tokenizers library in {fallen} of {len(every)} shards, which "
+                 "the library has tokenized instead")  # fmt: skip
+    _finish(folder, recipe, contents, hashes, shards)
+
+
+def _spooled(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> Contents:
+    spool, mark = folder / SPOOL, folder / "identity.json"
+    identity = json.dumps(recipe.identity, sort_keys=True, default=str)
+    if (spool / "spool.json").exists() and mark.exists() and mark.read_text(encoding="utf-8") == identity:
+        announce("continuing a build that was interrupted")
+        return read_spool(spool)
+    shutil.rmtree(folder, ignore_errors=True)
+    spool.mkdir(parents=True)
+    write_text(mark, identity)
+    announce("reading the corpus (once; the result is kept)")
+    return write_spool(recipe.corpus, recipe.held_out, spool, progress)
+
+
+def _tokenizer(folder: Path, recipe: Recipe, contents: Contents, progress: Progress) -> Tokenizer:
+    file = folder / TOKENIZER
+    if not file.exists():
+        sample = Sample(folder / SPOOL, contents, recipe.tokenizer_characters, progress)
+        made = recipe.train_tokenizer(sample)
+        special_ids(made)
+        write_text(file, made.to_str())
+    return load_tokenizer(file)
+
+
+def _held_out(
+    folder: Path, recipe: Recipe, contents: Contents, tokenizer: Tokenizer
+) -> tuple[dict[Split, dict[str, Shard]], Hashes]:
+    """Encode validation and test, which fit into memory; return the hashes of their runs, too."""
+    ids, fast = special_ids(tokenizer), Fast(folder / TOKENIZER, tokenizer)
+    kind = "uint16" if tokenizer.get_vocab_size() <= 1 << 16 else "uint32"
+    plan = Plan(dtype=kind, separator=ids["sep"], overlap=recipe.overlap, engine=recipe.engine)
+    write_text(folder / PLAN, plan.model_dump_json())
+    shards: dict[Split, dict[str, Shard]] = {}
+    known, hashes = None, []
+    for split in HELD_OUT:
+        pieces = range(contents.pieces[split])
+        texts = [text for piece in pieces for text in read_piece(folder / SPOOL, split, piece)]
+        (tokens, lengths), engine = encode_by(fast, texts, plan)
+        characters = np.array([len(text) for text in texts])
+        full = lengths > 0
+        keep = full.copy()
+        if known and full.any():  # what the test shares with validation
+            keep[full] = without_overlap(tokens, lengths[full], known, recipe.overlap)[0]
+        tokens, kept = tokens[np.repeat(keep, lengths)], lengths[keep]
+        if not len(kept):
+            raise DataError(f"the split {split} has no tokens: its documents contain nothing that the tokenizer keeps, "
+                            "or only text that validation has too.")  # fmt: skip
+        hashes.append(runs(tokens, kept)[0])
+        known = Known.of(hashes[0])
+        name = f"{split}-00000"
+        shards[split] = {
+            name: Shard(
+                documents=len(kept), tokens=int(kept.sum()) + len(kept), characters=int(characters[keep].sum()),
+                overlapping=int((full & ~keep).sum()), empty=int((~full).sum()),
+                **engine, **write_shard(folder, name, tokens, kept, plan),
+            )
+        }  # fmt: skip
+    both = np.concatenate(hashes)
+    Known.of(both).save(folder)
+    return shards, both
+
+
+def _encode(folder: Path, names: Sequence[str], recipe: Recipe, characters: int, progress: Progress) -> None:
+    missing = [name for name in names if not (folder / f"{name}.json").exists()]
+    done = len(names) - len(missing)
+    for problem in _outcomes(folder, missing, recipe.launcher(len(missing))):
+        if problem:
+            raise Unfinished(f"{problem} What is done is kept; the same command continues.")
+        done += 1
+        progress("tokenizing", characters * done // len(names), characters)
+
+
+def _outcomes(folder: Path, names: Sequence[str], launcher: Launcher | None) -> Iterator[str]:
+    """Yield "" for each shard that is done, otherwise what went wrong."""
+    if launcher is None:
+        for name in names:
+            encode_shard(str(folder), name)
+            yield ""
+        return
+    for name, outcome in launcher(encode_shard, str(folder), names):
+        yield "" if outcome.status == "done" else f"{name}: {outcome.error}"
+
+
+def _finish(
+    folder: Path, recipe: Recipe, contents: Contents, hashes: Hashes, shards: dict[Split, dict[str, Shard]]
+) -> None:
+    """Write what is known of the whole, the manifest last."""
+    plan, known = read_as(Plan, folder / PLAN), Known.load(folder).hashes
+    counts = np.zeros(load_tokenizer(folder / TOKENIZER).get_vocab_size(), np.int64)
+    seen = np.zeros(len(known), np.bool_)
+    for name, shard in shards["train"].items():
+        seen[np.load(folder / f"{name}.seen.npy")] = True
+        if shard.tokens:
+            counts += np.bincount(np.memmap(folder / f"{name}.bin", plan.dtype, "r"), minlength=len(counts))
+    with new_file(folder / COUNTS, "wb") as stream:
+        np.save(stream, counts)
+    manifest = Manifest(
+        identity=recipe.identity,
+        dtype=plan.dtype,
+        shards=shards,
+        read=contents,
+        overlap=float(seen[np.searchsorted(known, hashes)].mean()),
+        sha256={name: sha256(folder / name) for name in (TOKENIZER, COUNTS)},
+        bytes={name: (folder / name).stat().st_size for name in (TOKENIZER, COUNTS)},
+    )
+    write_text(folder / MANIFEST, manifest.model_dump_json(indent=1))
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what only the build needed."""
+    manifest = read_as(Manifest, folder / MANIFEST)
+    shutil.rmtree(folder / SPOOL, ignore_errors=True)
+    for path in folder.iterdir():
+        if path.name != MANIFEST and path.name not in manifest.all_bytes:
+            path.unlink()
+    flush(folder)

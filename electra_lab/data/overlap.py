@@ -1,0 +1,135 @@
+"""Text that training and held-out documents share, by runs of 13 tokens.
+
+Brown et al. (2020, appendix C) remove what overlaps by 13-grams of words. Tokens are stricter, as 13 of them are fewer
+words, and are the same rule for languages without spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from electra_lab.storage.files import new_file
+
+RUN = 13  # tokens; a shorter document is one run
+FACTOR = 0x9E3779B97F4A7C15  # odd, so it has an inverse
+INVERSE = pow(FACTOR, -1, 1 << 64)
+BITS = 16  # of the filter, for each run
+AT_ONCE = 1 << 18  # tokens whose runs are computed at a time; each needs some 100 bytes
+
+FILES = ("known.npy", "filter.npy")
+
+Hashes = NDArray[np.uint64]
+
+
+def runs(tokens: NDArray[Any], lengths: NDArray[Any]) -> tuple[Hashes, NDArray[np.int64]]:
+    """Return a 64-bit hash of each run within a document, and how many runs each document has.
+
+    tokens   documents one after the other, Int[N]
+    lengths  the number of tokens of each document, at least 1
+    """
+    counts = np.maximum(lengths.astype(np.int64) - (RUN - 1), 1)
+    hashes = [_runs(*group) for group in _groups(tokens, lengths)]
+    return np.concatenate([np.zeros(0, np.uint64), *hashes]), counts
+
+
+def _runs(tokens: NDArray[Any], lengths: NDArray[np.int64]) -> Hashes:
+    counts = np.maximum(lengths - (RUN - 1), 1)
+    ends = np.cumsum(lengths)
+    begins = np.arange(counts.sum()) + np.repeat(ends - lengths - (np.cumsum(counts) - counts), counts)
+    stops = np.minimum(begins + RUN, np.repeat(ends, counts))
+    powers, inverses = _powers(1 << len(tokens).bit_length())
+    # A polynomial modulo 2**64: the difference of two prefix sums, shifted down to the first power.
+    sums = np.zeros(len(tokens) + 1, np.uint64)
+    np.cumsum((tokens.astype(np.uint64) + np.uint64(1)) * powers[: len(tokens)], out=sums[1:])
+    return _mixed((sums[stops] - sums[begins]) * inverses[begins])
+
+
+def _groups(tokens: NDArray[Any], lengths: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+    """Yield consecutive documents that have about AT_ONCE tokens together."""
+    ends = np.cumsum(lengths.astype(np.int64))
+    cuts = np.flatnonzero(np.diff(ends // AT_ONCE)) + 1
+    for documents, places in zip(
+        np.split(lengths.astype(np.int64), cuts), np.split(tokens, ends[cuts - 1]), strict=True
+    ):
+        yield places, documents
+
+
+@dataclass(frozen=True)
+class Known:
+    """The runs of held-out text, sorted, behind a filter that turns most other runs away at once."""
+
+    hashes: Hashes
+    filter: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, hashes: Hashes) -> Known:
+        hashes = np.unique(hashes)
+        bits = max(16, int(len(hashes) * BITS).bit_length())
+        filter = np.zeros(1 << (bits - 3), np.uint8)
+        for begin in range(0, len(hashes), AT_ONCE):
+            places = hashes[begin : begin + AT_ONCE] >> np.uint64(64 - bits)
+            np.bitwise_or.at(filter, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8))
+        return cls(hashes, filter)
+
+    @classmethod
+    def load(cls, folder: Path) -> Known:
+        """Read what `save` wrote, as far as it is needed: processes of one machine share the memory."""
+        return cls(*(np.load(folder / name, mmap_mode="r") for name in FILES))
+
+    def save(self, folder: Path) -> None:
+        """Write both arrays. Raises OSError."""
+        arrays: list[NDArray[Any]] = [self.hashes, self.filter]
+        for name, array in zip(FILES, arrays, strict=True):
+            with new_file(folder / name, "wb") as stream:
+                np.save(stream, array)
+
+    def find(self, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the indices of the given hashes that are known, and where in `self.hashes` they are."""
+        places = hashes >> np.uint64(64 - (len(self.filter).bit_length() + 2))
+        maybe = np.flatnonzero(
+            self.filter[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8) & np.uint8(1)
+        )
+        where = np.searchsorted(self.hashes, hashes[maybe]).clip(max=max(len(self.hashes) - 1, 0))
+        found = self.hashes[where] == hashes[maybe] if len(self.hashes) else np.zeros(0, np.bool_)
+        return maybe[found], where[found]
+
+
+def without_overlap(
+    tokens: NDArray[Any], lengths: NDArray[Any], known: Known, most: float
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which documents share at most the part `most` of their runs with known text, and the runs that these have.
+
+    The runs are indices of `known.hashes`, in any order, some more than once.
+    """
+    keeps, shared = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)]
+    for group, sizes in _groups(tokens, lengths):
+        hashes, counts = runs(group, sizes)
+        found, where = known.find(hashes)
+        document = np.searchsorted(np.cumsum(counts), found, side="right")
+        keep = np.bincount(document, minlength=len(counts)) <= most * counts
+        keeps.append(keep)
+        shared.append(where[keep[document]])
+    return np.concatenate(keeps), np.concatenate(shared)
+
+
+def _mixed(x: Hashes) -> Hashes:
+    """Spread the low bits, which are the weak ones of a polynomial, over all (the finalizer of splitmix64)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+@lru_cache(maxsize=1)
+def _powers(size: int) -> tuple[Hashes, Hashes]:
+    factors = np.full((2, size), [[FACTOR], [INVERSE]], np.uint64)
+    factors[:, 0] = 1
+    powers, inverses = np.cumprod(factors, axis=1)
+    return powers, inverses

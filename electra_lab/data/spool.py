@@ -1,0 +1,223 @@
+"""A corpus on disk, split, as its reader gave it: read once, then encoded in pieces by any number of processes.
+
+    <spool>/  train-00000.txt  train-00000.npy  train-00001.txt ...  validation-00000.txt ...  spool.json
+
+Each .txt holds documents in UTF-8, one directly after the other, and its .npy their lengths in bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+
+from electra_lab.data.splits import HELD_OUT, SPLITS, number_of_bytes, split_at, split_of
+from electra_lab.storage.files import read_as, write_text
+from registry import LONGEST, Corpus, Document, Skipped, Split
+from registry.errors import DataError
+
+# Bytes of text in a piece, and so in a shard: small at first, so that all cores have an equal share of a small corpus.
+LEAST, MOST = 1 << 21, 1 << 24
+SHARE = 32  # a piece is as large as this part of what came before, within these bounds
+MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
+NAMELESS = Document("")  # what a mere string is, apart from its text
+SHOWN = 5  # skipped pieces of the source that are named
+
+Progress = Callable[[str, int, int | None], None]  # what is done, how much of it, of how much if that is known
+
+
+class Contents(BaseModel):
+    """spool.json, written when everything else is there."""
+
+    pieces: dict[Split, int]
+    documents: dict[Split, int]
+    characters: dict[Split, int]
+    beyond_limit: int = 0  # held-out documents above MOST_HELD_OUT, which are not used
+    skipped: int = 0
+    examples: list[str] = []  # of what was skipped
+
+
+def read_spool(folder: Path) -> Contents:
+    return read_as(Contents, folder / "spool.json")
+
+
+def write_spool(corpus: Corpus, held_out: float, folder: Path, progress: Progress) -> Contents:
+    """Read a corpus into an empty folder. Raises DataError."""
+    before = corpus.fingerprint()
+    train, held = _Writer(folder, "train"), {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
+    skipped, read, own = 0, 0, False
+    examples: list[str] = []
+    for number, each in enumerate(corpus):
+        if isinstance(each, Skipped):
+            skipped += 1
+            examples += [f"{each.place}: {each.reason}"][: SHOWN - len(examples)]
+            continue
+        document = NAMELESS if isinstance(each, str) else each
+        own |= document.split is not None
+        for text in _pieces(each if isinstance(each, str) else each.text):
+            data = _utf8(text)
+            place = number_of_bytes(data if document.key is None else document.key.encode("utf-8", "surrogatepass"))
+            split = document.split or split_at(place, held_out)
+            read += len(text)
+            if split == "train":
+                train.add(data, len(text))
+            elif not document.again:
+                held[split].add(data, len(text))
+        if number % 1000 == 0:
+            progress("reading", read, None)
+    train.close()
+    if corpus.fingerprint() != before:
+        raise DataError("the corpus changed while it was read. Start again when it no longer changes.")
+    writers: dict[Split, _Writer] = {"train": train}
+    for split, smallest in held.items():
+        writers[split] = _Writer(folder, split)
+        for data, characters in smallest.documents():
+            writers[split].add(data, characters)
+        writers[split].close()
+    contents = Contents(
+        pieces={split: writers[split].pieces for split in SPLITS},
+        documents={split: writers[split].documents for split in SPLITS},
+        characters={split: writers[split].characters for split in SPLITS},
+        beyond_limit=sum(each.left_out for each in held.values()),
+        skipped=skipped,
+        examples=examples,
+    )
+    _refuse_empty(contents, held_out, own)
+    write_text(folder / "spool.json", contents.model_dump_json(indent=1))
+    return contents
+
+
+def held_out_texts(corpus: Corpus, held_out: float) -> Iterator[str]:
+    """Yield the documents that are not for training, as a store would hold them, but for those above its limits."""
+    for each in corpus:
+        document = Document(each) if isinstance(each, str) else each
+        if isinstance(document, Skipped) or document.again:
+            continue
+        for text in _pieces(document.text):
+            text = _utf8(text).decode()
+            if split_of(replace(document, text=text), held_out) != "train":
+                yield text
+
+
+def read_piece(folder: Path, split: Split, piece: int) -> list[str]:
+    """Return the documents of a piece."""
+    data = (folder / f"{_name(split, piece)}.txt").read_bytes()
+    ends = np.cumsum(np.load(folder / f"{_name(split, piece)}.npy")).tolist()
+    return [data[begin:end].decode() for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Training documents of about `characters` in all, evenly spread over the split; may be read several times."""
+
+    folder: Path
+    contents: Contents
+    characters: float
+    progress: Progress
+
+    def __iter__(self) -> Iterator[str]:
+        share = min(1.0, self.characters / self.contents.characters["train"])
+        number = read = 0
+        for piece in range(self.contents.pieces["train"]):
+            for text in read_piece(self.folder, "train", piece):
+                number += 1
+                if int(number * share) > int((number - 1) * share):
+                    yield text
+                    read += len(text)
+            self.progress("training the tokenizer", read, int(share * self.contents.characters["train"]))
+
+
+class _Writer:
+    """Writes the pieces of a split."""
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        self.folder, self.split = folder, split
+        self.pieces = self.documents = self.characters = 0
+        self._texts: list[bytes] = []
+        self._bytes = self._written = 0
+
+    def add(self, data: bytes, characters: int) -> None:
+        self._texts.append(data)
+        self._bytes += len(data)
+        self.documents += 1
+        self.characters += characters
+        if self._bytes >= min(MOST, max(LEAST, self._written // SHARE)):
+            self.close()
+
+    def close(self) -> None:
+        """Write what has come since the last piece."""
+        if self._texts:
+            name = _name(self.split, self.pieces)
+            (self.folder / f"{name}.txt").write_bytes(b"".join(self._texts))
+            np.save(self.folder / f"{name}.npy", np.array([len(each) for each in self._texts], np.uint32))
+            self._written += self._bytes
+            self._texts, self._bytes, self.pieces = [], 0, self.pieces + 1
+
+
+@dataclass
+class _Smallest:
+    """The documents with the smallest numbers, as many as have at most `most` characters: in any order the same."""
+
+    most: int
+    limit: int = 1 << 64
+    characters: int = 0
+    left_out: int = 0
+    _heap: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # the largest number first
+
+    def add(self, data: bytes, characters: int) -> None:
+        number = number_of_bytes(data)
+        if number >= self.limit:
+            self.left_out += 1
+            return
+        heapq.heappush(self._heap, (-number, -len(self._heap) - self.left_out, data, characters))
+        self.characters += characters
+        while self.characters > self.most and len(self._heap) > 1:
+            number, _, _, characters = heapq.heappop(self._heap)
+            self.limit, self.left_out = -number, self.left_out + 1
+            self.characters -= characters
+
+    def documents(self) -> list[tuple[bytes, int]]:
+        """Return them in the order in which they came, with their numbers of characters."""
+        return [each[2:] for each in sorted(self._heap, key=lambda each: -each[1])]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield the text without surrounding space, cut at spaces if it is too long; nothing if it is empty."""
+    text = text.strip()
+    while len(text) > LONGEST:
+        space = max(text.rfind(" ", LONGEST // 2, LONGEST), text.rfind("\n", LONGEST // 2, LONGEST))
+        end = space if space > 0 else LONGEST
+        yield text[:end]
+        text = text[end:].lstrip()
+    if text:
+        yield text
+
+
+def _utf8(text: str) -> bytes:
+    """Return the text in UTF-8; halves of characters, which JSON may have, become U+FFFD."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _refuse_empty(contents: Contents, held_out: float, own: bool) -> None:
+    if not sum(contents.documents.values()):
+        raise DataError("the corpus is empty: no document has any text.")
+    for split, count in contents.documents.items():
+        if count:
+            continue
+        if own:
+            raise DataError(f"the corpus brings its own splits, and has no documents for {split}.")
+        raise DataError(
+            f"the split {split} is empty: none of {sum(contents.documents.values())} documents fell into it with "
+            f"data.held_out {held_out}. Change it, or use more and shorter documents."
+        )
+
+
+def _name(split: Split, piece: int) -> str:
+    return f"{split}-{piece:05}"

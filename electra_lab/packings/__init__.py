@@ -1,0 +1,1 @@
+"""Packings, one a file. Contract: registry.contracts.Packing."""

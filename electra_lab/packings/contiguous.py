@@ -1,0 +1,60 @@
+"""Rows that are cut from the text as it comes, the next document behind the last one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Literal
+
+import numpy as np
+
+from electra_lab.packings._pieces import IndexArray, framed, holder, read_pieces, starts_of
+from registry import Packed, Tokens, Vocabulary, packings
+
+
+@packings.register(
+    "contiguous", crosses_documents=True, separates_documents=lambda *, attention: attention == "within_documents"
+)
+class Contiguous:
+    """Documents one after the other, each closed by [SEP], cut into full rows `[CLS] ... [SEP]`.
+
+    A document continues in the next row, so no token is lost and only the last row is padded by more than one position.
+    A row that ends with a document has its [SEP] already and one position of padding. All tokens are segment 0.
+
+    attention  full: a position sees its whole row, other documents too; within_documents: only its own document, and
+               positions count from its beginning. Needs a backbone that can separate documents
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        length: int,
+        vocabulary: Vocabulary,
+        /,
+        *,
+        attention: Literal["full", "within_documents"] = "full",
+    ) -> None:
+        self.tokens, self.length, self.vocabulary = tokens, length, vocabulary
+        self.room = length - 2
+        self.documents = starts_of(tokens.lengths) if attention == "within_documents" else None
+
+    def __len__(self) -> int:
+        return ceil(len(self.tokens) / self.room)
+
+    def rows(self, rows: IndexArray, /) -> Packed:
+        starts = rows * self.room
+        sizes = np.minimum(len(self.tokens) - starts, self.room)
+        pieces = read_pieces(self.tokens, starts, sizes, self.room)
+        # At the end of a document its own [SEP] closes the row; it is written over itself.
+        ends = sizes + (pieces[:, -1] != self.vocabulary.sep_id)
+        packed = framed(pieces, ends, self.length, self.vocabulary)
+        if self.documents is None:
+            return packed
+        # Every row counts its own from 0: [CLS] belongs to the first, the [SEP] that closes the row to the last.
+        first = holder(self.documents, starts)
+        others = holder(self.documents, starts + sizes - 1) - first
+        row = np.repeat(np.arange(len(rows)), others)
+        document = first[row] + 1 + np.arange(len(row)) - (np.cumsum(others) - others)[row]
+        begins = np.zeros_like(packed.tokens)
+        begins[row, 1 + self.documents[document] - starts[row]] = 1
+        return replace(packed, documents=np.where(packed.attention_mask, begins.cumsum(axis=1), -1))

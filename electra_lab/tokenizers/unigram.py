@@ -1,0 +1,51 @@
+"""Unigram, as SentencePiece, T5 and XLM-R use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from electra_lab.tokenizers._special import SPECIAL
+from registry import tokenizers
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+DIGITS = 6  # of a token's log-probability
+
+
+@tokenizers.register("unigram")
+def unigram(
+    documents: Iterable[str],
+    /,
+    *,
+    vocab_size: Annotated[int, Field(ge=100, le=1 << 24)] = 32_000,
+    lowercase: bool = False,
+) -> Tokenizer:
+    """Unigram language model (Kudo 2018), trained on the training split; for languages without spaces, too.
+
+    Training takes much longer than that of `wordpiece` and `bpe`.
+
+    vocab_size  at most so many tokens; a small corpus gives fewer
+    lowercase   lower-case first
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    # The library adds numbers in the order of a hash map, which differs in every process: the last digits of the
+    # scores, and with them the order of the tokens, would too.
+    model = json.loads(tokenizer.to_str())["model"]
+    special, others = model["vocab"][: len(SPECIAL)], model["vocab"][len(SPECIAL) :]
+    rounded = sorted(((token, round(score, DIGITS)) for token, score in others), key=lambda each: (-each[1], each[0]))
+    tokenizer.model = models.Unigram([*map(tuple, special), *rounded], model["unk_id"], model["byte_fallback"])
+    return tokenizer

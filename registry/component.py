@@ -1,0 +1,155 @@
+"""Components as values: `{type: name, option: value, ...}`, validated against the signature of the component.
+
+An option of a component may itself be a component, or hold components:
+
+    def __init__(self, /, *, corpus: Annotated[Component, Of(corpora)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
+
+from registry.errors import LabError
+from registry.signature import Strict, problem, validate
+
+if TYPE_CHECKING:
+    from registry.core import Entry, Registry
+
+
+class Sizes(Strict):
+    """The sizes of a backbone, next to its own options."""
+
+    dim: Annotated[int, Field(gt=0, le=65_536)]
+    depth: Annotated[int, Field(gt=0, le=1_000)]
+    heads: Annotated[int, Field(gt=0, le=65_536)]
+
+
+@dataclass(frozen=True)
+class Component:
+    """A registered name with its validated options: still data, which the assembly turns into an object."""
+
+    type: str
+    options: Strict
+    sizes: Sizes | None = None
+
+    def dump(self) -> dict[str, Any]:
+        sizes = self.sizes.model_dump(mode="json") if self.sizes else {}
+        return {"type": self.type, **sizes, **self.options.model_dump(mode="json")}
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options as Python values, ready to be passed on."""
+        return dict(self.options)
+
+
+@dataclass(frozen=True)
+class Of:
+    """Marks a field of a schema, or an option of a component, as a component of a registry."""
+
+    registry: Registry[Any]
+    optional: bool = False  # the field may be null
+    default: str | None = None  # the type if none is written
+
+    _describing: ClassVar[list[Registry[Any]]] = []  # whose JSON schemas are being made, from the outside in
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self._validate, serialization=core_schema.plain_serializer_function_ser_schema(lambda c: c and c.dump())
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return a permissive schema, for editors: `type` is one of the names, and its options have their types.
+
+        An option whose type is written elsewhere, by a parent or the discriminator, is not checked. Nor are those of
+        a component inside a component inside one of the same kind.
+        """
+        entries = [entry for registry in self._registries() for entry in loadable(registry)]
+        names = {entry.name: entry.summary for entry in entries}
+        described: dict[str, Any] = {
+            "type": ["object", "null"] if self.optional else "object",
+            "properties": {"type": {"enum": list(names), "enumDescriptions": list(names.values())}},
+        }
+        if self._describing.count(self.registry) > 1:
+            return described
+        self._describing.append(self.registry)
+        try:
+            chosen = [
+                {
+                    "if": {"type": "object", "properties": {"type": {"const": entry.name}}, "required": ["type"]},
+                    "then": handler.resolve_ref_schema(handler(self._model(entry).__pydantic_core_schema__)),
+                }
+                for entry in entries
+            ]
+        finally:
+            self._describing.pop()
+        return {**described, "allOf": chosen}
+
+    def _registries(self) -> tuple[Registry[Any], ...]:
+        return (self.registry,)
+
+    def _model(self, entry: Entry[Any]) -> type[Strict]:
+        """Return the model of everything that may stand in the mapping of a component."""
+        return type(entry.name, (entry.schema,), {"__annotations__": {"type": str}, "__module__": __name__})
+
+    def _validate(self, values: Any, info: ValidationInfo) -> Component | None:
+        if values is None and self.optional:
+            return None
+        if not isinstance(values, dict):
+            raise problem((), f"must be a mapping such as {{type: {self.registry.names()[0]}}}.", values)
+        return self._chosen(values, info)
+
+    def _chosen(self, values: dict[str, Any], info: ValidationInfo) -> Component:
+        return self._named(self.registry, values)
+
+    def _named(self, registry: Registry[Any], values: dict[str, Any]) -> Component:
+        values = {"type": self.default, **values}
+        name = values.pop("type")
+        if name is None:
+            raise problem(("type",), f"is required: it names the {registry.singular}.", values)
+        if not isinstance(name, str):
+            raise problem(("type",), f"must be a word: it names the {registry.singular}.", name)
+        try:
+            schema = registry.get(name).schema
+        except LabError as error:
+            raise problem(("type",), str(error), name) from None
+        return self._with_options(registry, name, schema, values)
+
+    def _with_options(
+        self, registry: Registry[Any], name: str, schema: type[Strict], values: dict[str, Any]
+    ) -> Component:
+        return Component(name, validate(schema, values))
+
+
+def loadable(registry: Registry[Any]) -> list[Entry[Any]]:
+    """Return the components that can be loaded: one broken package must not take the schema from all others."""
+    found = []
+    for name in registry.names():
+        try:
+            found.append(registry.get(name))
+        except LabError:
+            continue
+    return found
+
+
+def entries_of(registry: Registry[Any], component: Component) -> Iterator[Entry[Any]]:
+    """Yield the entry of a component and those of all components in its options."""
+    yield registry.get(component.type)
+    yield from _entries_in(component.options)
+
+
+def _entries_in(value: Any) -> Iterator[Entry[Any]]:
+    if isinstance(value, BaseModel):
+        for name, field in type(value).model_fields.items():
+            inner = getattr(value, name)
+            marks = [mark for mark in field.metadata if isinstance(mark, Of)]
+            if marks and isinstance(inner, Component):
+                yield from entries_of(marks[0].registry, inner)
+            else:
+                yield from _entries_in(inner)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _entries_in(each)

@@ -1,0 +1,208 @@
+"""electra-lab prepare: the store that `run` then finds, what is in it, and what cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.electra_lab.cli.conftest import Lab
+from tests.helpers import write_experiment
+
+LINES = [f"The cat number {n} sat on the mat, and saw {n + 1} dogs. Then it went home again." for n in range(60)]
+
+
+def written(folder: Path, corpus: str, content: str | bytes, name: str = "text.jsonl", **sections: str) -> Path:
+    file = write_experiment(folder, corpus=corpus, data="{sequence_length: 16, held_out: 0.4}", **sections)
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def jsonl(lines: list[str]) -> str:
+    return "".join(json.dumps({"text": line}) + "\n" for line in lines)
+
+
+def test_a_run_finds_what_was_prepared(lab: Lab, tmp_path: Path) -> None:
+    file = written(tmp_path, "{type: json_lines, paths: [text.jsonl]}", jsonl(LINES))
+    code, out, err = lab("prepare", file)
+    assert code == 0
+    assert err.splitlines()[0] == "reading the corpus (once; the result is kept)"
+    facts = dict(line.split(maxsplit=1) for line in out.splitlines()[1:] if "  " in line.strip())
+    store = Path(out.splitlines()[0].removeprefix("token store "))
+    assert store.parent == Path.cwd() / "runs/.store"
+    documents = [int(facts[split].split()[0]) for split in ("train", "validation", "test")]
+    assert sum(documents) == len(LINES)
+    code, again, err = lab("prepare", file)
+    assert (code, again, err) == (0, out, "")
+    code, out, err = lab("run", file, "--out", "out")
+    assert code == 0
+    assert "reading the corpus" not in err
+    provenance = json.loads(Path("out/provenance.json").read_text())["data"]
+    assert provenance["store"] == store.name
+    assert list(provenance["documents"].values()) == documents
+
+
+def test_the_answer_for_programs(lab: Lab, tmp_path: Path) -> None:
+    lines = [*LINES, "not json", '{"text": 3}']
+    text = jsonl(LINES) + "\n".join(lines[-2:])
+    file = written(tmp_path, "{type: json_lines, paths: [text.jsonl], on_error: skip}", text)
+    code, out, _ = lab("prepare", file, "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["left_out"] == {"they could not be read": 2}
+    assert [each.split(": ")[0] for each in answer["skipped"]] == [f"{tmp_path}/text.jsonl:{n}" for n in (61, 62)]
+    assert answer["unknown"] == 0
+    manifest = json.loads((Path(answer["store"]) / "manifest.json").read_text())
+    train = manifest["shards"]["train"]["train-00000"]
+    assert answer["tokens"]["train"] == train["tokens"]
+    assert answer["characters_per_token"] == pytest.approx(train["characters"] / (train["tokens"] - train["documents"]))
+    assert answer["overlap"] == manifest["overlap"]
+    assert lab("prepare", file)[1].count("could not be read") == 1
+
+
+def test_the_page_shows_rows_as_the_model_reads_them(lab: Lab, tmp_path: Path) -> None:
+    file = written(tmp_path, "{type: json_lines, paths: [text.jsonl]}", jsonl(LINES))
+    code, out, _ = lab("prepare", file, "--inspect", "--set", "packing={type: segments}")
+    page = Path(out.splitlines()[-1].split(maxsplit=1)[1])
+    html = page.read_text()
+    assert code == 0
+    assert page.parent == Path.cwd() / "runs/.store"
+    for part in ("cat", "[CLS]", "[SEP]", 'class="word b"', "Packed by segments", "<svg", "% of them padding"):
+        assert part in html
+    assert "mathdefault" not in html
+    assert "http" not in html.replace("http://www.w3.org", "")
+    lab("prepare", file, "--inspect", "--set", "packing={type: contiguous, attention: within_documents}")
+    separated = page.read_text()
+    assert "Attention stays within each document" in separated
+    assert " | <span" in separated
+    assert " | <span" not in html
+
+
+def test_a_store_trains_without_its_corpus(lab: Lab, tmp_path: Path) -> None:
+    """A copy, on another machine."""
+    file = written(tmp_path, "{type: json_lines, paths: [text.jsonl]}", jsonl(LINES))
+    store = Path(json.loads(lab("prepare", file, "--json")[1])["store"])
+    there = tmp_path / "copy"
+    store.rename(there)
+    (tmp_path / "text.jsonl").unlink()
+    code, _, err = lab("run", file, "--out", "out", "--set", f"data.store={there}")
+    assert code == 0
+    assert f"using the token store {there}; its corpus is not read" in err
+    code, _, err = lab("run", file, "--set", f"data.store={there}", "--set", "tokenizer.vocab_size=150")
+    assert code == 2
+    assert f"data.store: the token store {there} was made with another tokenizer (" in err
+    (there / "train-00000.bin").unlink()
+    code, _, err = lab("run", file, "--set", f"data.store={there}")
+    assert code == 3
+    assert err.endswith("Copy it again, or name another folder.\n")
+
+
+def test_a_damaged_store_is_rebuilt_on_request(lab: Lab, tmp_path: Path) -> None:
+    file = written(tmp_path, "{type: json_lines, paths: [text.jsonl]}", jsonl(LINES))
+    _, before, _ = lab("prepare", file)
+    store = Path(before.splitlines()[0].removeprefix("token store "))
+    data = bytearray((store / "train-00000.bin").read_bytes())
+    data[7] ^= 4
+    (store / "train-00000.bin").write_bytes(bytes(data))
+    for command in ("prepare", "run"):
+        code, _, err = lab(command, file)
+        assert code == 3
+        assert err == (
+            f"{store}: the token store is damaged (the checksum of train-00000.bin is wrong). Rebuild it: "
+            "electra-lab prepare FILE --rebuild\n"
+        )
+    assert lab("prepare", file, "--rebuild")[:2] == (0, before)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "code", "said"),
+    [
+        (("--launcher", "local", "--workers", "2"), 0, ""),
+        (("--launcher", "{type: local, workers: 2, pin: false}"), 0, ""),
+        (("--workers", "2"), 0, ""),
+        (("--launcher", "lokal"), 2, "--launcher lokal: type: no launcher is called 'lokal'. Did you mean 'local'?"),
+        (("--launcher", "{type: local, wrokers: 2}"), 2, "wrokers: "),
+    ],
+    ids=["a name", "a mapping", "workers alone", "a wrong name", "a wrong option"],
+)
+def test_launchers_by_name(lab: Lab, tmp_path: Path, launcher: tuple[str, ...], code: int, said: str) -> None:
+    file = written(tmp_path, "{type: json_lines, paths: [text.jsonl]}", jsonl(LINES))
+    found, out, err = lab("prepare", file, *launcher)
+    assert found == code
+    assert said in err
+    assert bool(out) == (code == 0)
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize(
+    ("corpus", "name", "content", "said"),
+    [
+        ("{type: json_lines, paths: [text.jsonl]}", "text.jsonl", b'{"text": "a"}\n{"text"\n', "text.jsonl:2: "),
+        ("{type: json_lines, paths: [text.jsonl]}", "text.jsonl", b'{"tekst": "a"}\n', "text.jsonl:1: "),
+        (
+            "{type: text_files, paths: [text.txt]}",
+            "text.txt",
+            b"\x89PNG\x00\xff\xfe",
+            "text.txt:1: byte 0 is not UTF-8",
+        ),
+        ("{type: text_files, paths: [text.gz]}", "text.gz", cut(gzip.compress(os.urandom(5000))), "text.gz: "),
+        ("{type: text_files, paths: [text.txt]}", "text.txt", b"", "the corpus is empty: no document has any text."),
+        ("{type: text_files, paths: [nothing.txt]}", "text.txt", b"", "nothing.txt: no file matches."),
+        ("{type: parquet, paths: [text.parquet]}", "text.parquet", b"PAR1 not really", "text.parquet: "),
+    ],
+    ids=["half a line", "another field", "binary", "half a gzip", "empty", "missing", "not parquet"],
+)
+def test_text_that_cannot_be_read(lab: Lab, tmp_path: Path, corpus: str, name: str, content: bytes, said: str) -> None:
+    """One sentence, exit code 3, and nothing is left."""
+    code, out, err = lab("prepare", written(tmp_path, corpus, content, name))
+    lines = [line for line in err.splitlines() if not line.startswith("reading the corpus")]
+    assert (code, out, len(lines)) == (3, "", 1)
+    assert said in lines[0]
+    assert not Path("runs").exists()
+
+
+def test_a_full_disk(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "{type: json_lines, paths: [text.jsonl]}", jsonl(LINES))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("electra_lab.storage.files.os.fsync", full)
+    code, _, err = lab("prepare", file)
+    assert code == 3
+    assert err.splitlines()[-1].endswith("runs/.store: the token store cannot be written (No space left on device).")
+    assert not Path("runs").exists()
+
+
+def test_a_terminal_sees_a_bar_and_a_log_sees_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    from electra_lab.runs import progress as module
+    from electra_lab.runs.console import Console
+
+    said: list[str] = []
+    clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(Console, "say", lambda _, text: said.append(text))
+    with module.Phases(Console()) as progress:
+        for done in (0, 10_000_000, 31_000_000, 40_000_000, 62_000_000):
+            progress("tokenizing", done, 124_000_000)
+    assert said == [
+        "tokenizing: 25%, 31 million characters, 1.0 million/s, 93 s left",
+        "tokenizing: 50%, 62 million characters, 1.0 million/s, 62 s left",
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None] | None:
+    """No report is drawn, which takes a second."""
+    from electra_lab.runs import execute
+
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+    return None

@@ -1,0 +1,175 @@
+"""Hugging Face datasets: local folders as they are, the hub as far as it can be tried without a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from electra_lab.corpora.hugging_face import HuggingFace, Splits
+from registry import Document, Skipped, corpora
+from registry.errors import DataError
+from registry.folder_or_name import FolderOrName
+from registry.signature import validate
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No progress bars, no network, and an empty cache."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+
+
+def corpus(path: Path | str, **options: Any) -> HuggingFace:
+    return HuggingFace(path=FolderOrName(str(path)), **options)
+
+
+def json_folder(folder: Path, **splits: list[Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, records in splits.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+THREE = {
+    split: [{"text": f"{split} {n}", "meta": {"book": n}} for n in range(2)]
+    for split in ("train", "validation", "test")
+}
+
+
+def test_a_folder_that_save_to_disk_wrote(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": ["one", "", " two "], "id": [1, 2, 3]}).save_to_disk(tmp_path / "one")
+    assert list(corpus(tmp_path / "one")) == ["one", "two"]
+    assert list(corpus(tmp_path / "one", key="id")) == [Document("one", "1"), Document("two", "3")]
+    train, test = (datasets.Dataset.from_dict({"text": [text]}) for text in ("one", "two"))
+    datasets.DatasetDict({"train": train, "test": test}).save_to_disk(tmp_path / "dict")
+    assert list(corpus(tmp_path / "dict")) == ["one"]
+
+
+def test_folders_of_files(tmp_path: Path) -> None:
+    assert list(corpus(json_folder(tmp_path / "json", train=[{"text": "one"}]))) == ["one"]
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("one\ntwo\n")
+    assert list(corpus(tmp_path / "text")) == ["one", "two"]
+    (tmp_path / "parquet").mkdir()
+    datasets.Dataset.from_dict({"text": ["one", "two"]}).to_parquet(tmp_path / "parquet" / "a.parquet")
+    assert list(corpus(tmp_path / "parquet")) == ["one", "two"]
+
+
+def test_named_splits_are_ours(tmp_path: Path) -> None:
+    theirs = {"train": "train", "validation": "dev", "test": "test"}
+    rows = {theirs[split]: datasets.Dataset.from_list(records) for split, records in THREE.items()}
+    datasets.DatasetDict(rows).save_to_disk(folder := tmp_path / "saved")
+    found = list(corpus(folder, splits=Splits(validation="dev"), key="meta.book"))
+    assert found == [Document(f"{split} {n}", str(n), split) for split in theirs for n in range(2)]  # type: ignore[arg-type]
+    without_key = list(corpus(json_folder(tmp_path / "json", **THREE), splits=Splits()))
+    assert without_key[2] == Document("validation 0", None, "validation")
+
+
+def test_two_of_our_splits_cannot_be_one_of_theirs() -> None:
+    schema = corpora.get("hugging_face").schema
+    with pytest.raises(ValidationError, match="must name three different splits, names train, test, test"):
+        validate(schema, {"path": "a", "splits": {"validation": "test"}})
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"splits": Splits(validation="dev")},
+            r": has no split 'dev'\. Known: test, train, validation\. Set corpus\.splits\.",
+        ),
+        ({"name": "other"}, r": the dataset cannot be loaded \(BuilderConfig 'other' not found.*\)\. Check `name` and"),
+    ],
+)
+def test_splits_and_configurations_that_are_not_there(tmp_path: Path, options: Any, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        list(corpus(json_folder(tmp_path / "a", **THREE), **options))
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": ["one"]}).save_to_disk(tmp_path / "saved")
+    for folder in (tmp_path / "saved", json_folder(tmp_path / "json", train=[{"text": "one"}])):
+        with pytest.raises(DataError, match=r": train: has no field 'txet'\. Did you mean 'text'\? Known: text\."):
+            list(corpus(folder, field="txet"))
+        with pytest.raises(DataError, match=r": train: has no field 'id'\."):
+            list(corpus(folder, key="id"))
+
+
+def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": ["one", None]}).save_to_disk(tmp_path / "a")
+    with pytest.raises(DataError) as refused:
+        list(corpus(tmp_path / "a"))
+    place, reason = f"{tmp_path / 'a'}: train: row 2", "the field 'text' is null, not text"
+    assert str(refused.value) == f"{place}: {reason}. Correct it, or set on_error: skip."
+    assert list(corpus(tmp_path / "a", on_error="skip")) == ["one", Skipped(place, reason)]
+
+
+def test_a_broken_file_and_folders_that_are_none(tmp_path: Path) -> None:
+    folder = json_folder(tmp_path / "a")
+    with pytest.raises(DataError, match=r"a: this folder has no file\. Give a pattern or another folder\."):
+        corpus(folder)
+    (folder / "train.jsonl").write_text('{"text": "one"}\n{"text": \n')
+    with pytest.raises(DataError, match=r"a: train: cannot be read \(JSON parse error: .+\)\."):
+        list(corpus(folder))
+    for path in (tmp_path / "nothing", folder / "train.jsonl"):
+        with pytest.raises(DataError, match=r": is not a folder\. For files there are json_lines, parquet and text_fi"):
+            corpus(path)
+
+
+def test_a_folder_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    made = corpus(json_folder(tmp_path / "a", train=[{"text": "one"}]))
+    made.fingerprint()
+    json_folder(tmp_path / "a", train=[{"text": "two"}])
+    with pytest.raises(DataError, match=r"train\.jsonl: changed while it was read\."):
+        list(made)
+
+
+def test_the_fingerprint_of_a_folder_is_of_its_files(tmp_path: Path) -> None:
+    """Also of their names, which say what is train and what is test."""
+    same = [corpus(json_folder(tmp_path / name, **THREE)).fingerprint() for name in "ab"]
+    assert same[0] == same[1]
+    swapped = {**THREE, "train": THREE["test"], "test": THREE["train"]}
+    renamed = {{"validation": "val"}.get(name, name): records for name, records in THREE.items()}
+    others = [corpus(json_folder(tmp_path / str(n), **each)) for n, each in enumerate((swapped, renamed))]
+    others += [corpus(tmp_path / "a", field="meta"), corpus(tmp_path / "a", key="meta.book")]
+    assert len({same[0], *(each.fingerprint() for each in others)}) == 5
+
+
+def test_the_hub_without_a_network_is_a_sentence() -> None:
+    made = corpus("nobody/nothing")
+    for use in (made.fingerprint, lambda: list(made)):
+        with pytest.raises(DataError) as refused:
+            use()
+        assert str(refused.value).startswith("nobody/nothing: the dataset cannot be loaded (")
+        assert str(refused.value).endswith("). Check `path`, `name`, `revision` and the network.")
+
+
+def test_the_hub_is_asked_once_for_what_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is replaced: what it would bring is a dataset in memory."""
+    asked = []
+
+    def load_dataset(*args: Any, **options: Any) -> Any:
+        asked.append((args, options))
+        return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["one"]})})
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    made = corpus("someone/something", name="part", revision="abc")
+    before = made.fingerprint()
+    assert list(made) == ["one"]
+    assert made.fingerprint() == before != corpus("someone/something", field="other").fingerprint()
+    assert asked[0] == (("someone/something", "part"), {"revision": "abc", "streaming": False})
+    assert len(asked) == 2
+
+
+def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(DataError, match=r"datasets is needed to read a Hugging Face dataset\. Install it: pip install"):
+        corpus(tmp_path)

@@ -1,0 +1,140 @@
+"""JSON lines: fields, keys, and lines that are not what they should be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.corpora import _files, json_lines
+from electra_lab.corpora.json_lines import JsonLines
+from registry import LONGEST, Document, Skipped
+from registry.errors import DataError
+
+CURE = "Correct it, or set on_error: skip."
+
+
+def corpus(folder: Path, content: str | bytes, **options: Any) -> JsonLines:
+    (folder / "a.jsonl").write_bytes(content.encode() if isinstance(content, str) else content)
+    return JsonLines(paths=[folder / "a.jsonl"], **options)
+
+
+def test_text_fields_and_keys(tmp_path: Path) -> None:
+    line = '{"text": "one", "id": 7, "a.b": "flat", "a": {"b": "no", "c": {"d": "deep", "e": "book"}}}\n'
+    assert list(corpus(tmp_path, line)) == ["one"]
+    assert list(corpus(tmp_path, line, field="a.b")) == ["flat"]
+    assert list(corpus(tmp_path, line, field="a.c.d")) == ["deep"]
+    assert list(corpus(tmp_path, line, key="id")) == [Document("one", "7")]
+    assert list(corpus(tmp_path, line, field="a.c.d", key="a.c.e")) == [Document("deep", "book")]
+
+
+def test_empty_lines_and_texts_are_no_documents(tmp_path: Path) -> None:
+    lines = '\n{"text": "one"}\n \t\n{"text": ""}\r\n\r\n{"text": " \\n"}\n{"text": " two "}'
+    assert list(corpus(tmp_path, lines)) == ["one", "two"]
+
+
+def test_a_byte_order_mark_and_compression(tmp_path: Path) -> None:
+    assert list(corpus(tmp_path, '\ufeff{"text": "\ufeffone"}\n')) == ["\ufeffone"]
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(b'{"text": "two"}\n'))
+    assert list(JsonLines(paths=[tmp_path])) == ["\ufeffone", "two"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)),
+    escaped=st.booleans(),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    block=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_all_of_unicode_survives(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], escaped: bool, newline: str, block: int
+) -> None:
+    lines = "".join(json.dumps({"text": text}, ensure_ascii=escaped) + newline for text in texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_files, "BLOCK", block)
+        found = list(corpus(tmp_path_factory.mktemp("json"), lines))
+    assert found == [text.strip() for text in texts if text.strip()]
+
+
+def test_a_long_text_is_cut_and_keeps_its_key(tmp_path: Path) -> None:
+    text = "word " * (LONGEST // 4)
+    found = list(corpus(tmp_path, json.dumps({"text": text, "id": 1}), key="id"))
+    assert [type(each) for each in found] == [Document, Document]
+    assert {each.key for each in found if isinstance(each, Document)} == {"1"}
+    assert " ".join(each.text for each in found if isinstance(each, Document)) == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "cure"),
+    [
+        ('{"text": "a"', "is not JSON (Expecting ',' delimiter at column 13)", CURE),
+        ("plain text", "is not JSON (Expecting value at column 1)", CURE),
+        ('{"text": "a"} {"text": "b"}', "is not JSON (Extra data at column 15)", CURE),
+        (b'{"text": "caf\xe9"}', "byte 13 of the line is not UTF-8", CURE),
+        ("[" * 100_000, "is JSON that Python cannot read", CURE),
+        ('{"text": ' + "1" * 5000 + "}", "is JSON that Python cannot read", CURE),
+        ('["a"]', "is a list, not an object with fields", CURE),
+        ('"a"', "is text, not an object with fields", CURE),
+        ("null", "is null, not an object with fields", CURE),
+        ('{"txt": "a", "id": 1}', "has no field 'text'", f"Did you mean 'text'? Known: id, txt. {CURE}"),
+        ("{}", "has no field 'text'", f"Known: none. {CURE}"),
+        ('{"text": null}', "the field 'text' is null, not text", CURE),
+        ('{"text": 1}', "the field 'text' is a number, not text", CURE),
+        ('{"text": {"a": "b"}}', "the field 'text' is an object, not text", CURE),
+        ('{"text": ["a"]}', "the field 'text' is a list, not text", CURE),
+        ('{"text": true}', "the field 'text' is true or false, not text", CURE),
+    ],
+)
+def test_a_wrong_line_is_named_or_skipped(tmp_path: Path, line: str | bytes, reason: str, cure: str) -> None:
+    raw = line.encode() if isinstance(line, str) else line
+    content = b'{"text": "one"}\n\n' + raw + b'\n{"text": "two"}\n'
+    place = f"{tmp_path / 'a.jsonl'}:3"
+    with pytest.raises(DataError) as refused:
+        list(corpus(tmp_path, content))
+    if "Did you mean" in cure:
+        cure = cure.replace("'text'?", "'txt'?")
+    assert str(refused.value) == f"{place}: {reason}. {cure}"
+    assert list(corpus(tmp_path, content, on_error="skip")) == ["one", Skipped(place, reason), "two"]
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("id", r"a\.jsonl:1: the field 'id' is null, so it cannot be a key\."),
+        ("tags", r"a\.jsonl:1: the field 'tags' is a list, so it cannot be a key\."),
+        ("yes", r"a\.jsonl:1: the field 'yes' is true or false, so it cannot be a key\."),
+        ("idd", r"a\.jsonl:1: has no field 'idd'\. Did you mean 'id'\? Known: id, tags, text, yes\."),
+        ("text.id", r"a\.jsonl:1: has no field 'text\.id'\. Known: none\."),
+    ],
+)
+def test_a_wrong_key_is_named(tmp_path: Path, key: str, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        list(corpus(tmp_path, '{"text": "a", "id": null, "tags": [], "yes": true}', key=key))
+
+
+def test_a_line_that_is_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "LONGEST_LINE", 1 << 21)
+    content = b'{"text": "one"}\n{"text": "' + b"a" * (3 << 20)
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the line has more than 2 MiB\. Write one object on each line\."):
+        list(corpus(tmp_path, content))
+    found = list(corpus(tmp_path, content, on_error="skip"))
+    assert found == ["one", Skipped(f"{tmp_path / 'a.jsonl'}:2", "the line has more than 2 MiB")]
+
+
+def test_a_damaged_file_and_one_that_changes(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "two"}\n')[:-3])
+    (tmp_path / "c.jsonl").write_text('{"text": "three"}')
+    with pytest.raises(DataError, match=r"b\.jsonl\.gz: is cut short\."):
+        list(JsonLines(paths=[tmp_path]))
+    skipping = JsonLines(paths=[tmp_path], on_error="skip")
+    before = skipping.fingerprint()
+    assert list(skipping)[-2:] == [Skipped(str(tmp_path / "b.jsonl.gz"), "is cut short"), "three"]
+    (tmp_path / "c.jsonl").write_text('{"text": "four!"}')
+    with pytest.raises(DataError, match=r"c\.jsonl: changed while it was read\."):
+        list(skipping)
+    assert skipping.fingerprint() != before != JsonLines(paths=[tmp_path], key="text").fingerprint()

@@ -1,0 +1,97 @@
+"""Every built-in corpus obeys the laws of corpora."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.corpora import docstrings
+from electra_lab.testing import CorpusContract
+from registry import LONGEST, corpora
+
+TEXTS = ["one", "two\nlines", "grüße 你好 🙂", "long " * (LONGEST // 4)]
+
+
+def json_lines(file: Path) -> None:
+    file.write_text("".join(json.dumps({"text": text, "id": n}) + "\n" for n, text in enumerate(TEXTS)))
+
+
+class TestDocstrings(CorpusContract):
+    name = "docstrings"
+
+    @pytest.fixture(autouse=True)
+    def sample(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = docstrings._files()[::200]  # all of them take half a minute
+        monkeypatch.setattr(docstrings, "_files", lambda: files)
+
+
+class TestTextFiles(CorpusContract):
+    name = "text_files"
+    more: Mapping[str, Any] = {}
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        (folder / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
+        (folder / "b.txt.gz").write_bytes(gzip.compress(b"three\n\nfour"))
+        return {"paths": [str(folder)], **self.more}
+
+
+class TestTextFilesWhole(TestTextFiles):
+    more = {"documents": "files", "join_lines": True}  # noqa: RUF012  # read, never changed
+
+
+class TestTextFilesSkipped(TestTextFiles):
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        (folder / "c.txt").write_bytes(b"five\n\n\xff")
+        return {**super().options_in(folder), "on_error": "skip"}
+
+
+class TestJsonLines(CorpusContract):
+    name = "json_lines"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        json_lines(folder / "a.jsonl")
+        (folder / "b.jsonl").write_text("broken\n")
+        return {"paths": [str(folder)], "key": "id", "on_error": "skip"}
+
+
+class TestParquet(CorpusContract):
+    name = "parquet"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"text": [*TEXTS, None]}), folder / "a.parquet")
+        return {"paths": [str(folder)], "on_error": "skip"}
+
+
+class TestHuggingFace(CorpusContract):
+    name = "hugging_face"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        pytest.importorskip("datasets")
+        for split in ("train", "validation", "test"):
+            json_lines(folder / f"{split}.jsonl")
+        return {"path": str(folder), "splits": {}, "key": "id"}
+
+
+class TestMixture(CorpusContract):
+    name = "mixture"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        json_lines(folder / "a.jsonl")
+        (folder / "a.txt").write_text("three")
+        return {
+            "parts": [
+                {"corpus": {"type": "json_lines", "paths": [str(folder / "a.jsonl")], "key": "id"}, "repeats": 2},
+                {"corpus": {"type": "text_files", "paths": [str(folder / "a.txt")]}},
+            ]
+        }
+
+
+def test_every_corpus_has_its_suite() -> None:
+    suites = [each for each in globals().values() if isinstance(each, type) and issubclass(each, CorpusContract)]
+    assert set(corpora.names()) == {suite.name for suite in suites if suite is not CorpusContract}

@@ -1,0 +1,148 @@
+"""Mixtures: parts of any kind, repeats, and their options in an experiment file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.config.load import dump, load
+from electra_lab.corpora.mixture import Mixture
+from registry import Corpus, Document, Skipped, corpora
+from registry.errors import ConfigError
+from registry.signature import validate
+from tests.helpers import experiment_text
+
+
+def mixture(*parts: dict[str, Any]) -> Corpus:
+    return Mixture(**dict(validate(corpora.get("mixture").schema, {"parts": list(parts)})))
+
+
+def text_files(folder: Path, name: str, content: str | bytes, **options: Any) -> dict[str, Any]:
+    (folder / f"{name}.txt").write_bytes(content.encode() if isinstance(content, str) else content)
+    return {"type": "text_files", "paths": [str(folder / f"{name}.txt")], **options}
+
+
+def json_lines(folder: Path, name: str, **options: Any) -> dict[str, Any]:
+    (folder / f"{name}.jsonl").write_text(json.dumps({"text": "three", "id": 3}))
+    return {"type": "json_lines", "paths": [str(folder / f"{name}.jsonl")], "key": "id", **options}
+
+
+def test_parts_one_after_the_other_and_again(tmp_path: Path) -> None:
+    found = list(
+        mixture(
+            {"corpus": text_files(tmp_path, "a", "one\n\ntwo"), "repeats": 2},
+            {"corpus": json_lines(tmp_path, "b"), "repeats": 3},
+        )
+    )
+    again = Document("three", "3", again=True)
+    assert found[:4] == ["one", "two", Document("one", again=True), Document("two", again=True)]
+    assert found[4:] == [Document("three", "3"), again, again]
+
+
+def test_splits_and_what_was_skipped_stay(tmp_path: Path) -> None:
+    """A part with splits beside one that has none; what was skipped is counted once."""
+    pytest.importorskip("datasets")
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation", "test"):
+        (tmp_path / "data" / f"{split}.jsonl").write_text(json.dumps({"text": split}))
+    found = list(
+        mixture(
+            {"corpus": {"type": "hugging_face", "path": str(tmp_path / "data"), "splits": {}}},
+            {"corpus": text_files(tmp_path, "a", b"\xff", on_error="skip"), "repeats": 5},
+            {"corpus": text_files(tmp_path, "b", "one")},
+        )
+    )
+    splits = [each.split if isinstance(each, Document) else type(each) for each in found]
+    assert splits == ["train", "validation", "test", Skipped, str]
+
+
+def test_a_mixture_may_hold_a_mixture(tmp_path: Path) -> None:
+    inner = {"type": "mixture", "parts": [{"corpus": text_files(tmp_path, "a", "one"), "repeats": 2}]}
+    assert list(mixture({"corpus": inner, "repeats": 2})) == ["one", *[Document("one", again=True)] * 3]
+
+
+def test_the_fingerprint_is_of_the_parts_and_their_repeats(tmp_path: Path) -> None:
+    a, b = ({"corpus": text_files(tmp_path, name, name)} for name in "ab")
+    fingerprints = [
+        mixture(*parts).fingerprint()
+        for parts in ([a, b], [b, a], [a], [a, a], [{**a, "repeats": 2}, b], [a, {**b, "repeats": 2}])
+    ]
+    assert len({*fingerprints}) == 6
+    assert mixture(a, b).fingerprint() == fingerprints[0]
+    text_files(tmp_path, "b", "c")
+    assert mixture(a, b).fingerprint() != fingerprints[0]
+
+
+EXPERIMENT = "".join(line for line in experiment_text().splitlines(keepends=True) if not line.startswith("corpus:"))
+FIRST = EXPERIMENT.count("\n") + 4  # the line of the first part
+
+
+def experiment(folder: Path, parts: str) -> Path:
+    (folder / "a.yaml").write_text(f"{EXPERIMENT}corpus:\n  type: mixture\n  parts:\n{parts}")
+    return folder / "a.yaml"
+
+
+def test_paths_are_relative_to_the_file_that_wrote_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    text_files(tmp_path / "data", "a", "one")
+    parts = "    - corpus: {type: text_files, paths: [data/a.txt]}\n      repeats: 2\n"
+    parts += "    - corpus: {type: mixture, parts: [{corpus: {type: text_files, paths: ['data/*.txt']}}]}\n"
+    file = experiment(tmp_path, parts)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.yaml").write_text("extends: ../a.yaml\n")
+    for each in (file, tmp_path / "sub" / "b.yaml"):
+        corpus = load(each).config.corpus
+        first, second = corpus.keywords()["parts"]
+        assert first.corpus.keywords()["paths"] == [tmp_path / "data" / "a.txt"]
+        assert second.corpus.keywords()["parts"][0].corpus.keywords()["paths"] == [tmp_path / "data" / "*.txt"]
+        assert corpus.dump()["parts"][0] == {
+            "corpus": {
+                "type": "text_files", "paths": [str(tmp_path / "data" / "a.txt")], "documents": "paragraphs",
+                "join_lines": False, "on_error": "stop",
+            },
+            "repeats": 2,
+        }  # fmt: skip
+        assert list(Mixture(**corpus.keywords())) == ["one", Document("one", again=True), "one"]
+        (complete := tmp_path / "complete.yaml").write_text(dump(load(each).config))
+        assert load(complete).config == load(each).config
+    with pytest.raises(ConfigError, match=r"--set corpus\.parts=.+: corpus\.parts\.0\.repeats: .+"):
+        load(file, ["corpus.parts=[{corpus: {type: docstrings}, repeats: 0}]"])
+
+
+@pytest.mark.parametrize(
+    ("part", "line", "problem"),
+    [
+        (
+            "    - corpus:\n        type: text_files\n        paths: [a.txt]\n        document: lines\n",
+            3,
+            "corpus.parts.0.corpus.document: unknown parameter. Did you mean 'documents'? "
+            "Known: documents, join_lines, on_error, paths.",
+        ),
+        (
+            "    - corpus: {type: docstrings}\n    - corpus: {type: docstring}\n",
+            1,
+            "corpus.parts.1.corpus.type: no corpus is called 'docstring'. Did you mean 'docstrings'? Known: "
+            "docstrings, hugging_face, json_lines, mixture, parquet, text_files.",
+        ),
+        (
+            "    - corpus: {type: docstrings}\n      repeat: 2\n",
+            1,
+            "corpus.parts.0.repeat: unknown parameter. Did you mean 'repeats'? Known: corpus, repeats.",
+        ),
+        ("    - corpus: {type: docstrings}\n      repeats: 0.5\n", 1, "corpus.parts.0.repeats: must be an integer"),
+        ("    - repeats: 2\n", 0, "corpus.parts.0.corpus: is required."),
+        ("    - corpus: docstrings\n", 0, "corpus.parts.0.corpus: must be a mapping such as {type: docstrings}."),
+        ("    - corpus: {type: text_files}\n", 0, "corpus.parts.0.corpus.paths: is required."),
+        ("    - {type: docstrings}\n", 0, "corpus.parts.0.type: unknown parameter."),
+        ("    []\n", -1, "corpus.parts: must have at least 1 item"),
+    ],
+)
+def test_what_is_wrong_in_a_part_is_named_by_its_line(tmp_path: Path, part: str, line: int, problem: str) -> None:
+    file = experiment(tmp_path, part)
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    lines = str(refused.value).splitlines()
+    assert any(each.startswith(f"{file}:{FIRST + line}: {problem}") for each in lines), lines

@@ -1,0 +1,129 @@
+"""Parquet files: types of columns, nulls, keys, memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.corpora import parquet as module
+from electra_lab.corpora.parquet import Parquet
+from registry import LONGEST, Document, Skipped
+from registry.errors import DataError
+
+pyarrow = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def corpus(folder: Path, options: dict[str, Any] | None = None, row_group_size: int = 2, **columns: Any) -> Parquet:
+    pq.write_table(pyarrow.table(columns), folder / "a.parquet", row_group_size=row_group_size)
+    return Parquet(paths=[folder], **options or {})
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary"])
+def test_columns_of_text_of_every_type(tmp_path: Path, kind: str) -> None:
+    texts = ["one", "", "grüße 🙂\0\ud7a3", "one", " two\r\n "]
+    dictionary = kind == "dictionary"
+    kept = pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) if dictionary else getattr(pyarrow, kind)()
+    found = list(corpus(tmp_path, text=pyarrow.array(texts).cast(kept), other=range(5)))
+    assert found == ["one", "grüße 🙂\0\ud7a3", "one", "two"]
+
+
+def test_keys_and_other_columns(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"body": ["one", "two", "three"], "book": ["a", "b", "a"], "number": [1, 2, 1]}
+    assert list(corpus(tmp_path, {"column": "body", "key": "book"}, **columns)) == [
+        Document("one", "a"), Document("two", "b"), Document("three", "a"),
+    ]  # fmt: skip
+    found = [each.key for each in corpus(tmp_path, {"column": "body", "key": "number"}, **columns)]  # type: ignore[union-attr]
+    assert found == ["1", "2", "1"]
+
+
+def test_rows_in_their_order_over_groups_batches_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH", 30)
+    texts = [f"text {number}" for number in range(50)]
+    pq.write_table(pyarrow.table({"text": ["last"]}), tmp_path / "b.parquet")
+    assert list(corpus(tmp_path, row_group_size=7, text=texts)) == [*texts, "last"]
+
+
+def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"text": ["one", None, "two"], "id": [1, 2, None]}
+    file = tmp_path / "a.parquet"
+    with pytest.raises(DataError) as refused:
+        list(corpus(tmp_path, **columns))
+    cure = "Correct it, or set on_error: skip."
+    assert str(refused.value) == f"{file}: row 2: the field 'text' is null, not text. {cure}"
+    skipped = Skipped(f"{file}: row 2", "the field 'text' is null, not text")
+    assert list(corpus(tmp_path, {"on_error": "skip"}, **columns)) == ["one", skipped, "two"]
+    with_key = list(corpus(tmp_path, {"on_error": "skip", "key": "id"}, **columns))
+    reason = "the field 'id' is null, so it cannot be a key"
+    assert with_key == [Document("one", "1"), skipped, Skipped(f"{file}: row 3", reason)]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"column": "txt"}, r"a\.parquet: has no column 'txt'\. Did you mean 'text'\? Known: number, raw, text\."),
+        ({"key": "id"}, r"a\.parquet: has no column 'id'\. Known: number, raw, text\."),
+        ({"column": "number"}, r"the column 'number' is of type int64, not text\. Choose another one\."),
+        ({"column": "raw"}, r"the column 'raw' is of type binary, not text\. Choose another one\."),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_wrong_column_is_an_error_always(tmp_path: Path, options: Any, reason: str, on_error: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        list(corpus(tmp_path, {**options, "on_error": on_error}, text=["a"], number=[1], raw=[b"a"]))
+
+
+@pytest.mark.parametrize("content", [b"", b"plain text, no Parquet", "cut short", "flipped"])
+def test_a_damaged_file(tmp_path: Path, content: bytes | str) -> None:
+    list(corpus(tmp_path, text=["one", "two"] * 1000, row_group_size=2000))
+    file = tmp_path / "a.parquet"
+    whole = file.read_bytes()
+    damaged = {"cut short": whole[:-10], "flipped": whole[:10] + b"\xff" * 20 + whole[30:]}.get(str(content), content)
+    file.write_bytes(damaged if isinstance(damaged, bytes) else b"")
+    pq.write_table(pyarrow.table({"text": ["next"]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: is damaged or not a Parquet file \(.+\)\. Copy or download it"):
+        list(Parquet(paths=[tmp_path]))
+    *_, skipped, following = Parquet(paths=[tmp_path], on_error="skip")
+    assert isinstance(skipped, Skipped)
+    assert (skipped.place, following) == (str(file), "next")
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    wrong = pyarrow.array([b"one", b"\xff"]).view(pyarrow.string())
+    with pytest.raises(DataError, match=r"a\.parquet: is damaged or not a Parquet file \('utf-8' codec"):
+        list(corpus(tmp_path, text=wrong))
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    made = corpus(tmp_path, text=["one"])
+    before = made.fingerprint()
+    pq.write_table(pyarrow.table({"text": ["other"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: changed while it was read\."):
+        list(made)
+    assert made.fingerprint() != before != Parquet(paths=[tmp_path], column="other").fingerprint()
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    found = list(corpus(tmp_path, text=["word " * (LONGEST // 4)]))
+    assert [len(each) <= LONGEST for each in found if isinstance(each, str)] == [True, True]
+
+
+def test_memory_is_bounded_in_one_large_row_group(tmp_path: Path) -> None:
+    texts = [f"{number:06} {'word ' * 2000}" for number in range(5000)]  # 50 MB
+    table = pyarrow.table({"text": texts})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=len(texts), use_dictionary=False, compression="none")
+    del table, texts
+    before = pyarrow.total_allocated_bytes()
+    allocated = [pyarrow.total_allocated_bytes() - before for _ in Parquet(paths=[tmp_path])]
+    assert len(allocated) == 5000
+    assert (highest := max(allocated)) < 25e6, f"{highest / 1e6:.0f} MB for 50 MB of text"
+
+
+def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.parquet").touch()
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    reason = r"pyarrow is needed to read Parquet files\. Install it: pip install 'electra-lab\[data\]'\."
+    with pytest.raises(DataError, match=reason):
+        Parquet(paths=[tmp_path])

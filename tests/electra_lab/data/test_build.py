@@ -1,0 +1,343 @@
+"""Building a store: in pieces, by other processes, through kills, and without what overlaps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from electra_lab.data import build as module
+from electra_lab.data import engine, spool
+from electra_lab.data.build import Unfinished
+from electra_lab.data.store import Stream, load_store, open_store
+from electra_lab.launchers.local import Local
+from registry import Document, Outcome, Work
+from registry.errors import DataError
+from tests.electra_lab.data.test_store import Documents, contents, flip, left, recipe, sides, stream, words
+from tests.helpers import ROOT, python
+
+TEXT = [" ".join(f"w{(n * 7 + i * i) % 100}" for i in range(30)) for n in range(400)]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "LEAST", 4000)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_shards_do_not_change_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = open_store(tmp_path / "many", recipe(Documents(TEXT), words), [].append)
+    assert len(many.manifest.shards["train"]) > 4
+    monkeypatch.setattr(spool, "LEAST", 1 << 24)
+    one = open_store(tmp_path / "one", recipe(Documents(TEXT), words), [].append)
+    assert len(one.manifest.shards["train"]) == 1
+    assert stream(many, "train") == stream(one, "train")
+    assert many.train.lengths.tolist() == one.train.lengths.tolist()
+    assert np.array_equal(many.counts, one.counts)
+    assert many.overlap == one.overlap
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_other_processes_write_the_same_bytes(tmp_path: Path) -> None:
+    """Through the launcher that `prepare` uses by default."""
+    here = open_store(tmp_path / "here", recipe(Documents(TEXT), words), [].append)
+    launcher = Local(workers=2, threads=1, gpus=0)
+    there = open_store(tmp_path / "there", recipe(Documents(TEXT), words, launcher=lambda _: launcher), [].append)
+    assert contents(here.folder) == contents(there.folder)
+
+
+def test_reading_across_shards(tmp_path: Path) -> None:
+    pieces = [np.arange(0, 5, dtype=np.uint16), np.arange(5, 5, dtype=np.uint16), np.arange(5, 12, dtype=np.uint16)]
+    for name, length in (("a", 5), ("b", 7)):
+        np.save(tmp_path / f"{name}.npy", np.array([length], np.uint32))
+    tokens = Stream(pieces, [tmp_path / "a.npy", tmp_path / "b.npy"])
+    places = np.array([[0, 4, 5], [11, 6, 4]])
+    assert tokens.read(places).tolist() == places.tolist()
+    assert tokens.read(places).dtype == np.int64
+    assert (len(tokens), tokens.lengths.tolist()) == (12, [5, 7])
+
+
+class Failing:
+    """A launcher whose first process dies."""
+
+    here = True
+
+    def check(self) -> None: ...
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        for piece in ids[1:]:
+            yield piece, work(folder, piece)
+        yield ids[0], Outcome("lost", "the worker process died by signal 9 (SIGKILL).")
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_lost_shard_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    corpus = Documents(TEXT)
+    with pytest.raises(Unfinished) as lost:
+        open_store(tmp_path, recipe(corpus, words, launcher=lambda _: Failing()), [].append)
+    assert str(lost.value) == (
+        "train-00000: the worker process died by signal 9 (SIGKILL). What is done is kept; the same command continues."
+    )
+    encoded: list[int] = []
+
+    def count(number: int) -> None:
+        encoded.append(number)
+
+    said: list[str] = []
+    store = open_store(tmp_path, recipe(corpus, words, launcher=count), said.append)
+    assert said[0] == "continuing a build that was interrupted"
+    assert encoded == [1]
+    assert corpus.readings == 1
+    assert contents(store.folder) == contents(open_store(tmp_path / "b", recipe(corpus, words), [].append).folder)
+    assert left(tmp_path) == sorted([store.key, "b"])
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from electra_lab.data import spool
+from electra_lab.data.store import open_store
+from electra_lab.launchers.local import Local
+from tests.electra_lab.data.test_build import TEXT
+from tests.electra_lab.data.test_store import Documents, recipe
+
+spool.LEAST = 4000
+launcher = Local(workers=2, threads=1, gpus=0)
+Path("started").touch()
+print(open_store(Path("store"), recipe(Documents(TEXT), launcher=lambda _: launcher), lambda _: None).key)
+"""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.skipif(
+    "ELECTRA_LAB_SOAK" not in os.environ, reason="takes minutes: make soak"))])  # fmt: skip
+def test_kills_change_nothing(tmp_path: Path, kills: int) -> None:
+    """SIGKILL at moments that are spread over the build; then the same bytes as without."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def start() -> subprocess.Popen[bytes]:
+        (tmp_path / "started").unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED], cwd=tmp_path, env=environment, stdout=subprocess.PIPE
+        )
+        while not (tmp_path / "started").exists() and process.poll() is None:
+            time.sleep(0.01)
+        return process
+
+    began = time.monotonic()
+    process = start()
+    began = time.monotonic()
+    key = process.communicate(timeout=120)[0].decode().strip()
+    whole, expected = time.monotonic() - began, contents(tmp_path / "store" / key)
+    (tmp_path / "store").rename(tmp_path / "first")
+    killed = 0
+    for kill in range(kills):
+        process = start()
+        time.sleep(whole * (kill + 0.5) / kills * 0.9)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        killed += process.returncode == -signal.SIGKILL
+    assert killed > kills / 3
+    process = start()
+    assert process.communicate(timeout=120)[0].decode().strip() == key
+    assert contents(tmp_path / "store" / key) == expected
+    assert left(tmp_path / "store") == [key]
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_killed_build_continues_with_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two of its files, whichever these are."""
+    expected = open_store(tmp_path / "whole", recipe(Documents(TEXT), words), [].append)
+    names: list[str] = []
+    real = module.write_text
+
+    class Killed(BaseException): ...
+
+    def until(number: int) -> None:
+        def write(path: Path, text: str) -> None:
+            if len(names) == number:
+                raise Killed
+            names.append(path.name)
+            real(path, text)
+
+        monkeypatch.setattr(module, "write_text", write)
+
+    for number in range(8):
+        names.clear()
+        until(number)
+        try:
+            open_store(tmp_path / "killed", recipe(Documents(TEXT), words), [].append)
+        except Killed:
+            continue
+        break
+    assert names[-1:] in ([], ["manifest.json"])
+    assert contents(load_store(tmp_path / "killed" / expected.key).folder) == contents(expected.folder)
+
+
+def test_training_text_that_repeats_held_out_text_is_left_out(tmp_path: Path) -> None:
+    own = lambda text, split: Document(text, split=split)  # noqa: E731
+    held, seen, fresh = (" ".join(f"w{(n * step) % 100}" for n in range(60)) for step in (3, 7, 9))
+    half = " ".join(held.split()[:30] + fresh.split()[:30])
+    few = " ".join(held.split()[:14] + fresh.split())
+    documents = [own(held, "validation"), own(held, "test"), own(seen, "test"), own(seen, "train"),
+                 own(held, "train"), own(half, "train"), own(few, "train"), own(fresh, "train")]  # fmt: skip
+    store = open_store(tmp_path, recipe(Documents(documents), words, overlap=0.1), [].append)
+    found = {split: [" ".join(d) for d in each] for split, each in sides(store).items()}
+    assert found == {"validation": [held], "test": [seen], "train": [few, fresh]}
+    assert [s.overlapping for each in store.manifest.shards.values() for s in each.values()] == [3, 0, 1]
+    # Two of the 48 + 48 runs: the first 14 words of `held`.
+    assert store.overlap == pytest.approx(2 / 96)
+
+
+def test_everything_may_be_kept(tmp_path: Path) -> None:
+    own = [Document("w1 w2", split=split) for split in ("train", "validation", "test")]
+    store = open_store(tmp_path, recipe(Documents(own), words, overlap=1.0), [].append)
+    assert store.documents == {"train": 1, "validation": 1, "test": 1}
+    assert store.overlap == 1.0
+
+
+def test_a_training_split_that_is_all_overlap_is_a_sentence(tmp_path: Path) -> None:
+    own = [Document("w1 w2", split="train"), Document("w1 w2", split="validation"), Document("w3", split="test")]
+    with pytest.raises(DataError, match=r"the training split has no tokens.*\(data\.overlap 0\.1\)"):
+        open_store(tmp_path, recipe(Documents(own), words, overlap=0.1), [].append)
+    assert left(tmp_path) == []
+
+
+def test_a_copy_is_opened_anywhere_and_checked_there(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a", recipe(Documents(TEXT), words), [].append)
+    copy = tmp_path / "elsewhere" / "any name"
+    copy.mkdir(parents=True)
+    for name, data in contents(store.folder).items():
+        (copy / name).write_bytes(data)
+    assert sides(load_store(copy)) == sides(store)
+    flip(copy / "train-00000.bin")
+    with pytest.raises(DataError, match=r"the checksum of train-00000\.bin is wrong"):
+        load_store(copy)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_more_shards_than_open_files_are_allowed(tmp_path: Path) -> None:
+    """The limit that most systems begin with is raised, as each shard stays open."""
+    store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from electra_lab.data import store\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))\n"
+        "store._allow_open_files(5000)\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(5256, hard))\n"
+        "print(len(store.load_store(Path(sys.argv[1])).train))\n"
+    )
+    done = python("-c", code, str(store.folder), cwd=tmp_path)
+    assert done.stdout.split() == ["True", str(len(store.train))], done.stderr
+
+
+def test_checksums_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
+    monkeypatch.setattr("electra_lab.data.store.sha256", lambda _: pytest.fail("it reads a file again"))
+    load_store(store.folder)
+    monkeypatch.undo()
+    os.utime(store.folder / "train-00000.bin")
+    load_store(store.folder)  # another time: read once more, and sound
+
+
+def test_a_store_on_a_disk_that_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
+    os.utime(store.folder / "train-00000.bin")
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("electra_lab.data.store.write_whole", refuse)
+    assert sides(load_store(store.folder)) == sides(store)
+
+
+# tokie
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> engine.Fast:
+    pytest.importorskip("tokie", reason="the extra electra-lab[fast] is not installed")
+    file = tmp_path / "tokenizer.json"
+    from electra_lab.tokenizers.wordpiece import wordpiece
+
+    wordpiece(TEXT + ["don't stop at caf\u00e9s in \u4eac\u90fd"] * 3, vocab_size=300).save(str(file))
+    return engine.Fast(file, engine.load_tokenizer(file))
+
+
+ODD = [
+    "plain",
+    "",
+    "[MASK] at w1 [SEP]",
+    "w1 [mask] w2",
+    "caf\u00e9 e\u0301",
+    "\u4eac\u90fd \U0001f600",
+    "a\x00b",
+    "x" * 300,
+]
+
+
+def test_tokie_gives_the_same_tokens(fast: engine.Fast) -> None:
+    assert fast.usable
+    documents = TEXT + ODD
+    for ours, theirs in zip(
+        engine.encode(fast.exact, documents, "uint16"), fast.encode(documents, "uint16"), strict=True
+    ):
+        assert np.array_equal(ours, theirs)
+        assert ours.dtype == theirs.dtype
+    assert fast.agrees(documents)
+
+
+def test_a_special_token_that_is_written_would_be_another_token_for_tokie(fast: engine.Fast) -> None:
+    """Which is why such documents are left to the tokenizers library."""
+    fast._written = []
+    ours, theirs = (f(["w1 [MASK] w2"]) for f in (lambda d: engine.encode(fast.exact, d, "uint16")[0],
+                                                  lambda d: fast.encode(d, "uint16")[0]))  # fmt: skip
+    assert not np.array_equal(ours, theirs)
+    assert not fast.agrees(["w1 [MASK] w2"])
+
+
+def test_a_shard_on_which_tokie_differs_is_left_to_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokie", reason="the extra electra-lab[fast] is not installed")
+    expected = open_store(tmp_path / "a", recipe(Documents(TEXT)), [].append)
+    assert {shard.engine for shard in expected.manifest.shards["train"].values()} == {"tokie"}
+    real = engine.Fast.encode
+
+    def wrong(self: engine.Fast, documents: Sequence[str], dtype: str) -> engine.Encoded:
+        tokens, lengths = real(self, documents, dtype)
+        return tokens ^ 1, lengths
+
+    monkeypatch.setattr(engine.Fast, "encode", wrong)
+    said: list[str] = []
+    store = open_store(tmp_path / "b", recipe(Documents(TEXT)), said.append)
+    assert stream(store, "train") == stream(expected, "train")
+    assert {shard.engine for shard in store.manifest.shards["train"].values()} == {"tokenizers"}
+    assert said[-1] == (
+        "note: tokie gave other tokens than the tokenizers library in 3 of 3 shards, which the library has tokenized "
+        "instead"
+    )
+
+
+def test_tokie_may_be_turned_off(tmp_path: Path) -> None:
+    store = open_store(tmp_path, recipe(Documents(TEXT), engine="tokenizers"), [].append)
+    assert [(s.engine, s.fell_back) for s in store.manifest.shards["train"].values()] == [("tokenizers", False)]
+
+
+def test_without_tokie_the_library_does_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = open_store(tmp_path / "a", recipe(Documents(TEXT)), [].append)
+    monkeypatch.setitem(sys.modules, "tokie", None)
+    from electra_lab.data.shards import _engine
+
+    _engine.cache_clear()
+    said: list[str] = []
+    store = open_store(tmp_path / "b", recipe(Documents(TEXT)), said.append)
+    assert stream(store, "train") == stream(expected, "train")
+    assert {shard.engine for shard in store.manifest.shards["train"].values()} == {"tokenizers"}
+    assert not [text for text in said if "tokie" in text]

@@ -1,0 +1,88 @@
+"""Runs of 13 tokens against an oracle of plain Python sets."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from electra_lab.data import overlap
+from electra_lab.data.overlap import RUN, Known, runs, without_overlap
+
+
+@pytest.fixture(autouse=True, params=[1, 50, 1 << 18])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tokens are looked at together."""
+    monkeypatch.setattr(overlap, "AT_ONCE", request.param)
+
+
+documents = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=40), min_size=1, max_size=12)
+
+
+def arrays(texts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    flat = list(itertools.chain.from_iterable(texts))
+    return np.array(flat, np.uint16), np.array([len(text) for text in texts])
+
+
+def plain(text: list[int]) -> list[tuple[int, ...]]:
+    """The runs of a document; one that is shorter is a run itself."""
+    return [tuple(text[i : i + RUN]) for i in range(max(1, len(text) - RUN + 1))]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(documents)
+def test_equal_runs_have_equal_hashes_and_others_do_not(texts: list[list[int]]) -> None:
+    hashes, counts = runs(*arrays(texts))
+    expected = [plain(text) for text in texts]
+    assert counts.tolist() == [len(each) for each in expected]
+    flat = [run for each in expected for run in each]
+    of_run = dict(zip(flat, hashes.tolist(), strict=True))
+    assert [of_run[run] for run in flat] == hashes.tolist()
+    assert len(set(of_run.values())) == len(of_run)
+
+
+def test_hashes_do_not_depend_on_the_place_in_a_long_stream() -> None:
+    text = list(range(100, 120))
+    filler = [7] * 30_000
+    hashes, counts = runs(*arrays([text, filler, text]))
+    assert hashes[: counts[0]].tolist() == hashes[-counts[2] :].tolist()
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(documents, documents, st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_documents_that_share_too_much_are_left_out(
+    held_out: list[list[int]], texts: list[list[int]], most: float
+) -> None:
+    known = Known.of(runs(*arrays(held_out))[0])
+    there = {run for text in held_out for run in plain(text)}
+    keep, seen = without_overlap(*arrays(texts), known, most)
+    expected = [sum(run in there for run in plain(text)) <= most * len(plain(text)) for text in texts]
+    assert keep.tolist() == expected
+    shared = Counter(
+        run for text, kept in zip(texts, expected, strict=True) if kept for run in plain(text) if run in there
+    )
+    assert Counter(known.hashes[seen].tolist()).total() == shared.total()
+    assert len(set(seen.tolist())) == len(shared)
+
+
+def test_the_filter_lets_every_known_hash_through_and_few_others() -> None:
+    rng = np.random.default_rng(0)
+    mine, others = (rng.integers(0, 2**64, 20_000, dtype=np.uint64) for _ in range(2))
+    known = Known.of(mine)
+    found, where = known.find(mine)
+    assert found.tolist() == list(range(len(mine)))
+    assert np.array_equal(known.hashes[where], mine)
+    assert known.find(others)[0].tolist() == []
+    places = others >> np.uint64(64 - (len(known.filter).bit_length() + 2))
+    passed = known.filter[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8) & 1
+    assert passed.mean() < 0.1
+
+
+def test_nothing_is_known_of_nothing() -> None:
+    known = Known.of(np.zeros(0, np.uint64))
+    keep, seen = without_overlap(*arrays([[1, 2, 3]]), known, 0.0)
+    assert (keep.tolist(), seen.tolist()) == ([True], [])

@@ -1,0 +1,94 @@
+"""A pair whose tokenizer reads bytes: what people see are letters, and a run and its export read the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer
+
+import electra_lab
+from electra_lab.data.vocabulary import masks_take_words
+from electra_lab.inference.pair import Pair
+from electra_lab.inference.windows import tokenize
+from electra_lab.interop.hugging_face.export import export
+from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+
+TEXTS = ["the [MASK] sat", "the cat [MASK]", "[MASK] caf\u00e9", "the[MASK] sat", "the cat"]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, Pair, Path]:
+    """A run and its export. The learning rate is high, so that the generator knows some words."""
+    folder = tmp_path_factory.mktemp("bytes")
+    train = "{steps: 60, batch_size: 8, precision: fp32, learning_rate: 0.01}"
+    with for_a_module():
+        file = experiment(folder, tokenizer="{type: bpe, vocab_size: 400}", train=train, checkpoint="{every: 60}")
+        made = run(file, folder / "run")
+        exported = export(made, folder / "exported").path
+    return electra_lab.load(made, device="cpu"), electra_lab.load(exported, device="cpu"), exported
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_run_its_export_and_transformers_read_the_same(pairs: tuple[Pair, Pair, Path], text: str) -> None:
+    one, two, exported = pairs
+    [mine], [its] = (tokenize(pair.tokenizer, [text], with_masks=True) for pair in (one, two))
+    assert (mine.ids, mine.offsets) == (its.ids, its.offsets)
+    theirs = AutoTokenizer.from_pretrained(exported / "generator")
+    assert mine.ids == theirs(text, add_special_tokens=False)["input_ids"]
+    if "[MASK]" in text:
+        assert one.fill(text).filled == two.fill(text).filled
+        start, end = mine.offsets[mine.ids.index(one.vocabulary.mask_id)]
+        assert text[start:end] == "[MASK]"
+
+
+def test_no_byte_is_shown_as_a_glyph(pairs: tuple[Pair, Pair, Path]) -> None:
+    pair, *_ = pairs
+    for result in (pair.fill("the [MASK] sat on the [MASK]", top=50), pair.corrupt("the cat sat on a caf\u00e9")):
+        for shown in (str(result), result._repr_html_().split("title=")[0]):
+            assert "\u0120" not in shown
+    for found in pair.corrupt(["the cat number five sat on the mat"] * 5, mask_prob=0.5):
+        for i, written in found.written.items():
+            assert written == pair.tokenizer.decode([pair.vocabulary.mask_id, pair.tokenizer.token_to_id(
+                found.inputs[i])], skip_special_tokens=False).removeprefix("[MASK]")  # fmt: skip
+        assert found.replaced == [i in found.written for i in range(len(found.tokens))]
+
+
+def test_a_filled_text_has_one_space_between_words(pairs: tuple[Pair, Pair, Path]) -> None:
+    pair, *_ = pairs
+    found = pair.fill("the [MASK] sat", top=400)
+    assert {each.written for [candidates] in [found.candidates] for each in candidates} >= {" the", " cat", "a", "."}
+    for best in found.candidates[0]:
+        filled = type(found)(found.text, found.masks, [[best]]).filled
+        joined = "the" + best.written + " sat"
+        assert filled == joined
+
+
+def test_the_first_letter_has_its_own_verdict(pairs: tuple[Pair, Pair, Path]) -> None:
+    """The tokenizer puts a space before the text, which is a token of its own if the word is unknown."""
+    pair, *_ = pairs
+    found = pair.detect("zebra sat")
+    assert found.tokens[:2] == ["\u0120", "z"]
+    assert found.offsets[:3] == [(0, 0), (0, 1), (1, 2)]
+    shown = [span for span in found.spans() if span.text]
+    assert (shown[0].text, shown[0].strength) == ("z", found.probabilities[1])
+    assert pair.detect(" zebra").offsets[0] == (0, 1), "a space that is there"
+
+
+def test_pieces_of_sentences_too() -> None:
+    """Metaspace, as in SentencePiece."""
+    words = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "<unk>", "\u2581", "\u2581the", "\u2581sat", "z", "o"]
+    tokenizer = Tokenizer(models.Unigram([(word, -float(i)) for i, word in enumerate(words)], unk_id=4))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.add_special_tokens(words[:4])
+    masks_take_words(tokenizer, "[MASK]")
+    [masked] = tokenize(tokenizer, ["the [MASK] sat"], with_masks=True)
+    assert masked.ids == [6, 3, 7]
+    [zoo] = tokenize(tokenizer, ["zoo"])
+    assert list(zip(zoo.tokens, zoo.offsets, strict=True)) == [
+        ("\u2581", (0, 0)),
+        ("z", (0, 1)),
+        ("o", (1, 2)),
+        ("o", (2, 3)),
+    ]

@@ -1,0 +1,249 @@
+"""Folders that are not as they should be: a sentence, never random weights, a hang or a traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import ElectraConfig, ElectraForPreTraining, PreTrainedTokenizerFast
+
+import electra_lab
+from electra_lab.inference.pair import Pair
+from electra_lab.interop.hugging_face import models
+from electra_lab.interop.hugging_face.export import export
+from electra_lab.storage.hugging_face import MARK
+from electra_lab.tokenizers.wordpiece import wordpiece
+from registry.errors import ConfigError, DataError, LabError
+
+DOCUMENTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
+TEXT = "the cat sat on the mat"
+PREFIX = "electra_lab.network."
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=wordpiece(DOCUMENTS, vocab_size=150))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A discriminator around another backbone than `bert`."""
+    return ours(tmp_path / "model", tokenizer, {"type": "transformer"})
+
+
+def ours(folder: Path, tokenizer: PreTrainedTokenizerFast, backbone: dict[str, Any], length: int = 32) -> Path:
+    torch.manual_seed(0)
+    config = models.ElectraLabConfig(
+        vocab_size=len(tokenizer),
+        backbone={"dim": 16, "depth": 1, "heads": 2} | backbone,
+        embedding={"dim": 8, "max_length": length, "dropout": 0.0},
+    )
+    models.ElectraLabForPreTraining(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def change(folder: Path, **values: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def tensors(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
+    given = load_file(folder / "model.safetensors")
+    edit(given)
+    save_file(given, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def refusal(source: object, kind: type[LabError] = DataError) -> str:
+    with pytest.raises(kind) as refused:
+        electra_lab.load(str(source), device="cpu")
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+# Around other backbones
+
+
+@pytest.mark.parametrize("name", ["heads.replaced.out.weight", "backbone.encoder.final_norm.gamma", "project.bias"])
+def test_a_tensor_that_is_missing_is_named(folder: Path, name: str) -> None:
+    """The network would compute with whatever was in memory before."""
+    tensors(folder, lambda given: given.pop(PREFIX + name))
+    assert refusal(folder) == f"{folder}: does not fit: {PREFIX}{name} is missing. Export it again."
+
+
+def test_a_head_that_is_missing_is_named(folder: Path) -> None:
+    tensors(folder, lambda given: [given.pop(name) for name in list(given) if ".heads." in name])
+    assert refusal(folder).endswith(f"{PREFIX}heads.replaced.dense.weight is missing. Export it again.")
+
+
+def test_a_deeper_network_than_the_file_has_is_refused(folder: Path) -> None:
+    change(folder, backbone=json.loads((folder / "config.json").read_text())["backbone"] | {"depth": 2})
+    assert f"{PREFIX}backbone.encoder.layers.2.0.0.gamma is missing" in refusal(folder)
+
+
+def test_what_is_left_over_or_of_another_shape_is_named(folder: Path) -> None:
+    name = f"{PREFIX}heads.replaced.out.weight"
+    tensors(folder, lambda given: given.update({name: torch.zeros(1, 9)}))
+    assert f"{name} has the shape [1, 9], not [1, 16]. Export it again." in refusal(folder)
+    tensors(folder, lambda given: given.update({name: torch.zeros(1, 16), f"{PREFIX}more": torch.zeros(1)}))
+    assert refusal(folder) == f"{folder}: does not fit: {PREFIX}more is left over. Export it again."
+
+
+def test_a_second_head_in_the_file_is_used(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """As in the run that it was exported from; transformers gives one class one head."""
+    with pytest.raises(ConfigError, match="no head that predicts tokens"):
+        electra_lab.load(folder, device="cpu").fill("the [MASK]")
+    config = models.ElectraLabConfig.from_pretrained(folder)
+    both = models.make_network(config, ("replaced", "tokens")).state_dict()
+    save_file({f"{PREFIX}{n}": t for n, t in both.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    pair = electra_lab.load(folder, device="cpu")
+    assert pair.detects
+    assert pair.fill("the [MASK]").candidates
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"architectures": 5}, "`architectures` names no class of the lab."),
+        ({"architectures": ["torch"]}, "`architectures` names no class of the lab."),
+        ({"backbone": None}, "config.json lacks the key 'type'. Export it again."),
+        ({"backbone": {"type": "bert", "dim": 16, "depth": 1, "heads": 2, "width": 1}}, "backbone.width: unknown par"),
+        ({"vocab_size": 10**13}, "Export it again."),
+    ],
+)
+def test_a_config_that_cannot_be_is_a_sentence_that_says_why(folder: Path, values: Any, said: str) -> None:
+    change(folder, **values)
+    assert said in refusal(folder)
+
+
+# Around `bert`
+
+
+@pytest.mark.parametrize("pad", [1000, -1, "0", 3])
+def test_rows_are_padded_with_the_pad_token_whatever_the_config_says(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, pad: object
+) -> None:
+    torch.manual_seed(0)
+    config = ElectraConfig(vocab_size=len(tokenizer), embedding_size=8, hidden_size=16, num_hidden_layers=1,
+                           num_attention_heads=2, intermediate_size=32, max_position_embeddings=16)  # fmt: skip
+    ElectraForPreTraining(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    change(tmp_path / "model", pad_token_id=pad)
+    pair = electra_lab.load(tmp_path / "model", device="cpu")
+    assert pair.discriminator is not None
+    assert pair.discriminator.pad_id == 0
+    assert pair.detect([TEXT, "the"])[1].probabilities == pytest.approx(pair.detect("the").probabilities, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.complex64])
+def test_other_than_floating_point_numbers_are_not_converted(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, dtype: torch.dtype
+) -> None:
+    config = ElectraConfig(vocab_size=len(tokenizer), embedding_size=8, hidden_size=16, num_hidden_layers=1,
+                           num_attention_heads=2, intermediate_size=32, max_position_embeddings=16)  # fmt: skip
+    ElectraForPreTraining(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    tensors(tmp_path / "model", lambda given: given.update({n: t.to(dtype) for n, t in given.items()}))
+    assert f"word_embeddings.weight holds {dtype}, not floating-point numbers" in refusal(tmp_path / "model")
+
+
+# Lengths
+
+
+def test_a_length_without_room_for_a_token_is_refused(pair: Pair) -> None:
+    """Windows of nothing would never come to an end."""
+    with pytest.raises(ConfigError) as refused:
+        Pair("it", pair.tokenizer, pair.vocabulary, 2, discriminator=pair.discriminator)
+    assert str(refused.value) == "it: reads 2 tokens at once; it must be 3 or more, as [CLS] and [SEP] are two."
+    assert Pair("it", pair.tokenizer, pair.vocabulary, 3, discriminator=pair.discriminator).detect(TEXT)
+
+
+def test_inputs_are_no_longer_than_what_the_backbone_pads_them_to(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Of 50 positions Reformer with buckets of 4 can use 48: 49 tokens would be padded to 56."""
+    folder = ours(tmp_path / "model", tokenizer, {"type": "reformer", "bucket_size": 4, "rotary": False}, 50)
+    pair = electra_lab.load(folder, device="cpu")
+    assert pair.length == 48
+    assert pair.detect(" ".join(DOCUMENTS)).probabilities
+
+
+# Pairs
+
+
+def test_a_part_of_a_pair_reads_as_much_as_the_pair(run_directory: Path, tmp_path: Path) -> None:
+    exported = export(run_directory, tmp_path / "pair").path
+    mark = json.loads((exported / MARK).read_text())
+    (exported / MARK).write_text(json.dumps(mark | {"length": 9}))
+    for source in (exported, exported / "discriminator", exported / "generator"):
+        assert electra_lab.load(source, device="cpu").length == 9
+    shutil.move(exported / "discriminator", tmp_path / "discriminator")
+    assert electra_lab.load(tmp_path / "discriminator", device="cpu").length > 9, "without the mark nobody knows"
+
+
+@pytest.mark.parametrize("length", [True, -5, 0, 2, "16", None])
+def test_a_damaged_mark_is_a_sentence(run_directory: Path, tmp_path: Path, length: object) -> None:
+    exported = export(run_directory, tmp_path / "pair").path
+    mark = json.loads((exported / MARK).read_text())
+    for content in (mark | {"length": length}, [], None):
+        (exported / MARK).write_text(json.dumps(content))
+        assert refusal(exported).startswith(f"{exported / MARK}: is damaged: ")
+
+
+# Names and paths
+
+
+def test_a_home_folder_is_found(
+    run_directory: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run").symlink_to(run_directory)
+    export(run_directory, tmp_path / "pair")
+    for name in ("run", "pair", "pair/discriminator", "model"):
+        assert electra_lab.load(f"~/{name}", device="cpu").detects
+
+
+def test_pairs_and_models_of_the_lab_are_found_by_their_name_on_the_hub(
+    run_directory: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    exported = export(run_directory, tmp_path / "exported").path
+    for name, source in {"pair": exported, "part": exported / "discriminator", "lab": folder}.items():
+        cached = tmp_path / "cache" / f"models--me--{name}"
+        (cached / "refs").mkdir(parents=True)
+        (cached / "refs" / "main").write_text("0123abcd")
+        (cached / "snapshots").mkdir()
+        shutil.copytree(source, cached / "snapshots" / "0123abcd")
+    pair = electra_lab.load("me/pair", device="cpu")
+    assert pair.generator is not None
+    assert pair.length == 16
+    assert pair.detect(TEXT).probabilities == electra_lab.load("me/part", device="cpu").detect(TEXT).probabilities
+    assert electra_lab.load("me/lab", device="cpu").detects
+
+
+def test_a_step_that_is_no_number_and_a_path_that_cannot_be_are_refused(run_directory: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^step must be a whole number, is '8'\.$"):
+        electra_lab.load(run_directory, step="8")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^'a\\x00b': cannot be a path\.$"):
+        electra_lab.load("a\0b")
+
+
+@pytest.mark.parametrize("verb", ["fill", "corrupt"])
+def test_no_candidates_are_refused_before_anything_is_computed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(pair, "_guesses", None)
+    with pytest.raises(ConfigError, match=r"^top must be at least 1, is 0\.$"):
+        getattr(pair, verb)("the [MASK]", top=0)
+    with pytest.raises(ConfigError, match=r"^top must be at least 1, is 0\.$"):
+        next(pair.stream(verb, [], top=0))  # type: ignore[arg-type]

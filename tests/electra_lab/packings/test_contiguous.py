@@ -1,0 +1,63 @@
+"""`contiguous`: full rows, and the documents that they hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.packings.contiguous import Contiguous
+from electra_lab.testing import CLS, PAD, SEP, ArrayTokens, vocabulary
+from registry import packings
+
+texts = st.lists(st.lists(st.integers(5, 49), min_size=1, max_size=25), min_size=1, max_size=12)
+lengths = st.integers(3, 20)
+WORDS = vocabulary(50)
+
+
+@settings(deadline=None)
+@given(texts=texts, length=lengths)
+def test_rows_are_pieces_of_the_stream(texts: list[list[int]], length: int) -> None:
+    """[CLS], length - 2 tokens of the stream, [SEP] unless the piece ends with one, padding."""
+    stream = [token for text in texts for token in [*text, SEP]]
+    expected = []
+    for start in range(0, len(stream), length - 2):
+        piece = stream[start : start + length - 2]
+        row = [CLS, *piece, *([] if piece[-1] == SEP else [SEP])]
+        expected.append(row + [PAD] * (length - len(row)))
+    made = Contiguous(ArrayTokens(texts), length, WORDS)
+    assert len(made) == len(expected)
+    packed = made.rows(np.arange(len(made)))
+    assert packed.tokens.tolist() == expected
+    assert (packed.attention_mask == (packed.tokens != PAD)).all()
+    assert not packed.segments.any()
+
+
+def test_documents_of_rows() -> None:
+    """Two that begin in the row, one that goes on, and padding."""
+    made = Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention="within_documents")
+    packed = made.rows(np.arange(3))
+    assert packed.documents is not None
+    assert packed.tokens.tolist() == [
+        [CLS, 7, 7, 7, 7, SEP, 8, 8, SEP, PAD],
+        [CLS, 9, 9, 9, 9, 9, 9, 9, 9, SEP],
+        [CLS, 9, SEP, *[PAD] * 7],
+    ]
+    assert packed.documents.tolist() == [[0] * 6 + [1] * 3 + [-1], [0] * 10, [0] * 3 + [-1] * 7]
+    assert packed.documents[[0]].max() == 1
+
+
+def test_documents_come_from_their_lengths() -> None:
+    """Also where the tokens of a document hold a [SEP]."""
+    made = Contiguous(ArrayTokens([[7, SEP, 7], [8]]), 10, WORDS, attention="within_documents")
+    packed = made.rows(np.arange(1))
+    assert packed.documents is not None
+    assert packed.documents.tolist() == [[0] * 5 + [1] * 2 + [-1] * 3]
+
+
+@pytest.mark.parametrize(("attention", "separates"), [("full", False), ("within_documents", True)])
+def test_declares_what_attention_must_do(attention: str, separates: bool) -> None:
+    declared = packings.get("contiguous").declared
+    assert declared["crosses_documents"]
+    assert declared["separates_documents"](attention=attention) == separates

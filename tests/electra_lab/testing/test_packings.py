@@ -1,0 +1,112 @@
+"""The laws of packings bite: each mistake is found by the law that is about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from electra_lab.packings.contiguous import Contiguous
+from electra_lab.packings.documents import Documents
+from electra_lab.testing import MASK, PAD, SEP, PackingContract
+from registry import Packed, Tokens, Vocabulary, packings
+
+Change = Callable[[Packed, np.ndarray], Packed]
+
+
+class Lawful(PackingContract):
+    name = "mine"
+
+
+@pytest.fixture(autouse=True)
+def _isolated() -> Iterator[None]:
+    with packings.isolated():
+        yield
+
+
+def suite(base: type, change: Change | None = None, **declared: bool) -> PackingContract:
+    """Return the suite of a packing whose rows are changed."""
+
+    class Mine(base):  # type: ignore[misc]
+        """Changed."""
+
+        def rows(self, rows: np.ndarray, /) -> Packed:
+            packed = super().rows(rows)
+            return change(packed, rows) if change else packed
+
+    packings.register("mine", **declared)(Mine)
+    return Lawful()
+
+
+def swapped(packed: Packed, rows: np.ndarray) -> Packed:
+    tokens = packed.tokens.copy()
+    tokens[:, [1, 2]] = tokens[:, [2, 1]]
+    return replace(packed, tokens=tokens)
+
+
+def without_end(packed: Packed, rows: np.ndarray) -> Packed:
+    return replace(packed, tokens=np.where(packed.tokens == SEP, MASK, packed.tokens))
+
+
+def by_batch(packed: Packed, rows: np.ndarray) -> Packed:
+    return replace(packed, segments=packed.segments + (packed.attention_mask & (len(rows) == 1)))
+
+
+MISTAKES: dict[str, tuple[str, type, Change]] = {
+    "order": ("every_token_comes_once_and_in_order", Documents, swapped),
+    "lost": (
+        "every_token_comes_once_and_in_order", Documents,
+        lambda packed, rows: replace(packed, tokens=np.where(packed.tokens == 9, PAD, packed.tokens)),
+    ),
+    "no end": ("every_token_comes_once_and_in_order", Documents, without_end),
+    "mask": (
+        "form_of_rows", Documents, lambda packed, rows: replace(packed, attention_mask=packed.tokens >= PAD)
+    ),
+    "segments": ("form_of_rows", Documents, lambda packed, rows: replace(packed, segments=packed.segments + 1)),
+    "types": ("form_of_rows", Documents, lambda packed, rows: replace(packed, tokens=packed.tokens.astype(np.int32))),
+    "crosses": ("no_row_crosses_a_boundary_that_is_forbidden", Contiguous, lambda packed, rows: packed),
+    "by batch": ("a_row_is_a_function_of_its_number", Documents, by_batch),
+    "documents": (
+        "documents_to_separate", Documents, lambda packed, rows: replace(packed, documents=packed.segments)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake: str) -> None:
+    law, base, change = MISTAKES[mistake]
+    made = suite(base, change)
+    with pytest.raises(AssertionError):
+        getattr(made, f"test_{law}")()
+
+
+@pytest.mark.parametrize("law", sorted({law for law, *_ in MISTAKES.values()}))
+def test_a_lawful_packing_passes(law: str) -> None:
+    getattr(suite(Documents), f"test_{law}")()
+
+
+@pytest.mark.parametrize("off", ["none", "row", "padding"])
+def test_wrong_documents_are_found(off: str) -> None:
+    def change(packed: Packed, rows: np.ndarray) -> Packed:
+        assert packed.documents is not None
+        wrong = {"none": None, "row": packed.documents * 0, "padding": np.maximum(packed.documents, 0)}
+        return replace(packed, documents=wrong[off])
+
+    class Within(Contiguous):
+        def __init__(self, tokens: Tokens, length: int, vocabulary: Vocabulary, /) -> None:
+            super().__init__(tokens, length, vocabulary, attention="within_documents")
+
+    made = suite(Within, change, crosses_documents=True, separates_documents=True)
+    with pytest.raises(AssertionError):
+        made.test_documents_to_separate()
+
+
+def test_wrong_lengths_are_found() -> None:
+    class Long(Documents):
+        def lengths(self, rows: np.ndarray) -> np.ndarray:
+            return super().lengths(rows) + 1
+
+    with pytest.raises(AssertionError):
+        suite(Long).test_lengths()
