@@ -104,6 +104,11 @@ def open_data(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     folder = loaded.config.data.store
     if is_store(folder):
+        if rebuild:
+            reason = (
+                f"{folder} is a token store itself, and is used as it is. Name the folder that it is to be built in."
+            )
+            raise loaded.problem(("data", "store"), reason)
         return _given_store(loaded, folder, announce)
     recipe = recipe_of(loaded, open_corpus(loaded), launcher)
     return open_store(folder, recipe, announce, progress, rebuild=rebuild)
@@ -120,9 +125,10 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
         tokenizer = {"sha256": hashlib.sha256(made.to_str().encode()).hexdigest()}
     else:
         tokenizer["characters"] = data.tokenizer_characters
+    fingerprint = corpus.fingerprint() if corpus else ""
     identity = {
         "format": FORMAT,
-        "corpus": {"type": config.corpus.type, "fingerprint": corpus.fingerprint() if corpus else None},
+        "corpus": {"type": config.corpus.type, "fingerprint": fingerprint},
         "held_out": data.held_out,
         "overlap": data.overlap,
         "tokenizer": tokenizer,
@@ -131,6 +137,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     }
     return Recipe(
         corpus=cast("Corpus", corpus),
+        fingerprint=fingerprint,
         train_tokenizer=partial(entry.component, **config.tokenizer.keywords()),
         held_out=data.held_out,
         overlap=data.overlap,
@@ -153,16 +160,21 @@ def _processes(shards: int) -> Launcher | None:
 def _given_store(loaded: Loaded, folder: Path, announce: Callable[[str], None]) -> Store:
     """Open the store that `data.store` names, without its corpus. Raises ConfigError if it was made otherwise."""
     store = load_store(folder, "Copy it again, or name another folder.")
-    mine = recipe_of(loaded, None).identity
-    for key in ("held_out", "overlap", "tokenizer"):
-        if mine[key] != store.manifest.identity.get(key):
+    mine, theirs = (_without_fingerprint(each) for each in (recipe_of(loaded, None).identity, store.manifest.identity))
+    for key in ("format", "corpus", "held_out", "overlap", "tokenizer"):
+        if mine[key] != theirs.get(key):
             raise loaded.problem(
                 ("data", "store"),
-                f"the token store {folder} was made with another {key} ({store.manifest.identity.get(key)}, here "
-                f"{mine[key]}). Write what it was made with, or name another folder.",
+                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine[key]}). Write "
+                "what it was made with, or name another folder.",
             )
-    announce(f"using the token store {folder}; its corpus is not read")
+    announce(f"using the token store {folder} of a corpus {theirs['corpus']['type']}, which is not read")
     return store
+
+
+def _without_fingerprint(identity: dict[str, Any]) -> dict[str, Any]:
+    corpus = identity.get("corpus")
+    return identity | ({"corpus": {"type": corpus.get("type")}} if isinstance(corpus, dict) else {})
 
 
 def open_corpus(loaded: Loaded) -> Corpus:

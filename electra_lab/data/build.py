@@ -5,6 +5,7 @@ Everything happens in a folder beside the final place. A build that is killed is
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,6 +56,11 @@ class Manifest(BaseModel):
     overlap: float  # the share of the held-out runs of 13 tokens that training text has too
     sha256: dict[str, str]  # of the files beside the shards
     bytes: dict[str, int]
+    checksum: str = ""  # of all the rest
+
+    def own_checksum(self) -> str:
+        """Return what `checksum` must be."""
+        return hashlib.sha256(self.model_copy(update={"checksum": ""}).model_dump_json().encode()).hexdigest()
 
     @property
     def all_bytes(self) -> dict[str, int]:
@@ -75,11 +81,13 @@ class Manifest(BaseModel):
 class Recipe:
     """What a store is made of, and how.
 
+    fingerprint  of the corpus, as it is in the identity
     identity  everything that decides its content, by which it is found
     launcher  makes a launcher for so many shards; None: they are encoded one after the other, by threads
     """
 
     corpus: Corpus
+    fingerprint: str
     train_tokenizer: Callable[[Iterable[str]], Tokenizer]
     held_out: float
     overlap: float
@@ -126,7 +134,7 @@ def _spooled(folder: Path, recipe: Recipe, announce: Callable[[str], None], prog
     spool.mkdir(parents=True)
     write_text(mark, identity)
     announce("reading the corpus (once; the result is kept)")
-    return write_spool(recipe.corpus, recipe.held_out, spool, progress)
+    return write_spool(recipe.corpus, recipe.fingerprint, recipe.held_out, spool, progress)
 
 
 def _tokenizer(folder: Path, recipe: Recipe, contents: Contents, progress: Progress) -> Tokenizer:
@@ -220,6 +228,7 @@ def _finish(
         sha256={name: sha256(folder / name) for name in (TOKENIZER, COUNTS)},
         bytes={name: (folder / name).stat().st_size for name in (TOKENIZER, COUNTS)},
     )
+    manifest.checksum = manifest.own_checksum()
     write_text(folder / MANIFEST, manifest.model_dump_json(indent=1))
 
 
@@ -228,6 +237,8 @@ def _tidy(folder: Path) -> None:
     manifest = read_as(Manifest, folder / MANIFEST)
     shutil.rmtree(folder / SPOOL, ignore_errors=True)
     for path in folder.iterdir():
-        if path.name != MANIFEST and path.name not in manifest.all_bytes:
-            path.unlink()
+        if path.is_dir():  # a launcher's logs
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != MANIFEST and path.name not in manifest.all_bytes:
+            path.unlink(missing_ok=True)
     flush(folder)

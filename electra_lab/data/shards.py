@@ -60,7 +60,9 @@ def encode_shard(folder: str, name: str) -> Outcome:
 def _encode_shard(place: Path, name: str) -> None:
     plan, known = read_as(Plan, place / PLAN), Known.load(place)
     texts = read_piece(place / SPOOL, "train", int(name.removeprefix("train-")))
-    (tokens, lengths), engine = encode_by(_engine(place / TOKENIZER), texts, plan)
+    (tokens, lengths), engine = encode_by(
+        _engine(place / TOKENIZER, os.stat(place / TOKENIZER).st_mtime_ns), texts, plan
+    )
     characters = np.array([len(text) for text in texts])
     full = lengths > 0
     keep, seen = np.array(full), np.zeros(0, np.int64)
@@ -96,5 +98,5 @@ def encode_by(fast: Fast, texts: list[str], plan: Plan) -> tuple[Encoded, dict[s
 
 
 @lru_cache(maxsize=1)
-def _engine(file: Path) -> Fast:
+def _engine(file: Path, _written: int) -> Fast:
     return Fast(file, load_tokenizer(file))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,8 @@ def read_spool(folder: Path) -> Contents:
     return read_as(Contents, folder / "spool.json")
 
 
-def write_spool(corpus: Corpus, held_out: float, folder: Path, progress: Progress) -> Contents:
-    """Read a corpus into an empty folder. Raises DataError."""
-    before = corpus.fingerprint()
+def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress) -> Contents:
+    """Read a corpus into an empty folder. Raises DataError, also if its fingerprint is not the one that is given."""
     train, held = _Writer(folder, "train"), {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
     skipped, read, own = 0, 0, False
     examples: list[str] = []
@@ -70,7 +70,7 @@ def write_spool(corpus: Corpus, held_out: float, folder: Path, progress: Progres
         if number % 1000 == 0:
             progress("reading", read, None)
     train.close()
-    if corpus.fingerprint() != before:
+    if corpus.fingerprint() != fingerprint:
         raise DataError("the corpus changed while it was read. Start again when it no longer changes.")
     writers: dict[Split, _Writer] = {"train": train}
     for split, smallest in held.items():
@@ -125,7 +125,7 @@ class Sample:
         for piece in range(self.contents.pieces["train"]):
             for text in read_piece(self.folder, "train", piece):
                 number += 1
-                if int(number * share) > int((number - 1) * share):
+                if ceil(number * share) > ceil((number - 1) * share):
                     yield text
                     read += len(text)
             self.progress("training the tokenizer", read, int(share * self.contents.characters["train"]))
@@ -207,7 +207,10 @@ def _utf8(text: str) -> bytes:
 
 def _refuse_empty(contents: Contents, held_out: float, own: bool) -> None:
     if not sum(contents.documents.values()):
-        raise DataError("the corpus is empty: no document has any text.")
+        skipped = (
+            f" {contents.skipped:,} pieces were skipped, the first: {contents.examples[0]}" if contents.skipped else ""
+        )
+        raise DataError(f"the corpus is empty: no document has any text.{skipped}")
     for split, count in contents.documents.items():
         if count:
             continue

@@ -113,16 +113,15 @@ def open_store(
     rebuild: bool = False,
 ) -> Store:
     """Open the store of this corpus and tokenizer, and build it if it is not there. Raises DataError."""
-    folder = root / key_of(recipe)
+    folder = root / key_of(recipe.identity)
     if rebuild or not os.path.exists(folder):
         _build(folder, recipe, announce, progress, rebuild=rebuild)
     return load_store(folder)
 
 
-def key_of(recipe: Recipe) -> str:
-    """Return the name of a store's folder."""
-    identity = json.dumps(recipe.identity, sort_keys=True, default=str)
-    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+def key_of(identity: dict[str, Any]) -> str:
+    """Return the key of a store, the name of the folder in which it is built."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def is_store(folder: Path) -> bool:
@@ -142,7 +141,7 @@ def load_store(folder: Path, cure: str = REBUILD) -> Store:
         raise DataError(f"the token store is damaged: {error} {cure}") from None
     except Exception as error:  # the tokenizers library raises bare Exception
         raise DataError(f"{folder}: the token store is damaged ({error}). {cure}") from None
-    return Store(folder.name, folder, manifest, tokenizer, **streams, counts=counts)
+    return Store(key_of(manifest.identity), folder, manifest, tokenizer, **streams, counts=counts)
 
 
 def _stream(folder: Path, manifest: Manifest, split: Split) -> Stream:
@@ -170,12 +169,14 @@ def _verify(folder: Path, manifest: Manifest) -> None:
 
     What was verified is kept beside the store, with sizes and times: a copy, or a change of any file, is read again.
     """
+    if manifest.checksum != manifest.own_checksum():
+        raise ValueError(f"the checksum of {MANIFEST} is wrong")
     found = {name: os.stat(folder / name) for name in manifest.all_bytes}
     for name, size in manifest.all_bytes.items():
         if found[name].st_size != size:
             raise ValueError(f"{name} has {found[name].st_size:,} bytes, not {size:,}")
     state: dict[str, Any] = {name: [s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev] for name, s in found.items()}
-    state[MANIFEST] = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
+    state[MANIFEST] = manifest.checksum
     record = folder.parent / f".{folder.name}.verified" / f"{platform.node() or 'here'}.json"
     with suppress(OSError, ValueError):
         if json.loads(record.read_text(encoding="utf-8")) == state:
@@ -190,22 +191,27 @@ def _verify(folder: Path, manifest: Manifest) -> None:
 
 def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress, *, rebuild: bool) -> None:
     """Build the store in one process, whole or not at all."""
-    part, created = folder.parent / f".{folder.name}.part", _make_folders(folder.parent)
+    part, old = (folder.with_name(f".{folder.name}.{end}") for end in ("part", "old"))
+    created = _make_folders(folder.parent)
     try:
         with _only_one(folder):
-            if rebuild:
-                for old in (folder, part):
-                    shutil.rmtree(old, ignore_errors=True)
-            if not folder.exists():
+            if old.exists() and not folder.exists():
+                old.rename(folder)  # a process was killed between the two renames below
+            if rebuild or not folder.exists():
                 try:
                     part.mkdir(exist_ok=True)
                     build(part, recipe, announce, progress)
+                    if folder.exists():
+                        shutil.rmtree(old, ignore_errors=True)
+                        folder.rename(old)
                     part.rename(folder)
                     flush(folder.parent)
+                    shutil.rmtree(old, ignore_errors=True)
                 except Unfinished:
                     raise
                 except Exception:  # but not KeyboardInterrupt and the like: what is done is kept
-                    shutil.rmtree(part, ignore_errors=True)
+                    if not is_store(part):
+                        shutil.rmtree(part, ignore_errors=True)
                     raise
     except OSError as error:
         raise DataError(f"{folder.parent}: the token store cannot be written ({error.strerror}).") from None

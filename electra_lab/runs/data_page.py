@@ -11,14 +11,15 @@ from electra_lab.config.load import Loaded
 from electra_lab.data.store import Store
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.reports.charts import SERIES, drawing, render, svg
-from electra_lab.storage.files import write_whole
+from electra_lab.storage.files import write_text
+from registry.errors import DataError
 
 ROWS = 8  # that are shown
 BINS = 40
 
 
 def write_data_page(loaded: Loaded, store: Store, facts: list[tuple[str, str]]) -> Path:
-    """Write <key>.html beside the store, which must stay as it is. Raises CheckpointError."""
+    """Write <key>.html beside the store, which must stay as it is. Raises DataError."""
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), torch.device("cpu"))
     batches = pack(loaded, store.train, vocabulary)
     real = [float(batch.attention_mask.float().mean()) for batch in batches.sample(1 << 18).in_order(256, CPU)]
@@ -35,7 +36,10 @@ def write_data_page(loaded: Loaded, store: Store, facts: list[tuple[str, str]]) 
         rows=[_row(store, shown, row) for row in range(len(shown))],
     )  # fmt: skip
     path = store.folder.with_name(f"{store.key}.html")
-    write_whole(path, page)
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise DataError(f"{path}: the page cannot be written ({error.strerror}).") from None
     return path
 
 

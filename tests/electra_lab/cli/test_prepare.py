@@ -92,10 +92,17 @@ def test_a_store_trains_without_its_corpus(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").unlink()
     code, _, err = lab("run", file, "--out", "out", "--set", f"data.store={there}")
     assert code == 0
-    assert f"using the token store {there}; its corpus is not read" in err
+    assert f"using the token store {there} of a corpus json_lines, which is not read" in err
+    assert json.loads(Path("out/provenance.json").read_text())["data"]["store"] == store.name
     code, _, err = lab("run", file, "--set", f"data.store={there}", "--set", "tokenizer.vocab_size=150")
     assert code == 2
     assert f"data.store: the token store {there} was made with another tokenizer (" in err
+    code, _, err = lab("run", file, "--set", f"data.store={there}", "--set", "corpus={type: docstrings}")
+    assert code == 2
+    assert "was made with another corpus ({'type': 'json_lines'}, here {'type': 'docstrings'})" in err
+    code, _, err = lab("prepare", file, "--set", f"data.store={there}", "--rebuild")
+    assert code == 2
+    assert "is a token store itself, and is used as it is" in err
     (there / "train-00000.bin").unlink()
     code, _, err = lab("run", file, "--set", f"data.store={there}")
     assert code == 3

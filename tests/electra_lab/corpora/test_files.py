@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +22,7 @@ zstandard = pytest.importorskip("zstandard")
 
 PACK: dict[str, Any] = {
     "": bytes,
-    ".gz": gzip.compress,
+    ".gz": partial(gzip.compress, mtime=0),
     ".xz": lambda data: lzma.compress(data, preset=0),
     ".zst": lambda data: zstandard.ZstdCompressor().compress(data),
 }

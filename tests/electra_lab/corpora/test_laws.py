@@ -36,7 +36,7 @@ class TestTextFiles(CorpusContract):
 
     def options_in(self, folder: Path) -> Mapping[str, Any]:
         (folder / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
-        (folder / "b.txt.gz").write_bytes(gzip.compress(b"three\n\nfour"))
+        (folder / "b.txt.gz").write_bytes(gzip.compress(b"three\n\nfour", mtime=0))
         return {"paths": [str(folder)], **self.more}
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from electra_lab.data import engine, spool
 from electra_lab.data.build import Unfinished
 from electra_lab.data.store import Stream, load_store, open_store
 from electra_lab.launchers.local import Local
-from registry import Document, Outcome, Work
+from registry import Document, Outcome, Work, tokenizers
 from registry.errors import DataError
 from tests.electra_lab.data.test_store import Documents, contents, flip, left, recipe, sides, stream, words
 from tests.helpers import ROOT, python
@@ -99,8 +100,73 @@ def test_a_lost_shard_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     assert left(tmp_path) == sorted([store.key, "b"])
 
 
+class Logging:
+    """A launcher that keeps its logs in the folder, as Slurm does."""
+
+    here = True
+
+    def check(self) -> None: ...
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        (Path(folder) / "slurm" / "logs").mkdir(parents=True)
+        for piece in ids:
+            yield piece, work(folder, piece)
+
+
+def test_what_a_launcher_leaves_behind_is_removed(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a", recipe(Documents(TEXT), words, launcher=lambda _: Logging()), [].append)
+    expected = open_store(tmp_path / "b", recipe(Documents(TEXT), words), [].append)
+    assert contents(store.folder) == contents(expected.folder)
+
+
+def test_a_corpus_that_changed_before_it_was_read_is_refused(tmp_path: Path) -> None:
+    """Otherwise other text would be found by this corpus's fingerprint for ever."""
+    corpus = Documents(TEXT)
+    made = recipe(corpus, words)
+    corpus.documents.append("w1 w2 w3")
+    with pytest.raises(DataError, match="the corpus changed while it was read"):
+        open_store(tmp_path, made, [].append)
+    assert left(tmp_path) == []
+
+
+def test_a_rebuild_that_fails_keeps_what_is_there(tmp_path: Path) -> None:
+    before = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
+    expected = contents(before.folder)
+    corpus = Documents(TEXT)
+    made = recipe(corpus, words)
+    corpus.documents.append("w1 w2 w3")
+    with pytest.raises(DataError):
+        open_store(tmp_path, made, [].append, rebuild=True)
+    assert contents(before.folder) == expected
+    again = open_store(tmp_path, recipe(Documents(TEXT), words), [].append, rebuild=True)
+    assert contents(again.folder) == expected
+    assert left(tmp_path) == [before.key]
+
+
+def test_a_manifest_that_was_edited_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
+    manifest = store.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"overlap": 0', '"overlap": 1', 1))
+    with pytest.raises(DataError, match=r"the checksum of manifest\.json is wrong"):
+        load_store(store.folder)
+
+
+@pytest.mark.parametrize("name", [name for name in tokenizers.names() if name != "pretrained"])
+@pytest.mark.parametrize("engine_", ["auto", "tokenizers"])
+def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: Path, name: str, engine_: str) -> None:
+    """Some models have the special tokens among their pieces."""
+    trainer = partial(tokenizers.get(name).component, vocab_size=400)
+    special = ("[MASK]", "[SEP]", "[PAD]", "[CLS]")
+    text = [f"{' '.join(map(str, range(n, n + 20)))} {special[n % 4]} glued{special[n % 3]}on" for n in range(120)]
+    store = open_store(tmp_path, recipe(Documents(text), trainer, overlap=1.0, engine=engine_), [].append)
+    ids = np.array(stream(store, "train"))
+    found = {role: int((ids == id).sum()) for role, id in store.special.items()}
+    assert found == {"pad": 0, "cls": 0, "sep": store.documents["train"], "mask": 0}
+
+
 KILLED = """
 import os, sys
+from functools import partial
 from pathlib import Path
 from electra_lab.data import spool
 from electra_lab.data.store import open_store
@@ -211,11 +277,13 @@ def test_a_training_split_that_is_all_overlap_is_a_sentence(tmp_path: Path) -> N
 
 def test_a_copy_is_opened_anywhere_and_checked_there(tmp_path: Path) -> None:
     store = open_store(tmp_path / "a", recipe(Documents(TEXT), words), [].append)
+    assert load_store(store.folder).key == store.key
     copy = tmp_path / "elsewhere" / "any name"
     copy.mkdir(parents=True)
     for name, data in contents(store.folder).items():
         (copy / name).write_bytes(data)
     assert sides(load_store(copy)) == sides(store)
+    assert load_store(copy).key == store.key
     flip(copy / "train-00000.bin")
     with pytest.raises(DataError, match=r"the checksum of train-00000\.bin is wrong"):
         load_store(copy)
@@ -287,6 +355,7 @@ ODD = [
 def test_tokie_gives_the_same_tokens(fast: engine.Fast) -> None:
     assert fast.usable
     documents = TEXT + ODD
+    assert fast.agrees(TEXT)
     for ours, theirs in zip(
         engine.encode(fast.exact, documents, "uint16"), fast.encode(documents, "uint16"), strict=True
     ):
@@ -295,8 +364,25 @@ def test_tokie_gives_the_same_tokens(fast: engine.Fast) -> None:
     assert fast.agrees(documents)
 
 
+def test_a_document_with_a_character_that_was_not_compared_is_left_to_the_library(
+    fast: engine.Fast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fast.agrees(TEXT)
+    left_to_it: list[str] = []
+    real = engine.encode
+
+    def noted(tokenizer: object, documents: Sequence[str], dtype: str) -> engine.Encoded:
+        left_to_it.extend(documents)
+        return real(fast.exact, documents, dtype)
+
+    monkeypatch.setattr(engine, "encode", noted)
+    fast.encode(["w1 w2", "w1 \u06db\u08d1", "w3", "a\tb"], "uint16")
+    assert left_to_it == ["w1 \u06db\u08d1", "a\tb"]
+
+
 def test_a_special_token_that_is_written_would_be_another_token_for_tokie(fast: engine.Fast) -> None:
     """Which is why such documents are left to the tokenizers library."""
+    assert fast.agrees(TEXT)
     fast._written = []
     ours, theirs = (f(["w1 [MASK] w2"]) for f in (lambda d: engine.encode(fast.exact, d, "uint16")[0],
                                                   lambda d: fast.encode(d, "uint16")[0]))  # fmt: skip

@@ -34,7 +34,7 @@ class Given:
 
 def written(folder: Path, documents: Any, held_out: float = 0.5) -> spool.Contents:
     folder.mkdir(exist_ok=True)
-    return write_spool(Given(documents), held_out, folder, lambda *_: None)
+    return write_spool(Given(documents), "a", held_out, folder, lambda *_: None)
 
 
 def texts(folder: Path) -> dict[str, list[str]]:
@@ -141,7 +141,7 @@ def test_what_was_skipped_is_counted_and_the_first_are_named(tmp_path: Path) -> 
 
 def test_a_corpus_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the corpus changed while it was read"):
-        write_spool(Given([f"text {n}" for n in range(40)], "ab"), 0.5, tmp_path, lambda *_: None)
+        write_spool(Given([f"text {n}" for n in range(40)], "b"), "a", 0.5, tmp_path, lambda *_: None)
     assert not (tmp_path / "spool.json").exists()
 
 
@@ -157,6 +157,11 @@ def test_a_sample_is_spread_evenly(tmp_path: Path, characters: float, monkeypatc
     assert sum(len(text) for text in sample) >= min(characters, contents.characters["train"]) - 20
     gaps = {b - a for a, b in itertools.pairwise(places)}
     assert max(gaps) - min(gaps) <= 1
+
+
+def test_a_sample_is_never_empty(tmp_path: Path) -> None:
+    contents = written(tmp_path, [f"document number {n:04}" * 200 for n in range(40)])
+    assert len(list(Sample(tmp_path, contents, 10, lambda *_: None))) == 1
 
 
 def test_pieces_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

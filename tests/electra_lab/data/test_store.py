@@ -69,7 +69,7 @@ def recipe(
         "engine": "auto",
         "launcher": lambda _: None,
     } | others
-    return Recipe(corpus, trainer, held_out=held_out, identity=identity, **options)
+    return Recipe(corpus, corpus.fingerprint(), trainer, held_out=held_out, identity=identity, **options)
 
 
 def opened(
