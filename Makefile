@@ -35,7 +35,7 @@ notebooks: $(VENV)/dev.stamp
 
 # What takes many minutes: ablations whose processes are killed again and again.
 soak: $(VENV)/dev.stamp
-	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py -s
+	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py tests/electra_lab/data/test_build.py::test_kills_change_nothing -s
 
 # The cluster launchers on a real Slurm and a real Ray of this machine; Slurm needs root, and
 # `apt-get install slurmctld slurmd munge`. About fifteen minutes, most of them waiting.
