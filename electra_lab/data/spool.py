@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from electra_lab.data.splits import HELD_OUT, SPLITS, number_of_bytes, split_at, split_of
-from electra_lab.storage.files import read_as, write_text
+from electra_lab.storage.files import new_file, read_as, write_text
 from registry import LONGEST, Corpus, Document, Skipped, Split
 from registry.errors import DataError
 
@@ -49,9 +49,9 @@ def read_spool(folder: Path) -> Contents:
 def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress) -> Contents:
     """Read a corpus into an empty folder. Raises DataError, also if its fingerprint is not the one that is given."""
     train, held = _Writer(folder, "train"), {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
-    skipped, read, own = 0, 0, False
+    skipped, read, shown, own = 0, 0, 0, False
     examples: list[str] = []
-    for number, each in enumerate(corpus):
+    for each in corpus:
         if isinstance(each, Skipped):
             skipped += 1
             examples += [f"{each.place}: {each.reason}"][: SHOWN - len(examples)]
@@ -67,7 +67,8 @@ def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path,
                 train.add(data, len(text))
             elif not document.again:
                 held[split].add(data, len(text))
-        if number % 1000 == 0:
+        if read - shown >= 1 << 20:
+            shown = read
             progress("reading", read, None)
     train.close()
     if corpus.fingerprint() != fingerprint:
@@ -152,8 +153,10 @@ class _Writer:
         """Write what has come since the last piece."""
         if self._texts:
             name = _name(self.split, self.pieces)
-            (self.folder / f"{name}.txt").write_bytes(b"".join(self._texts))
-            np.save(self.folder / f"{name}.npy", np.array([len(each) for each in self._texts], np.uint32))
+            with new_file(self.folder / f"{name}.txt", "wb") as stream:
+                stream.write(b"".join(self._texts))
+            with new_file(self.folder / f"{name}.npy", "wb") as stream:
+                np.save(stream, np.array([len(each) for each in self._texts], np.uint32))
             self._written += self._bytes
             self._texts, self._bytes, self.pieces = [], 0, self.pieces + 1
 

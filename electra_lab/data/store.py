@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -194,7 +194,7 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
     part, old = (folder.with_name(f".{folder.name}.{end}") for end in ("part", "old"))
     created = _make_folders(folder.parent)
     try:
-        with _only_one(folder):
+        with _only_one(folder, announce):
             if old.exists() and not folder.exists():
                 old.rename(folder)  # a process was killed between the two renames below
             if rebuild or not folder.exists():
@@ -224,9 +224,12 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def _only_one(folder: Path, announce: Callable[[str], None]) -> Iterator[None]:
     file = folder.parent / f".{folder.name}.lock"
-    with lock(file, wait=True):
+    with ExitStack() as stack:
+        if not stack.enter_context(lock(file)):
+            announce("another process is building this token store; waiting for it")
+            stack.enter_context(lock(file, wait=True))
         try:
             yield
         finally:

@@ -376,9 +376,15 @@ def test_the_lock_outlives_a_holder_that_fails(tmp_path: Path) -> None:
                 raise DataError("fails")
             yield from self.documents
 
+    waits = threading.Event()
+
+    def say(name: str, text: str) -> None:
+        if (name, text) == ("b", "another process is building this token store; waiting for it"):
+            waits.set()
+
     def build(name: str) -> None:
         try:
-            outcome[name] = opened(tmp_path, Stepwise(name)).key
+            outcome[name] = open_store(tmp_path, recipe(Stepwise(name)), partial(say, name)).key
         except BaseException as error:
             outcome[name] = error
 
@@ -386,7 +392,7 @@ def test_the_lock_outlives_a_holder_that_fails(tmp_path: Path) -> None:
     threads["a"].start()
     assert reading["a"].wait(20)
     threads["b"].start()
-    threading.Event().wait(0.2)  # b has opened the lock file and waits for it
+    assert waits.wait(20)  # b has opened the lock file and waits for it
     go_on["a"].set()
     threads["a"].join(20)
     assert reading["b"].wait(20)
