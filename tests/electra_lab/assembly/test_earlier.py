@@ -73,12 +73,12 @@ def test_the_generator_is_that_of_the_earlier_run(shared: Path, folder: Path, ki
 
 
 def test_sections_that_must_agree_are_compared_and_no_others(shared: Path, folder: Path) -> None:
-    assert SAME == ("corpus", "tokenizer", "data.held_out", "embedding.dim", "embedding.max_length")
+    assert SAME == ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
     others = ("seed=7", "train.steps=9", "data.sequence_length=12", "embedding.dropout=0.0", "sampler.temperature=2.0")
     assert check(load(frozen(shared, folder), list(others))) is None
     for key, value in {
-        "tokenizer.vocab_size": "150", "data.held_out": "0.25", "embedding.dim": "12", "embedding.max_length": "24",
-        "generator.depth": "2",
+        "tokenizer.vocab_size": "150", "data.held_out": "0.25", "data.overlap": "0.2", "embedding.dim": "12",
+        "embedding.max_length": "24", "generator.depth": "2",
     }.items():  # fmt: skip
         with pytest.raises(ConfigError, match=r"--set \S+: \S+: is .*, but the run whose generator is used, .*, has "):
             check(load(frozen(shared, folder), [f"{key}={value}"]))
