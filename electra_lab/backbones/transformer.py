@@ -71,8 +71,8 @@ class Transformer(nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         same = None if documents is None else (documents[:, :, None] == documents[:, None, :]).unsqueeze(1)
-        # Only the keys are masked. Given `mask`, the library also sets padding to zero: in float32, which a network in
-        # bfloat16 cannot go on with, and by code that writes out the sizes that it sees, which ONNX cannot have.
+        # Only the keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states
+        # into float32, and fixes the traced sizes in an ONNX export.
         states: Tensor = self.encoder(x, self_attn_kv_mask=attention_mask, attn_mask=same)  # rotary: relative positions
         return states
 

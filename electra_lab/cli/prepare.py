@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -34,6 +35,6 @@ def prepare(
     with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
         made = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
     if json_:
-        print(json.dumps(prepared.as_json(made)))
+        print(json.dumps(asdict(made)))
     else:
         answer(prepared.described(made))

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from registry import LONGEST, Skipped
+from registry import Skipped
 from registry.errors import DataError
 
 BLOCK = 1 << 20  # bytes
@@ -194,28 +194,6 @@ def _pattern(path: Path) -> str:
     """Take the part of a path that exists literally: a folder may be called `a[1]`. Only the rest is a pattern."""
     exists = next(part for part in (path, *path.parents) if os.path.exists(part))
     return str(Path(glob.escape(str(exists)), path.relative_to(exists)))
-
-
-def pieces(text: str) -> list[str]:
-    """Return a text as documents without white space around them: one, several if it is too long, or none."""
-    found, rest = cut(text)
-    rest = rest.rstrip()
-    return [*found, rest] if rest else found
-
-
-def cut(text: str) -> tuple[list[str], str]:
-    """Cut documents of at most LONGEST characters off a text that may go on, at white space if there is some.
-
-    The rest has at most LONGEST characters.
-    """
-    found = []
-    while len(text := text.lstrip()) > LONGEST:
-        head = text[: LONGEST + 1]
-        words = head.rsplit(None, 1)
-        end = LONGEST if head[-1].isspace() or len(words) == 1 else len(words[0])
-        found.append(head[:end].rstrip())
-        text = text[end:]
-    return found, text
 
 
 def needed(module: str, purpose: str) -> Any:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from electra_lab.corpora._files import BadInput, pieces
+from electra_lab.corpora._files import BadInput
 from registry import Document
+from registry.documents import pieces
 from registry.errors import did_you_mean
 
 CURE = "Correct it, or set on_error: skip."

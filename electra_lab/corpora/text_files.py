@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from electra_lab.corpora._files import BadInput, Files, cut, pieces
+from electra_lab.corpora._files import BadInput, Files
 from registry import LONGEST, Skipped, corpora
+from registry.documents import cut, pieces
 
 EXTENSIONS = (".txt", ".text", ".md")
 BLANK_LINES = re.compile(r"\n\s*\n")

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from electra_lab.data.engine import Fast, load_tokenizer
-from electra_lab.data.overlap import Hashes, Known, runs, without_overlap
+from electra_lab.data.overlap import Hashes, Known, runs
 from electra_lab.data.shards import (
     PLAN,
     SPOOL,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
+COUNTS, MANIFEST = "counts.npy", "manifest.json"
+
+
 class Unfinished(DataError):
     """Some shards are missing; what is done is kept, and the same command continues."""
-
-
-COUNTS, MANIFEST = "counts.npy", "manifest.json"
 
 
 class Manifest(BaseModel):
@@ -82,8 +82,8 @@ class Recipe:
     """What a store is made of, and how.
 
     fingerprint  of the corpus, as it is in the identity
-    identity  everything that decides its content, by which it is found
-    launcher  makes a launcher for so many shards; None: they are encoded one after the other, by threads
+    identity     everything that decides its content, by which it is found
+    launcher     makes a launcher for so many shards; None: they are encoded one after the other, by threads
     """
 
     corpus: Corpus
@@ -156,30 +156,20 @@ def _held_out(
     plan = Plan(dtype=kind, separator=ids["sep"], overlap=recipe.overlap, engine=recipe.engine)
     write_text(folder / PLAN, plan.model_dump_json())
     shards: dict[Split, dict[str, Shard]] = {}
-    known, hashes = None, []
+    known: Known | None = None
+    hashes: list[Hashes] = []
     for split in HELD_OUT:
         pieces = range(contents.pieces[split])
-        texts = [text for piece in pieces for text in read_piece(folder / SPOOL, split, piece)]
-        (tokens, lengths), engine = encode_by(fast, texts, plan)
-        characters = np.array([len(text) for text in texts])
-        full = lengths > 0
-        keep = full.copy()
-        if known and full.any():  # what the test shares with validation
-            keep[full] = without_overlap(tokens, lengths[full], known, recipe.overlap)[0]
-        tokens, kept = tokens[np.repeat(keep, lengths)], lengths[keep]
-        if not len(kept):
+        documents = [text for piece in pieces for text in read_piece(folder / SPOOL, split, piece)]
+        texts = encode_by(fast, documents, plan)
+        keep, _ = texts.without_overlap(known, recipe.overlap)
+        if not keep.any():
             raise DataError(f"the split {split} has no tokens: its documents contain nothing that the tokenizer keeps, "
                             "or only text that validation has too.")  # fmt: skip
-        hashes.append(runs(tokens, kept)[0])
-        known = Known.of(hashes[0])
+        hashes.append(runs(texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep])[0])
+        known = known or Known.of(hashes[0])  # what the test must not share with validation
         name = f"{split}-00000"
-        shards[split] = {
-            name: Shard(
-                documents=len(kept), tokens=int(kept.sum()) + len(kept), characters=int(characters[keep].sum()),
-                overlapping=int((full & ~keep).sum()), empty=int((~full).sum()),
-                **engine, **write_shard(folder, name, tokens, kept, plan),
-            )
-        }  # fmt: skip
+        shards[split] = {name: write_shard(folder, name, texts, keep, plan)}
     both = np.concatenate(hashes)
     Known.of(both).save(folder)
     return shards, both

@@ -9,6 +9,7 @@ The .bin holds token ids with [SEP] after every document, .lengths.npy the lengt
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from electra_lab.data.engine import Encoded, Fast, encode, load_tokenizer
+from electra_lab.data.engine import Fast, encode, load_tokenizer
 from electra_lab.data.overlap import Known, without_overlap
 from electra_lab.data.spool import read_piece
 from electra_lab.storage.files import new_file, read_as, sha256, write_text
@@ -60,41 +61,67 @@ def encode_shard(folder: str, name: str) -> Outcome:
 def _encode_shard(place: Path, name: str) -> None:
     plan, known = read_as(Plan, place / PLAN), Known.load(place)
     texts = read_piece(place / SPOOL, "train", int(name.removeprefix("train-")))
-    (tokens, lengths), engine = encode_by(
-        _engine(place / TOKENIZER, os.stat(place / TOKENIZER).st_mtime_ns), texts, plan
-    )
-    characters = np.array([len(text) for text in texts])
-    full = lengths > 0
-    keep, seen = np.array(full), np.zeros(0, np.int64)
-    keep[full], seen = without_overlap(tokens, lengths[full], known, plan.overlap)
-    written = write_shard(place, name, tokens[np.repeat(keep, lengths)], lengths[keep], plan)
+    file = place / TOKENIZER
+    encoded = encode_by(_engine(file, file.stat().st_mtime_ns), texts, plan)
+    keep, seen = encoded.without_overlap(known, plan.overlap)
     with new_file(place / f"{name}.seen.npy", "wb") as stream:
         np.save(stream, np.unique(seen))
-    account = Shard(
-        documents=int(keep.sum()), tokens=int(lengths[keep].sum() + keep.sum()), characters=int(characters[keep].sum()),
-        overlapping=int((full & ~keep).sum()), empty=int((~full).sum()),
-        **engine, **written,
-    )  # fmt: skip
+    account = write_shard(place, name, encoded, keep, plan)
     write_text(place / f"{name}.json", account.model_dump_json(indent=1))
 
 
-def write_shard(place: Path, name: str, tokens: NDArray[Any], lengths: NDArray[np.int64], plan: Plan) -> dict[str, Any]:
-    """Write the tokens and lengths of documents, with a separator after each; return the files' hashes and sizes."""
-    stream = np.insert(tokens, np.cumsum(lengths), plan.separator)
-    written: dict[str, Any] = {"sha256": {}, "bytes": {}}
-    for file, save in ((f"{name}.bin", stream.tofile), (f"{name}.lengths.npy", None)):
-        with new_file(place / file, "wb") as out:
-            save(out) if save else np.save(out, (lengths + 1).astype(np.uint32))
-        written["sha256"][file], written["bytes"][file] = sha256(place / file), os.path.getsize(place / file)
-    return written
+@dataclass(frozen=True)
+class Texts:
+    """Documents as tokens, one after the other, with the number of tokens and of characters of each."""
+
+    tokens: NDArray[Any]
+    lengths: NDArray[np.int64]
+    characters: NDArray[np.int64]
+    engine: str
+    fell_back: bool = False
+
+    def without_overlap(self, known: Known | None, most: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return which documents have tokens and share at most the part `most` of their runs with known text.
+
+        Also return the runs that these have, as indices of `known.hashes`.
+        """
+        full = self.lengths > 0
+        if known is None:
+            return full, np.zeros(0, np.int64)
+        keep = full.copy()
+        keep[full], seen = without_overlap(self.tokens, self.lengths[full], known, most)
+        return keep, seen
 
 
-def encode_by(fast: Fast, texts: list[str], plan: Plan) -> tuple[Encoded, dict[str, Any]]:
-    """Encode texts, by tokie if it agrees with the tokenizers library; return the tokens, and what a Shard says."""
+def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], plan: Plan) -> Shard:
+    """Write the documents to keep, with a separator after each; return the account of the shard."""
+    tokens, lengths = texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep]
+    stream, full = np.insert(tokens, np.cumsum(lengths), plan.separator), texts.lengths > 0
+    names = f"{name}.bin", f"{name}.lengths.npy"
+    with new_file(place / names[0], "wb") as out:
+        stream.tofile(out)
+    with new_file(place / names[1], "wb") as out:
+        np.save(out, (lengths + 1).astype(np.uint32))
+    return Shard(
+        documents=len(lengths),
+        tokens=len(stream),
+        characters=int(texts.characters[keep].sum()),
+        overlapping=int((full & ~keep).sum()),
+        empty=int((~full).sum()),
+        engine=texts.engine,
+        fell_back=texts.fell_back,
+        sha256={each: sha256(place / each) for each in names},
+        bytes={each: os.path.getsize(place / each) for each in names},
+    )
+
+
+def encode_by(fast: Fast, documents: list[str], plan: Plan) -> Texts:
+    """Encode documents, by tokie if it agrees with the tokenizers library."""
     tried = plan.engine == "auto" and fast.usable
-    if tried and fast.agrees(texts):
-        return fast.encode(texts, plan.dtype), {"engine": "tokie"}
-    return encode(fast.exact, texts, plan.dtype), {"engine": "tokenizers", "fell_back": tried}
+    characters = np.array([len(text) for text in documents], np.int64)
+    if tried and fast.agrees(documents):
+        return Texts(*fast.encode(documents, plan.dtype), characters, "tokie")
+    return Texts(*encode(fast.exact, documents, plan.dtype), characters, "tokenizers", fell_back=tried)
 
 
 @lru_cache(maxsize=1)

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel
 
-from electra_lab.data.splits import HELD_OUT, SPLITS, number_of_bytes, split_at, split_of
+from electra_lab.data.splits import HELD_OUT, SPLITS, number_of, split_of
 from electra_lab.storage.files import new_file, read_as, write_text
-from registry import LONGEST, Corpus, Document, Skipped, Split
+from registry import Corpus, Document, Skipped, Split
+from registry.documents import pieces
 from registry.errors import DataError
 
 # Bytes of text in a piece, and so in a shard: small at first, so that all cores have an equal share of a small corpus.
 LEAST, MOST = 1 << 21, 1 << 24
 SHARE = 32  # a piece is as large as this part of what came before, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
-NAMELESS = Document("")  # what a mere string is, apart from its text
 SHOWN = 5  # skipped pieces of the source that are named
 
 Progress = Callable[[str, int, int | None], None]  # what is done, how much of it, of how much if that is known
@@ -56,17 +56,14 @@ def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path,
             skipped += 1
             examples += [f"{each.place}: {each.reason}"][: SHOWN - len(examples)]
             continue
-        document = NAMELESS if isinstance(each, str) else each
+        document = Document(each) if isinstance(each, str) else each
         own |= document.split is not None
-        for text in _pieces(each if isinstance(each, str) else each.text):
-            data = _utf8(text)
-            place = number_of_bytes(data if document.key is None else document.key.encode("utf-8", "surrogatepass"))
-            split = document.split or split_at(place, held_out)
-            read += len(text)
+        for data, characters, split in _parts(document, held_out):
+            read += characters
             if split == "train":
-                train.add(data, len(text))
+                train.add(data, characters)
             elif not document.again:
-                held[split].add(data, len(text))
+                held[split].add(data, characters)
         if read - shown >= 1 << 20:
             shown = read
             progress("reading", read, None)
@@ -98,10 +95,15 @@ def held_out_texts(corpus: Corpus, held_out: float) -> Iterator[str]:
         document = Document(each) if isinstance(each, str) else each
         if isinstance(document, Skipped) or document.again:
             continue
-        for text in _pieces(document.text):
-            text = _utf8(text).decode()
-            if split_of(replace(document, text=text), held_out) != "train":
-                yield text
+        yield from (data.decode() for data, _, split in _parts(document, held_out) if split != "train")
+
+
+def _parts(document: Document, held_out: float) -> Iterator[tuple[bytes, int, Split]]:
+    """Yield a document in UTF-8, in pieces if it is too long, each with its number of characters and its split."""
+    key = None if document.key is None else document.key.encode("utf-8", "surrogatepass")
+    for text in pieces(document.text):
+        data = _utf8(text)
+        yield data, len(text), document.split or split_of(data if key is None else key, held_out)
 
 
 def read_piece(folder: Path, split: Split, piece: int) -> list[str]:
@@ -172,7 +174,7 @@ class _Smallest:
     _heap: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # the largest number first
 
     def add(self, data: bytes, characters: int) -> None:
-        number = number_of_bytes(data)
+        number = number_of(data)
         if number >= self.limit:
             self.left_out += 1
             return
@@ -186,18 +188,6 @@ class _Smallest:
     def documents(self) -> list[tuple[bytes, int]]:
         """Return them in the order in which they came, with their numbers of characters."""
         return [each[2:] for each in sorted(self._heap, key=lambda each: -each[1])]
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Yield the text without surrounding space, cut at spaces if it is too long; nothing if it is empty."""
-    text = text.strip()
-    while len(text) > LONGEST:
-        space = max(text.rfind(" ", LONGEST // 2, LONGEST), text.rfind("\n", LONGEST // 2, LONGEST))
-        end = space if space > 0 else LONGEST
-        yield text[:end]
-        text = text[end:].lstrip()
-    if text:
-        yield text
 
 
 def _utf8(text: str) -> bytes:

@@ -30,7 +30,7 @@ from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.spool import Progress
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import flush, read_as, sha256, write_whole
+from electra_lab.storage.files import put_in_place, read_as, restore, sha256, write_whole
 from electra_lab.storage.lock import lock
 from registry import Split
 from registry.errors import CheckpointError, DataError
@@ -191,22 +191,15 @@ def _verify(folder: Path, manifest: Manifest) -> None:
 
 def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress, *, rebuild: bool) -> None:
     """Build the store in one process, whole or not at all."""
-    part, old = (folder.with_name(f".{folder.name}.{end}") for end in ("part", "old"))
-    created = _make_folders(folder.parent)
+    part, created = folder.with_name(f".{folder.name}.part"), _make_folders(folder.parent)
     try:
         with _only_one(folder, announce):
-            if old.exists() and not folder.exists():
-                old.rename(folder)  # a process was killed between the two renames below
+            restore(folder)
             if rebuild or not folder.exists():
                 try:
                     part.mkdir(exist_ok=True)
                     build(part, recipe, announce, progress)
-                    if folder.exists():
-                        shutil.rmtree(old, ignore_errors=True)
-                        folder.rename(old)
-                    part.rename(folder)
-                    flush(folder.parent)
-                    shutil.rmtree(old, ignore_errors=True)
+                    put_in_place(part, folder)
                 except Unfinished:
                     raise
                 except Exception:  # but not KeyboardInterrupt and the like: what is done is kept

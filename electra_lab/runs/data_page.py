@@ -16,11 +16,12 @@ from registry.errors import DataError
 
 ROWS = 8  # that are shown
 BINS = 40
+CPU = torch.device("cpu")
 
 
 def write_data_page(loaded: Loaded, store: Store, facts: list[tuple[str, str]]) -> Path:
     """Write <key>.html beside the store, which must stay as it is. Raises DataError."""
-    vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), torch.device("cpu"))
+    vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), CPU)
     batches = pack(loaded, store.train, vocabulary)
     real = [float(batch.attention_mask.float().mean()) for batch in batches.sample(1 << 18).in_order(256, CPU)]
     shown = next(batches.sample(ROWS * loaded.config.data.sequence_length).in_order(ROWS, CPU))
@@ -34,16 +35,13 @@ def write_data_page(loaded: Loaded, store: Store, facts: list[tuple[str, str]]) 
         packing=packing,
         separated=shown.documents is not None,
         rows=[_row(store, shown, row) for row in range(len(shown))],
-    )  # fmt: skip
+    )
     path = store.folder.with_name(f"{store.key}.html")
     try:
         write_text(path, page)
     except OSError as error:
         raise DataError(f"{path}: the page cannot be written ({error.strerror}).") from None
     return path
-
-
-CPU = torch.device("cpu")
 
 
 def _row(store: Store, batch: Any, row: int) -> list[dict[str, Any]]:

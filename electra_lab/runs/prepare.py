@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from electra_lab.assembly.experiment import check, open_data
 from electra_lab.assembly.launcher import named_launcher
@@ -99,7 +98,3 @@ def described(made: Prepared) -> str:
     lines = [f"token store {made.store}", *(f"  {title:<14}{fact}" for title, fact in facts(made))]
     lines += [f"    {example}" for example in made.skipped]
     return "\n".join(lines + [f"  {'page':<14}{made.page}"] * bool(made.page))
-
-
-def as_json(prepared: Prepared) -> dict[str, Any]:
-    return asdict(prepared)

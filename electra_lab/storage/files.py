@@ -98,23 +98,38 @@ def new_folder(final: Path) -> Iterator[Path]:
 
     The caller holds a lock: what a killed process left behind goes first, and a folder at `final` is replaced.
     """
-    building, old = (final.with_name(f".{final.name}.{end}") for end in ("part", "old"))
-    if old.exists() and not final.exists():
-        old.rename(final)  # a process was killed between the two renames below
-    for left in (building, old):
-        shutil.rmtree(left, ignore_errors=True)
+    building = final.with_name(f".{final.name}.part")
+    restore(final)
+    shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     try:
         yield building
         for path in (*building.iterdir(), building):
             flush(path)
-        if final.exists():
-            final.rename(old)  # to remove it takes time, in which half of it would be there
-        building.rename(final)
-        flush(final.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        put_in_place(building, final)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def put_in_place(building: Path, final: Path) -> None:
+    """Rename a folder, durably, to one that may exist and is replaced. Raises OSError."""
+    if final.exists():
+        final.rename(_moved_away(final))  # to remove it takes time, in which half of it would be there
+    building.rename(final)
+    flush(final.parent)
+    shutil.rmtree(_moved_away(final), ignore_errors=True)
+
+
+def restore(final: Path) -> None:
+    """Undo what a process that was killed in `put_in_place` left of an earlier folder."""
+    old = _moved_away(final)
+    if old.exists() and not final.exists():
+        old.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _moved_away(final: Path) -> Path:
+    return final.with_name(f".{final.name}.old")
 
 
 def seal(folder: Path) -> None:

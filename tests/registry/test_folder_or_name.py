@@ -1,4 +1,4 @@
-"""Folders and names of the hub are told apart where they are written."""
+"""A folder is distinguished from a name on the hub where it is written."""
 
 from __future__ import annotations
 

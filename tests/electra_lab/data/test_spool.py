@@ -64,8 +64,22 @@ def test_every_document_comes_back_once_in_order_in_its_split(
     documents = [f"anchor {n}" for n in range(12)] + ODD + documents
     written(folder, documents)
     stripped = [text for text in (document.strip() for document in documents) if text]
-    expected = {s: [t for t in stripped if split_of(Document(t), 0.5) == s] for s in SPLITS}
+    expected = {s: [t for t in stripped if split_of(t.encode(), 0.5) == s] for s in SPLITS}
     assert texts(folder) == expected
+
+
+def test_documents_of_one_key_stay_together(tmp_path: Path) -> None:
+    keys = [f"module {n}" for n in range(12)]
+    written(tmp_path, [Document(f"text {n} of {key}", key=key) for key in keys for n in range(10)])
+    for split, found in texts(tmp_path).items():
+        mine = [key for key in keys if split_of(key.encode(), 0.5) == split]
+        assert found == [f"text {n} of {key}" for key in mine for n in range(10)]
+
+
+def test_a_split_that_the_corpus_brings_is_used(tmp_path: Path) -> None:
+    own = [Document(f"text {n}", split=split) for split in SPLITS for n in range(50)]
+    written(tmp_path, own)
+    assert texts(tmp_path) == {split: [f"text {n}" for n in range(50)] for split in SPLITS}
 
 
 def test_pieces_end_after_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +129,10 @@ def test_held_out_text_has_a_limit_that_does_not_depend_on_the_order(
         for split, each in held.items():
             assert each == [d for d in documents if d in each]
             assert 250 < sum(map(len, each)) <= 300
-            beyond = [d for d in documents if split_of(Document(d), 0.5) == split and d not in each]
-            assert max(map(number_of, each)) < min(number_of(d) for d in beyond)
+            beyond = [d for d in documents if split_of(d.encode(), 0.5) == split and d not in each]
+            assert max(number_of(d.encode()) for d in each) < min(number_of(d.encode()) for d in beyond)
         assert contents.beyond_limit == 200 - sum(contents.documents.values())
-        assert contents.documents["train"] == sum(split_of(Document(d), 0.5) == "train" for d in documents)
+        assert contents.documents["train"] == sum(split_of(d.encode(), 0.5) == "train" for d in documents)
     assert all(each == found[0] for each in found)
 
 
@@ -128,7 +142,7 @@ def test_what_comes_again_is_for_training_alone(tmp_path: Path) -> None:
     found = texts(tmp_path)
     for split, times in (("train", 3), ("validation", 1), ("test", 1)):
         assert sorted(found[split]) == sorted(
-            [f"text {n}" for n in range(40) if split_of(Document(f"text {n}"), 0.5) == split] * times
+            [f"text {n}" for n in range(40) if split_of((f"text {n}").encode(), 0.5) == split] * times
         )
 
 

@@ -143,5 +143,5 @@ def test_stops_reading_where_it_has_enough() -> None:
         while True:
             yield TRAIN[:number]
 
-    told = replace(run(Reads(encodes(10.0)), TEST), train=endless)
-    assert DetectionProbe(rows=64)(told, Path())["probe_auc"] > 0.99
+    trained = replace(run(Reads(encodes(10.0)), TEST), train=endless)
+    assert DetectionProbe(rows=64)(trained, Path())["probe_auc"] > 0.99

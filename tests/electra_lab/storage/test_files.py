@@ -172,7 +172,7 @@ def test_a_new_folder_appears_whole_and_after_all_of_it_is_on_the_disk(tmp_path:
 
 
 def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Path) -> None:
-    """Between its renames there is no folder, and the one before is still beside it."""
+    """Between the two renames the folder is missing, and the earlier one lies beside it."""
     final = tmp_path / "a"
     final.mkdir()
     (final / "old.txt").touch()
