@@ -42,7 +42,7 @@ soak: $(VENV)/dev.stamp
 test-cluster: $(VENV)/clusters.stamp
 	ELECTRA_LAB_CLUSTERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/launchers/test_cluster_*.py
 
-# The pages of all config keys, from the descriptions in the schema.
+# The pages of all config keys, from the descriptions in the schema; README's table of differences, from docs/official.yaml.
 docs: $(VENV)/dev.stamp
 	$(BIN)/python docs/generate.py
 

@@ -1,5 +1,6 @@
-"""The metrics of pre-training: their declarations, and the accumulator that objectives share."""
+"""The metrics of pre-training: their declarations, the accumulator that objectives share, gains over baselines."""
 
+import math
 from collections.abc import Collection
 from typing import Any, Self
 
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 from registry import Batch, Detection, Example, Losses, Metric, Vocabulary
 
 NATS = "nats"
+CONFIDENCE = 0.95
+
+Columns = tuple[NDArray[Any], ...]
+Gain = tuple[float | None, float | None, float | None, int | None]  # with its interval and the number of documents
 
 
 def _of_masked_tokens(network: str, title: str, subject: str) -> dict[str, Metric]:
@@ -55,7 +60,8 @@ PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them
 class PretrainingMetrics:
     """Metrics of masked language models and detectors over all maskable positions, from `predictions` and `detection`.
 
-    Only scores are kept of a detector, 4 bytes per position, so that its AUC is exact.
+    Of a detector 13 bytes are kept per position and of a masked language model 12 per [MASK], so that its AUC and the
+    intervals over documents are exact.
 
     show  indices of the rows to return as examples
     """
@@ -67,62 +73,71 @@ class PretrainingMetrics:
         frequencies = (vocabulary.counts + 1).double().masked_fill(vocabulary.is_special, 0)
         self._surprise = -(frequencies / frequencies.sum()).log()
         self._sums: dict[str, torch.Tensor] = {}
-        self._scores: dict[bool, list[NDArray[Any]]] = {True: [], False: []}  # by replaced or not
-        self._tokens = torch.zeros(2, vocabulary.size, dtype=torch.int64)  # how often each was original, and replaced
+        self._judged: list[Columns] = []  # of each batch: replaced or not, logits, token ids, documents
+        self._guessed: dict[str, list[Columns]] = {}  # by network: documents, nats saved where it saw [MASK]
+        self._by_row = False  # batches do not tell the documents, and rows take their place
         self._examples: list[Example] = []
 
     def update(self, batch: Batch, losses: Losses) -> None:
+        documents = batch.example_ids.unsqueeze(1).expand_as(batch.tokens) if batch.sources is None else batch.sources
+        self._by_row |= batch.sources is None
         for name, asked in losses.predictions.items():
             unigram = self._surprise[batch.tokens.gather(1, asked.positions)]
             columns = (torch.ones_like(asked.loss), asked.loss, unigram, asked.correct)
-            chosen = (asked.valid, asked.valid & asked.hidden)
-            sums = torch.stack([column.double().masked_fill(~c, 0).sum() for c in chosen for column in columns])
-            self._sums[name] = self._sums[name] + sums if name in self._sums else sums
+            masks = asked.valid & asked.hidden
+            sums = [column.double().masked_fill(~c, 0).sum() for c in (asked.valid, masks) for column in columns]
+            self._sums[name] = self._sums.get(name, 0) + torch.stack(sums)
+            saved = unigram - asked.loss
+            self._guessed.setdefault(name, []).append(_chosen(masks, documents.gather(1, asked.positions).int(), saved))
         if (seen := losses.detection) is not None:
             maskable = batch.attention_mask & ~self.vocabulary.is_special[batch.tokens]
-            replaced, logits = seen.replaced[maskable], seen.logits[maskable].float()
-            for kind, scores in self._scores.items():
-                scores.append(logits[replaced == kind].cpu().numpy())
-            codes = replaced.long() * self.vocabulary.size + seen.inputs[maskable]
-            self._tokens += torch.bincount(codes, minlength=self._tokens.numel()).view_as(self._tokens).cpu()
+            found = _chosen(maskable, seen.replaced, seen.logits.float(), seen.inputs.int(), documents.int())
+            self._judged.append(found)
             self._examples += self._shown(batch, seen)
 
     def merge(self, other: Self) -> None:
         for name, sums in other._sums.items():
-            self._sums[name] = self._sums[name] + sums if name in self._sums else sums
-        for kind, scores in other._scores.items():
-            self._scores[kind] += scores
-        self._tokens += other._tokens
+            self._sums[name] = self._sums.get(name, 0) + sums
+            self._guessed[name] = self._guessed.get(name, []) + other._guessed[name]
+        self._judged += other._judged
+        self._by_row |= other._by_row
         self._examples += other._examples
 
     def values(self) -> dict[str, float]:
         values: dict[str, float] = {}
         for name, sums in self._sums.items():
-            values |= _of_predictions("generator" if name == "generator" else f"{name}_token", sums.tolist())
-        if int(self._tokens.sum()):
-            values |= self._of_detection()
+            values |= _of_predictions(_prefix(name), sums.tolist())
+        if self._judged:
+            replaced, logits, tokens, _ = _joined(self._judged)
+            values |= _of_detection(replaced, logits, self._rarity[tokens])
         return values
+
+    def gains(self) -> dict[str, float]:
+        """Return how much better each network is than the better of its baselines, neither of which knows a context.
+
+        {name}_gain is the difference, above zero if the network is better; its 95 % interval is {name}_gain_low to
+        {name}_gain_high, over {name}_gain_documents held-out documents or, if batches do not tell these,
+        {name}_gain_rows. It is about other text of the same kind, not about another seed.
+        """
+        found = {f"{_prefix(name)}_mask_loss": mean_gain(*_joined(parts)) for name, parts in self._guessed.items()}
+        if self._judged:
+            replaced, logits, tokens, documents = _joined(self._judged)
+            found["discriminator_auc"] = auc_gain(replaced, logits, self._rarity[tokens], documents)
+        parts = "", "_low", "_high", "_rows" if self._by_row else "_documents"
+        return {
+            f"{name}_gain{part}": number
+            for name, gain in found.items()
+            for part, number in zip(parts, gain, strict=True)
+            if number is not None
+        }
 
     def examples(self) -> list[Example]:
         return self._examples
 
-    def _of_detection(self) -> dict[str, float]:
-        replaced, original = (np.concatenate(self._scores[kind]) for kind in (True, False))
-        hits, alarms, number = int((replaced > 0).sum()), int((original > 0).sum()), len(replaced) + len(original)
-        scores = np.concatenate([replaced, original])
-        # A token's surprise depends on its id alone, so the ids with their counts stand for all positions.
-        surprise = self._surprise.float().cpu().numpy()
-        weights = self._tokens.flatten().numpy()
-        return {
-            "discriminator_auc": _auc(np.arange(number) < len(replaced), scores),
-            "discriminator_accuracy": (hits + len(original) - alarms) / number,
-            "discriminator_precision": hits / max(hits + alarms, 1),
-            "discriminator_recall": hits / max(len(replaced), 1),
-            "always_original_accuracy": len(original) / number,
-            "always_original_auc": 0.5,
-            "unigram_auc": _auc(np.arange(2 * len(surprise)) >= len(surprise), np.tile(surprise, 2), weights),
-            "replaced_share": len(replaced) / number,
-        }
+    @property
+    def _rarity(self) -> NDArray[np.int64]:
+        """The rank of each token's surprise."""
+        return _ranks(self._surprise.cpu().numpy())
 
     def _shown(self, batch: Batch, seen: Detection) -> list[Example]:
         rows = batch.example_ids.tolist() if self.show else []
@@ -146,12 +161,111 @@ def _of_predictions(name: str, sums: list[float]) -> dict[str, float]:
     return values
 
 
-def _auc(replaced: NDArray[Any], scores: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
-    """Return the exact AUC; NaN if one class is missing or a score is not finite."""
-    from sklearn.metrics import roc_auc_score
+def _of_detection(replaced: NDArray[np.bool_], logits: NDArray[Any], rarity: NDArray[Any]) -> dict[str, float]:
+    if not len(replaced):
+        return {}
+    called = logits > 0
+    hits = int((called & replaced).sum())
+    return {
+        "discriminator_auc": _auc(replaced, _ranks(logits)) if np.isfinite(logits).all() else math.nan,
+        "discriminator_accuracy": float((called == replaced).mean()),
+        "discriminator_precision": hits / max(int(called.sum()), 1),
+        "discriminator_recall": hits / max(int(replaced.sum()), 1),
+        "always_original_accuracy": float((~replaced).mean()),
+        "always_original_auc": 0.5,
+        "unigram_auc": _auc(replaced, rarity),
+        "replaced_share": float(replaced.mean()),
+    }
 
-    counted = np.ones(len(scores)) if weights is None else weights
-    replaced, scores, counted = (each[counted > 0] for each in (replaced, scores, counted))
-    if not (0 < replaced.sum() < len(replaced) and np.isfinite(scores).all()):
-        return float("nan")
-    return float(roc_auc_score(replaced, scores, sample_weight=counted))
+
+def _prefix(network: str) -> str:
+    return network if network == "generator" else f"{network}_token"
+
+
+def _chosen(chosen: torch.Tensor, *columns: torch.Tensor) -> Columns:
+    places = chosen.flatten().nonzero().squeeze(1)
+    return tuple(column.flatten()[places].cpu().numpy() for column in columns)
+
+
+def _joined(parts: list[Columns]) -> list[NDArray[Any]]:
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def _ranks(scores: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the rank of each score, from 0; equal ones share it."""
+    return np.unique(scores, return_inverse=True)[1]
+
+
+def _placements(replaced: NDArray[np.bool_], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many tokens of the other class each one is on the right side of, twice, so that a tie counts one.
+
+    A replaced token should have the higher rank.
+    """
+    originals, others = (np.bincount(ranks[replaced == kind], minlength=ranks.max() + 1) for kind in (False, True))
+    below = 2 * originals.cumsum() - originals
+    above = 2 * (others.sum() - others.cumsum()) + others
+    return np.where(replaced, below[ranks], above[ranks])
+
+
+def _auc(replaced: NDArray[np.bool_], ranks: NDArray[np.int64]) -> float:
+    """Return the exact AUC; NaN if one class is missing."""
+    number = int(replaced.sum())
+    if not 0 < number < len(replaced):
+        return math.nan
+    return int(_placements(replaced, ranks)[replaced].sum()) / (2 * number * (len(replaced) - number))
+
+
+def auc_gain(
+    replaced: NDArray[np.bool_], scores: NDArray[Any], baseline: NDArray[np.int64], documents: NDArray[np.integer]
+) -> Gain:
+    """Return the AUC of `scores` less that of the ranks `baseline`, or less 0.5 where that is higher. O(n log n)."""
+    number, rest = int(replaced.sum()), int((~replaced).sum())
+    if not (number and rest and np.isfinite(scores).all()):
+        return None, None, None, None
+    if _auc(replaced, baseline) < 0.5:
+        baseline = np.zeros(len(replaced), np.int64)
+    ranks = _ranks(scores)
+    held, document = np.unique(documents, return_inverse=True)
+
+    def ahead(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np.int64]:
+        return _placements(replaced, ours) - _placements(replaced, theirs)
+
+    def by_document(kind: NDArray[np.bool_], values: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        return np.bincount(document[kind], None if values is None else values[kind], minlength=len(held))
+
+    sizes, won = (by_document(replaced), by_document(~replaced)), ahead(ranks, baseline)
+    # Ranked by document first, all tokens of earlier documents are below, by either: what is left is won within.
+    within = ahead(*(_ranks(document * (each.max() + 1) + each) for each in (ranks, baseline)))
+    pairs = by_document(replaced, won) + by_document(~replaced, won) - by_document(replaced, within)
+    total = int(won[replaced].sum())
+    left = (total - pairs) / np.maximum(2 * (number - sizes[0]) * (rest - sizes[1]), 1)
+    return _jackknife(total / (2 * number * rest), left, *sizes)
+
+
+def mean_gain(documents: NDArray[np.integer], gains: NDArray[np.floating]) -> Gain:
+    """Return the mean gain of a token."""
+    if not len(gains):
+        return None, None, None, None
+    document = np.unique(documents, return_inverse=True)[1]
+    sizes, sums = np.bincount(document), np.bincount(document, gains)
+    left = (sums.sum() - sums) / np.maximum(len(gains) - sizes, 1)
+    return _jackknife(float(sums.sum() / len(gains)), left, sizes)
+
+
+def _jackknife(gain: float, left: NDArray[np.floating], *sizes: NDArray[np.integer]) -> Gain:
+    """Return a gain with its 95 % interval, from `left`, what it is without each document; `sizes` are in tokens.
+
+    Documents are independent; the tokens of one may depend on each other in any way. For an AUC this is the jackknife
+    of Arvesen (1969), which agrees with the closed form of Obuchowski (1997) where documents are of one size. Degrees
+    of freedom are the effective number of documents (Carter et al. 2017), (sum of sizes)^2 / sum of squares, less one:
+    a few documents may be much larger than the others. With an effective number below 2 there is no interval.
+    """
+    from scipy.special import stdtrit
+
+    number = len(left)
+    effective = min(float(each.sum()) ** 2 / float(each @ each) for each in sizes)
+    if effective < 2:
+        return gain, None, None, number
+    error = math.sqrt((number - 1) / number * float(((left - gain) ** 2).sum()))
+    half = float(stdtrit(effective - 1, (1 + CONFIDENCE) / 2)) * error
+    return gain, gain - half, gain + half, number

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +13,11 @@ import torch
 from electra_lab.ablation.file import is_ablation, load_ablation
 from electra_lab.ablation.plan import checked
 from electra_lab.assembly.budget import count_parameters
-from electra_lab.assembly.build import sketch
+from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import check
-from electra_lab.config.load import dump, load
+from electra_lab.backbones import reformer
+from electra_lab.config.load import Loaded, dump, load
+from electra_lab.data.vocabulary import stand_in_vocabulary
 from tests.helpers import ROOT
 
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").rglob("*.yaml"))
@@ -123,3 +127,33 @@ def test_files_that_the_docs_show_are_those_that_are_shipped() -> None:
     for file, text in shown:
         shipped = (ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True)
         assert text == "".join(line for line in shipped if not line.startswith("#"))
+
+
+def reformers() -> Iterator[Any]:
+    """Every shipped experiment, and every variant of an ablation, with a reformer in it."""
+    for file in FILES:
+        loaded = load(file)
+        if "reformer" in (loaded.config.discriminator.type, getattr(loaded.config.generator, "type", None)):
+            yield pytest.param(loaded, id=file.stem)
+    for file in ABLATIONS:
+        for label, cell in load_ablation(file).firsts.items():
+            if cell.loaded.config.discriminator.type == "reformer":
+                yield pytest.param(cell.loaded, id=f"{file.stem}-{label}")
+
+
+@pytest.mark.parametrize("loaded", reformers())
+def test_every_shipped_reformer_hashes(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows have several pairs of buckets, and states depend on the rotations: attention that is full does not."""
+    networks: Any = build(loaded, stand_in_vocabulary(200), seed=0).networks.values()
+    length = loaded.config.data.sequence_length
+    tokens = torch.randint(5, 200, (2, length), generator=torch.Generator().manual_seed(0))
+    mask, segments = torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens)
+    for network in networks:
+        assert length // network.length_multiple >= 4
+        states = []
+        for seed in (1, 2):
+            monkeypatch.setattr(reformer, "EVALUATION_SEED", seed)
+            with torch.no_grad():
+                states.append(network.eval().hidden(tokens, mask, segments))
+        moved = (states[0] - states[1]).norm(dim=-1) / states[0].norm(dim=-1)
+        assert moved.median() > 1e-3, f"{network.backbone.bucket_size}: {moved.median():.1e}"

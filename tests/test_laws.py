@@ -232,7 +232,7 @@ class TestFixedCorruption(MeasureContract):
 
 
 class TestFixedCorruptionOfAll(MeasureContract):
-    name, options = "fixed_corruption", {"mask_prob": 1.0, "scale": 1.5, "steps": 5}
+    name, options = "fixed_corruption", {"mask_prob": 1.0, "small": 0.5, "large": 1.0, "steps": 5}
 
 
 class TestPretraining(MeasureContract):

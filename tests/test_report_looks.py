@@ -39,6 +39,8 @@ LONG = {"a name that goes on and on, as names do, until nobody reads it any more
         **NAMED}  # fmt: skip
 
 
+GAINS = {"discriminator_auc_gain": 0.012, "discriminator_auc_gain_low": 0.004, "discriminator_auc_gain_high": 0.02,
+         "discriminator_auc_gain_documents": 12345}  # fmt: skip
 TEXT = "[CLS] the old man ##ner of speaking was antidisestablishmentarian ##ism , he said , and sat down [SEP]"
 
 
@@ -59,6 +61,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     cell = RunDirectory(folders["scales"] / "cells" / "v0-s0")
     cell.write_json("examples.json", [[token(word, n) for n, word in enumerate(TEXT.split())]] * 2)
+    cell.append(cell.records()[-1] | GAINS)
     return {"run": write_run_report(cell)} | {name: write_report(folder) for name, folder in folders.items()}
 
 

@@ -322,6 +322,8 @@ def test_values_that_cross_the_contracts_are_checked() -> None:
         Batch(tokens, mask, tokens, torch.arange(3))
     with refuse("Batch: 'documents'"):
         Batch(tokens, mask, tokens, rows, documents=tokens[:, 1:])
+    with refuse("Batch: 'sources'"):
+        Batch(tokens, mask, tokens, rows, sources=tokens[:, 1:])
     Term(torch.tensor(1.0), torch.tensor(1), torch.tensor(0.5))
     with refuse("Term: 'count'"):
         Term(torch.tensor(1.0), torch.tensor(1.0), 1.0)

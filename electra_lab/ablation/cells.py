@@ -5,18 +5,20 @@ import hashlib
 import math
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from electra_lab.ablation.file import digest
 from electra_lab.config.component import Component
 from electra_lab.config.load import load
+from electra_lab.data.rows import Rows
 from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
 from electra_lab.storage.ablation_folder import AblationFolder
@@ -24,7 +26,7 @@ from electra_lab.storage.checkpoint import problem
 from electra_lab.storage.files import damage, disk, new_folder, seal
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import autocast
-from registry import Entry, Outcome, Trained, blame, load_plugin, measures
+from registry import Batch, Entry, Outcome, Trained, blame, load_plugin, measures
 from registry.errors import BadResult, CheckpointError, ConfigError, InUse, LabError, OutOfMemoryError, Stopped
 from registry.signature import validate
 
@@ -140,7 +142,7 @@ def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:
             entry = measures.get(planned.type)
             options = Component(entry.name, validate(entry.schema, planned.options)).keywords()
             measure = entry.component(**options)
-            shared = _prepared(folder, planned, partial(opened.prepare, measure, id, planned.reference))
+            shared = _prepared(folder, planned, partial(opened.prepare, measure, id, planned.references))
             found = opened.look(id, measure, shared)
             folder.note_measure(id, planned.key, _numbers(entry, measure, found))
         except Stopped:
@@ -185,11 +187,14 @@ class _Opened:
         with torch.no_grad(), precision():
             return act(run, *arguments)
 
-    def prepare(self, measure: Any, id: str, reference: str | None, folder: Path) -> None:
-        if reference is None:
-            self.look(id, measure.prepare, None, folder)
-        else:
-            self.look(id, lambda run: self.look(reference, lambda other: measure.prepare(run, other, folder)))
+    def prepare(self, measure: Any, id: str, references: Mapping[str, str], folder: Path) -> None:
+        """Prepare what cells share, in the precision of the first reference: which cell comes first decides nothing."""
+
+        def act(_: Trained) -> None:
+            others = {name: self._open(other)[0] for name, other in references.items()}
+            measure.prepare(self._open(id)[0], others, folder)
+
+        self.look(next(iter(references.values()), id), act)
 
 
 def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callable[[], Any]]:
@@ -202,8 +207,16 @@ def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callab
         model=experiment.model,
         detects="replaced" in loaded.config.needs.heads,
         test=partial(experiment.test.in_order, device=experiment.device),
-        train=partial(experiment.train.in_order, device=experiment.device),
+        train=partial(_rows, experiment.train, experiment.device),
+        train_rows=len(experiment.train),
         vocabulary=experiment.vocabulary,
         metrics=tested[-1] if tested else {},
     )
     return trained, partial(autocast, experiment.device, experiment.settings.precision)
+
+
+def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> Iterator[Batch]:
+    """Yield these rows, `size` at a time; a row's number is its example id."""
+    for start in range(0, len(rows), size):
+        numbers = np.array(rows[start : start + size], dtype=np.int64)
+        yield text.batch(numbers, numbers, device)

@@ -41,11 +41,16 @@ FIXED: dict[Loc, str] = OWN | {
 
 
 class Budget(Strict):
-    """The budget of every cell: exactly one of steps, tokens, FLOPs."""
+    """The budget of every cell: exactly one of steps, tokens, FLOPs, and FLOPs as the paper counts them."""
 
     steps: Annotated[int, Field(gt=0)] | None = Field(None, description="Number of optimizer steps.")
     tokens: Annotated[float, Field(gt=0)] | None = Field(None, description="Tokens, padding included.")
-    flops: Annotated[float, Field(gt=0)] | None = Field(None, description="Floating point operations.")
+    flops: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Floating point operations of matrix products."
+    )
+    paper_flops: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Floating point operations as Clark et al. (2020) count them."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -164,7 +169,8 @@ class LoadedAblation:
     def beside(self, sections: Mapping[str, Any], label: str, place: str) -> Cell:
         """Return the base with `sections` of its complete config replaced. Raises ConfigError, led by `place`."""
         # What serves a measure starts from no weights of the base.
-        values = {**self.base.config.model_dump(mode="json"), "name": self.config.name, "init": None, **sections}
+        values = {**self.base.config.model_dump(mode="json"), "name": self.config.name, **sections}
+        values["init"] = {"distribution": self.base.config.init.distribution} | sections.get("init", {})
         loaded = validated(parse(json.dumps(values), place, Path.cwd(), one_line=True))
         seed = loaded.config.seed
         return Cell(_identity(label, seed, loaded), label, seed, loaded)

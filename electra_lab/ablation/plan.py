@@ -16,10 +16,13 @@ from electra_lab.assembly.experiment import absent_data
 from electra_lab.assembly.forecast import Forecast, forecast, trial_seconds
 from electra_lab.config.component import Component
 from electra_lab.config.load import Loaded, dump
+from electra_lab.config.schema import BUDGETS
 from electra_lab.config.source import mark_at
 from electra_lab.storage.plan import FORMAT, Plan, PlannedCell, PlannedMeasure, PlannedVariant
 from registry import measures
 from registry.errors import ConfigError, DataError
+
+References = dict[str, dict[str, Cell]]  # by measure and by name, the experiments that serve it alone
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Checked:
     """An ablation whose experiments have all been built from shapes."""
 
     ablation: LoadedAblation
-    references: dict[str, Cell]  # by measure, an experiment that serves it alone
+    references: References
     firsts: dict[str, Cell]  # one cell of each variant, by its label, and the references, by their ids
     sketches: dict[str, Built]  # of `firsts`
     absent: DataError | None  # what a run would raise for data that is not on this machine
@@ -35,7 +38,7 @@ class Checked:
     @property
     def pieces(self) -> list[Cell]:
         """Everything that has to be trained; references first, as every cell's measures wait for them."""
-        return [*self.references.values(), *self.ablation.cells]
+        return [*by_id(self.references).values(), *self.ablation.cells]
 
     def texts(self) -> dict[str, list[Cell]]:
         """Return the pieces by the text that they read."""
@@ -56,10 +59,15 @@ class Checked:
         """Return the plan as it is stored."""
         config = self.ablation.config
         costs: dict[str, dict[str, Any]] = {
-            label: {"steps": b.steps, "flops": b.flops.total(b.steps), "parameters": count_parameters(b.networks)}
+            label: {
+                "steps": b.steps,
+                "flops": b.flops.total(b.steps),
+                "paper_flops": b.paper_flops.total(b.steps),
+                "parameters": count_parameters(b.networks),
+            }
             for label, b in self.sketches.items()
         }
-        references = {measure: cell.id for measure, cell in self.references.items()}
+        references = {type: {name: c.id for name, c in each.items()} for type, each in self.references.items()}
         return Plan(
             format=FORMAT,
             name=config.name,
@@ -77,10 +85,10 @@ class Checked:
             measures=[
                 PlannedMeasure(
                     type=each.type,
-                    key=self._key(each, references.get(each.type)),
+                    key=self._key(each, references[each.type]),
                     options=each.options.model_dump(mode="json"),
                     metrics=metrics_of(each.type),
-                    reference=references.get(each.type),
+                    references=references[each.type],
                 )
                 for each in config.measure
             ],
@@ -90,49 +98,65 @@ class Checked:
             ],
         )
 
-    def _key(self, measure: Component, reference: str | None) -> str:
+    def _key(self, measure: Component, references: dict[str, str]) -> str:
         """Return the measure's name with a hash of everything that its numbers depend on."""
         file = measures.get(measure.type).file
         code = [plugin.sha256 for plugin in self.ablation.plugins if plugin.file == file]
-        content = json.dumps([measure.dump(), reference, _rows(self.ablation.base), code], sort_keys=True)
+        content = json.dumps([measure.dump(), references, _rows(self.ablation.base), code], sort_keys=True)
         return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
 def checked(ablation: LoadedAblation) -> Checked:
     """Find every problem that does not require reading a corpus or trying a step. Raises ConfigError with all."""
-    problems, references, absent = Problems(), dict[str, Cell](), None
+    problems, references, sketches = Problems(), References(), dict[str, Built]()
+    absent = list[DataError | None]()
+
+    def build(cells: dict[str, Cell]) -> None:
+        for label, cell in cells.items():
+            try:
+                sketches[label] = sketch(cell.loaded)
+                absent.append(absent_data(cell.loaded, sketches[label]))
+            except ConfigError as error:
+                # The error of a reference says itself where it comes from.
+                problems.add(error, cell.variant if label in ablation.firsts else None)
+
+    build(ablation.firsts)
     for i, each in enumerate(ablation.config.measure):
         try:
-            if found := _reference(ablation, i, each):
-                references[each.type] = found
+            references[each.type] = _references(ablation, i, each)
         except ConfigError as error:
             problems.add(error)
-    firsts = ablation.firsts | {cell.id: cell for cell in references.values()}
-    sketches = dict[str, Built]()
-    for label, cell in firsts.items():
-        try:
-            sketches[label] = sketch(cell.loaded)
-            absent = absent_data(cell.loaded, sketches[label]) or absent
-        except ConfigError as error:
-            # The error of a reference says itself where it comes from.
-            problems.add(error, None if cell in references.values() else cell.variant)
+    build(by_id(references))
     for line in _other_rows(ablation):
         problems.add(line)
     problems.refuse()
-    return Checked(ablation, references, firsts, sketches, absent)
+    firsts = ablation.firsts | by_id(references)
+    return Checked(ablation, references, firsts, sketches, next(filter(None, absent), None))
 
 
-def _reference(ablation: LoadedAblation, number: int, chosen: Component) -> Cell | None:
-    """Return the experiment that a measure needs for itself alone. Raises ConfigError."""
-    measure = measures.get(chosen.type).component(**chosen.keywords())
-    sections = measure.reference(ablation.base.config.model_dump(mode="json"))
-    if sections is None:
-        return None
-    label, mark = f"reference of {chosen.type}", mark_at(ablation.marks, ("measure", number))
-    found = ablation.beside(sections, label, f"{mark}: the {label}")
-    if found.digest in {cell.digest for cell in ablation.cells}:
-        reason = f"the {label} is one of the cells, and would be measured by itself. Give it another seed."
-        raise ConfigError(f"{mark}: measure.{number}: {reason}")
+def by_id(references: References) -> dict[str, Cell]:
+    """Return the references of all measures by their ids."""
+    return {cell.id: cell for each in references.values() for cell in each.values()}
+
+
+def _references(ablation: LoadedAblation, number: int, chosen: Component) -> dict[str, Cell]:
+    """Return, by name, the experiments that a measure needs for itself alone. Raises ConfigError with all problems."""
+    found, problems, mark = dict[str, Cell](), Problems(), mark_at(ablation.marks, ("measure", number))
+    base = ablation.base.config.model_dump(mode="json")
+    wanted = measures.get(chosen.type).component(**chosen.keywords()).references(base)
+    if wanted and base["train"]["steps"] is None:  # for equal FLOPs, a small network would train for ever
+        base["train"] |= {**dict.fromkeys(BUDGETS), "steps": sketch(ablation.base).steps}
+    for name, sections in wanted.items():
+        label = f"reference of {chosen.type} ({name})"
+        try:
+            found[name] = ablation.beside({"train": base["train"], **sections}, label, f"{mark}: the {label}")
+        except ConfigError as error:
+            problems.add(error)
+            continue
+        if found[name].digest in {cell.digest for cell in ablation.cells}:
+            reason = f"the {label} is one of the cells, and would be measured by itself. Give it another seed."
+            problems.add(f"{mark}: measure.{number}: {reason}")
+    problems.refuse()
     return found
 
 

@@ -51,7 +51,7 @@ def ablate(
     with folder.claimed("plan", wait=True):  # another launcher may have come while the text was read
         folder.refuse_other({cell.id for cell in ablation.ablation.cells})
         plan = write_plan(ablation, folder.write)
-    beside = f" and {len(ablation.references)} for measures" if ablation.references else ""
+    beside = f" and {len(plan.references)} for measures" if plan.references else ""
     console.say(f"{config.name}: {len(plan.cells)} cells{beside}, in {path}")
     heal(folder, [cell.id for cell in pieces], console.say)
     with _terminated():
@@ -170,7 +170,7 @@ def _launched(launch: Launcher, folder: AblationFolder, ids: list[str], device: 
 
 
 def _waiting(folder: AblationFolder, plan: Plan, ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return what is missing of the cells that can go on now: a measure waits until its reference is trained."""
+    """Return what is missing of the cells that can go on now: a measure waits until its references are trained."""
     ready = {TRAINING, *(measure.key for measure in plan.measures if folder.is_ready(measure, plan))}
     missing = {id: folder.state(id, plan).missing for id in ids}
     return {id: lacking for id, lacking in missing.items() if not ready.isdisjoint(lacking)}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from electra_lab.ablation.file import metrics_of
-from electra_lab.ablation.plan import Checked
+from electra_lab.ablation.plan import Checked, by_id
 from electra_lab.assembly.forecast import Forecast
 from electra_lab.reports.results import shown
 
@@ -25,7 +25,7 @@ def overview(checked: Checked) -> str:
     for i, each in enumerate(config.measure):
         lines.append(f"  {'' if i else 'measures':<8}  {each.type}: {', '.join(metrics_of(each.type))}")
     lines += [f"  launcher  {config.launcher.type}", "", *differences(checked), ""]
-    pieces = [*ablation.cells, *checked.references.values()]
+    pieces = [*ablation.cells, *by_id(checked.references).values()]
     width = max(len(piece.variant) for piece in pieces)
     lines += [f"  {piece.variant:<{width}}  seed {piece.seed:<5}  {piece.id}" for piece in pieces]
     return "\n".join(lines)
@@ -46,7 +46,7 @@ def forecast(
 ) -> str:
     """Describe one cell of each variant: parameters, steps, compute, memory and time; then what is left to do."""
     ablation, config = checked.ablation, checked.ablation.config
-    names = {cell.id: cell.variant for cell in checked.references.values()}
+    names = {id: cell.variant for id, cell in by_id(checked.references).items()}
     width = max(len(names.get(label, label)) for label in forecasts)
     others = f", {len(names)} reference run{'s' * (len(names) > 1)}" if names else ""
     columns = f"{'discriminator':>14} {'generator':>12} {'steps':>9} {'FLOPs':>9} {'memory':>9} {'time':>9}"

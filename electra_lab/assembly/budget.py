@@ -8,13 +8,15 @@ from torch import nn
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import value_of
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.model.flops import network_flops
+from electra_lab.model.flops import Convention
 from electra_lab.model.network import Network
 from registry import Flops, count
 
 
-def training_flops(objective: Any, networks: Mapping[str, nn.Module], config: ExperimentConfig) -> Flops:
-    """Return the cost of training: forward passes and, for networks that learn, backward passes of twice their cost."""
+def training_flops(
+    objective: Any, networks: Mapping[str, nn.Module], config: ExperimentConfig, convention: Convention
+) -> Flops:
+    """Return the cost of training: forward passes and, for networks that learn, backward passes."""
     length = config.data.sequence_length
     masked = count(largest_mask_prob(config), length)
 
@@ -22,14 +24,14 @@ def training_flops(objective: Any, networks: Mapping[str, nn.Module], config: Ex
         module = networks.get(network)
         if not isinstance(module, Network):  # a generator that learns nothing costs nothing
             return 0
-        row = network_flops(module, length, length if everywhere else masked)
-        return config.train.batch_size * row * (3 if learns else 1)
+        row = convention.forward(module, length, length if everywhere else masked)
+        return round(config.train.batch_size * row * (1 + convention.backward * learns))
 
     flops: Flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))
     return flops
 
 
-def budgeted_steps(loaded: Loaded, flops: Flops) -> int:
+def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int:
     """Return the number of steps that the budget buys: whole ones, at least one. Raises ConfigError."""
     config, train = loaded.config, loaded.config.train
     if train.steps is not None:
@@ -38,8 +40,9 @@ def budgeted_steps(loaded: Loaded, flops: Flops) -> int:
         key, budget, price = "tokens", train.tokens, config.tokens_per_step
         steps = int(budget // price)
     else:
-        key, budget, price = "flops", float(train.flops or 0), flops.total(1)
-        steps = flops.steps(budget)
+        key, spent = ("flops", flops) if train.flops else ("paper_flops", paper_flops)
+        budget, price = float(getattr(train, key)), spent.total(1)
+        steps = spent.steps(budget)
     if not steps:
         raise loaded.problem(("train", key), f"{budget:g} does not pay for one step, which costs {price:g}.")
     for loc, reason, _ in config.conflicts(steps):

@@ -14,11 +14,13 @@ from electra_lab.config.component import Component
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import value_of
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import CURE_OF_ALL, HEADS, EmbeddingSizes, make_pair
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
 from electra_lab.training.memory import shapes_only
+from electra_lab.training.random import digest
 from electra_lab.training.scheduled import Number, Schedules
 from electra_lab.training.step import Learner
 from registry import (
@@ -48,7 +50,8 @@ class Built:
     learner: Learner
     networks: dict[str, nn.Module]  # `generator`, if there is one, and `discriminator`
     model: Network
-    flops: Flops
+    flops: Flops  # of matrix products
+    paper_flops: Flops  # as Clark et al. (2020) count
     steps: int
 
 
@@ -88,34 +91,37 @@ def untrained_tokenizer(loaded: Loaded) -> "Tokenizer | None":
         raise loaded.problem(("tokenizer",), f"{chosen.type} refuses this: {error}") from error
 
 
-def build(loaded: Loaded, vocabulary: Vocabulary, *, weights: bool = False) -> Built:
+def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) -> Built:
     """Build networks and objective. Raises ConfigError at the line that caused it.
 
-    weights  draw initial weights from torch's global generator
+    seed  draw initial weights, each from the seed, its network, its name and its shape, so that parts which two
+          experiments have in common start equal. What a component draws itself, while it is built, comes from torch's
+          global generator, which is seeded anew for each network
     """
     config = loaded.config
     if config.data.group_by_length and not hasattr(packings.get(config.packing.type).component, "lengths"):
         reason = f"rows of {config.packing.type} are all full. Use packing: {{type: documents}}, or remove this key."
         raise loaded.problem(("data", "group_by_length"), reason)
-    generator, model = _pair(loaded, vocabulary)
+    generator, model = _pair(loaded, vocabulary, seed)
     networks: dict[str, nn.Module] = {"discriminator": model}
     if generator is not None:
         networks = {"generator": generator, **networks}
-    if weights:
-        initialise(nn.ModuleList(networks.values()))
     strategy = masking_strategies.get(config.masking.type)
     masking = GuardedMasking(strategy, largest_mask_prob(config), **config.masking.keywords())
     sampler = None
     if config.sampler is not None:
         sampler = GuardedSampler(samplers.get(config.sampler.type), **config.sampler.keywords())
+    _seed(seed, "objective")
     component: Any = objectives.get(config.objective.type).component
     objective = component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
-    if weights:
-        for part in objective.children():
-            if part not in networks.values():  # parts that the objective itself learns, such as a gate
-                initialise(part)
-    flops = training_flops(objective, networks, config)
-    steps = budgeted_steps(loaded, flops)
+    if seed is not None:
+        # What both networks share belongs to the discriminator, with which it is the same for all generators.
+        parts = nn.ModuleDict({"discriminator": model, **networks})
+        others = {name: part for name, part in objective.named_children() if part not in networks.values()}
+        parts.update({"objective": nn.ModuleDict(others)})  # what the objective itself learns, such as a gate
+        initialise(parts, partial(_numbers, seed), config.init.distribution)
+    flops, paper_flops = (training_flops(objective, networks, config, each) for each in (MATRIX_PRODUCTS, PAPER))
+    steps = budgeted_steps(loaded, flops, paper_flops)
     numbers = []
     for key, schedule in config.schedules.items():
         if key == "learning_rate":
@@ -131,7 +137,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, weights: bool = False) -> B
             assert guard is not None
             put = partial(guard.options.__setitem__, option)
         numbers.append(Number(value_of(schedule), put))
-    return Built(Learner(objective, Schedules(numbers, steps)), networks, model, flops, steps)
+    return Built(Learner(objective, Schedules(numbers, steps)), networks, model, flops, paper_flops, steps)
 
 
 def tried_optimizer(loaded: Loaded) -> Any:
@@ -152,17 +158,30 @@ def make_optimizer(loaded: Loaded, objective: nn.Module) -> Optimizer:
     return made
 
 
-def _pair(loaded: Loaded, vocabulary: Vocabulary) -> tuple[nn.Module | None, Network]:
+def _numbers(seed: int, name: str, shape: torch.Size) -> torch.Generator:
+    """Return the random numbers that a weight is drawn from."""
+    return torch.Generator().manual_seed(digest("weights", seed, name, tuple(shape)) % 2**63)
+
+
+def _seed(seed: int | None, role: str) -> None:
+    """Seed torch's global generator for what the component of this role draws itself."""
+    if seed is not None:
+        torch.manual_seed(digest("weights", seed, role) % 2**63)
+
+
+def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.Module | None, Network]:
     config, embedding, chosen = loaded.config, loaded.config.embedding, loaded.config.generator
     for head in config.needs.heads:
         if head not in HEADS:
             entry = objectives.get(config.objective.type)
             raise BadResult(f"{entry.place}: {entry.kind} '{entry.name}' needs the head '{head}', which does not exist."
                             f"{did_you_mean(head, HEADS)}")  # fmt: skip
+    _seed(seed, "discriminator")
     discriminator = _backbone(loaded, "discriminator", config.discriminator)
     if embedding.tie == "all" and chosen and chosen.dump() != config.discriminator.dump():
         reason = "all shares the whole encoder, but generator and discriminator differ."
         raise loaded.problem(("embedding", "tie"), f"{reason} {CURE_OF_ALL}")
+    _seed(seed, "generator")
     generator, width = _backbone(loaded, "generator", chosen) if chosen and chosen.sizes else (None, 0)
     sizes = EmbeddingSizes(vocabulary.size, embedding.dim, embedding.max_length, embedding.dropout)
     try:

@@ -29,7 +29,6 @@ from electra_lab.training.device import choose_precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
-from electra_lab.training.random import digest
 from registry import (
     Batches,
     Corpus,
@@ -63,6 +62,7 @@ class Experiment:
     accumulate: Accumulate  # makes the accumulator of the objective's metrics
     earlier: dict[str, str]  # by network, the checkpoint of another run that its weights come from
     init: dict[str, Start]  # by network, the weights that `init` named
+    paper_flops: int  # of the whole training, as Clark et al. (2020) count
 
 
 def check(loaded: Loaded) -> DataError | None:
@@ -197,8 +197,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
     # Weights are drawn on the CPU, so that a seed means the same ones on every device.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(digest("weights", config.seed) % 2**63)
-        built = build(loaded, vocabulary, weights=True)
+        built = build(loaded, vocabulary, seed=config.seed)
     earlier = {} if restored else load_earlier(loaded, built, store)
     init = {} if restored else start(loaded, built, store.tokenizer)
     objective = built.learner.objective.to(device)
@@ -239,6 +238,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
         accumulate=accumulate,
         earlier=earlier,
         init=init,
+        paper_flops=built.paper_flops.total(built.steps),
     )
 
 

@@ -29,6 +29,7 @@ class Forecast:
     parts: dict[str, dict[str, int]]  # embeddings, projection, backbone and heads of each network
     steps: int
     flops: Flops
+    paper_flops: Flops
     precision: Precision
     state_bytes: int  # weights and the optimizer's state
     working_bytes: int | None  # training on a batch, micro-batch by micro-batch, gradients included
@@ -74,6 +75,7 @@ def forecast(loaded: Loaded, built: Built, device: torch.device) -> Forecast:
         },
         steps=built.steps,
         flops=built.flops,
+        paper_flops=built.paper_flops,
         precision=precision,
         state_bytes=sum(4 * p.numel() + (optimizer.state_bytes(p) if p.requires_grad else 0) for p in parameters),
         working_bytes=working,

@@ -53,7 +53,7 @@ def start(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> dict[str, Start
     others = [f"objective.{n}" for n, p in built.learner.objective.named_parameters() if id(p) not in inside]
     return {
         network: Start(
-            source=str(getattr(loaded.config.init, network)),
+            source=str(loaded.config.init.models[network]),
             sha256={name: sha256(file) for name, file in model.files.items()},
             tokenizer=model.tokenizer is not None,
             new=[*account.new, *others],
@@ -76,7 +76,7 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
     found: dict[str, tuple[Model, Account]] = {}
     absent: LabError | None = None
     for network in NETWORKS:
-        source, loc = getattr(loaded.config.init, network, None), ("init", network)
+        source, loc = loaded.config.init.models.get(network), ("init", network)
         if source is None:
             continue
         if run := earlier_runs(built.learner.objective).get(network):

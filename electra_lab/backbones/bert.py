@@ -56,7 +56,7 @@ class Bert(nn.Module):
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
     ) -> None:
         super().__init__()
-        self.dim, self.inner = dim, round(dim * ff_mult)
+        self.dim, self.heads, self.inner = dim, heads, round(dim * ff_mult)
         if self.inner < 1:
             raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         self.layers = nn.ModuleList(_Layer(dim, heads, self.inner, dropout) for _ in range(depth))
@@ -83,3 +83,13 @@ class Bert(nn.Module):
         """Per layer: four projections 8 T D^2, attention 4 T^2 D, feed-forward 4 T D F."""
         layer = 8 * length * self.dim**2 + 4 * length**2 * self.dim + 4 * length * self.dim * self.inner
         return len(self.layers) * layer
+
+    def paper_flops(self, length: int) -> int:
+        """As flops_computation.py of google-research/electra counts: with biases and residuals (1 for each number),
+        dropout (4), LayerNorm (5; the one after attention for one number only) and GELU (8), and for each attention
+        weight softmax (5), dropout (4) and scaling (1).
+        """
+        d, f, heads = self.dim, self.inner, self.heads
+        attention = 8 * d * d + 4 * length * d + 10 * length * heads + 9 * d + 5
+        fed = 4 * d * f + 9 * f + 11 * d
+        return len(self.layers) * length * (attention + fed)

@@ -125,16 +125,22 @@ class Performer(nn.Module):
 
     rotary        rotary positions (Su et al. 2021) in every layer; without, the lab adds learned positions
     features      random features that estimate the softmax, shared by a layer's heads; more are nearer to it, and cost
-                  in proportion. For heads of width d the paper has d log d in mind: 111 at 32, 266 at 64
+                  in proportion. For heads of width d the paper has d log d in mind: 111 at 32, 266 at 64; see below
     local_heads   how many of the heads have, instead of features, exact attention over their window of positions and
                   the two beside it: sharp among neighbours, where an estimate is poor, and blind to what is far
     window        its positions; with local heads, the lab pads the length to a multiple of it
     redraw_every  steps after which new features are drawn, so that weights do not grow used to one draw; 0 keeps
                   the first, the same for every seed
 
-    Features depend on (seed, step // redraw_every) alone. They are a buffer, so a checkpoint or an export holds those
-    that its weights were trained with, and evaluation uses them. Dropout acts on what layers add, and on the attention
-    weights of local heads; the others never have a matrix of weights to drop from.
+    Features estimate a soft attention well and a sharp one badly, as their error grows exponentially with the size of
+    queries and keys. At a width of 32, over 128 positions, 256 features are off by 0.04 of the norm of what softmax
+    attention returns if queries and keys are normal numbers of deviation 0.25, by 0.24 at 0.5, and by 1.6 at 1, worse
+    than returning nothing; there, 4,096 features are off by 1.2.
+
+    They depend on (seed, step // redraw_every) alone, so generator and discriminator share them if their heads are of
+    equal width. They are a buffer, so a checkpoint or an export holds those that its weights were trained with, and
+    evaluation uses them. Dropout acts on what layers add, and on the attention weights of local heads; the others never
+    have a matrix of weights to drop from.
     """
 
     features: Tensor

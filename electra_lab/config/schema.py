@@ -1,16 +1,14 @@
-"""The keys of an experiment file. Defaults are those of google-research/electra's code, unless stated otherwise."""
+"""The keys of an experiment file; docs/official.yaml lists where defaults differ from google-research/electra's."""
 
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -27,15 +25,15 @@ from registry.signature import Strict, validate
 Positive = Annotated[int, Field(gt=0)]
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 
-BUDGETS = ("steps", "tokens", "flops")
+BUDGETS = ("steps", "tokens", "flops", "paper_flops")
 
 
 def one_budget(given: Mapping[str, Any]) -> str | None:
-    """Return what is wrong if not exactly one of steps, tokens and flops is set."""
+    """Return what is wrong if not exactly one of BUDGETS is set."""
     named = [name for name in BUDGETS if given.get(name) is not None]
     if len(named) == 1:
         return None
-    return f"set one of steps, tokens, flops; {' and '.join(named) + ' are' if named else 'none is'} set."
+    return f"set one of {', '.join(BUDGETS)}; {' and '.join(named) + ' are' if named else 'none is'} set."
 
 
 class Data(Strict):
@@ -68,17 +66,6 @@ class Data(Strict):
     store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
 
 
-class Sparse(Strict):
-    """A section with keys that are left out if they are not given: older experiments keep their digests."""
-
-    sparse: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = dump(self)
-        return {key: value for key, value in values.items() if value is not None or key not in self.sparse}
-
-
 class Embedding(Strict):
     """The embeddings of both networks."""
 
@@ -93,8 +80,14 @@ class Embedding(Strict):
 
 
 class Init(Strict):
-    """The models whose weights training starts from, instead of random ones."""
+    """The weights that training starts from: random ones, or those of other models."""
 
+    distribution: Literal["official", "normal"] = Field(
+        "official",
+        description="Distribution of random weights. official: that of google-research/electra, normal(0, 0.02) "
+        "truncated at two deviations, and Glorot's uniform for the projection of the embeddings and the last layer of "
+        "the detection head. normal: normal(0, 0.02) for all.",
+    )
     discriminator: FolderOrName | None = Field(
         None,
         description="ELECTRA or BERT in Hugging Face format, a folder relative to this file or a name on the hub; or a "
@@ -102,20 +95,23 @@ class Init(Strict):
     )
     generator: FolderOrName | None = Field(None, description="The same for the generator.")
 
-    @model_validator(mode="after")
-    def _names_a_network(self) -> Self:
-        if self.discriminator is None and self.generator is None:
-            raise problem((), "must name a model for the discriminator, the generator or both.")
-        return self
+    @property
+    def models(self) -> dict[str, FolderOrName]:
+        """By network, what its weights are taken from."""
+        named = {"discriminator": self.discriminator, "generator": self.generator}
+        return {network: source for network, source in named.items() if source is not None}
 
 
 class Train(Strict):
-    """How long and how to train. Exactly one of steps, tokens and flops says when training ends."""
+    """How long and how to train. Exactly one of steps, tokens, flops and paper_flops says when training ends."""
 
     steps: Positive | None = Field(None, description="Number of optimizer steps.")
     tokens: Annotated[float, Field(gt=0)] | None = Field(None, description="Tokens, padding included.")
     flops: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Floating point operations of matrix products; see electra_lab/model/flops.py."
+    )
+    paper_flops: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="The same, counted as in Clark et al. (2020) and google-research/electra."
     )
     batch_size: Positive = Field(128, description="Rows per optimizer step.")
     micro_batch_size: Positive | None = Field(
@@ -166,10 +162,8 @@ class Milestones(Strict):
     )
 
 
-class Checkpoint(Sparse):
+class Checkpoint(Strict):
     """Checkpoints."""
-
-    sparse: ClassVar = ("milestones",)
 
     every: Positive = Field(1000, description="Steps between two checkpoints. The end of training is always saved.")
     keep: Positive = Field(5, description="Number of newest checkpoints to keep; milestones do not count.")
@@ -191,10 +185,8 @@ def _with_learning_rate(values: Any) -> Any:
     return {"learning_rate": rate, **others}
 
 
-class ExperimentConfig(Sparse):
+class ExperimentConfig(Strict):
     """An experiment file."""
-
-    sparse: ClassVar = ("init",)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
         description="Name of the experiment: lower-case letters, digits, `.`, `_` and `-`."
@@ -219,7 +211,9 @@ class ExperimentConfig(Sparse):
     generator: Annotated[
         Component | None, Of(registry.backbones, sized=True, scaled=True, optional=True, also=registry.generators)
     ] = Field(None, description="The network that fills in masked tokens, or a generator that learns nothing.")
-    init: Init | None = Field(None, description="The models whose weights training starts from.")
+    init: Annotated[Init, BeforeValidator(lambda given: {} if given is None else given)] = Field(
+        Init.model_validate({}), description="The weights that training starts from."
+    )
     masking: Annotated[Component, Of(registry.masking_strategies)] = Field(description="The choice of masked tokens.")
     sampler: Annotated[Component | None, Of(registry.samplers, optional=True)] = Field(
         None, description="How replacements are drawn from the generator."
@@ -265,8 +259,7 @@ class ExperimentConfig(Sparse):
         kind: Literal["network", "fixed"] | None = None
         if generator is not None:
             kind = "network" if generator.sizes else "fixed"
-        starts = frozenset(self.init.model_dump(exclude_none=True)) if self.init else frozenset[str]()
-        setup = Setup(kind, self.embedding.tie, unbiased, steps, starts)
+        setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models))
         objective: Any = registry.objectives.get(self.objective.type).component
         if hasattr(objective, "conflicts"):
             for key, reason in objective.conflicts(setup, self.objective.keywords()):
@@ -328,7 +321,7 @@ class ExperimentConfig(Sparse):
                     break
 
     def _does_not_fit(self) -> Iterator[Wrong]:
-        if self.init and self.init.generator and (self.generator is None or not self.generator.sizes):
+        if self.init.generator and (self.generator is None or not self.generator.sizes):
             reason = f"{self.generator.type} learns nothing" if self.generator else "there is no generator"
             yield ("init", "generator"), f"{reason}, so it starts from no weights. Remove this key.", None
         length, longest = self.data.sequence_length, self.embedding.max_length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, isqrt
 from typing import Any
@@ -75,10 +76,14 @@ class Rows:
         """Yield all rows once, for evaluation.
 
         A row's example id is its number in the packing, so that neither the batch size nor the sample changes anything.
+        Each position has its document if the packing can tell, which training does not pay for.
         """
         for start in range(0, self.number, size):
             rows = self._spread(np.arange(start, min(start + size, self.number)))
-            yield self.batch(rows, rows, device)
+            batch = self.batch(rows, rows, device)
+            if hasattr(self.packing, "sources"):
+                batch = replace(batch, sources=torch.from_numpy(self.packing.sources(rows)).to(device))
+            yield batch
 
     def example_ids(self, places: Sequence[int]) -> list[int]:
         """Return the example ids that `in_order` gives to the rows at these places."""

@@ -18,9 +18,23 @@ from registry.errors import DivergedError
 def numbers(batch: Batch, seed: int, purpose: str) -> NDArray[np.float64]:
     """Return Float64[B T] in [0, 1). RandomState's streams are frozen across numpy versions."""
     length = batch.tokens.shape[1]
-    keys = [hashlib.blake2b(f"{purpose} {seed} {n}".encode(), digest_size=16) for n in batch.example_ids.tolist()]
-    rows = [np.random.RandomState(np.frombuffer(key.digest(), np.uint32)).random_sample(length) for key in keys]
+    rows = [_stream(f"{purpose} {seed} {n}").random_sample(length) for n in batch.example_ids.tolist()]
     return np.stack(rows)
+
+
+def some(number: int, total: int, seed: int) -> list[int]:
+    """Return so many of range(total), drawn at random without replacement, in ascending order; or all."""
+    if number >= total:
+        return list(range(total))
+    stream, found = _stream(f"rows {seed}"), set[int]()
+    while len(found) < number:  # a permutation of all rows of a large text would not fit into memory
+        found.add(int(stream.randint(total, dtype=np.int64)))
+    return sorted(found)
+
+
+def _stream(key: str) -> np.random.RandomState:
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+    return np.random.RandomState(np.frombuffer(digest, np.uint32))
 
 
 def judged(batch: Batch, vocabulary: Vocabulary) -> Bool[Tensor, "B T"]:

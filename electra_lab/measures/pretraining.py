@@ -22,10 +22,10 @@ class Pretraining:
     same_rows = False
     metrics: ClassVar[Mapping[str, Metric]] = {name: replace(PRETRAINING[name], own_task=True) for name in NAMES}
 
-    def reference(self, base: Mapping[str, Any]) -> None:
-        return None
+    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
-    def prepare(self, run: Trained, reference: Trained | None, folder: Path) -> None: ...
+    def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None: ...
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
         # The "discriminator_loss" of a model that predicts tokens is another loss, listed as its token loss.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from math import ceil
 from typing import Literal
 
@@ -36,7 +37,12 @@ class Contiguous:
     ) -> None:
         self.tokens, self.length, self.vocabulary = tokens, length, vocabulary
         self.room = length - 2
-        self.documents = starts_of(tokens.lengths) if attention == "within_documents" else None
+        self.separates = attention == "within_documents"
+
+    @cached_property
+    def documents(self) -> IndexArray:
+        """Where each document starts: 8 bytes for each, which plain training does not need."""
+        return starts_of(self.tokens.lengths)
 
     def __len__(self) -> int:
         return ceil(len(self.tokens) / self.room)
@@ -48,7 +54,7 @@ class Contiguous:
         # At the end of a document its own [SEP] closes the row; it is written over itself.
         ends = sizes + (pieces[:, -1] != self.vocabulary.sep_id)
         packed = framed(pieces, ends, self.length, self.vocabulary)
-        if self.documents is None:
+        if not self.separates:
             return packed
         # Every row counts its own from 0: [CLS] belongs to the first, the [SEP] that closes the row to the last.
         first = holder(self.documents, starts)
@@ -58,3 +64,6 @@ class Contiguous:
         begins = np.zeros_like(packed.tokens)
         begins[row, 1 + self.documents[document] - starts[row]] = 1
         return replace(packed, documents=np.where(packed.attention_mask, begins.cumsum(axis=1), -1))
+
+    def sources(self, rows: IndexArray, /) -> IndexArray:
+        return holder(self.documents, rows[:, None] * self.room + np.arange(-1, self.length - 1))

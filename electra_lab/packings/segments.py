@@ -107,6 +107,9 @@ class Segments:
         ends = sizes + 1 + pair
         return closed(tokens, ends, (second & (places <= ends[:, None])).astype(np.int64), self.vocabulary)
 
+    def sources(self, rows: IndexArray, /) -> IndexArray:
+        return holder(self.first, rows)[:, None].repeat(self.length, axis=1)
+
     def _cut(self, pieces: IndexArray, sizes: IndexArray, half: IndexArray, late: NDArray[np.bool_]) -> IndexArray:
         """Return the size of A: up to the sentence that crosses the half, or with it if `late`."""
         sizes_of_a = np.arange(1, pieces.shape[1] + 1)

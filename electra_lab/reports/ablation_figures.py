@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 HEIGHT = 3.0
 WIDTH = 4.4  # inches: the text is 11 px high on a phone 360 px wide
 SPREAD = 20  # an axis is logarithmic if its largest number is so many times its smallest
+UNITS = {"flops": "FLOPs", "paper_flops": "FLOPs as the ELECTRA paper counts"}
 SAME_COMPUTE = 1.02  # FLOPs that differ by less are equal: a budget ends at a whole step
 POINTS = 200  # of a curve, at most
 
@@ -158,17 +159,18 @@ def compute(results: Results) -> tuple[Picture | None, str]:
     """
     leading = results.plan.metric
     cells = [cell for cell in results.cells if leading in cell.state.metrics]
-    flops = [cell.costs.flops for cell in cells if cell.costs.flops]
+    unit = "paper_flops" if "paper_flops" in (results.plan.budget or {}) else "flops"
+    flops = [found for cell in cells if (found := getattr(cell.costs, unit))]
     totals = [float(cell.costs.parameters["total"]) for cell in cells if cell.costs.parameters.get("total")]
     if not cells:
         return None, f"No cell has a {leading} yet."
     if len(flops) < len(cells):
         return None, "There is no chart of the metric against FLOPs, as these are not known for all measured cells."
     if max(flops) > SAME_COMPUTE * min(flops):
-        said = f"The measured cells used between {min(flops):.2e} and {max(flops):.2e} FLOPs each."
-        return _scatter(results, cells, flops, "training FLOPs of the cell"), said
+        said = f"The measured cells used between {min(flops):.2e} and {max(flops):.2e} {UNITS[unit]} each."
+        return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), said
     low, high = f"{min(flops):.2e}", f"{max(flops):.2e}"
-    said = f"All measured cells used the same compute, {low if low == high else f'{low} to {high}'} FLOPs each"
+    said = f"All measured cells used the same compute, {low if low == high else f'{low} to {high}'} {UNITS[unit]} each"
     if len(totals) < len(cells) or max(totals) == min(totals):
         said += ", and their networks have the same number of parameters: neither explains a difference here."
         return None, said

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from electra_lab.reports import ablation_figures as figures
-from electra_lab.reports import statistics
+from electra_lab.reports import interaction, statistics
 from electra_lab.reports.charts import render
 from electra_lab.reports.data import data_facts
 from electra_lab.reports.results import CellResult, Results, read, shown, within
@@ -62,14 +62,11 @@ class Row:
         d = self.difference
         if d is None or d.mean is None:
             return "baseline" if d is None else "-"
-        interval = f" [{number(d.low, sign=True)}, {number(d.high, sign=True)}]" if d.low is not None else ""
-        pairs = f" over {d.n} pair{'s' * (d.n > 1)}" if d.n != self.mean.n else ""
-        return number(d.mean, sign=True) + interval + pairs
+        return _interval(d) + (f" over {d.n} pair{'s' * (d.n > 1)}" if d.n != self.mean.n else "")
 
     @property
     def p(self) -> str:
-        d = self.difference
-        return statistics.p_text(d.holm).removeprefix("p = ").removeprefix("p ") if d and d.holm is not None else "-"
+        return _p(self.difference)
 
     @property
     def reading(self) -> str:
@@ -83,6 +80,46 @@ class Row:
         if self.metric.own_task:
             return "higher" if higher else "lower"
         return "better" if higher == self.metric.higher_is_better else "worse"
+
+
+def _interval(d: statistics.Difference) -> str:
+    interval = f" [{number(d.low, sign=True)}, {number(d.high, sign=True)}]" if d.low is not None else ""
+    return number(d.mean, sign=True) + interval
+
+
+def _p(d: statistics.Difference | None) -> str:
+    return statistics.p_text(d.holm).removeprefix("p = ").removeprefix("p ") if d and d.holm is not None else "-"
+
+
+@dataclass(frozen=True)
+class ByReference:
+    """Variant x reference, for a metric that is a mean over references."""
+
+    metric: str
+    said: list[str]
+    parts: dict[str, list[Row]]  # by the metric of each reference, a row per variant
+    contrasts: list[list[str]]  # variant, two references, contrast, Holm's p
+
+    @property
+    def rows(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Return each variant with its mean, and its difference to the baseline, by each reference."""
+        lines = zip(*self.parts.values(), strict=True)
+        return [(line[0].variant, [(row.mean_text, row.difference_text) for row in line]) for line in lines]
+
+
+def by_reference(results: Results) -> list[ByReference]:
+    """Return what two references or more say, of each metric that is a mean over them."""
+    plan, found = results.plan, list[ByReference]()
+    for name, metric in plan.metrics.items():
+        parts = {part: results.values(part) for part in metric.parts if part in plan.metrics}
+        if said := interaction.sentences(parts, plan.baseline, metric.higher_is_better):
+            rows = {part: comparison(results, part, plan.metrics[part]) for part in parts}
+            contrasts = [
+                [label, f"{a} - {b}", _interval(d), _p(d)]
+                for (label, a, b), d in interaction.contrasts(parts, plan.baseline).items()
+            ]
+            found.append(ByReference(name, said, rows, contrasts))
+    return found
 
 
 def tables(results: Results) -> list[tuple[str, Metric, list[Row]]]:
@@ -107,10 +144,13 @@ def cells_csv(results: Results) -> str:
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     names = list(results.plan.metrics)
-    out.writerow(["variant", "seed", "status", "steps", "flops", "tokens", "parameters", "seconds", *names])
+    out.writerow(
+        ["variant", "seed", "status", "steps", "flops", "paper_flops", "tokens", "parameters", "seconds", *names]
+    )
     for cell in results.cells:
         plan, costs = cell.plan, cell.costs
-        numbers = [costs.steps, _whole(costs.flops), _whole(cell.tokens), costs.parameters.get("total"), cell.seconds]
+        flops, total = [_whole(each) for each in (costs.flops, costs.paper_flops)], costs.parameters.get("total")
+        numbers = [costs.steps, *flops, _whole(cell.tokens), total, cell.seconds]
         out.writerow([plan.variant, plan.seed, cell.state.status, *numbers, *map(cell.state.metrics.get, names)])
     return text.getvalue()
 
@@ -129,7 +169,17 @@ def variants_markdown(results: Results) -> str:
             numbers = [str(row.mean.n), row.mean_text, row.difference_text, row.p]
             lines.append([_markdown(row.variant), *numbers, row.reading])
         parts += [f"## {name}, {metric.direction}", _table(lines)]
+    for each in by_reference(results):
+        lines = [["variant", *(title for part in each.parts for title in (part, "difference"))]]
+        lines += [[label, *(text for pair in pairs for text in pair)] for label, pairs in each.rows]
+        contrasts = [["variant", "references", "contrast", "Holm p"], *each.contrasts]
+        said = " ".join(map(_markdown, each.said))
+        parts += [f"## {each.metric} by reference", said, *(_table(_plain(part)) for part in (lines, contrasts))]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _plain(lines: list[list[str]]) -> list[list[str]]:
+    return [[_markdown(line[0]), *line[1:]] for line in lines]
 
 
 def _table(lines: list[list[str]]) -> str:
@@ -147,6 +197,7 @@ def _verdict(results: Results) -> list[str]:
     plan, values = results.plan, results.values(results.plan.metric)
     leading, key = plan.metrics[plan.metric], next(iter(plan.keys), "")
     said = statistics.sentences(plan.metric, values, plan.baseline, leading.higher_is_better, plan.axis, key)
+    said += [sentence for each in by_reference(results) if each.metric == plan.metric for sentence in each.said]
     if leading.own_task:
         said.append("Each cell is measured on a task of its own here, so the best number need not be the best model.")
     return said
@@ -172,6 +223,7 @@ def _page(results: Results) -> str:
         exploratory=results.has(plan.metric) and statistics.is_exploratory(results.values(plan.metric), plan.baseline),
         pictures=[each for each in (figures.leading(results), figures.differences(results)) if each],
         tables=tables(results),
+        by_reference=by_reference(results),
         lacking=_lacking(results),
         nowhere=[name for name in plan.metrics if not results.has(name)],
         compute=picture,
@@ -214,8 +266,7 @@ def _budget(budget: dict[str, float] | None) -> str:
     if not budget:
         return "as long as the base"
     return " and ".join(
-        f"{n:,.0f} {unit}" if n < 1e7 else f"{n:.4g} {'FLOPs' if unit == 'flops' else unit}"
-        for unit, n in budget.items()
+        f"{n:,.0f} {unit}" if n < 1e7 else f"{n:.4g} {figures.UNITS.get(unit, unit)}" for unit, n in budget.items()
     )
 
 
@@ -223,14 +274,14 @@ def _costs(results: Results) -> tuple[int, list[str], list[tuple[str, list[str]]
     """Return the number of columns with parameters, all columns, and a row of means for each variant."""
     counted = {part for cell in results.cells for part in cell.costs.parameters}
     sizes = [part for part in ("generator", "discriminator", "shared", "total") if part in counted]
-    columns = [*sizes, "steps", "tokens", "FLOPs", "seconds", "tokens/s"]
+    columns = [*sizes, "steps", "tokens", "FLOPs", "paper's FLOPs", "seconds", "tokens/s"]
     rows = []
     for variant in results.plan.variants:
         line, costs = [], list(map(_cost, results.of(variant.label)))
         for title in columns:
             found = [value for cost in costs if (value := cost.get(title)) is not None]
             mean = sum(found) / len(found) if found else None
-            line.append("-" if mean is None else f"{mean:.2e}" if title == "FLOPs" else f"{mean:,.0f}")
+            line.append("-" if mean is None else f"{mean:.2e}" if title.endswith("FLOPs") else f"{mean:,.0f}")
         rows.append((variant.label, line))
     return len(sizes), columns, rows
 
@@ -238,8 +289,8 @@ def _costs(results: Results) -> tuple[int, list[str], list[tuple[str, list[str]]
 def _cost(cell: CellResult) -> dict[str, float | None]:
     costs, tokens, seconds = cell.costs, cell.tokens, cell.seconds
     speed = tokens / seconds if tokens and seconds else None
-    spent = {"steps": costs.steps, "tokens": tokens, "FLOPs": costs.flops, "seconds": seconds, "tokens/s": speed}
-    return {**costs.parameters, **spent}
+    spent = {"steps": costs.steps, "tokens": tokens, "FLOPs": costs.flops, "paper's FLOPs": costs.paper_flops}
+    return {**costs.parameters, **spent, "seconds": seconds, "tokens/s": speed}
 
 
 def _provenance(results: Results) -> list[tuple[str, list[tuple[str, int]]]]:

@@ -1,4 +1,4 @@
-"""Sentences about the data of a run, on the terminal and on pages."""
+"""Sentences about the data and the compute of a run, on the terminal and on pages."""
 
 from collections.abc import Iterator
 
@@ -19,3 +19,9 @@ def data_facts(data: Data) -> Iterator[tuple[str, str]]:
     if data.overlap is not None:
         share = f"{data.overlap:.1%} of the {RUN}-token runs of validation and test"
         yield "overlap", f"{share} also occur in training text"
+
+
+def compute(flops: float, paper_flops: float | None) -> str:
+    """Return the FLOPs of a training in both conventions; older runs know one."""
+    other = "" if paper_flops is None else f"; {paper_flops:.3g} as the ELECTRA paper counts"
+    return f"{flops:.3g} FLOPs in total{other}"

@@ -1,10 +1,22 @@
-"""The findings of a run: its last evaluation, next to the baselines."""
+"""The findings of a run: a verdict on its last evaluation, and the metrics of it next to their baselines."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from electra_lab.storage.provenance import Provenance
 from registry import Metric
+
+# What a gain over the baselines shows, by metric: which network, what it has learned, the name of the number.
+_SKILLS = {
+    "discriminator_auc": ("discriminator", "to detect replacements better than its baselines", "AUC"),
+    "generator_mask_loss": ("generator", "more than word frequencies", "loss at [MASK]"),
+    "discriminator_token_mask_loss": ("discriminator", "more than word frequencies", "loss at [MASK]"),
+}
+LITTLE = 0.05  # of the way from the baseline to perfection: what is below it is hardly anything
+LEARNED, HARDLY, NOT = (f"The {{}} has {degree}learned {{}}" for degree in ("", "hardly ", "not "))
+UNSEEN, UNKNOWN = f"{NOT}, as far as this text can tell", "It is not known whether the {} has learned {}"
+OWN_TEXT = "docs/own-text.md says what to change for your own text, and how to see early that nothing is learned."
 
 
 @dataclass(frozen=True)
@@ -14,6 +26,63 @@ class Finding:
     title: str
     value: float | None
     meaning: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a network has learned or not, and the facts that show it."""
+
+    learned: bool
+    claim: str
+    facts: str
+
+    def __str__(self) -> str:
+        return f"{self.claim}: {self.facts}."
+
+
+def verdicts(record: Mapping[str, Any], provenance: Provenance) -> list[Verdict]:
+    """Return what the networks of a run have learned by an evaluation, failures first.
+
+    Empty if it has no gains, as of an objective with metrics of its own or of an older version. A generator without
+    parameters is not judged.
+    """
+    metrics, found = declared(provenance.metrics), []
+    for name, (network, skill, title) in _SKILLS.items():
+        baselines = [each for each in metrics.get(name, Metric()).baselines if record.get(each) is not None]
+        gain = record.get(f"{name}_gain")
+        if gain is None or not baselines or not provenance.parameters.get(network, 1):
+            continue
+        perfect, best = (1, max) if metrics[name].higher_is_better else (0, min)
+        baseline = best(baselines, key=lambda each: record[each])
+        low, high = record.get(f"{name}_gain_low"), record.get(f"{name}_gain_high")
+        room = abs(perfect - record[baseline]) or 1.0
+        claim = _claim(gain, low, high, LITTLE * room)
+        facts = (
+            f"{title} {record[name]:.3f} against {record[baseline]:.3f} ({metrics[baseline].title}); gain {gain:+.3f}"
+        )
+        if claim == HARDLY:
+            facts += f" ({gain / room:.1%} of the way to {perfect})"
+        if low is None or high is None:
+            facts += ", too few documents for an interval"
+        else:
+            unit = "rows" if f"{name}_gain_rows" in record else "documents"
+            facts += f", 95% interval {low:+.3f} to {high:+.3f} over {record[f'{name}_gain_{unit}']:,} {unit}"
+        found.append(Verdict(claim == LEARNED, claim.format(network, skill), facts))
+    return sorted(found, key=lambda each: each.learned)
+
+
+def _claim(gain: float, low: float | None, high: float | None, little: float) -> str:
+    """Choose the sentence for a gain with its interval: one around zero shows nothing if it is wide."""
+    if low is None or high is None:
+        return UNKNOWN
+    if low > 0:
+        return LEARNED if gain >= little else HARDLY
+    return NOT if high <= 0 else UNSEEN if high < little else UNKNOWN
+
+
+def advice(judged: Iterable[Verdict]) -> str:
+    """Return where to look if anything was not learned."""
+    return "" if all(each.learned for each in judged) else OWN_TEXT
 
 
 def declared(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:

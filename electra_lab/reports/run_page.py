@@ -9,8 +9,8 @@ import yaml
 from pydantic import BaseModel
 
 from electra_lab.reports.charts import SERIES, SOFT, drawing, render, svg
-from electra_lab.reports.data import data_facts
-from electra_lab.reports.findings import declared, findings, heading
+from electra_lab.reports.data import compute, data_facts
+from electra_lab.reports.findings import advice, declared, findings, heading, verdicts
 from electra_lab.reports.records import Records, last_evaluation, last_number, of_split, training_seconds
 from electra_lab.storage.files import read_as
 from electra_lab.storage.provenance import Provenance
@@ -42,12 +42,14 @@ def write_report(directory: RunDirectory) -> Path:
         name = yaml.safe_load(config)["name"]
     except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
         raise CheckpointError(f"{path / 'config.yaml'}: is damaged.") from None
-    metrics = declared(provenance.metrics)
+    metrics, judged = declared(provenance.metrics), verdicts(last, provenance) if last else []
     page = render(
         "run.html.j2",
         name=name,
         folder=path.name,
         started=provenance.started,
+        verdicts=judged,
+        advice=advice(judged),
         facts=_facts(records, provenance),
         last=last,
         findings=findings(last, metrics) if last else [],
@@ -72,7 +74,8 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
     facts = [
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in parameters.items())),
         ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
-        ("steps", f"{done:,} of {provenance.steps:,}, {provenance.flops:.3g} FLOPs in total"),
+        ("steps", f"{done:,} of {provenance.steps:,}"),
+        ("compute", compute(provenance.flops, provenance.paper_flops)),
     ]
     if tokens:
         facts.append(("tokens", f"{tokens:,.0f}"))

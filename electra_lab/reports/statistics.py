@@ -156,10 +156,16 @@ def sentences(
     best, leader = verdict.leader()
     said = [verdict.seeds(), leader, verdict.others(best), verdict.rivals(best), verdict.place(best, axis, key)]
     if lacking := [label for label, each in values.items() if not each]:
-        said.append(f"{_list(lacking)} {'has' if len(lacking) == 1 else 'have'} no {metric}.")
+        said.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no {metric}.")
     if len({tuple(sorted(each)) for each in measured.values()}) > 1:
         said.append("The means below are not all over the same seeds; the differences are, pair by pair.")
     return [sentence for sentence in said if sentence]
+
+
+def leader(values: Values, baseline: str, higher_is_better: bool = True) -> str:
+    """Return the variant that `sentences` call the best; "" if they call none so."""
+    measured = {label: each for label, each in values.items() if each}
+    return _Verdict("", measured, baseline, higher_is_better).leader()[0] if measured else ""
 
 
 @dataclass(frozen=True)
@@ -211,7 +217,7 @@ class _Verdict:
             return "", f"{said}, so none is called the best{alone}."
         ties = [k for k in equal if k != best and not ahead[k]]
         said = f"{best}{' (the baseline)' if best == baseline else ''} has the best (the {which}) mean {metric}{over}, "
-        said += f"{number(means[best])}{f', as has {_list(ties)}' if ties else ''}{alone}"
+        said += f"{number(means[best])}{f', as has {listed(ties)}' if ties else ''}{alone}"
         if alone or best == baseline:
             return best, f"{said}."
         d = self.differences[best]
@@ -253,7 +259,7 @@ class _Verdict:
         number = len(self.pairs) // 2
         family = f"(Holm over {f'all {number} pairs' if number > 1 else '1 pair'})"
         if rivals:
-            return f"The best cannot be distinguished from {_list(rivals)} {family}."
+            return f"The best cannot be distinguished from {listed(rivals)} {family}."
         beyond = " beyond the baseline" if self.baseline in self.measured else ""
         return f"The best can be distinguished from every variant{beyond} {family}."
 
@@ -283,7 +289,7 @@ def _seeds(n: int) -> str:
 
 
 def _are(names: Sequence[str]) -> str:
-    return f"{_list(names)} {'is' if len(names) == 1 else 'are'}"
+    return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def named(label: str) -> str:
@@ -291,7 +297,8 @@ def named(label: str) -> str:
     return f'"{label}"' if " " in label else label
 
 
-def _list(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -39,6 +39,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
         steps=settings.steps,
         flops_per_step=settings.flops.per_step,
         flops=settings.flops.total(settings.steps),
+        paper_flops=experiment.paper_flops,
         metrics=dict(experiment.accumulate(()).metrics),
     )
 

@@ -10,8 +10,8 @@ from electra_lab.assembly.experiment import Experiment
 from electra_lab.assembly.forecast import Forecast
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.reports.data import data_facts
-from electra_lab.reports.findings import findings, number
+from electra_lab.reports.data import compute, data_facts
+from electra_lab.reports.findings import advice, findings, number, verdicts
 from electra_lab.reports.records import last_evaluation
 from electra_lab.runs.provenance import data_of
 from electra_lab.storage.provenance import Start
@@ -57,7 +57,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         f"  data          {facts['data']}; vocabulary {experiment.vocabulary.size:,}",
         f"                {facts['overlap']}",
         f"  evaluation    {_evaluation(config, settings.steps, *_read(config, experiment))}",
-        f"  compute       {settings.flops.total(settings.steps):.3g} FLOPs in total",
+        f"  compute       {compute(settings.flops.total(settings.steps), experiment.paper_flops)}",
     ]
     return "\n".join(lines)
 
@@ -108,11 +108,16 @@ def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
     for name in [name for name in ("discriminator", "generator") if name in needs.parts]:
         parts = "  ".join(f"{part} {size:,}" for part, size in needs.parts[name].items())
         lines.append(f"    {name:<14}{needs.parameters[name]:>14,}  {parts}".rstrip())
-    price = f"{f'{needs.flops.at_first:.4g}, later ' if needs.flops.first else ''}{needs.flops.per_step:.4g}"
+    prices = [
+        f"{f'{flops.at_first:.4g}, later ' if flops.first else ''}{flops.per_step:.4g} FLOPs per step, "
+        f"{flops.total(needs.steps):.4g} in total"
+        for flops in (needs.flops, needs.paper_flops)
+    ]
     shared, total = needs.parameters["shared"], needs.parameters["total"]
     lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'total':<14}{total:>14,}", "",
               f"  tokens          {tokens:,} per step, {needs.steps * tokens:.4g} in total",
-              f"  compute         {price} FLOPs per step, {needs.flops.total(needs.steps):.4g} in total",
+              f"  compute         {prices[0]} (matrix products)",
+              f"                  {prices[1]} (as the ELECTRA paper counts)",
               f"  evaluation      {_evaluation(config, needs.steps, *most)}"]  # fmt: skip
     state, rows = f"{_bytes(needs.state_bytes)} of weights and optimizer", train.micro_batch_size or train.batch_size
     if needs.working_bytes is None or needs.evaluation_bytes is None:
@@ -149,9 +154,11 @@ def readable(examples: list[Example], experiment: Experiment) -> list[list[dict[
 
 def closing(directory: RunDirectory, report: Path, seconds: float) -> str:
     """Summarize the findings, with a few sentences, and the place of the rest."""
-    last = last_evaluation(directory.records())
+    last, provenance = last_evaluation(directory.records()), directory.provenance()
     lines = ["", f"after step {last['step']:,}, on {last['split']} text" if last else "no evaluation"]
-    for finding in findings(last, directory.provenance().metrics) if last else []:
+    if last and (judged := verdicts(last, provenance)):
+        lines += [f"  {line}" for line in (*judged, advice(judged)) if str(line)] + [""]
+    for finding in findings(last, provenance.metrics) if last else []:
         lines.append(f"  {finding.title:<24}{number(finding.value)}  {finding.meaning}")
     examples = directory.read_json("examples.json") if (directory.path / "examples.json").is_file() else []
     if examples:

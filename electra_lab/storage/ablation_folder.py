@@ -1,7 +1,7 @@
 """The folder of an ablation: its files, and the state of each cell.
 
 ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the complete experiment of each
-cells/<id>/    run directories, with measures.json; also of the reference generators, which are not cells
+cells/<id>/    run directories, with measures.json; also of references, which are not cells
 shared/        what measures prepared for all cells       failed/<id>.json   why a cell is not done
 damaged/       what could no longer be used
 logs/<id>.txt  the output of a cell                       report.html, table.csv, table.md
@@ -131,12 +131,12 @@ class AblationFolder:
 
     def is_used(self, reference: str, plan: Plan) -> bool:
         """Return True if every measure that refers to a run has used it."""
-        return all(self.shared(each).is_dir() for each in plan.measures if each.reference == reference)
+        return all(self.shared(each).is_dir() for each in plan.measures if reference in each.references.values())
 
     def is_ready(self, measure: PlannedMeasure, plan: Plan) -> bool:
-        """Return True if a measure can be taken: its reference, if it has one, is trained or was used before."""
-        reference = measure.reference
-        return reference is None or self.shared(measure).is_dir() or not self.state(reference, plan).missing
+        """Return True if a measure can be taken: all of its references are trained, or were used before."""
+        trained = (not self.state(reference, plan).missing for reference in measure.references.values())
+        return self.shared(measure).is_dir() or all(trained)
 
     def note_measure(self, id: str, key: str, numbers: dict[str, float]) -> None:
         """Add the numbers of a measure to a cell; damaged ones are measured again."""

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from registry import Metric
 
-FORMAT = 2  # raise it when an older plan could be misread
+FORMAT = 3  # raise it when an older plan could be misread
 
 Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a folder, which leads nowhere else
 
@@ -21,7 +21,7 @@ class PlannedMeasure(BaseModel):
     key: Id  # its name with a hash of everything that its numbers depend on; cells and shared/ know it by this name
     options: dict[str, Any] = {}
     metrics: dict[str, Metric]
-    reference: Id | None = None  # the run that is trained for this measure alone
+    references: dict[str, Id] = {}  # by name, the runs that are trained for this measure alone
 
 
 class PlannedVariant(BaseModel):
@@ -39,7 +39,8 @@ class PlannedCell(BaseModel):
     variant: str
     seed: int
     steps: int | None = None
-    flops: float | None = None
+    flops: float | None = None  # of matrix products
+    paper_flops: float | None = None  # as Clark et al. (2020) count
     parameters: dict[str, int] = {}
 
 
@@ -90,7 +91,7 @@ class Plan(BaseModel):
     @property
     def references(self) -> list[str]:
         """The ids of runs that measures need and that are not cells."""
-        return list(dict.fromkeys(measure.reference for measure in self.measures if measure.reference))
+        return list(dict.fromkeys(id for measure in self.measures for id in measure.references.values()))
 
     @property
     def metrics(self) -> dict[str, Metric]:

@@ -68,5 +68,6 @@ class Provenance(BaseModel):
     parameters: dict[str, int]
     steps: int
     flops_per_step: int
-    flops: int
+    flops: int  # of matrix products
+    paper_flops: int | None = None  # as Clark et al. (2020) count
     metrics: dict[str, Metric] = {}

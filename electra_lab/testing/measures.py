@@ -4,7 +4,8 @@ import copy
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,24 +70,29 @@ class MeasureContract(Contract):
             model=model.eval().to(device),
             detects=detects,
             test=reader(self.text(37, device, padding=padding)),
-            train=reader(self.text(45, device, padding=padding)),
+            train=picker(self.text(45, device, padding=padding)),
+            train_rows=45,
             vocabulary=vocabulary(self.size, device),
             metrics={"step": 3, "split": "test", "loss": 1.0, **(DETECTS if detects else PREDICTS)},
         )
 
     def experiment(self, **train: float) -> dict[str, Any]:
-        """Return a complete config, as `reference` receives it."""
+        """Return a complete config, as `references` receives it."""
         values = {**EXPERIMENT, "train": train}
         return validated(parse(json.dumps(values), "law", Path.cwd(), one_line=True)).config.model_dump(mode="json")
 
     def prepared(self, folder: Path, run: Trained, device: str = "cpu") -> Any:
-        """Return a measure that has prepared its folder, with a reference if it needs one."""
+        """Return a measure that has prepared its folder, with the references that it needs."""
         measure = self.component()()
-        wanted = measure.reference(self.experiment(steps=3)) is not None
-        reference = replace(self.trained(device, detects=False, seed=9), test=run.test, train=run.train)
+        names = list(measure.references(self.experiment(steps=3)))
+        others = {name: self.trained(device, detects=False, seed=9 + i) for i, name in enumerate(names)}
+        references = {
+            name: replace(other, test=run.test, train=run.train, train_rows=run.train_rows)
+            for name, other in others.items()
+        }
         folder.mkdir(exist_ok=True)
         with torch.no_grad():
-            assert measure.prepare(run, reference if wanted else None, folder) is None
+            assert measure.prepare(run, references, folder) is None
         return measure
 
     def numbers(self, run: Trained, folder: Path, device: str = "cpu") -> dict[str, float]:
@@ -100,12 +106,26 @@ class MeasureContract(Contract):
         assert not unknown, f"metrics that it does not declare: {unknown}"
         assert all(type(value) is float for value in found.values()), f"not a float: {found}"
         assert all(map(math.isfinite, found.values())), f"a missing metric is left out, never NaN: {found}"
+        for name, metric in self.kind.metrics.items():
+            if metric.parts and name in found:
+                assert found.keys() >= set(metric.parts), f"{name} is a mean over parts that are missing: {found}"
+                mean = sum(found[part] for part in metric.parts) / len(metric.parts)
+                assert found[name] == pytest.approx(mean), f"{name} is not the mean of its parts: {found}"
         return dict(found)
 
     def test_metrics_are_declared_with_a_summary(self) -> None:
         assert self.kind.metrics
         assert all(isinstance(metric, Metric) and metric.summary for metric in self.kind.metrics.values())
         assert isinstance(self.kind.same_rows, bool)
+
+    def test_a_mean_names_parts_that_are_read_alike(self) -> None:
+        metrics = self.kind.metrics
+        for name, metric in metrics.items():
+            assert metrics.keys() >= set(metric.parts), f"{name} is the mean of metrics that are not declared"
+            assert name not in metric.parts
+            assert len(set(metric.parts)) == len(metric.parts) != 1
+            alike = {(each.higher_is_better, each.unit) for each in (metric, *(metrics[part] for part in metric.parts))}
+            assert len(alike) == 1, f"{name} has another direction or unit than its parts"
 
     @on_each_device
     @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -165,6 +185,22 @@ class MeasureContract(Contract):
         assert all(torch.equal(b.tokens, old) for b, old in zip(run.test(64), text, strict=True))
 
     @pytest.mark.parametrize("detects", [True, False])
+    def test_reads_the_same_rows_of_training_text_for_every_cell(self, detects: bool, tmp_path: Path) -> None:
+        """Whichever weights it has; and none that are not there."""
+        asked: list[list[int]] = []
+        for seed in (0, 1):
+            run, rows = self.trained(detects=detects, seed=seed), list[int]()
+
+            def noted(number: int, some: Sequence[int], run: Trained = run, rows: list[int] = rows) -> Any:
+                rows.extend(some)
+                return run.train(number, some)
+
+            self.numbers(replace(run, train=noted), tmp_path)
+            asked.append(rows)
+        assert asked[0] == asked[1], "the rows of training text depend on the cell"
+        assert set(asked[0]) <= set(range(45)), "a row that is not there"
+
+    @pytest.mark.parametrize("detects", [True, False])
     def test_what_padding_holds_changes_nothing(self, detects: bool, tmp_path: Path) -> None:
         """The lab's networks do not see it, so a difference comes from the measure."""
         clean, dirty = (self.trained(detects=detects, padding=token) for token in (PAD, 7))
@@ -175,8 +211,9 @@ class MeasureContract(Contract):
     def test_text_without_ordinary_tokens(self, detects: bool, tmp_path: Path) -> None:
         """There is nothing to evaluate; that is not an error."""
         tokens = torch.tensor([[CLS, SEP, PAD], [CLS, MASK, SEP]])
-        rows = reader(as_batch(tokens, tokens != PAD))
-        self.numbers(replace(self.trained(detects=detects), test=rows, train=rows), tmp_path)
+        rows = as_batch(tokens, tokens != PAD)
+        run = self.trained(detects=detects)
+        self.numbers(replace(run, test=reader(rows), train=picker(rows), train_rows=len(rows)), tmp_path)
 
     @pytest.mark.parametrize("detects", [True, False])
     def test_a_model_without_finite_numbers(self, detects: bool, tmp_path: Path) -> None:
@@ -189,25 +226,37 @@ class MeasureContract(Contract):
         self.numbers(replace(run, metrics={}), tmp_path)
 
     @pytest.mark.parametrize("budget", [{"steps": 10}, {"tokens": 1e6}, {"flops": 1e12}], ids=lambda b: next(iter(b)))
-    def test_its_reference_is_an_experiment(self, budget: dict[str, float]) -> None:
-        """Its sections are valid in place of the base's, the same each time; the base is left as it was."""
+    def test_its_references_are_experiments(self, budget: dict[str, float]) -> None:
+        """Their sections are valid in place of the base's, the same each time; the base is left as it was."""
         base = self.experiment(**budget)
         given = copy.deepcopy(base)
-        sections = self.component()().reference(given)
+        references = self.component()().references(given)
         assert given == base, "a measure changed the base"
-        if sections is None:
-            return
-        assert sections == self.component()().reference(given)
-        assert sections.keys() <= base.keys()
-        config = validated(parse(json.dumps({**base, **sections}), "law", Path.cwd(), one_line=True)).config
-        if self.kind.same_rows:
+        assert references == self.component()().references(given)
+        configs = []
+        for name, sections in references.items():
+            assert re.fullmatch(r"[a-z0-9_.]+", name), f"not a short name: {name!r}"
+            assert sections.keys() <= base.keys()
+            config = validated(parse(json.dumps({**base, **sections}), "law", Path.cwd(), one_line=True)).config
             filled = config.model_dump(mode="json")
-            assert all(filled[key] == base[key] for key in ("corpus", "tokenizer", "data")), "it reads other rows"
+            if self.kind.same_rows:
+                assert all(filled[key] == base[key] for key in ("corpus", "tokenizer", "data")), "it reads other rows"
+            assert filled not in configs, f"{name} is the same experiment as another reference"
+            configs.append(filled)
 
 
 def reader(text: Batch) -> Callable[[int], Iterator[Batch]]:
     """Return a reader of the text, some rows at a time; the last batch may be smaller."""
     return lambda number: (text[start : start + number] for start in range(0, len(text), number))
+
+
+def picker(text: Batch) -> Callable[[int, Sequence[int]], Iterator[Batch]]:
+    """Return a reader of some rows of the text."""
+
+    def picked(rows: Sequence[int]) -> Batch:
+        return text[torch.tensor(rows, dtype=torch.int64)]  # type: ignore[index]
+
+    return lambda number, rows: (picked(rows[start : start + number]) for start in range(0, len(rows), number))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -160,6 +160,22 @@ class PackingContract(Contract):
         expected = every_row(packing).attention_mask.sum(1).tolist()
         assert packing.lengths(np.arange(len(packing))).tolist() == expected
 
+    @law
+    @given(sizes=documents, length=lengths)
+    def test_sources(self, sizes: list[int], length: int) -> None:
+        """The optional `sources` has the document of every token of the text."""
+        text = Text(sizes)
+        packing = self.packing(text, length)
+        if not hasattr(packing, "sources"):
+            pytest.skip("this packing does not tell the documents of its rows")
+        rows = np.arange(len(packing))
+        found, tokens = packing.sources(rows), every_row(packing).tokens
+        assert found.shape == tokens.shape
+        assert found.dtype == np.int64
+        of_text = tokens >= ORDINARY
+        assert (found[of_text] == text.document(tokens[of_text])).all()
+        assert np.array_equal(packing.sources(rows[::-1]), found[::-1]), "it depends on the rows that are read with it"
+
     @settings(law, max_examples=20)
     @given(sizes=documents, size=st.integers(1, 9), seed=st.integers(0, 2**40), world=st.integers(1, 5))
     def test_batches(self, sizes: list[int], size: int, seed: int, world: int) -> None:

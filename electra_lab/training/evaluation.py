@@ -33,7 +33,7 @@ def evaluate(
     device: torch.device,
     examples: int = 0,
 ) -> Evaluation:
-    """Return the losses over all rows, and the metrics of the objective.
+    """Return the losses over all rows, and the metrics of the objective, with gains over baselines if it has any.
 
     accumulate  makes the objective's accumulator; it takes the indices of the rows to return as examples
     examples    how many rows to return, spread over all of them, as neighbours are alike
@@ -55,4 +55,5 @@ def evaluate(
     for name, (total, count, weight) in sums.items():
         metrics[f"{name}_loss"] = float(total) / max(int(count), 1)
         metrics["loss"] += float(weight) * metrics[f"{name}_loss"]
-    return Evaluation(tokens, metrics | found.values(), found.examples())
+    gains = found.gains() if hasattr(found, "gains") else {}
+    return Evaluation(tokens, metrics | found.values() | gains, found.examples())

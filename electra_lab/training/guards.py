@@ -232,6 +232,8 @@ def rehearse(
         found = accumulate({0})
         found.update(batch, losses)
         found.examples()
+        if hasattr(found, "gains"):
+            found.gains()
         for name, number in found.values().items():
             if name not in found.metrics:
                 raise _bad(entry, f"has a metric '{name}' that it does not declare.")

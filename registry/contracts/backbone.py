@@ -21,6 +21,7 @@ class Backbone(Protocol):
                          its own positions are relative, or restart at each document
     flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
                          per multiply-add; without it the lab counts them with torch
+    paper_flops(length)  optional: the same as the script of google-research/electra would count them
     """
 
     length_multiple: int

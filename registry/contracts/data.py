@@ -58,12 +58,15 @@ class Batch:
     example_ids: Int[Tensor, "B"]  # each row's index in the global batch of this step
     documents: Int[Tensor, "B T"] | None = None  # the document of each position; None if rows are not split by document
     labels: Mapping[str, Tensor] = field(default_factory=dict)  # B rows each; empty in pre-training
+    # The document of the split that each position is from; what it is at special tokens means nothing. In evaluation
+    # alone, and None if the packing does not tell.
+    sources: Int[Tensor, "B T"] | None = None
 
     def __getitem__(self, rows: slice) -> Batch:
         tokens, real, segments = self.tokens[rows], self.attention_mask[rows], self.segments[rows]
-        documents = None if self.documents is None else self.documents[rows]
+        documents, sources = (None if each is None else each[rows] for each in (self.documents, self.sources))
         labels = {name: label[rows] for name, label in self.labels.items()}
-        return Batch(tokens, real, segments, self.example_ids[rows], documents, labels)
+        return Batch(tokens, real, segments, self.example_ids[rows], documents, labels, sources)
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

@@ -1,6 +1,6 @@
 """Measures: the metrics by which the cells of an ablation are compared."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,8 @@ class Trained:
     model: Network  # in eval mode, with the final weights
     detects: bool  # the model detects replaced tokens; otherwise it predicts tokens
     test: Callable[[int], Iterable[Batch]]  # test(n): the test rows in a fixed order, n at a time
-    train: Callable[[int], Iterable[Batch]]  # the same for all rows of the training split
+    train: Callable[[int, Sequence[int]], Iterable[Batch]]  # train(n, rows): these rows of the training split
+    train_rows: int  # how many it has
     vocabulary: Vocabulary
     metrics: Mapping[str, Any]  # the test record of its metrics.jsonl
 
@@ -34,13 +35,14 @@ class Measure(Protocol):
     @property
     def metrics(self) -> Mapping[str, Metric]: ...
 
-    def reference(self, base: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return sections that replace those of the base's complete config, to make one more experiment.
+    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """Return, by a short name, sections that replace those of the base's complete config.
 
-        That experiment is trained for this measure alone. None if the measure needs none.
+        Each makes one more experiment, which is trained for this measure alone, for as many steps as the base unless
+        `train` is among the sections. Empty if the measure needs none.
         """
 
-    def prepare(self, run: Trained, reference: Trained | None, folder: Path) -> None:
+    def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
         """Write into `folder` what all cells share. Called once, with any one of the cells."""
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:

@@ -15,6 +15,9 @@ class Metric:
     # mean a better model then, so reports call it only higher or lower.
     own_task: bool = False
     baselines: tuple[str, ...] = ()  # names of the metrics that it is read against
+    # Names of the metrics that it is the mean of, each against another reference. Reports show whether the order of
+    # variants depends on the reference.
+    parts: tuple[str, ...] = ()
     chart: bool = False  # shown as a curve over training
     brief: str = ""  # its name on the terminal during training; without one it is not shown there
 

@@ -62,7 +62,11 @@ class Example:
 
 
 class Accumulator(Protocol):
-    """The metrics of an evaluation, collected batch by batch."""
+    """The metrics of an evaluation, collected batch by batch.
+
+    gains()  optional: {metric}_gain, _gain_low, _gain_high and _gain_documents for metrics that have baselines, all
+             numbers; reports make a verdict of those that they know
+    """
 
     @property
     def metrics(self) -> Mapping[str, Metric]:

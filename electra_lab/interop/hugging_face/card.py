@@ -10,8 +10,9 @@ from electra_lab.assembly.budget import training_flops
 from electra_lab.assembly.opened import Opened
 from electra_lab.config.component import Component
 from electra_lab.config.source import read_file, to_yaml
+from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.reports.data import data_facts
-from electra_lab.reports.findings import findings
+from electra_lab.reports.findings import findings, verdicts
 from electra_lab.reports.records import last_evaluation, training_seconds
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def model_card(opened: Opened, part: Exportable) -> str:
         compute=_compute(opened, records),
         last=last,
         findings=findings(last, provenance.metrics) if last else [],
+        verdicts=verdicts(last, provenance) if last else [],
         length=config.data.sequence_length,
         longest=part.longest,
         provenance=_provenance(opened),
@@ -127,11 +129,14 @@ def _described(component: Component) -> str:
 def _compute(opened: Opened, records: list[dict[str, Any]]) -> list[tuple[str, str]]:
     config, step, environment = opened.loaded.config, opened.step, opened.provenance.environment
     rows, length = config.train.batch_size, config.data.sequence_length
-    flops = training_flops(opened.objective, opened.networks, config).total(step)
+    flops, paper_flops = (
+        training_flops(opened.objective, opened.networks, config, each).total(step) for each in (MATRIX_PRODUCTS, PAPER)
+    )
+    of = " of both networks" if "generator" in opened.networks else ""
     seconds = training_seconds(records)
     return [
         ("steps", f"{step:,} of {rows:,} rows, {step * rows * length:,} tokens with padding"),
-        ("FLOPs", f"{flops:.3g}, of both networks" if "generator" in opened.networks else f"{flops:.3g}"),
+        ("FLOPs", f"{flops:.3g} of matrix products{of}; {paper_flops:.3g} as the ELECTRA paper counts"),
         ("device", f"{environment.device}, {environment.precision}"),
         *([("time", f"{seconds:,.0f} s of training")] if seconds else []),
     ]

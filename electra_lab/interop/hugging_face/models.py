@@ -27,7 +27,7 @@ from transformers.modeling_outputs import (
 from transformers.models.electra.modeling_electra import ElectraForPreTrainingOutput
 from transformers.utils.generic import can_return_tuple
 
-from electra_lab.model.initialise import STANDARD_DEVIATION
+from electra_lab.model.initialise import STANDARD_DEVIATION, glorot_layers
 from electra_lab.model.network import Network, everywhere
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from registry import backbones
@@ -144,7 +144,11 @@ class ElectraLabPreTrainedModel(PreTrainedModel):
         for name, value in built.items():
             initialization.copy_(getattr(module, name), value)
         if isinstance(module, nn.Linear | nn.Embedding) and "weight" not in built:
-            initialization.normal_(module.weight, std=STANDARD_DEVIATION)
+            if module in glorot_layers(self):
+                initialization.xavier_uniform_(module.weight)
+            else:
+                most = 2 * STANDARD_DEVIATION
+                initialization.trunc_normal_(module.weight, std=STANDARD_DEVIATION, a=-most, b=most)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 initialization.zeros_(module.bias)
 

@@ -73,7 +73,7 @@ def test_sound_runs_and_those_of_others_are_left_alone(out: Path) -> None:
 
 def test_a_reference_is_set_aside_only_if_a_measure_still_needs_it(out: Path) -> None:
     where, said = AblationFolder(out), list[str]()
-    [reference] = where.plan.references
+    reference, _ = where.plan.references
     state = where.run(reference).path / "checkpoints" / "step-00000004" / "state.safetensors"
     state.write_bytes(b"damaged")
     heal(where, [reference], said.append)

@@ -46,7 +46,7 @@ class Look:
     def at(cls, run: Trained) -> Look:
         return cls(
             torch.cat([batch.tokens for batch in run.test(3)]),
-            torch.cat([batch.tokens for batch in run.train(5)]),
+            torch.cat([batch.tokens for batch in run.train(5, range(run.train_rows))]),
             run.detects,
             dict(run.metrics),
             {name: value.clone() for name, value in run.model.named_parameters()},
@@ -62,17 +62,20 @@ class Spy:
 
     same_rows = False
     metrics: ClassVar[dict[str, Metric]] = {"luck": Metric("luck"), "more": Metric("more")}
-    prepared: ClassVar[list[tuple[Look, Look | None, Path]]] = []
+    prepared: ClassVar[list[tuple[Look, dict[str, Look], Path]]] = []
     called: ClassVar[list[tuple[Look, Path]]] = []
 
     def __init__(self, /, *, value: float = 1.0) -> None:
         self.value = value
 
-    def reference(self, base: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"seed": 77, "train": {**base["train"], "steps": 3}}
+    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "long": {"seed": 77, "train": {**base["train"], "steps": 3, "precision": "bf16"}},
+            "other": {"seed": 78},
+        }
 
-    def prepare(self, run: Trained, reference: Trained | None, folder: Path) -> None:
-        self.prepared.append((Look.at(run), reference and Look.at(reference), folder))
+    def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
+        self.prepared.append((Look.at(run), {name: Look.at(other) for name, other in references.items()}, folder))
         (folder / "kept.txt").write_text("for all")
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
@@ -127,8 +130,8 @@ def test_a_measure_reads_the_splits_by_their_names(spied: AblationFolder) -> Non
     store = open_data(load(spied.experiment(spied.plan.cells[0].id)), print)
     train, validation, tested = (stream(each) for each in (store.train, store.validation, store.test))
     assert train[: len(tested)] != tested != validation
-    references = [reference for _, reference, _ in Spy.prepared if reference]
-    assert len(references) == 1
+    references = [look for _, looks, _ in Spy.prepared for look in looks.values()]
+    assert len(references) == 2
     for look in [*looks(spied).values(), *references, *(run for run, *_ in Spy.prepared)]:
         assert text(look.test, len(tested)) == tested
         assert text(look.train, len(train)) == train
@@ -170,22 +173,38 @@ def test_the_metrics_of_a_measure_are_the_test_record(spied: AblationFolder) -> 
         assert records[1]["generator_loss" if cell.variant == "detector" else "loss"] != records[2]["loss"]
 
 
-def test_a_measure_is_prepared_once_with_a_cell_and_its_reference(spied: AblationFolder) -> None:
-    [(run, reference, _)] = Spy.prepared
+def test_rows_of_training_text_are_read_by_their_numbers(spied: AblationFolder) -> None:
+    """In the order in which they are asked for, some at a time; a row's number is its example id."""
+    run, _ = cells._open(spied, "cpu", spied.plan.cells[0].id)
+    whole = torch.cat([batch.tokens for batch in run.train(64, range(run.train_rows))])
+    assert len(whole) == run.train_rows > 20
+    asked = [17, 3, 8, 3, run.train_rows - 1]
+    for size in (1, 2, 5, 64):
+        batches = list(run.train(size, asked))
+        assert [len(batch) for batch in batches][:-1] == [size] * (len(batches) - 1)
+        assert torch.equal(torch.cat([batch.tokens for batch in batches]), whole[asked])
+        assert torch.cat([batch.example_ids for batch in batches]).tolist() == asked
+    assert list(run.train(4, [])) == []
+
+
+def test_a_measure_is_prepared_once_with_a_cell_and_its_references(spied: AblationFolder) -> None:
+    [(run, references, _)] = Spy.prepared
     planned = spied.plan.measures[0]
-    assert planned.reference is not None
-    assert spied.run(planned.reference).provenance().steps == 3
-    assert reference is not None
-    assert same(reference.weights, saved(spied, planned.reference, 3, "discriminator"))
-    assert reference.metrics == spied.run(planned.reference).records()[-1]
-    assert not reference.training
-    assert not reference.gradients
+    assert list(references) == list(planned.references) == ["long", "other"]
+    for (name, look), steps in zip(references.items(), (3, 2), strict=True):
+        id = planned.references[name]
+        assert spied.run(id).provenance().steps == steps
+        assert same(look.weights, saved(spied, id, steps, "discriminator"))
+        assert look.metrics == spied.run(id).records()[-1]
+        assert not look.training
+        assert not look.gradients
+        assert look.autocast  # in the precision of the first reference, whichever cell it is prepared with
     cell = next(cell for cell in spied.plan.cells if same(run.weights, looks(spied)[cell.variant].weights))
     assert same(run.weights, saved(spied, cell.id, 2, "discriminator"))
     assert run.metrics == looks(spied)[cell.variant].metrics
     # Every cell is given the folder that was prepared, under the measure's key.
     assert {folder for _, folder in Spy.called} == {spied.shared(planned)}
-    assert len(Spy.called) == len(spied.plan.cells)  # the reference itself is not measured
+    assert len(Spy.called) == len(spied.plan.cells)  # the references themselves are not measured
 
 
 def test_the_numbers_of_a_measure_are_noted_under_its_key(spied: AblationFolder) -> None:
@@ -221,9 +240,10 @@ class Broken:
     def __init__(self, /, *, how: str = "none") -> None:
         self.how = how
 
-    def reference(self, base: Mapping[str, Any]) -> None: ...
+    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        return {}
 
-    def prepare(self, run: Trained, reference: Trained | None, folder: Path) -> None:
+    def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
         (folder / "half").touch()
         if self.how == "prepare":
             raise RuntimeError("while it was prepared")
@@ -276,8 +296,8 @@ def test_a_measure_of_a_plug_in_that_fails_is_named_with_its_line(out: Path, tmp
     plugin.write_text(
         "from registry import Metric, measures\n\n\n@measures.register('mine')\nclass Mine:\n    'Raises.'\n"
         "    same_rows, metrics = False, {'broken': Metric('nothing')}\n"
-        "    def __init__(self, /): ...\n    def reference(self, base): return None\n"
-        "    def prepare(self, run, reference, folder): ...\n"
+        "    def __init__(self, /): ...\n    def references(self, base): return {}\n"
+        "    def prepare(self, run, references, folder): ...\n"
         "    def __call__(self, run, folder):\n        raise KeyError('no such thing')\n"
     )
     where, id = planned(out, "none", imports=[str(plugin)])

@@ -265,7 +265,7 @@ MEASURE = '''class Mine:
     metrics = {"luck": Metric("Luck.")}
     same_rows = False
     def __init__(self, /): ...
-    def reference(self, base): return None
+    def references(self, base): return {}
 '''
 
 

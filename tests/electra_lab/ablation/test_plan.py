@@ -10,6 +10,7 @@ import pytest
 
 from electra_lab.ablation.file import load_ablation
 from electra_lab.ablation.plan import Checked, checked, write_plan
+from electra_lab.assembly.build import sketch
 from electra_lab.config.load import load
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import FORMAT, Plan
@@ -54,8 +55,11 @@ def test_a_plan_has_what_the_file_says(small: Checked) -> None:
     assert [measure.type for measure in plan.measures] == ["fixed_corruption", "pretraining", "detection_probe"]
     assert plan.measures[0].options["steps"] == 4
     assert plan.measures[2].options["rows"] == 8
-    [reference] = small.references.values()
-    assert [measure.reference for measure in plan.measures] == [reference.id, None, None]
+    references = small.references["fixed_corruption"]
+    assert list(references) == ["small", "large"]
+    ids = {name: cell.id for name, cell in references.items()}
+    assert [measure.references for measure in plan.measures] == [ids, {}, {}]
+    assert plan.references == list(ids.values())
     assert [(cell.variant, cell.seed) for cell in plan.cells] == [(SMALL, 0), (LARGE, 0), (SMALL, 1), (LARGE, 1)]
     assert Plan.model_validate(json.loads(plan.model_dump_json())) == plan
 
@@ -86,14 +90,31 @@ def test_planned_costs_are_those_of_each_cells_own_networks(small: Checked, done
 
 
 def test_what_is_trained_for_measures_comes_first(small: Checked) -> None:
-    """Every cell's measures wait for it."""
-    [reference] = small.references.values()
-    assert [cell.id for cell in small.pieces] == [reference.id, *(cell.id for cell in small.ablation.cells)]
-    assert list(small.firsts) == [SMALL, LARGE, reference.id]
+    """Every cell's measures wait for them."""
+    references = [*small.references["fixed_corruption"].values()]
+    ids = [cell.id for cell in references]
+    assert [cell.id for cell in small.pieces] == [*ids, *(cell.id for cell in small.ablation.cells)]
+    assert list(small.firsts) == [SMALL, LARGE, *ids]
     assert {label: cell.seed for label, cell in small.firsts.items()}[LARGE] == 0
-    assert reference.loaded.config.objective.type == "mlm"
-    assert reference.loaded.config.train.steps == 4
-    assert reference.loaded.config.name == "sizes"
+    for name, cell in zip(("small", "large"), references, strict=True):
+        assert cell.variant == f"reference of fixed_corruption ({name})"
+        assert cell.id.startswith(f"reference-of-fixed_corruption-{name}-s20201-")
+        assert cell.loaded.config.objective.type == "mlm"
+        assert cell.loaded.config.train.steps == 4
+        assert cell.loaded.config.name == "sizes"
+    assert [cell.loaded.config.discriminator.sizes.dim for cell in references] == [2, 24]
+
+
+@pytest.mark.parametrize("budget", ["{steps: 8}", "{tokens: 256}", "{flops: 8.0e+6}", "{paper_flops: 8.0e+6}"])
+def test_references_train_for_as_many_steps_as_the_base(tmp_path: Path, budget: str) -> None:
+    """Whatever the budget of cells: for equal FLOPs, a small network would train for ever."""
+    found = made(tmp_path, ("fixed_corruption, steps: 4", "fixed_corruption"), ("{steps: 8}", budget))
+    steps = sketch(found.ablation.base).steps
+    assert steps == found.sketches[SMALL].steps  # the base
+    for cell in found.references["fixed_corruption"].values():
+        train = cell.loaded.config.train
+        assert (train.steps, train.tokens, train.flops, train.paper_flops) == (steps, None, None, None)
+        assert found.sketches[cell.id].steps == steps
 
 
 def test_texts_are_read_once_for_all_cells_that_share_them(tmp_path: Path, small: Checked) -> None:
@@ -128,8 +149,9 @@ SAME: dict[str, dict[str, Any]] = {
 }
 OTHER: dict[str, tuple[dict[str, Any], set[str]]] = {
     "an option": ({"changes": [("rows: 8", "rows: 9")]}, {"detection_probe"}),
-    "its reference": ({"changes": [("set: {", "set: {generator.dropout: 0.1, train.learning_rate: 0.01, ")]},
-                      {"fixed_corruption"}),
+    "its references": ({"changes": [("set: {", "set: {generator.dropout: 0.1, train.learning_rate: 0.01, ")]},
+                       {"fixed_corruption"}),
+    "one of its references": ({"changes": [("steps: 4", "steps: 4, large: 2.0")]}, {"fixed_corruption"}),
     "the text": ({"data": "{sequence_length: 16, held_out: 0.2, store: store}"},
                  {"fixed_corruption", "pretraining", "detection_probe"}),
     "the tokenizer": ({"tokenizer": "{type: wordpiece, vocab_size: 150}"},
@@ -168,7 +190,7 @@ class Mine:
     "A measure."
     same_rows, metrics = False, {"mine": Metric("luck")}
     def __init__(self, /): ...
-    def reference(self, base): return None
+    def references(self, base): return {}
 """
 
 

@@ -55,8 +55,8 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
         assert last["step"] == STEPS
         row = next(row for row in table if row[0] == cell.variant)
         assert float(row[1 + cell.seed]) == pytest.approx(found["fixed_corruption"]["corruption_auc"], abs=1e-4)
-    assert plan.measures[0].reference is not None
-    assert where.measured(plan.measures[0].reference) == {}
+    assert list(plan.measures[0].references) == ["small", "large"]
+    assert all(where.measured(reference) == {} for reference in plan.references)
     assert not list((out / "failed").iterdir())
     assert (out / "ablation.yaml").read_text() == done[0].read_text()
 
@@ -69,7 +69,7 @@ def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tm
     out = ablate(other, tmp_path / "out")
     expected = contents(before)
     found = contents(out)
-    assert len(found) == 3
+    assert len(found) == 4
     assert found == {id: expected[id] for id in found}
     for id in found:
         assert "<svg" in (out / "cells" / id / "report.html").read_text()
@@ -88,7 +88,7 @@ def test_the_last_lines_are_the_verdict_and_the_place_of_the_page(
 ) -> None:
     assert ablate(here, out) == out
     said = capfd.readouterr().err
-    assert f"sizes: 4 cells and 1 for measures, in {out}" in said
+    assert f"sizes: 4 cells and 2 for measures, in {out}" in said
     assert "With 2 seeds this is exploratory." in said
     assert said.rstrip().endswith(f"report {out / 'report.html'}")
 
@@ -166,10 +166,9 @@ def test_a_reference_that_is_needed_again_and_a_cell_that_was_removed_are_traine
     """To remove it is the cure that the report gives where a cell that is done is damaged."""
     file, before = done
     plan = AblationFolder(out).plan
-    assert plan.measures[0].reference is not None
     shutil.rmtree(out / "shared")
     (out / "shared").mkdir()
-    state = out / "cells" / plan.measures[0].reference / "checkpoints" / "step-00000004" / "state.safetensors"
+    state = out / "cells" / plan.references[1] / "checkpoints" / "step-00000004" / "state.safetensors"
     state.write_bytes(b"damaged")
     cell = out / "cells" / plan.cells[0].id
     (cell / "provenance.json").write_text('{"git": 3}')

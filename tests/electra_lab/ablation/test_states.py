@@ -25,7 +25,7 @@ from electra_lab.assembly.forecast import Forecast
 from electra_lab.reports.ablation_page import STATES, write_report
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State
 from electra_lab.storage.files import seal
-from electra_lab.storage.plan import Plan, PlannedMeasure
+from electra_lab.storage.plan import FORMAT, Plan, PlannedMeasure
 from tests.electra_lab.ablation.small import InProcess, write
 from tests.electra_lab.reports.synthetic import fail, provenance
 from tests.pages import Page
@@ -121,7 +121,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(made, plan, made.forecasts(torch.device("cpu")), folder)
 
 
-# How far the reference is, whether its measure has used it, whether it has failed.
+# How far a reference is, whether its measure has used it, whether it has failed. The other reference is trained.
 REFERENCES = {
     f"{how}{', used' * used}{', failed' * failed}": (how, used, failed)
     for how, used, failed in itertools.product(("absent", "begun", "trained"), (False, True), (False, True))
@@ -134,8 +134,9 @@ def laid(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Ablati
     """A copy of the folder, with a reference in one of its states."""
     folder = AblationFolder(Path(shutil.copytree(bench.folder.path, tmp_path / "out")))
     how, used, failed = REFERENCES[request.param]
-    [reference] = bench.plan.references
-    lay(folder, reference, how, "nothing", failed, [measure.key for measure in bench.plan.measures])
+    reference, other = bench.plan.references
+    for id, state, note in ((reference, how, failed), (other, "trained", False)):
+        lay(folder, id, state, "nothing", note, [measure.key for measure in bench.plan.measures])
     if used:
         folder.shared(bench.plan.measures[0]).mkdir()
     return folder
@@ -158,7 +159,8 @@ def test_every_state_is_the_one_of_the_contract(
         shows = measured == "damaged" and state.status != "failed"
         assert state.error.startswith(f"{laid.run(cell.id).path}/measures.json: is damaged") == shows
     how, used, failed = REFERENCES[request.node.callspec.params["laid"]]
-    [reference] = plan.references
+    reference, other = plan.references
+    assert found[other] == State("done")
     state = found[reference]
     if how == "trained" or used:
         assert state == State("done")
@@ -185,7 +187,7 @@ def test_the_report_says_the_same(laid: AblationFolder, bench: Bench) -> None:
     for cell in bench.plan.cells:
         entry = table[cell.variant][cell.seed]
         assert entry == found[cell.id].status
-    [reference] = bench.plan.references
+    reference, _ = bench.plan.references
     failed = f"{reference}, the run that a measure refers to, failed: step 3" in page.text
     assert failed == (found[reference].status == "failed")
 
@@ -199,7 +201,7 @@ def test_the_dry_run_counts_the_same(laid: AblationFolder, bench: Bench, monkeyp
     found = states(laid, bench.plan).values()
     train = sum(TRAINING in state.missing for state in found)
     measure = sum(bool(state.missing) and TRAINING not in state.missing for state in found)
-    assert f", 1 reference run, {sum(not state.missing for state in found)} already done, in " in text
+    assert f", 2 reference runs, {sum(not state.missing for state in found)} already done, in " in text
     assert re.search(r"left to do: (\d+) to train, (\d+) to measure, ", text).groups() == (str(train), str(measure))
 
 
@@ -233,7 +235,7 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device: trained(out))
     monkeypatch.setattr(cells.execute, "resume", lambda path, device: trained(path))
     monkeypatch.setattr(cells._Opened, "look", lambda self, id, act, *arguments: {})
-    for id in reversed(found):  # the reference last, so that cells meet it as it was laid
+    for id in reversed(found):  # the references last, so that cells meet it as it was laid
         assert work(str(laid.path), id, device="cpu").status == "done"
 
     for id, state in found.items():
@@ -280,11 +282,11 @@ def test_removing_checkpoints_and_measures_is_the_same_everywhere(out: Path) -> 
 def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
     folder = AblationFolder.create(tmp_path / "one")
     measures: list[PlannedMeasure] = [
-        PlannedMeasure(type=name, key=f"{name}-1", metrics={name: {}}, reference=reference)
-        for name, reference in (("a", "r"), ("b", "r"), ("c", "q"))
+        PlannedMeasure(type=name, key=f"{name}-1", metrics={name: {}}, references=references)
+        for name, references in (("a", {"x": "r"}), ("b", {"x": "q", "y": "r"}), ("c", {"x": "q"}), ("d", {}))
     ]
     return folder, Plan.model_validate({
-        "format": 2, "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
+        "format": FORMAT, "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
         "measures": [each.model_dump() for each in measures], "metric": "a",
         "cells": [{"id": "v", "variant": "v", "seed": 0}],
     })  # fmt: skip
@@ -292,14 +294,29 @@ def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
 
 def test_a_reference_of_two_measures_is_needed_until_both_have_used_it(one: tuple[AblationFolder, Plan]) -> None:
     folder, plan = one
-    a, b, c = plan.measures
+    a, b, c, _ = plan.measures
     assert folder.state("r", plan).missing == (TRAINING,)
     folder.shared(a).mkdir()
     folder.shared(c).mkdir()
-    assert folder.state("r", plan).missing == (TRAINING,)
-    assert (folder.is_ready(a, plan), folder.is_ready(b, plan), folder.is_ready(c, plan)) == (True, False, True)
+    assert folder.state("r", plan).missing == folder.state("q", plan).missing == (TRAINING,)
+    assert [folder.is_ready(each, plan) for each in plan.measures] == [True, False, True, True]
     folder.shared(b).mkdir()
-    assert folder.state("r", plan) == State("done")
+    assert folder.state("r", plan) == folder.state("q", plan) == State("done")
+
+
+@pytest.mark.parametrize("trained", [(), ("q",), ("r",), ("q", "r")])
+def test_a_measure_waits_for_all_of_its_references(one: tuple[AblationFolder, Plan], trained: tuple[str, ...]) -> None:
+    folder, plan = one
+    for id in trained:
+        lay(folder, id, "trained", "nothing", False, ["", ""])
+    ready = ["r" in trained, {"q", "r"} <= {*trained}, "q" in trained, True]
+    assert [folder.is_ready(each, plan) for each in plan.measures] == ready
+    lay(folder, "v", "trained", "nothing", False, ["", ""])
+    waiting = run._waiting(folder, plan, ["v"])
+    assert waiting == {"v": ("a-1", "b-1", "c-1", "d-1")}  # d needs none
+    folder.note_measure("v", "d-1", {})
+    missing = ("a-1", "b-1", "c-1")
+    assert run._waiting(folder, plan, ["v"]) == ({"v": missing} if trained else {})
 
 
 def test_metrics_of_a_state_are_finite_and_declared_by_the_measure_that_noted_them(
@@ -311,4 +328,4 @@ def test_metrics_of_a_state_are_finite_and_declared_by_the_measure_that_noted_th
     (folder.run("v").path / "measures.json").write_text(json.dumps(noted))
     state = folder.state("v", plan)
     assert state.metrics == {"a": 0.5}
-    assert state.missing == (TRAINING,)  # c-1 is missing, and it is not trained
+    assert state.missing == (TRAINING,)  # c-1 and d-1 are missing, and it is not trained

@@ -117,21 +117,22 @@ def test_the_rows_of_a_dry_run_are_those_of_their_variants(plain: tuple[Checked,
     assert re.findall(r"([\d.]+) GB", text) == ["5.00", "7.00"]
 
 
-def test_a_reference_is_a_run_too(tmp_path: Path) -> None:
+def test_references_are_runs_too(tmp_path: Path) -> None:
     found = made(tmp_path, "{type: fixed_corruption, steps: 4}")
     forecasts = found.forecasts(torch.device("cpu"))
-    [reference] = found.references.values()
-    missing = {cell.id: ("training",) if cell.id == reference.id else () for cell in found.pieces}
-    seconds = {SMALL: 1.0, LARGE: 1.0, reference.id: 30.0}
-    said = forecast(found, forecasts, missing, seconds, tmp_path, 2)
-    assert "2 variants x 2 seeds = 4 cells, 1 reference run, 4 already done" in said
-    needs = forecasts[reference.id]
-    assert (
-        f"left to do: 1 run, {needs.flops.total(needs.steps):.3g} FLOPs, about 30 s of training, one at a time." in said
-    )
-    row = next(line for line in said.splitlines() if line.startswith("  reference of fixed_corruption "))
-    assert row.split()[3:6] == [f"{needs.parameters['discriminator']:,}", "-", "4"]
-    assert f"  reference of fixed_corruption  seed 20201  {reference.id}" in overview(found)
+    references = found.references["fixed_corruption"]
+    ids = [cell.id for cell in references.values()]
+    missing = {cell.id: ("training",) if cell.id in ids else () for cell in found.pieces}
+    seconds = {SMALL: 1.0, LARGE: 1.0} | dict(zip(ids, (30.0, 50.0), strict=True))
+    said = forecast(found, forecasts, missing, seconds, tmp_path, 1)
+    assert "2 variants x 2 seeds = 4 cells, 2 reference runs, 4 already done" in said
+    cost = sum(forecasts[id].flops.total(forecasts[id].steps) for id in ids)
+    assert f"left to do: 2 runs, {cost:.3g} FLOPs, about 1 min of training, one at a time." in said
+    for name, cell in references.items():
+        label = f"reference of fixed_corruption ({name})"
+        row = next(line for line in said.splitlines() if line.startswith(f"  {label} "))
+        assert row.split()[4:7] == [f"{forecasts[cell.id].parameters['discriminator']:,}", "-", "4"]
+        assert f"  {label}  seed 20201  {cell.id}" in overview(found)
 
 
 def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> None:

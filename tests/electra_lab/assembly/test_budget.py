@@ -12,6 +12,7 @@ from torch import nn
 from electra_lab.assembly.budget import budgeted_steps, count_parameters, largest_mask_prob, training_flops
 from electra_lab.assembly.build import Built, sketch
 from electra_lab.config.load import load
+from electra_lab.model.flops import MATRIX_PRODUCTS, Convention
 from registry import Flops
 from registry.errors import ConfigError
 from tests.helpers import line_of, write_experiment
@@ -102,30 +103,31 @@ def test_a_length_that_is_padded_for_the_backbone_costs_its_padding(tmp_path: Pa
 @pytest.mark.parametrize(
     ("budget", "steps"),
     [("steps: 7", 7), ("tokens: 640", 10), ("tokens: 703.9", 10), ("tokens: 64", 1), ("flops: 100", 10),
-     ("flops: 109.9", 10), ("flops: 10.0", 1)],
+     ("flops: 109.9", 10), ("flops: 10.0", 1), ("paper_flops: 100", 25), ("paper_flops: 7.9", 1)],
 )  # fmt: skip
 def test_a_budget_buys_whole_steps(tmp_path: Path, budget: str, steps: int) -> None:
-    """64 tokens or 10 FLOPs a step."""
+    """64 tokens a step, 10 FLOPs, or 4 as the paper counts."""
     loaded = load(write_experiment(tmp_path, train=f"{{{budget}, batch_size: {BATCH}}}", schedules=NO_WARM_UP))
-    assert budgeted_steps(loaded, Flops(10)) == steps
+    assert budgeted_steps(loaded, Flops(10), Flops(4)) == steps
 
 
 @pytest.mark.parametrize(("flops", "steps"), [(7, 1), (20, 2), (21, 3), (30, 3), (31, 4), (41, 5)])
 def test_flops_are_spent_stage_by_stage(tmp_path: Path, flops: int, steps: int) -> None:
     """Three steps at 7 and then each at 10 cost 7, 14, 21, 31, 41."""
     loaded = load(write_experiment(tmp_path, train=f"{{flops: {flops}, batch_size: {BATCH}}}", schedules=NO_WARM_UP))
-    assert budgeted_steps(loaded, Flops(per_step=10, first=3, at_first=7)) == steps
+    assert budgeted_steps(loaded, Flops(per_step=10, first=3, at_first=7), Flops(4)) == steps
 
 
 @pytest.mark.parametrize(
     ("budget", "reason"),
     [("tokens: 63", "train.tokens: 63 does not pay for one step, which costs 64."),
-     ("flops: 6.5", "train.flops: 6.5 does not pay for one step, which costs 7.")],
+     ("flops: 6.5", "train.flops: 6.5 does not pay for one step, which costs 7."),
+     ("paper_flops: 3", "train.paper_flops: 3 does not pay for one step, which costs 4.")],
 )  # fmt: skip
 def test_too_little_for_one_step_is_refused_with_its_price(tmp_path: Path, budget: str, reason: str) -> None:
     file = write_experiment(tmp_path, train=f"{{{budget}, batch_size: {BATCH}}}", schedules=NO_WARM_UP)
     with pytest.raises(ConfigError) as refused:
-        budgeted_steps(load(file), Flops(per_step=10, first=3, at_first=7))
+        budgeted_steps(load(file), Flops(per_step=10, first=3, at_first=7), Flops(4))
     assert str(refused.value) == f"{file}:{line_of('train')}: {reason}"
 
 
@@ -134,7 +136,7 @@ def test_what_conflicts_with_the_steps_that_were_bought_is_refused(tmp_path: Pat
     train, schedules = f"{{tokens: 640, batch_size: {BATCH}}}", "{learning_rate: {warmup_steps: 11}}"
     file = write_experiment(tmp_path, train=train, schedules=schedules)
     with pytest.raises(ConfigError) as refused:
-        budgeted_steps(load(file), Flops(10))
+        budgeted_steps(load(file), Flops(10), Flops(4))
     assert str(refused.value) == (
         f"{file}:{line_of('schedules')}: schedules.learning_rate: a warm-up of 11 steps does not fit into 10 steps. "
         "Lower schedules.learning_rate.warmup_steps. (train.tokens buys 10 steps.)"
@@ -187,5 +189,9 @@ def test_an_objective_may_price_itself(tmp_path: Path) -> None:
             return Flops(5, 1, 2)
 
     file = tmp_path / "tiny.yaml"
-    assert training_flops(Priced(), made.networks, load(file).config) == Flops(5, 1, 2)
+    assert training_flops(Priced(), made.networks, load(file).config, MATRIX_PRODUCTS) == Flops(5, 1, 2)
     assert asked == [(BATCH * GENERATOR, 3 * BATCH * DETECTOR, 0), BATCH * DETECTOR]
+    once = Convention(lambda network, length, masked: 100.4 * length + masked, backward=1)
+    assert training_flops(Priced(), made.networks, load(file).config, once) == Flops(5, 1, 2)
+    row, everywhere = 100.4 * LENGTH + SLOTS, 101.4 * LENGTH
+    assert asked[2:] == [(round(BATCH * row), round(2 * BATCH * row), 0), round(BATCH * everywhere)]

@@ -46,7 +46,7 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_sketch_has_the_sizes_of_what_is_built_and_no_memory(tmp_path: Path, name: str) -> None:
     loaded = load(write_experiment(tmp_path, **CONFIGS[name]), ["train.flops=1e12", "train.steps=null"])
-    from_shapes, real = sketch(loaded), build(loaded, stand_in_vocabulary(200), weights=True)
+    from_shapes, real = sketch(loaded), build(loaded, stand_in_vocabulary(200), seed=0)
     assert from_shapes.flops == real.flops
     assert from_shapes.steps == real.steps > 1
     assert shapes(from_shapes.learner.objective) == shapes(real.learner.objective)
@@ -210,13 +210,13 @@ def test_what_the_optimizer_refuses_is_at_its_line(tmp_path: Path) -> None:
 
 
 def test_weights_are_drawn_for_networks_and_for_parts_of_the_objective_itself(tmp_path: Path) -> None:
-    """N(0, 0.02) and zero biases also for the gate of all_tokens_mlm; without `weights`, torch's own."""
+    """Normal weights and zero biases also for the gate of all_tokens_mlm; without a seed, torch's own."""
     wide = {"discriminator": "{type: bert, dim: 256, depth: 1, heads: 2}", "generator": "{scale: 0.25}"}
     loaded = load(write_experiment(tmp_path, objective="{type: all_tokens_mlm}", **wide))
-    objective: Any = build(loaded, stand_in_vocabulary(200), weights=True).learner.objective
+    objective: Any = build(loaded, stand_in_vocabulary(200), seed=0).learner.objective
     for part in (objective.copy, objective.discriminator.backbone.layers[0].query):
         assert not part.bias.any()
-        assert float(part.weight.detach().std()) == pytest.approx(0.02, rel=0.2)
+        assert float(part.weight.detach().std()) == pytest.approx(0.0176, rel=0.2)
     plain: Any = build(loaded, stand_in_vocabulary(200)).learner.objective
     assert plain.copy.bias.any()
 

@@ -344,19 +344,19 @@ def test_the_stored_config_has_whole_paths_and_names_as_they_are(tmp_path: Path)
     assert load(stored).config == config
 
 
-def test_without_the_key_nothing_is_stored_and_digests_are_as_before(tmp_path: Path) -> None:
-    loaded = load(write(tmp_path))
-    assert "init" not in loaded.config.model_dump(mode="json")
-    assert "init" not in _content(loaded)
-    assert "\ninit:" not in dump(loaded.config)
+@pytest.mark.parametrize("init", [None, "{}", "{discriminator: null}", "null"])
+def test_an_init_that_names_no_model_starts_from_random_weights(tmp_path: Path, init: str | None) -> None:
+    """`null` overrides a parent's."""
+    loaded = load(write(tmp_path, **({} if init is None else {"init": init})))
+    nothing = {"distribution": "official", "discriminator": None, "generator": None}
+    assert loaded.config.model_dump(mode="json")["init"] == nothing
+    assert loaded.config.init.models == {}
     assert made(tmp_path / "tiny.yaml").init == {}
+
+
+def test_what_training_starts_from_is_part_of_a_cells_identity(tmp_path: Path) -> None:
+    """Cells of before, whose random weights were others, are not taken for these."""
     (tmp_path / "model").mkdir()
-    started = load(write(tmp_path, init="{discriminator: model}"))
-    assert _content(started)["init"] == {"discriminator": str(tmp_path / "model"), "generator": None}
-    assert load(tmp_path / "tiny.yaml", ["init=null"]).config == loaded.config
-
-
-@pytest.mark.parametrize("init", ["{}", "{discriminator: null}"])
-def test_an_init_that_names_nothing_is_refused(tmp_path: Path, init: str) -> None:
-    with pytest.raises(ConfigError, match=r": init: must name a model for the discriminator, the generator or both\.$"):
-        load(write(tmp_path, init=init))
+    started = load(write(tmp_path, init="{discriminator: model, distribution: normal}"))
+    mine = {"distribution": "normal", "discriminator": str(tmp_path / "model"), "generator": None}
+    assert _content(started)["init"] == mine

@@ -66,8 +66,8 @@ def test_a_dry_run_reads_no_corpus_and_writes_nothing(
     code, out, err = lab("ablate", file, "--dry-run", "--device", "cpu")
     assert (code, err) == (0, "")
     assert sorted(tmp_path.rglob("*")) == before
-    assert out.startswith("sizes: 2 variants x 2 seeds = 4 cells, 1 reference run, 0 already done, in runs/sizes\n")
-    assert "left to do: 5 runs, " in out
+    assert out.startswith("sizes: 2 variants x 2 seeds = 4 cells, 2 reference runs, 0 already done, in runs/sizes\n")
+    assert "left to do: 6 runs, " in out
     assert "of training, 3 at a time.\n" in out
     assert "\n  generator.scale=1.0:  generator.dim 8 -> 16; generator.heads 1 -> 2\n" in out
 

@@ -69,10 +69,10 @@ def test_a_reference_that_is_one_of_the_cells(lab, tmp_path: Path):
                             embedding="{dim: 8, max_length: 16, tie: none}")  # fmt: skip
     text = base.read_text()
     path = write(tmp_path / "there", vary="{a: {}, b: {train.batch_size: 4}}", seeds="[5]",
-                 measure="[{type: fixed_corruption, scale: 1.0, seed: 5}]")  # fmt: skip
+                 measure="[{type: fixed_corruption, large: 1.0, seed: 5}]")  # fmt: skip
     base.write_text(text)
     [line] = refused(lab, path)
     assert line == (
-        f"{path}:6: measure.0: the reference of fixed_corruption is one of the cells, and would be measured by itself. "
-        "Give it another seed."
+        f"{path}:6: measure.0: the reference of fixed_corruption (large) is one of the cells, and would be measured by "
+        "itself. Give it another seed."
     )

@@ -149,7 +149,7 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     ),
     "two budgets": (
         {"budget": "{steps: 3, flops: 1.0e9}"},
-        ["{f}:7: budget: set one of steps, tokens, flops; steps and flops are set."],
+        ["{f}:7: budget: set one of steps, tokens, flops, paper_flops; steps and flops are set."],
     ),
     "a budget and varied steps": (
         {"budget": "{flops: 1.0e9}", "vary": "{train.steps: [1, 2]}"},
@@ -225,8 +225,8 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "options of a launcher": ({"launcher": "{type: local, workers: 0}"}, ["{f}:7: launcher.workers: must be *"]),
     "a reference that the networks refuse": (
         {"set": "{discriminator: {dim: 16000, heads: 1}, generator.scale: 0.01}", "vary": "{train.batch_size: [2]}",
-         "measure": "[{type: fixed_corruption, scale: 8.0}]"},
-        ["{f}:6: the reference of fixed_corruption: discriminator.dim: must be less than *, is 128000."],
+         "measure": "[{type: fixed_corruption, large: 8.0}]"},
+        ["{f}:6: the reference of fixed_corruption (large): discriminator.dim: must be less than *, is 128000."],
     ),
     "other rows": (
         {"vary": "{a: {data.sequence_length: 8}, b: {tokenizer.vocab_size: 300}, c: {}}",

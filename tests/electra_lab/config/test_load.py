@@ -191,12 +191,15 @@ def test_shares_that_add_up_to_one_are_fine(tmp_path: Path):
         ("", "none is set"),
         ("steps: 1, tokens: 5, ", "steps and tokens are set"),
         ("tokens: 5, flops: 1e9, ", "tokens and flops are set"),
+        ("flops: 1e9, paper_flops: 1e9, ", "flops and paper_flops are set"),
     ],
 )
 def test_training_ends_by_exactly_one_budget(tmp_path: Path, budget: str, said: str):
     path = write_experiment(tmp_path, train=f"{{{budget}batch_size: 2}}")
-    assert only_problem(path) == f"{path}:{line_of('train')}: train: set one of steps, tokens, flops; {said}."
-    for one in ("steps: 1", "tokens: 500", "flops: 1e12"):
+    assert (
+        only_problem(path) == f"{path}:{line_of('train')}: train: set one of steps, tokens, flops, paper_flops; {said}."
+    )
+    for one in ("steps: 1", "tokens: 500", "flops: 1e12", "paper_flops: 1e12"):
         load(write_experiment(tmp_path, train=f"{{{one}}}"))
 
 

@@ -252,11 +252,3 @@ def test_a_milestone_that_is_never_reached_is_refused(tmp_path: Path) -> None:
             f"{path}:{path.read_text().count(chr(10))}: checkpoint.milestones.tokens: 352 tokens are never reached: "
             f"training ends after 320.{end}"
         )
-
-
-def test_keys_that_are_not_given_leave_no_trace(tmp_path: Path) -> None:
-    """The digests of cells are made of all values: those of before these keys hold."""
-    values = load(write_experiment(tmp_path)).config.model_dump(mode="json")
-    assert "init" not in values
-    assert "milestones" not in values["checkpoint"]
-    assert values["train"]["flops"] is None

@@ -125,6 +125,41 @@ def test_evaluation_reads_all_rows_once_in_order(number: int, size: int) -> None
     assert torch.cat([batch.example_ids for batch in batches]).tolist() == list(range(number))
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_evaluation_knows_the_document_of_each_position(size: int) -> None:
+    """Of the split, not of the batch or the sample; parts of a batch keep it. Training neither has nor asks for it."""
+    texts = [[5 + document] * (3 + document % 4) for document in range(30)]
+    made = Rows(Contiguous(ArrayTokens(texts), 7, WORDS))
+    for rows in (made, made.sample(50)):
+        for batch in rows.in_order(size, CPU):
+            assert batch.sources is not None
+            known = batch.tokens >= 5
+            assert torch.equal(batch.sources[known], batch.tokens[known] - 5)
+            part = batch[len(batch) // 2 :]
+            assert part.sources is not None
+            assert torch.equal(part.sources, batch.sources[len(batch) // 2 :])
+
+    def fail(rows: object) -> None:
+        raise AssertionError("training asks for the documents")
+
+    made.packing.sources = fail  # type: ignore[attr-defined]
+    batch = made.training_batch(0, 0, 4, CPU)
+    assert batch.sources is None
+    assert batch[:2].sources is None
+
+
+def test_a_packing_need_not_know_the_documents() -> None:
+    class Plain:
+        def __init__(self, made: Contiguous) -> None:
+            self.rows, self.number = made.rows, len(made)
+
+        def __len__(self) -> int:
+            return self.number
+
+    made = Rows(Plain(Contiguous(ArrayTokens([range(5, 50)]), 7, WORDS)))  # type: ignore[arg-type]
+    assert [batch.sources for batch in made.in_order(4, CPU)] == [None] * 3
+
+
 @pytest.mark.parametrize("step", [0, 1, 5])
 def test_examples_of_a_training_batch_count_the_global_batch(step: int) -> None:
     made = counting(7)

@@ -115,6 +115,9 @@ def test_any_kept_step_can_be_exported(made: tuple[Path, Path], tmp_path: Path) 
     (seen,) = (each for each in records if (each["step"], each["split"]) == (6, "validation"))
     assert f"Measured after step 6 on {seen['tokens']} tokens of validation text, which was never trained on." in card
     assert f"| discriminator AUC | {seen['discriminator_auc']:.3f} |" in card
+    assert f" against {seen['unigram_mask_entropy']:.3f} (word frequencies alone); gain " in card
+    assert "_gain" not in card
+    assert "own-text.md" not in card, "which is not beside it"
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 4\. Kept: 8, 12\.$"):
         export(run, tmp_path / "other", 4)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -177,7 +180,7 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
         f"{documents['validation']} and {tokens['validation']}; test {documents['test']} and {tokens['test']}",
         f"- overlap: {provenance['data']['overlap']:.1%} of the 13-token runs of validation and test also occur in",
         "- steps: 12 of 4 rows, 768 tokens with padding",
-        f"- FLOPs: {provenance['flops']:.3g}, of both networks",
+        f"- FLOPs: {provenance['flops']:.3g} of matrix products of both networks;",
         "- device: cpu, fp32",
         f"Measured after step 12 on {last['tokens']} tokens of test text, which was never trained on.",
         f"| discriminator AUC | {last['discriminator_auc']:.3f} |",

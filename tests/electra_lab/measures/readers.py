@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from electra_lab.testing import CLS, PAD, SEP, vocabulary
-from electra_lab.testing.measures import reader
+from electra_lab.testing.measures import picker, reader
 from registry import Batch, Trained
 
 SIZE = 40
@@ -64,7 +64,7 @@ def noise(dim: int, seed: int = 0) -> Callable[[Tensor, Tensor, Tensor], Tensor]
     return lambda tokens, mask, segments: torch.randn(*tokens.shape, dim, generator=numbers)
 
 
-def unread(number: int) -> Iterator[Batch]:
+def unread(number: int, rows: Sequence[int] = ()) -> Iterator[Batch]:
     """A text that must not be read."""
     raise AssertionError("this text was read")
 
@@ -73,5 +73,5 @@ def run(network: Any, test: Batch | None, train: Batch | None = None, **changes:
     """A run with these texts; one that is None must not be read."""
     known: dict[str, Any] = {"detects": True, "vocabulary": vocabulary(SIZE), "metrics": {}}
     known |= {"test": unread if test is None else reader(test)}
-    known |= {"train": unread if train is None else reader(train)}
+    known |= {"train": unread if train is None else picker(train), "train_rows": 0 if train is None else len(train)}
     return Trained(model=network, **(known | changes))

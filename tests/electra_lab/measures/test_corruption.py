@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from electra_lab.measures._corruption import choose, draw, filled, judged, numbers, rankable, unigram
+from electra_lab.measures._corruption import choose, draw, filled, judged, numbers, rankable, some, unigram
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, UNK, batches, chi_square_p, count, vocabulary
 from electra_lab.testing.common import as_batch
 from registry.errors import DivergedError
@@ -35,6 +35,32 @@ def test_numbers_never_change() -> None:
     """A corruption made years ago is made again."""
     found = numbers(sentence(2), 20_201, "chosen")[:, :2]
     assert found.tolist() == PINNED
+
+
+@given(total=st.integers(1, 200), number=st.integers(1, 250), seed=st.integers(0, 2**63 - 1))
+def test_some_rows_are_different_ones_in_order(total: int, number: int, seed: int) -> None:
+    rows = some(number, total, seed)
+    assert rows == sorted(set(rows)) == some(number, total, seed)
+    assert set(rows) <= set(range(total))
+    assert len(rows) == min(number, total)
+
+
+def test_every_row_is_taken_equally_often() -> None:
+    times = torch.bincount(torch.tensor([row for seed in range(3000) for row in some(4, 9, seed)]), minlength=9)
+    # Without replacement the counts vary less than a multinomial's, so that the statistic is smaller, never larger.
+    assert times.sum() == 12_000
+    assert chi_square_p(times.double(), torch.full((9,), 1 / 9)) > SIGNIFICANCE
+
+
+def test_some_rows_of_a_huge_text_take_no_memory() -> None:
+    rows = some(64, 10**15, 7)
+    assert (len(rows), rows[0] >= 0, rows[-1] < 10**15) == (64, True, True)
+    assert np.mean(rows) == pytest.approx(10**15 / 2, rel=0.25)
+
+
+def test_rows_never_change() -> None:
+    """As the numbers, so that a probe of years ago is fitted to the same rows again."""
+    assert some(3, 10_000, 20_202) == [2303, 3718, 6269]
 
 
 @given(data=st.data(), share=st.floats(0.01, 1), seed=st.integers(0, 2**32))

@@ -1,8 +1,9 @@
-"""The linear reader of frozen states, over states whose content is known."""
+"""The detectors that are fitted to frozen states, over states whose content is known."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,28 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from torch.nn import functional as F
 
-from electra_lab.measures.detection_probe import DetectionProbe
+from electra_lab.measures import detection_probe
+from electra_lab.measures._corruption import some
+from electra_lab.measures.detection_probe import PENALTY, DetectionProbe
+from electra_lab.model.heads import ReplacedHead
 from electra_lab.testing import CLS, SEP
 from electra_lab.testing.common import as_batch
+from electra_lab.testing.measures import picker
+from registry import Batch
 from tests.electra_lab.measures.readers import Reads, knows, noise, run, sentence
 
 TRAIN, TEST = sentence(300), sentence(200)
+METRICS = ["probe_auc", "head_auc"]
 
 
-def auc(network: Any, **options: Any) -> float:
-    return DetectionProbe(**options)(run(network, TEST, TRAIN), Path())["probe_auc"]
+def measured(network: Any, test: Batch = TEST, train: Batch = TRAIN, **options: Any) -> list[float]:
+    """Return what both detectors find, or nothing."""
+    found = DetectionProbe(**options)(run(network, test, train), Path())
+    assert list(found) in (METRICS, [])
+    return list(found.values())
 
 
 def encodes(strength: float) -> Any:
@@ -31,40 +43,97 @@ def encodes(strength: float) -> Any:
 
 
 def test_finds_a_label_that_states_encode() -> None:
-    assert auc(Reads(encodes(10.0))) > 0.999
+    assert min(measured(Reads(encodes(10.0)))) > 0.999
 
 
 def test_a_label_of_a_known_strength() -> None:
     """Two Gaussians at a distance d along the best direction are told apart with AUC Phi(d / sqrt(2))."""
     distance = 0.6 * float(torch.linspace(-1, 1, 16).norm())
     expected = float(torch.special.ndtr(torch.tensor(distance / 2**0.5)))
-    assert auc(Reads(encodes(0.6))) == pytest.approx(expected, abs=0.06)
+    assert measured(Reads(encodes(0.6))) == pytest.approx([expected] * 2, abs=0.06)
 
 
 @pytest.mark.parametrize("dim", [4, 600])
 def test_finds_nothing_in_noise(dim: int) -> None:
     """Wide enough to learn by heart what it was fitted on: only text that it was not fitted on is judged."""
-    assert auc(Reads(noise(dim))) == pytest.approx(0.5, abs=0.12)
+    assert measured(Reads(noise(dim)), rows=100) == pytest.approx([0.5] * 2, abs=0.12)
+
+
+def test_the_head_finds_what_no_linear_detector_can() -> None:
+    """A replaced token is where two features have the same sign."""
+
+    def states(tokens: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+        made = other(tokens, mask, segments)
+        sign = (2 * knows(tokens, mask, segments) - 1)[..., 0]
+        made[..., 0] = made[..., 0].abs().clamp(min=0.5) * made[..., 1].sign() * sign
+        return made
+
+    other = noise(6)
+    linear, head = measured(Reads(states))
+    assert head > 0.95
+    assert linear < 0.6
+
+
+def test_the_head_is_fitted_as_well_as_scipy_can() -> None:
+    """Its penalised loss, and so its ranking, is near that of another optimizer that runs until it finds no better."""
+    from scipy.optimize import minimize
+
+    generator = np.random.default_rng(0)
+    states = generator.normal(size=(400, 3)).astype(np.float32)
+    replaced = states[:, 0] * states[:, 1] + 0.5 * generator.normal(size=400) > 0.5
+    ours = detection_probe._head(states, replaced, seed=1)(states)
+    head = ReplacedHead(3).double()
+    parts = list(head.parameters())
+    known, truth = torch.from_numpy(states).double()[None], torch.from_numpy(replaced).double()[None]
+
+    def loss(numbers: Any) -> Any:
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(numbers), parts)
+        size = head.dense.weight.square().sum() + head.out.weight.square().sum()
+        value = F.binary_cross_entropy_with_logits(head(known), truth) + PENALTY / 2 * size
+        gradients = torch.autograd.grad(value, parts)
+        return value.item(), torch.cat([each.flatten() for each in gradients]).numpy()
+
+    size = sum(part.numel() for part in parts)
+    tries = [minimize(loss, generator.normal(size=size), jac=True, method="L-BFGS-B") for _ in range(5)]
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(min(tries, key=lambda each: each.fun).x), parts)
+    theirs = head(known)[0].detach().numpy()
+    assert roc_auc_score(replaced, ours) == pytest.approx(roc_auc_score(replaced, theirs), abs=0.02)
+    assert roc_auc_score(replaced, ours) > 0.85
+
+
+def test_a_models_own_head_plays_no_part() -> None:
+    """Neither one that is turned round nor one that is not there."""
+
+    class Turned(Reads):
+        def replaced_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("the model's own head was used")
+
+    assert min(measured(Turned(encodes(10.0)))) > 0.999
 
 
 def test_is_fitted_on_training_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Held-out states carry a mark that no fit sees."""
+    """On all its ordinary tokens, and on as many rows as are asked for."""
     fitted: list[Any] = []
-    fit = LogisticRegression.fit
+    fit, head = LogisticRegression.fit, detection_probe._head
 
     def spy(self: Any, states: Any, labels: Any) -> Any:
         fitted.append(len(states))
         return fit(self, states, labels)
 
+    def spied(states: Any, labels: Any, seed: int) -> Any:
+        fitted.append(len(states))
+        return head(states, labels, seed)
+
     monkeypatch.setattr(LogisticRegression, "fit", spy)
-    auc(Reads(noise(4)), rows=50)
-    words = run(None, TRAIN).vocabulary
-    assert fitted == [int((~words.is_special[TRAIN.tokens[:50]] & TRAIN.attention_mask[:50]).sum())]
+    monkeypatch.setattr(detection_probe, "_head", spied)
+    measured(Reads(noise(4)), rows=50)
+    words, rows = run(None, TRAIN).vocabulary, some(50, 300, DetectionProbe().seed)
+    assert fitted == [int((~words.is_special[TRAIN.tokens[rows]] & TRAIN.attention_mask[rows]).sum())] * 2
 
 
 def test_is_fitted_on_training_text_and_judged_on_test_text() -> None:
     """States that give the label away have the opposite sign in test text, whose segment is 1: all is ranked
-    wrongly. Judged on the text that it was fitted on, whichever that is, the probe would rank all correctly."""
+    wrongly. Judged on the text that it was fitted on, whichever that is, the detector would rank all correctly."""
     train, test = (replace(t, segments=torch.full_like(t.segments, n)) for n, t in enumerate((TRAIN, TEST)))
     other = noise(16)
 
@@ -72,16 +141,16 @@ def test_is_fitted_on_training_text_and_judged_on_test_text() -> None:
         sign = 1 - 2 * segments.unsqueeze(-1)
         return other(tokens, mask, segments) + 10 * sign * knows(tokens, mask, segments)
 
-    assert DetectionProbe()(run(Reads(states), test, train), Path())["probe_auc"] < 0.001
+    assert max(measured(Reads(states), test, train)) < 0.001
 
 
 def test_the_network_is_told_the_documents() -> None:
     network = Reads(noise(4))
-    train, test = (replace(text, documents=text.segments + n) for n, text in ((100, TRAIN), (200, TEST)))
-    DetectionProbe(rows=20, batch_size=20)(run(network, test, train), Path())
+    train, test = (replace(text, documents=text.segments + n) for n, text in ((1000, TRAIN), (2000, TEST)))
+    DetectionProbe(rows=20, batch_size=200)(run(network, test, train), Path())
     assert [None if d is None else d[:, 0].tolist() for d in network.documents] == [
-        list(range(100, 120)),
-        list(range(200, 220)),
+        [1000 + row for row in some(20, 300, DetectionProbe().seed)],
+        list(range(2000, 2200)),
     ]
 
 
@@ -90,8 +159,8 @@ def test_positions_give_nothing_away() -> None:
     tokens = torch.full((8, 200), 7)
     states = torch.eye(200)
     network = Reads(lambda tokens, *_: states.expand(len(tokens), -1, -1))
-    probe = DetectionProbe(mask_prob=0.3)(run(network, as_batch(tokens), as_batch(tokens)), Path())
-    assert probe["probe_auc"] == pytest.approx(0.5, abs=0.1)
+    found = measured(network, as_batch(tokens), as_batch(tokens), mask_prob=0.3)
+    assert found == pytest.approx([0.5] * 2, abs=0.1)
 
 
 def test_all_networks_are_shown_the_same() -> None:
@@ -100,11 +169,43 @@ def test_all_networks_are_shown_the_same() -> None:
     for network, detects, size in zip(networks, (True, False, True), (32, 32, 7), strict=True):
         DetectionProbe(batch_size=size, rows=40)(run(network, TEST, TRAIN, detects=detects), Path())
     assert networks[0].shown == networks[1].shown == networks[2].shown
-    assert len(networks[0].shown) == 80, "40 rows of each text"
-    rows = [row for text in (TRAIN, TEST) for row in zip(text.tokens[:40], text.attention_mask[:40], strict=True)]
-    originals = [tokens[real].tolist() for tokens, real in rows]
+    texts = [(TRAIN, some(40, 300, DetectionProbe().seed)), (TEST, range(200))]
+    originals = [text.tokens[row][text.attention_mask[row]].tolist() for text, rows in texts for row in rows]
+    assert [len(row) for row in networks[0].shown] == [len(row) for row in originals]
     changed = [np.mean(np.array(a) != b) for a, b in zip(networks[0].shown, originals, strict=True) if len(b) > 8]
     assert 0.1 < np.mean(changed) < 0.2
+
+
+def test_the_rows_of_training_text_are_spread_over_all_of_it() -> None:
+    """Not the first ones, which may all be about one thing; others with another seed; only these are read."""
+    asked: list[list[int]] = []
+
+    def picked(size: int, rows: Sequence[int]) -> Iterator[Batch]:
+        asked.append(list(rows))
+        return picker(TRAIN)(size, [row % len(TRAIN) for row in rows])
+
+    for seed, size in ((1, 32), (1, 5), (2, 32)):
+        many = replace(run(Reads(noise(4)), TEST), train=picked, train_rows=100_000)
+        DetectionProbe(rows=64, seed=seed, batch_size=size)(many, Path())
+    assert asked[0] == asked[1] != asked[2]
+    for rows in asked:
+        assert len(set(rows)) == 64
+        assert [sum(start <= row < start + 25_000 for row in rows) > 5 for start in range(0, 100_000, 25_000)] == [
+            True
+        ] * 4
+
+
+def test_other_rows_decide_what_is_found() -> None:
+    """The first rows of a long text say nothing of the rest: only there, states do not encode the label."""
+    text = sentence(2000)
+
+    def states(tokens: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+        early = (segments < 300) & (segments >= 0)
+        return other(tokens, mask, segments) + 10 * knows(tokens, mask, segments) * ~early.unsqueeze(-1)
+
+    other = noise(8)
+    late = replace(TEST, segments=torch.full_like(TEST.segments, -1))
+    assert min(measured(Reads(states), late, text, rows=200)) > 0.99
 
 
 def test_width_and_offset_of_features_do_not_matter() -> None:
@@ -114,34 +215,40 @@ def test_width_and_offset_of_features_do_not_matter() -> None:
     scaled.states = lambda *given: other(*given) * torch.logspace(-4, 4, 16) + 3.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert auc(plain) == pytest.approx(auc(scaled), abs=0.01)
+        assert measured(plain) == pytest.approx(measured(scaled), abs=0.01)
 
 
 def test_text_with_one_class_gives_no_number() -> None:
     nothing = as_batch(torch.tensor([[CLS, SEP]] * 3))
     for texts in ((nothing, TRAIN), (TEST, nothing), (nothing, nothing)):
-        assert DetectionProbe()(run(Reads(noise(4)), *texts), Path()) == {}
+        assert measured(Reads(noise(4)), *texts) == []
 
 
 @pytest.mark.parametrize("lost", [float("nan"), float("inf")])
-def test_lost_states_give_no_number(lost: float) -> None:
-    network = Reads(lambda tokens, *_: torch.full((*tokens.shape, 4), lost))
-    assert DetectionProbe()(run(network, TEST, TRAIN), Path()) == {}
+@pytest.mark.parametrize("where", ["train", "test"])
+def test_lost_states_give_no_number(lost: float, where: str) -> None:
+    """In either text."""
+    network = Reads(lambda tokens, *_: torch.full((*tokens.shape, 4), lost if mine(tokens) else 1.0))
+    mine = {"train": lambda tokens: len(tokens) != 200, "test": lambda tokens: len(tokens) == 200}[where]
+    assert measured(network, batch_size=200, rows=100) == []
 
 
 def test_states_in_half_precision_are_read() -> None:
     network = Reads(encodes(10.0))
     other = network.states
     network.states = lambda *given: other(*given).bfloat16()
-    assert auc(network) > 0.99
+    assert min(measured(network)) > 0.99
 
 
-def test_stops_reading_where_it_has_enough() -> None:
-    """Training text may be long."""
-
-    def endless(number: int) -> Any:
-        while True:
-            yield TRAIN[:number]
-
-    trained = replace(run(Reads(encodes(10.0)), TEST), train=endless)
-    assert DetectionProbe(rows=64)(trained, Path())["probe_auc"] > 0.99
+def test_the_head_is_a_function_of_states_and_seed_alone() -> None:
+    """Not of the global generators, nor of the precision that the run computes in; another seed starts elsewhere."""
+    states = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+    replaced = states[:, 0] + states[:, 1] ** 2 > 1
+    plain = detection_probe._head(states, replaced, 1)(states)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        again = detection_probe._head(states, replaced, 1)(states)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(plain, again)
+    assert not np.array_equal(plain, detection_probe._head(states, replaced, 2)(states))

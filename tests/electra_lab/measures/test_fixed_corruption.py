@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
@@ -27,7 +28,9 @@ from tests.electra_lab.measures.readers import LENGTH, SIZE, Reads, knows, noise
 from tests.helpers import ROOT
 
 TEXT = sentence(60)
-AUC, PRECISION, UNIGRAM = "corruption_auc", "corruption_average_precision", "unigram_corruption_auc"
+NAMES = ("small", "large", "unigram")
+AUC, PRECISION = "corruption_auc", "corruption_average_precision"
+AUCS = [f"{AUC}_{name}" for name in NAMES]
 
 
 def mixed(tokens: Any, mask: Any, segments: Any) -> Any:
@@ -39,32 +42,56 @@ def guesser(guesses: torch.Tensor | None = None) -> Reads:
     return Reads(mixed, torch.zeros(SIZE, SIZE) if guesses is None else guesses)
 
 
-def prepare(folder: Path, reference: Reads | None = None, text: Batch = TEXT, **options: Any) -> FixedCorruption:
+def prepare(folder: Path, small: Reads | None = None, text: Batch = TEXT, **options: Any) -> FixedCorruption:
+    large = options.pop("beside", None)
     measure = FixedCorruption(**options)
     folder.mkdir(exist_ok=True)
-    other = run(reference or guesser(), text, detects=False)
-    measure.prepare(run(Reads(noise(1)), text), other, folder)
+    others = {"small": small or guesser(), "large": large or guesser()}
+    references = {name: run(other, text, detects=False) for name, other in others.items()}
+    measure.prepare(run(Reads(noise(1)), text), references, folder)
     return measure
 
 
 def test_who_knows_the_originals_finds_every_replacement(tmp_path: Path) -> None:
     found = prepare(tmp_path)(run(Reads(knows), TEXT), tmp_path)
-    assert found == {AUC: 1.0, PRECISION: 1.0, UNIGRAM: 1.0}
+    assert found == {AUC: 1.0, PRECISION: 1.0} | dict.fromkeys(AUCS, 1.0)
+
+
+def test_the_leading_metric_is_the_mean_of_its_parts(tmp_path: Path) -> None:
+    """Each part is declared as one, and is that of its own corruption: this network knows only what one of them did."""
+    assert next(iter(FixedCorruption.metrics)) == AUC
+    assert FixedCorruption.metrics[AUC].parts == tuple(AUCS)
+    measure = prepare(tmp_path, text=(text := sentence(300)))
+    saved = load_file(tmp_path / FILE)
+    for name in NAMES:
+        of = torch.from_numpy(saved[name])
+        replaced = (of != text.tokens).float()
+
+        def sees(tokens: Any, mask: Any, segments: Any, of: Any = of, replaced: Any = replaced) -> Any:
+            rows = segments[:, 0]
+            same = (tokens == of[rows]).all(1, keepdim=True)
+            return torch.where(same, replaced[rows], 0.0).unsqueeze(-1)
+
+        found = measure(run(Reads(sees), text), tmp_path)
+        assert found[f"{AUC}_{name}"] == 1.0
+        assert all(found[other] < 0.75 for other in AUCS if other != f"{AUC}_{name}")
+        assert found[AUC] == pytest.approx(sum(found[each] for each in AUCS) / 3, abs=1e-12)
 
 
 def test_who_knows_nothing_finds_as_many_as_chance(tmp_path: Path) -> None:
     text = sentence(800)
     measure = prepare(tmp_path, text=text)
     saved = load_file(tmp_path / FILE)
-    replaced = (saved["reference"] != saved["tokens"])[saved["maskable"]]
+    replaced = [(saved[name] != saved["tokens"])[saved["maskable"]] for name in NAMES]
     found = measure(run(Reads(noise(1)), text), tmp_path)
-    bound = 5 * np.sqrt((len(replaced) + 1) / (12 * replaced.sum() * (~replaced).sum()))  # 5 sigma of Mann-Whitney's U
-    assert bound < 0.07
-    assert abs(found[AUC] - 0.5) < bound
-    assert abs(found[UNIGRAM] - 0.5) < bound
-    assert abs(found[PRECISION] - replaced.mean()) < 0.05
+    for name, each in zip(AUCS, replaced, strict=True):
+        bound = 5 * np.sqrt((len(each) + 1) / (12 * each.sum() * (~each).sum()))  # 5 sigma of Mann-Whitney's U
+        assert bound < 0.07
+        assert abs(found[name] - 0.5) < bound
+    share = np.mean([each.mean() for each in replaced])
+    assert abs(found[PRECISION] - share) < 0.05
     one_answer = measure(run(Reads(lambda tokens, *_: torch.ones(*tokens.shape, 1)), text), tmp_path)
-    assert one_answer == pytest.approx({AUC: 0.5, UNIGRAM: 0.5, PRECISION: replaced.mean()})
+    assert one_answer == pytest.approx({AUC: 0.5, PRECISION: share} | dict.fromkeys(AUCS, 0.5))
 
 
 def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
@@ -73,7 +100,8 @@ def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
     measure = prepare(tmp_path, mask_prob=0.3)
     found = measure(run(Reads(lambda tokens, *_: (tokens % 7).float().unsqueeze(-1)), TEXT), tmp_path)
     saved = load_file(tmp_path / FILE)
-    for name, auc in (("reference", AUC), ("unigram", UNIGRAM)):
+    precisions = []
+    for name, auc in zip(NAMES, AUCS, strict=True):
         pairs = [
             (int(shown) % 7, bool(shown != token))
             for shown, token, counts in zip(*(saved[k].flat for k in (name, "tokens", "maskable")), strict=True)
@@ -82,16 +110,17 @@ def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:
         hits, misses = ([score for score, label in pairs if label is wanted] for wanted in (True, False))
         order = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in product(hits, misses)]
         assert found[auc] == pytest.approx(sum(order) / len(order), abs=1e-12)
-        if name == "reference":
-            shares = [sum(h >= s for h in hits) / sum(score >= s for score, _ in pairs) for s in hits]
-            assert found[PRECISION] == pytest.approx(sum(shares) / len(hits), abs=1e-12)
+        shares = [sum(h >= s for h in hits) / sum(score >= s for score, _ in pairs) for s in hits]
+        precisions.append(sum(shares) / len(hits))
+    assert found[PRECISION] == pytest.approx(sum(precisions) / 3, abs=1e-12)
 
 
 @pytest.mark.parametrize("share", [0.15, 0.5, 1.0])
-def test_the_reference_sees_mask_where_tokens_are_chosen(share: float, tmp_path: Path) -> None:
-    """A share of each row exactly, and all else as it is; only there are tokens replaced."""
-    reference = guesser()
-    prepare(tmp_path, reference, mask_prob=share)
+def test_all_references_see_mask_where_tokens_are_chosen(share: float, tmp_path: Path) -> None:
+    """A share of each row exactly, and all else as it is; only there are tokens replaced, by any of them."""
+    reference, beside = guesser(), guesser()
+    prepare(tmp_path, reference, mask_prob=share, beside=beside)
+    assert reference.shown == beside.shown
     saved = load_file(tmp_path / FILE)
     assert np.array_equal(saved["tokens"], TEXT.tokens.numpy())
     for row, (shown, real) in enumerate(zip(reference.shown, TEXT.attention_mask.numpy(), strict=True)):
@@ -99,25 +128,27 @@ def test_the_reference_sees_mask_where_tokens_are_chosen(share: float, tmp_path:
         assert np.array_equal(np.array(shown)[~hidden], was[real][~hidden])
         assert saved["maskable"][row][real][hidden].all()
         assert hidden.sum() == count(share, int(saved["maskable"][row].sum()))
-        for name in ("reference", "unigram"):
+        for name in NAMES:
             differs = saved[name][row] != was
             assert not differs[~real].any()
             assert not (differs[real] & ~hidden).any()
-    assert (saved["reference"] != saved["tokens"]).any(1).sum() > 40
+    assert all((saved[name] != saved["tokens"]).any(1).sum() > 40 for name in NAMES)
     assert saved["maskable"].sum(1).min() == 0, "a row without ordinary tokens belongs to this test"
 
 
 def test_what_is_drawn_is_what_the_reference_says_of_its_row_and_position(tmp_path: Path) -> None:
-    """A reference sure of one token, another for each row and position."""
-    reference = guesser(torch.eye(SIZE).roll(5, 1) * 1e4)
-    prepare(tmp_path, reference, mask_prob=0.4)
+    """References sure of one token, another for each row and position, and for each of the two."""
+    by = {"small": 5, "large": 9}
+    references = {name: guesser(torch.eye(SIZE).roll(n, 1) * 1e4) for name, n in by.items()}
+    prepare(tmp_path, references["small"], mask_prob=0.4, beside=references["large"])
     saved = load_file(tmp_path / FILE)
-    said = mixed(TEXT.tokens, TEXT.attention_mask, TEXT.segments)[..., 0].add(5).remainder(SIZE).numpy()
-    for row, (shown, real) in enumerate(zip(reference.shown, TEXT.attention_mask.numpy(), strict=True)):
-        hidden = np.flatnonzero(real)[np.array(shown) == MASK]
-        sure = hidden[said[row, hidden] >= 5]  # it is sure of a special token elsewhere
-        assert np.array_equal(saved["reference"][row, sure], said[row, sure])
-    assert not np.isin(saved["reference"][saved["maskable"]], [0, 2, 3, 4]).any()
+    for name, reference in references.items():
+        said = mixed(TEXT.tokens, TEXT.attention_mask, TEXT.segments)[..., 0].add(by[name]).remainder(SIZE).numpy()
+        for row, (shown, real) in enumerate(zip(reference.shown, TEXT.attention_mask.numpy(), strict=True)):
+            hidden = np.flatnonzero(real)[np.array(shown) == MASK]
+            sure = hidden[said[row, hidden] >= 5]  # it is sure of a special token elsewhere
+            assert np.array_equal(saved[name][row, sure], said[row, sure])
+        assert not np.isin(saved[name][saved["maskable"]], [0, 2, 3, 4]).any()
 
 
 def test_reference_draws_follow_its_softmax(tmp_path: Path) -> None:
@@ -125,17 +156,19 @@ def test_reference_draws_follow_its_softmax(tmp_path: Path) -> None:
     text = sentence(1500)
     prepare(tmp_path, guesser(logits.expand(SIZE, -1)), text=text, mask_prob=1.0)
     saved = load_file(tmp_path / FILE)
-    drawn = torch.from_numpy(saved["reference"][saved["maskable"]]).long()
+    drawn = torch.from_numpy(saved["small"][saved["maskable"]]).long()
     special = run(None, TEXT).vocabulary.is_special
     expected = logits.double().masked_fill(special, float("-inf")).softmax(0)
     assert chi_square_p(torch.bincount(drawn, minlength=SIZE).double(), expected) > SIGNIFICANCE
 
 
-def test_reference_and_word_frequencies_draw_apart(tmp_path: Path) -> None:
-    """With equal distributions they still give other tokens."""
-    prepare(tmp_path, guesser((vocabulary_counts() + 1.0).log().expand(SIZE, -1)), mask_prob=1.0)
+def test_references_draw_apart(tmp_path: Path) -> None:
+    """With equal distributions they still give other tokens, so that their mean is over more draws."""
+    frequencies = guesser((vocabulary_counts() + 1.0).log().expand(SIZE, -1))
+    prepare(tmp_path, frequencies, mask_prob=1.0, beside=frequencies)
     saved = load_file(tmp_path / FILE)
-    assert (saved["reference"] == saved["unigram"])[saved["maskable"]].mean() < 0.5
+    for one, other in combinations(NAMES, 2):
+        assert (saved[one] == saved[other])[saved["maskable"]].mean() < 0.5
 
 
 def vocabulary_counts() -> torch.Tensor:
@@ -161,16 +194,17 @@ def test_another_seed_makes_another_corruption(tmp_path: Path) -> None:
         prepare(tmp_path / str(seed), seed=seed)
     one, two = (load_file(tmp_path / str(seed) / FILE) for seed in (1, 2))
     assert np.array_equal(one["tokens"], two["tokens"])
-    assert all((one[name] != two[name]).mean() > 0.05 for name in ("reference", "unigram"))
+    assert all((one[name] != two[name]).mean() > 0.05 for name in NAMES)
 
 
 def test_a_drawn_original_is_original(tmp_path: Path) -> None:
-    """A reference that always draws the original replaces nothing: there is no class to find, so no number."""
+    """A reference that always draws the original replaces nothing: there is no class to find, so no number, and no
+    mean, which over fewer references would be another one."""
     sure = torch.zeros(LENGTH, SIZE)
     sure[torch.arange(LENGTH), 5 + torch.arange(LENGTH)] = 1e4
     reference = Reads(lambda tokens, *_: torch.arange(LENGTH).expand(tokens.shape).unsqueeze(-1), sure)
     found = prepare(tmp_path, reference)(run(Reads(knows), TEXT), tmp_path)
-    assert found == {UNIGRAM: 1.0}
+    assert found == dict.fromkeys(AUCS[1:], 1.0)
 
 
 def test_a_network_that_predicts_tokens_has_no_numbers(tmp_path: Path) -> None:
@@ -195,32 +229,39 @@ def test_other_text_is_refused(other: Batch, tmp_path: Path) -> None:
 
 
 def test_both_networks_are_told_the_documents(tmp_path: Path) -> None:
-    """The reference when it guesses, a cell when it is measured; neither reads the training text."""
-    reference, cell = guesser(), Reads(knows)
+    """The references when they guess, a cell when it is measured; neither reads the training text."""
+    reference, beside, cell = guesser(), guesser(), Reads(knows)
     text = replace(TEXT, documents=TEXT.segments + 7)
-    measure = prepare(tmp_path, reference, text, batch_size=25)
+    measure = prepare(tmp_path, reference, text, batch_size=25, beside=beside)
     measure(run(cell, text), tmp_path)
-    for network, times in ((reference, 1), (cell, 2)):
+    for network, times in ((reference, 1), (beside, 1), (cell, 3)):
         assert None not in network.documents
         shown = [documents[:, 0].tolist() for documents in network.documents if documents is not None]
         assert shown == [list(range(7 + a, 7 + b)) for a, b in ((0, 25), (25, 50), (50, 60)) for _ in range(times)]
 
 
 def test_every_position_is_judged_once(tmp_path: Path) -> None:
-    """Both corruptions of every row are shown, in order."""
+    """All corruptions of every row are shown, in order."""
     network = Reads(knows)
     prepare(tmp_path, batch_size=60)(run(network, TEXT), tmp_path)
     saved = load_file(tmp_path / FILE)
-    rows = [
-        row for name in ("reference", "unigram") for row in zip(saved[name], TEXT.attention_mask.numpy(), strict=True)
-    ]
+    rows = [row for name in NAMES for row in zip(saved[name], TEXT.attention_mask.numpy(), strict=True)]
     assert network.shown == [tokens[real].tolist() for tokens, real in rows]
 
 
+def sized(scale: float, dim: int, heads: int, **options: Any) -> dict[str, Any]:
+    """Return the discriminator's section of the reference of this scale."""
+    measure = FixedCorruption(small=scale) if scale < 1 else FixedCorruption(large=scale)
+    values = base(dim, heads)
+    values["discriminator"] |= options
+    made: dict[str, Any] = dict(measure.references(values)["small" if scale < 1 else "large"]["discriminator"])
+    return made
+
+
 @given(heads=st.integers(1, 32), width=st.integers(1, 128), scale=st.floats(0.01, 8))
-def test_sizes_of_the_reference_divide(heads: int, width: int, scale: float) -> None:
+def test_sizes_of_a_reference_divide(heads: int, width: int, scale: float) -> None:
     """Near the scale, at least one head, and an even head width stays even."""
-    sizes = FixedCorruption(scale=scale).reference(base(heads * width, heads))["discriminator"]
+    sizes = sized(scale, heads * width, heads)
     fewer, dim = sizes["heads"], sizes["dim"]
     assert fewer == max(1, round(scale * heads))
     assert dim > 0
@@ -232,11 +273,26 @@ def test_sizes_of_the_reference_divide(heads: int, width: int, scale: float) -> 
 
 @pytest.mark.parametrize(
     ("scale", "dim", "heads", "expected"),
-    [(0.75, 64, 4, (48, 3)), (0.75, 128, 2, (96, 2)), (1.0, 57, 3, (57, 3)), (0.01, 8, 2, (2, 1))],
-)
-def test_sizes_of_the_reference(scale: float, dim: int, heads: int, expected: tuple[int, int]) -> None:
-    sizes = FixedCorruption(scale=scale).reference(base(dim, heads))["discriminator"]
+    [(0.75, 64, 4, (48, 3)), (0.75, 128, 2, (96, 2)), (1.0, 57, 3, (57, 3)), (0.01, 8, 2, (2, 1)),
+     (0.0625, 64, 4, (4, 1)), (1.5, 64, 4, (96, 6))],
+)  # fmt: skip
+def test_sizes_of_a_reference(scale: float, dim: int, heads: int, expected: tuple[int, int]) -> None:
+    sizes = sized(scale, dim, heads)
     assert (sizes["dim"], sizes["heads"], sizes["depth"]) == (*expected, 2)
+
+
+@pytest.mark.parametrize(("scale", "local"), [(0.0625, 0), (0.5, 1), (0.75, 1), (1.0, 2), (1.5, 3)])
+def test_options_that_count_heads_keep_their_share(scale: float, local: int) -> None:
+    """Two of four; otherwise no small reference could be built, as one head at least must not be local."""
+    sizes = sized(scale, 128, 4, local_heads=2, window=32, rotary_heads=None)
+    assert (sizes["local_heads"], sizes["window"], sizes["rotary_heads"]) == (local, 32, None)
+
+
+def test_the_default_references_are_outside_of_the_sizes_that_are_compared() -> None:
+    measure = FixedCorruption()
+    for file in (ROOT / "experiments" / "ablations").glob("generator_size*.yaml"):
+        scales = yaml.safe_load(file.read_text())["vary"]["generator.scale"]
+        assert measure.small < min(scales) <= max(scales) < measure.large
 
 
 def base(dim: int, heads: int) -> dict[str, Any]:
@@ -249,36 +305,41 @@ def base(dim: int, heads: int) -> dict[str, Any]:
     return {"discriminator": study, **sections}
 
 
-def test_steps_of_the_reference_replace_the_budget() -> None:
-    assert FixedCorruption().reference(base(8, 2))["train"] == {"flops": 1e9, "batch_size": 2}
-    train = FixedCorruption(steps=7).reference(base(8, 2))["train"]
-    assert train == {"flops": None, "tokens": None, "steps": 7, "batch_size": 2}
+def test_steps_of_a_reference_replace_the_budget() -> None:
+    for sections in FixedCorruption().references(base(8, 2)).values():
+        assert "train" not in sections
+    for sections in FixedCorruption(steps=7).references(base(8, 2)).values():
+        budgets = {"flops": None, "paper_flops": None, "tokens": None, "steps": 7}
+        assert sections["train"] == {**budgets, "batch_size": 2}
 
 
-def test_the_reference_is_one_network_with_a_seed_of_its_own() -> None:
-    sections = FixedCorruption(seed=5).reference(base(8, 2))
-    alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}}
-    assert sections.items() >= {**alone, "generator": None, "sampler": None}.items()
+def test_a_reference_is_one_network_with_a_seed_of_its_own() -> None:
+    references = FixedCorruption(seed=5).references(base(8, 2))
+    assert list(references) == ["small", "large"]
+    for sections in references.values():
+        alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}}
+        assert sections.items() >= {**alone, "generator": None, "sampler": None}.items()
 
 
-def test_the_reference_keeps_the_schedule_of_the_learning_rate_and_no_other() -> None:
-    """The others may change a sampler, which it does not have."""
-    assert FixedCorruption().reference(base(8, 2))["schedules"] == {
-        "learning_rate": {"type": "warmup_linear", "warmup_steps": 7}
-    }
+def test_references_keep_the_schedule_of_the_learning_rate_and_no_other() -> None:
+    """The others may change a sampler, which they do not have."""
+    for sections in FixedCorruption().references(base(8, 2)).values():
+        assert sections["schedules"] == {"learning_rate": {"type": "warmup_linear", "warmup_steps": 7}}
 
 
-SHIPPED = ["reformer_small", "performer_small", "transformer_small", "electra_small", "objectives/mlm"]
+BASES = {f"{yaml.safe_load(file.read_text()).get('base', '')}" for file in (ROOT / "experiments/ablations").glob("*")}
+OTHERS = {f"../{name}.yaml" for name in ("reformer_small", "performer_small", "transformer_small", "objectives/mlm")}
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_reference_of_shipped_experiments_can_be_built(name: str) -> None:
-    values = load(ROOT / "experiments" / f"{name}.yaml").config.model_dump(mode="json")
-    sections = FixedCorruption(steps=20_000).reference(values)
-    loaded = validated(parse(json.dumps({**values, **sections}), name, Path.cwd(), one_line=True))
-    assert not loaded.config.needs.generator
-    assert loaded.config.schedules["learning_rate"].dump() == values["schedules"]["learning_rate"]
-    check(loaded)
+@pytest.mark.parametrize("file", sorted((BASES - {""}) | OTHERS))
+def test_the_references_of_shipped_experiments_can_be_built(file: str) -> None:
+    """Of all bases of ablations, and of one experiment of each backbone: even head widths, heads of another kind."""
+    values = load(ROOT / "experiments" / "ablations" / file).config.model_dump(mode="json")
+    for sections in FixedCorruption(steps=20_000).references(values).values():
+        loaded = validated(parse(json.dumps({**values, **sections}), file, Path.cwd(), one_line=True))
+        assert not loaded.config.needs.generator
+        assert loaded.config.schedules["learning_rate"].dump() == values["schedules"]["learning_rate"]
+        check(loaded)
 
 
 def test_the_run_in_hand_decides_nothing(tmp_path: Path) -> None:
@@ -289,5 +350,6 @@ def test_the_run_in_hand_decides_nothing(tmp_path: Path) -> None:
             raise AssertionError(f"{name} of a cell's network was asked for")
 
     cell: Trained = run(Untouchable(), TEXT)
-    FixedCorruption().prepare(cell, run(guesser(), sentence(1), detects=False), tmp_path)
+    references = {name: run(guesser(), sentence(1), detects=False) for name in ("small", "large")}
+    FixedCorruption().prepare(cell, references, tmp_path)
     assert len(load_file(tmp_path / FILE)["tokens"]) == len(TEXT)

@@ -10,17 +10,18 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
 from electra_lab.config.load import load
 from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.flops import backbone_flops, counted_flops, network_flops
+from electra_lab.model.flops import backbone_flops, counted_flops, network_flops, paper_flops
 from electra_lab.model.heads import ReplacedHead, TokenHead
 from electra_lab.model.network import Network
 from electra_lab.training.step import training_step
-from tests.helpers import write_experiment
+from tests.helpers import ROOT, write_experiment
 
 BATCH = 4
 DISCRIMINATORS = {
@@ -43,7 +44,7 @@ def test_a_step_costs_what_the_formula_says(tmp_path: Path, discriminator: str, 
     """
     file = write_experiment(
         tmp_path,
-        data="{sequence_length: 64, held_out: 0.3}",
+        data=f"{{sequence_length: 64, held_out: 0.3, store: {tmp_path / 'store'}}}",
         embedding=f"{{dim: 48, max_length: 64, tie: {tie}}}",
         discriminator=DISCRIMINATORS[discriminator],
         train=f"{{steps: 1, batch_size: {BATCH}, precision: fp32}}",
@@ -114,3 +115,54 @@ def test_a_backbone_without_a_formula_is_counted(training: bool) -> None:
 def test_counting_sees_the_fused_attention(backbone: object) -> None:
     made = backbone()
     assert counted_flops(made, 64, 64) == pytest.approx(made.flops(64), rel=0.01)
+
+
+# What flops_computation.py of google-research/electra prints, by the file here that describes the same training.
+OFFICIAL = {"electra_small": 1.293744e18, "electra_base": 6.424542e19, "electra_large": 7.117606e20}
+
+
+@pytest.mark.parametrize("name", OFFICIAL)
+def test_the_papers_convention_gives_the_official_numbers(name: str) -> None:
+    built = sketch(load(ROOT / "experiments" / f"{name}.yaml"))
+    assert built.paper_flops.total(built.steps) == pytest.approx(OFFICIAL[name], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "train", "official"),
+    [("{dim: 256, depth: 12, heads: 4}", "{steps: 1450000, batch_size: 128}", 1.4187399146496e18),
+     ("{dim: 768, depth: 12, heads: 12}", "{steps: 1000000, batch_size: 256}", 6.428335104e19)],
+    ids=["BERT-Small", "BERT-Base"],
+)  # fmt: skip
+def test_the_papers_convention_for_bert(tmp_path: Path, sizes: str, train: str, official: float) -> None:
+    """Masked language modelling with one network."""
+    length = 128 if "256" in sizes else 512
+    file = write_experiment(
+        tmp_path,
+        data=f"{{sequence_length: {length}}}",
+        tokenizer="{type: wordpiece, vocab_size: 30522}",
+        embedding=f"{{dim: {128 if '256' in sizes else 768}, max_length: 512}}",
+        discriminator=sizes.replace("{", "{type: bert, "), generator="null", sampler="null",
+        objective="{type: mlm}", train=train,
+    )  # fmt: skip
+    built = sketch(load(file))
+    assert built.paper_flops.total(built.steps) == pytest.approx(official, rel=1e-9)
+
+
+def test_the_papers_convention_by_hand() -> None:
+    """E 4, D 8, V 100, T 10, a backbone of 7 operations; 15.625 % of the positions have vocabulary logits."""
+
+    class Free(nn.Module):
+        length_multiple = 1
+        paper_flops = staticmethod(lambda length: 7)
+
+    embeddings = Embeddings(100, 4, 16, positions=True, dropout=0.0)
+    below = 7 + 10 * (2 * 4 * 100 + 2 * 4 * (10 + 2) + 2 * 4 + 5 * 4 + 4 * 4) + 10 * (2 * 4 * 8 + 8)
+    words = 10 * (2 * 8 * 4 + 4 + 8 * 4 + 5 * 4 + 2 * 4 * 100 + 5 * 100 + 2 * 100)
+    generator = Network(embeddings, Free(), 8, pad_id=0, heads={"tokens": TokenHead(8, 4, 100)})
+    assert paper_flops(generator, 10, 2) == below + 0.15625 * words
+    assert paper_flops(generator, 10, 10) == below + words
+    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads={"replaced": ReplacedHead(8)})
+    assert paper_flops(discriminator, 10, 2) == below + 10 * (2 * 8 * 8 + 8 + 8 * 8 + 2 * 8)
+    del Free.paper_flops
+    Free.flops = staticmethod(lambda length: 11)
+    assert paper_flops(discriminator, 10, 2) == below - 7 + 11 + 10 * (2 * 8 * 8 + 8 + 8 * 8 + 2 * 8)

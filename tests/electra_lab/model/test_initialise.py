@@ -1,33 +1,62 @@
-"""Initial weights: N(0, 0.02), and nothing else is touched."""
+"""Initial weights: their distributions, and nothing else is touched."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
+from scipy import stats
 from torch import nn
 from x_transformers import Encoder
 
 from electra_lab.assembly.experiment import Experiment, assemble, open_data
+from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.config.load import load
 from electra_lab.model.initialise import initialise
+from electra_lab.model.pair import EmbeddingSizes, make_pair
 from tests.helpers import write_experiment
 
+TRUNCATED = 0.87962566103423978  # deviation of a standard normal truncated at two deviations: scipy.stats.truncnorm
 
-def test_weights_are_normal_with_deviation_0_02() -> None:
+
+@pytest.mark.parametrize(
+    ("distribution", "deviation", "beyond"), [("official", TRUNCATED, 0.0), ("normal", 1.0, 0.0455)]
+)
+def test_weights_are_normal(distribution: Any, deviation: float, beyond: float) -> None:
     """Bounds of five standard errors, for 120,000 draws each."""
+    assert stats.truncnorm(-2, 2).std() == pytest.approx(TRUNCATED)
     torch.manual_seed(0)
     linear, table = nn.Linear(400, 300), nn.Embedding(300, 400)
-    initialise(nn.ModuleList([linear, table]))
+    initialise(nn.ModuleList([linear, table]), distribution=distribution)
     for weight in (linear.weight, table.weight):
         number = weight.numel()
         assert abs(weight.mean().item()) < 5 * 0.02 / number**0.5
-        assert abs(weight.std().item() / 0.02 - 1) < 5 / (2 * number) ** 0.5
-        beyond = (weight.abs() > 2 * 0.02).float().mean().item()
-        assert abs(beyond - 0.0455) < 5 * (0.0455 * 0.9545 / number) ** 0.5
+        assert abs(weight.std().item() / (0.02 * deviation) - 1) < 5 / (2 * number) ** 0.5
+        outside = (weight.abs() > 2 * 0.02).float().mean().item()
+        assert abs(outside - beyond) <= 5 * (beyond * (1 - beyond) / number) ** 0.5
     assert not linear.bias.any()
     assert not torch.equal(linear.weight, table.weight)
+
+
+def test_where_the_official_code_names_no_initializer_weights_are_glorot_uniform() -> None:
+    """Keras' default, for the projection of the embeddings and the last layer of the detection head alone."""
+    sizes = EmbeddingSizes(50, 24, 16, 0.0)
+    generator, model = make_pair(Bert(40, 1, 2, 16), 40, Bert(48, 1, 2, 16), 48, sizes, "embeddings", 0)
+    assert generator is not None
+    for distribution in ("official", "normal"):
+        initialise(nn.ModuleList([generator, model]), distribution=distribution)  # type: ignore[arg-type]
+        head, own = model.heads["replaced"], generator.heads["tokens"]
+        for layer in (generator.project, model.project, head.out):
+            limit = (6 / sum(layer.weight.shape)) ** 0.5 if distribution == "official" else 0.08
+            assert 0.8 * limit < layer.weight.abs().max() <= limit if distribution == "official" else True
+            spread = limit / 3**0.5 if distribution == "official" else 0.02
+            assert layer.weight.std().item() == pytest.approx(spread, rel=0.25)
+            assert not layer.bias.any()
+        for layer in (head.dense, own.dense, model.backbone.layers[0].query, model.embeddings.tokens):
+            assert layer.weight.abs().max() <= (0.04 if distribution == "official" else 0.1)
 
 
 def test_gains_and_other_parameters_are_left_alone() -> None:
@@ -58,7 +87,7 @@ def test_what_a_library_made_zero_stays() -> None:
             assert torch.equal(parameter, before[name]), name
             zero += module is not None and name in products
         elif name in products:
-            assert 0.015 < parameter.std() < 0.025
+            assert 0.013 < parameter.std() < 0.022
             drawn += 1
         else:
             assert not parameter.any()
@@ -117,6 +146,6 @@ def test_a_seed_means_the_same_weights(tmp_path: Path) -> None:
 
 def test_assembled_weights_have_the_deviation(tmp_path: Path) -> None:
     generator = assembled(tmp_path, 0).run.learner.objective.generator
-    assert 0.018 < generator.embeddings.tokens.weight.std() < 0.022
+    assert 0.016 < generator.embeddings.tokens.weight.std() < 0.0195
     assert not generator.heads["tokens"].bias.any()
     assert (generator.embeddings.norm.weight == 1).all()

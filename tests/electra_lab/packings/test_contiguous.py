@@ -48,6 +48,25 @@ def test_documents_of_rows() -> None:
     assert packed.documents[[0]].max() == 1
 
 
+@pytest.mark.parametrize("attention", ["full", "within_documents"])
+def test_sources_count_the_documents_of_the_split(attention: str) -> None:
+    """As documents of rows do from 0; tokens of the text, and whatever [CLS], an added [SEP] and padding have."""
+    made = Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention=attention)  # type: ignore[arg-type]
+    rows = np.arange(3)
+    found, tokens = made.sources(rows), made.rows(rows).tokens
+    assert found[tokens >= 7].tolist() == [*[0] * 4, *[1] * 2, *[2] * 9]
+    assert found[0, [5, 8]].tolist() == [0, 1], "the [SEP] of a document is part of it"
+    assert made.sources(np.array([2, 1]))[:, 1].tolist() == [2, 2]
+
+
+def test_plain_training_does_not_hold_where_documents_start() -> None:
+    made = Contiguous(ArrayTokens([[7] * 4, [8] * 2]), 10, WORDS)
+    made.rows(np.arange(1))
+    assert "documents" not in vars(made)
+    made.sources(np.arange(1))
+    assert "documents" in vars(made)
+
+
 def test_documents_come_from_their_lengths() -> None:
     """Also where the tokens of a document hold a [SEP]."""
     made = Contiguous(ArrayTokens([[7, SEP, 7], [8]]), 10, WORDS, attention="within_documents")

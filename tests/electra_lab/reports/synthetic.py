@@ -15,6 +15,7 @@ import yaml
 
 from electra_lab.metrics import PRETRAINING
 from electra_lab.reports import ablation_figures, run_page
+from electra_lab.storage.plan import FORMAT as PLAN_FORMAT
 from electra_lab.storage.provenance import FORMAT
 
 MEASURES: list[dict[str, Any]] = [
@@ -22,7 +23,7 @@ MEASURES: list[dict[str, Any]] = [
         "type": "fixed_corruption",
         "key": "fixed_corruption-0123456789",
         "options": {"share": 0.15},
-        "reference": None,
+        "references": {},
         "metrics": {
             "reference_auc": {"summary": "AUC on one fixed corruption of test text", "higher_is_better": True},
             "reference_accuracy": {"summary": "accuracy there at threshold 0.5", "higher_is_better": True},
@@ -32,7 +33,7 @@ MEASURES: list[dict[str, Any]] = [
         "type": "pretraining",
         "key": "pretraining-abcdef0123",
         "options": {},
-        "reference": None,
+        "references": {},
         "metrics": {
             "own_loss": {
                 "summary": "the objective's own loss on test text",
@@ -89,7 +90,8 @@ def write_folder(
             "variant": label,
             "seed": seed,
             "steps": max(STEPS - 40 * i, 80),
-            "flops": flops[i] if flops else FLOPS * (1 - 0.001 * i),
+            "flops": (spent := flops[i] if flops else FLOPS * (1 - 0.001 * i)),
+            "paper_flops": 2 * spent,
             "parameters": {"generator": 500_000 * (i + 1), "discriminator": 4_000_000, "shared": 300_000,
                            "total": 3_700_000 + 500_000 * (i + 1)},
         }
@@ -97,7 +99,7 @@ def write_folder(
         for seed in seeds
     ]  # fmt: skip
     written = {
-        "format": 2, "name": "generator_size", "question": question, "base": "../reformer_small.yaml",
+        "format": PLAN_FORMAT, "name": "generator_size", "question": question, "base": "../reformer_small.yaml",
         "budget": {"flops": FLOPS} if budget is None else budget or None, "keys": list(keys),
         "variants": [{"label": label, "changes": each, "differs": _differs(changes[labels[0]], each)}
                      for label, each in changes.items()],
@@ -115,6 +117,27 @@ def write_folder(
             fail(folder, cell["id"], error, 2)
         elif became != "missing":
             write_cell(folder, cell, variant, became, scores(variant, cell["seed"]), without)
+    return folder
+
+
+def add_references(folder: Path, score: Callable[[int, int, int], float], metric: str = "auc") -> Path:
+    """Give all measured cells of a folder a metric `auc` that is the mean over three references.
+
+    score   of the reference, the variant and the seed
+    metric  that the report leads with
+    """
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    measure, labels = plan["measures"][0], [variant["label"] for variant in plan["variants"]]
+    parts = ["auc_small", "auc_large", "auc_unigram"]
+    measure["metrics"] |= {"auc": {"summary": "the mean", "parts": parts}} | {part: {} for part in parts}
+    (folder / "plan.json").write_text(json.dumps(plan | {"metric": metric}), encoding="utf-8")
+    for cell in plan["cells"]:
+        file = folder / "cells" / cell["id"] / "measures.json"
+        if file.is_file():
+            values = json.loads(file.read_text())
+            found = [score(i, labels.index(cell["variant"]), cell["seed"]) for i in range(3)]
+            values[CORRUPTION] |= {"auc": sum(found) / 3} | dict(zip(parts, found, strict=True))
+            file.write_text(json.dumps(values), encoding="utf-8")
     return folder
 
 
@@ -184,6 +207,7 @@ def provenance(path: Path, cell: Mapping[str, Any]) -> dict[str, Any]:
                  "tokens": {"train": 2070185, "validation": 837, "test": 90210}, "vocabulary": 4096,
                  "overlap": 0.0126},
         "parameters": cell["parameters"], "steps": cell["steps"], "flops": int(cell["flops"]),
+        "paper_flops": int(cell["paper_flops"]) if "paper_flops" in cell else None,
         "flops_per_step": int(cell["flops"] // cell["steps"]),
         "metrics": {name: asdict(metric) for name, metric in PRETRAINING.items()},
     }  # fmt: skip

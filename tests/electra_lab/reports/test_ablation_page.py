@@ -22,7 +22,9 @@ from tests.electra_lab.reports.synthetic import (
     SCALES,
     STEPS,
     TOKENS_A_STEP,
+    add_references,
     fail,
+    score,
     write_folder,
 )
 from tests.pages import Page
@@ -34,6 +36,8 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
     "two seeds": lambda folder: write_folder(
         folder, NAMED, (0, 1), without={"mlm": ["reference_auc", "reference_accuracy"]}, budget={"steps": 400},
         flops=[1e12, 1.3e12, 0.9e12, 0.5e12], question="Does <i>x</i> & y > z?"),
+    "references": lambda folder: add_references(
+        write_folder(folder, NAMED, (0, 1, 2), state={"v1-s2": "missing"}), lambda i, v, seed: score(v * i, seed)),
     "grid": lambda folder: write_folder(folder, GRID, (0, 1, 2), ["generator.scale", "masking.mask_prob"]),
     "words on a grid": lambda folder: write_folder(
         folder,
@@ -188,13 +192,15 @@ def test_what_a_cell_costs_is_the_mean_of_its_variant(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"flops": int(3e12)}))
     above, titles, *rows = reread(folder).table("What a cell costs")
     assert above[1] == "parameters"
-    assert titles == ["variant", "generator", "discriminator", "shared", "total", "steps", "tokens", "FLOPs", "seconds",
-                      "tokens/s"]  # fmt: skip
+    assert titles == ["variant", "generator", "discriminator", "shared", "total", "steps", "tokens", "FLOPs",
+                      "paper's FLOPs", "seconds", "tokens/s"]  # fmt: skip
     tokens = STEPS * TOKENS_A_STEP
     assert rows[0] == ["generator.scale=0.25", "500,000", "4,000,000", "300,000", "4,200,000", "400", f"{tokens:,}",
-                       "2.00e+12", f"{tokens / 9000:,.0f}", "9,000"]  # fmt: skip
-    assert rows[1][5:] == ["360", f"{360 * TOKENS_A_STEP:,}", "9.99e+11", f"{360 * TOKENS_A_STEP / 8500:,.0f}", "8,500"]
-    assert rows[3][1:] == ["2,000,000", "4,000,000", "300,000", "5,700,000", "280", "-", "9.97e+11", "-", "-"]
+                       "2.00e+12", "2.00e+12", f"{tokens / 9000:,.0f}", "9,000"]  # fmt: skip
+    assert rows[1][5:8] == ["360", f"{360 * TOKENS_A_STEP:,}", "9.99e+11"]
+    assert rows[1][8:] == ["2.00e+12", f"{360 * TOKENS_A_STEP / 8500:,.0f}", "8,500"]
+    assert rows[3][1:6] == ["2,000,000", "4,000,000", "300,000", "5,700,000", "280"]
+    assert rows[3][6:] == ["-", "9.97e+11", "1.99e+12", "-", "-"]
 
 
 @pytest.mark.usefixtures("plain")
@@ -276,16 +282,18 @@ def test_provenance_says_where_cells_differ(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_reference_is_linked_and_its_failure_shown(folder: Path) -> None:
+def test_references_are_linked_and_their_failures_shown(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
-    plan["measures"][0]["reference"] = "the-reference"
+    plan["measures"][0]["references"] = {"one": "the-reference", "two": "another"}
     change(folder, measures=plan["measures"])
-    assert "Only for the measures: the-reference, which has no page yet." in reread(folder).text
-    fail(folder, "the-reference", "out of memory")
-    assert "the-reference, the run that a measure refers to, failed: out of memory" in reread(folder).text
-    (folder / "cells" / "the-reference").mkdir()
-    (folder / "cells" / "the-reference" / "report.html").write_text("")
-    assert 'href="cells/the-reference/report.html"' in write_report(folder).read_text()
+    text = reread(folder).text
+    assert all(f"Only for the measures: {id}, which has no page yet." in text for id in ("the-reference", "another"))
+    fail(folder, "another", "out of memory")
+    assert "another, the run that a measure refers to, failed: out of memory" in reread(folder).text
+    for id in ("the-reference", "another"):
+        (folder / "cells" / id).mkdir()
+        (folder / "cells" / id / "report.html").write_text("")
+        assert f'href="cells/{id}/report.html"' in write_report(folder).read_text()
 
 
 @pytest.mark.usefixtures("plain")
@@ -342,7 +350,7 @@ Damage = Callable[[dict[str, Any]], Any]
     [
         ("plan.json", "{"),
         ("plan.json", "[]"),
-        ("plan.json", '{"format": 2}'),
+        ("plan.json", '{"format": 3}'),
         ("cells/v0-s0/provenance.json", "1"),
         ("cells/v0-s0/metrics.jsonl", "{}\n{}\n"),
         ("failed/v0-s0.json", "{}"),

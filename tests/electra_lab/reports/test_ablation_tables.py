@@ -75,6 +75,7 @@ def test_the_table_of_cells_has_every_number(tmp_path: Path) -> None:
         assert row["status"] == states.get(state, state)
         assert int(row["steps"]) == STEPS - 40 * variant
         assert float(row["flops"]) == pytest.approx(1e12 * (1 - 0.001 * variant))
+        assert float(row["paper_flops"]) == pytest.approx(2e12 * (1 - 0.001 * variant))
         assert int(row["parameters"]) == 3_700_000 + 500_000 * (variant + 1)
         measured = state in ("done", "partial", "cleaned")
         assert row["reference_auc"] == (str(score(variant, seed)) if measured else "")

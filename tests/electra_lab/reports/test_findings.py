@@ -1,12 +1,16 @@
-"""The findings of a run: each metric's own number, under its own title, beside its own baselines."""
+"""The findings of a run: each metric's own number, under its own title, beside its own baselines, and the verdict."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from electra_lab.metrics import PRETRAINING
-from electra_lab.reports.findings import declared, findings, number
+from electra_lab.reports.findings import LITTLE, OWN_TEXT, advice, declared, findings, number, verdicts
+from electra_lab.storage.provenance import Provenance
 from registry import Metric
+from tests.electra_lab.storage.test_provenance import PROVENANCE
 
 METRICS = {
     "auc": Metric("how well it ranks", "AUC", baselines=("chance", "rare")),
@@ -57,3 +61,120 @@ def test_a_run_that_declares_nothing_has_the_metrics_of_pretraining() -> None:
 )
 def test_a_number_of_the_terminal(value: float | None, text: str) -> None:
     assert number(value) == text
+
+
+# The verdict
+
+AUC = {"discriminator_auc": 0.681, "unigram_auc": 0.525, "always_original_auc": 0.5}
+LOSS = {"generator_mask_loss": 5.62, "unigram_mask_entropy": 6.41}
+
+
+def judged(record: dict[str, Any], **keys: Any) -> list[str]:
+    provenance = Provenance.model_validate(PROVENANCE | {"metrics": PRETRAINING} | keys)
+    return [str(each) for each in verdicts(record | {"step": 9, "split": "test"}, provenance)]
+
+
+def gained(name: str, gain: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    interval = {} if low is None else {f"{name}_gain_low": low, f"{name}_gain_high": high}
+    return {f"{name}_gain": gain, **interval, f"{name}_gain_documents": 1453}
+
+
+def test_what_was_learned() -> None:
+    record = AUC | LOSS | gained("discriminator_auc", 0.156, 0.149, 0.163)
+    record |= gained("generator_mask_loss", 0.79, 0.751, 0.829)
+    assert judged(record) == [
+        "The discriminator has learned to detect replacements better than its baselines: AUC 0.681 against 0.525 "
+        "(rare-token detector); gain +0.156, 95% interval +0.149 to +0.163 over 1,453 documents.",
+        "The generator has learned more than word frequencies: loss at [MASK] 5.620 against 6.410 "
+        "(word frequencies alone); gain +0.790, 95% interval +0.751 to +0.829 over 1,453 documents.",
+    ]
+    mine = {"discriminator_token_mask_loss": 5.0, "unigram_mask_entropy": 6.0}
+    assert judged(mine | gained("discriminator_token_mask_loss", 1.0, 0.9, 1.1)) == [
+        "The discriminator has learned more than word frequencies: loss at [MASK] 5.000 against 6.000 "
+        "(word frequencies alone); gain +1.000, 95% interval +0.900 to +1.100 over 1,453 documents.",
+    ]
+
+
+SKILL = "to detect replacements better than its baselines"
+UNKNOWN = f"It is not known whether the discriminator has learned {SKILL}"
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "high", "claim"),
+    [
+        (0.1, 0.05, 0.15, f"The discriminator has learned {SKILL}"),
+        (0.024, 0.001, 0.05, f"The discriminator has learned {SKILL}"),
+        (0.023, 0.001, 0.05, f"The discriminator has hardly learned {SKILL}"),
+        (0.01, 0.0, 0.02, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
+        (-0.01, -0.03, 0.01, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
+        (0.01, -0.01, 0.03, UNKNOWN),
+        (0.2, -0.1, 0.5, UNKNOWN),
+        (0.2, None, None, UNKNOWN),
+        (-0.01, -0.02, 0.0, f"The discriminator has not learned {SKILL}"),
+        (-0.1, -0.15, -0.05, f"The discriminator has not learned {SKILL}"),
+    ],
+)
+def test_the_interval_decides_the_claim(gain: float, low: float | None, high: float | None, claim: str) -> None:
+    """From 0.525 on, .02375 is 5% of the way to 1. No sentence says that two things are equal."""
+    assert LITTLE == 0.05
+    [said] = judged(AUC | gained("discriminator_auc", gain, low, high))
+    assert said.startswith(f"{claim}: AUC 0.681 against 0.525 (rare-token detector); gain {gain:+.3f}")
+    assert ("% of the way to 1)" in said) == ("hardly" in said)
+    assert said.endswith("too few documents for an interval." if low is None else "over 1,453 documents.")
+
+
+def test_hardly_says_how_little() -> None:
+    """Of a perfect loss, which is 0, as of a perfect area, which is 1."""
+    [said] = judged(LOSS | gained("generator_mask_loss", 0.05, 0.03, 0.07))
+    assert said.startswith("The generator has hardly learned more than word frequencies: ")
+    assert "; gain +0.050 (0.8% of the way to 0), 95% interval +0.030 to +0.070 over " in said
+
+
+def test_what_was_not_learned_comes_first() -> None:
+    record = AUC | LOSS | gained("discriminator_auc", 0.156, 0.149, 0.163)
+    record |= gained("generator_mask_loss", 0.0, -0.01, 0.01)
+    one, other = judged(record)
+    assert one.startswith("The generator has not learned")
+    assert other.startswith("The discriminator has learned")
+
+
+def test_the_better_baseline_is_named() -> None:
+    [said] = judged(AUC | {"unigram_auc": 0.48} | gained("discriminator_auc", 0.181, 0.17, 0.19))
+    assert "AUC 0.681 against 0.500 (always 'original'); gain +0.181" in said
+
+
+def test_rows_are_called_rows() -> None:
+    found = gained("discriminator_auc", 0.156, 0.149, 0.163)
+    rows = {name.replace("documents", "rows"): each for name, each in found.items()}
+    assert judged(AUC | rows)[0].endswith("over 1,453 rows.")
+
+
+def test_a_generator_that_cannot_learn_is_not_judged() -> None:
+    record = LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01)
+    assert judged(record, parameters={"generator": 0, "discriminator": 9}) == []
+    assert len(judged(record, parameters={"generator": 1, "discriminator": 9})) == 1
+
+
+def test_without_gains_there_is_no_verdict() -> None:
+    """As of an older version, of text in which nothing was replaced, or of an objective with other metrics."""
+    assert judged(AUC | LOSS) == []
+    assert judged(AUC | {"discriminator_auc": None, "discriminator_auc_gain": None}) == []
+    found = AUC | gained("discriminator_auc", 0.1, 0.0, 0.2)
+    assert judged(found, metrics={"word_auc": Metric()}) == []
+    assert judged(found, metrics={"discriminator_auc": Metric()}) == []
+    assert len(judged(found, metrics={})) == 1, "a run that declares nothing has the metrics of pre-training"
+
+
+def test_gains_are_no_findings_of_their_own() -> None:
+    record = AUC | LOSS | gained("discriminator_auc", 0.1, 0.0, 0.2)
+    assert [each.title for each in findings(record, PRETRAINING)] == ["discriminator AUC", "generator loss at [MASK]"]
+
+
+def test_advice_is_for_those_who_need_it() -> None:
+    provenance = Provenance.model_validate(PROVENANCE)
+    good, bad = (
+        verdicts(AUC | gained("discriminator_auc", gain, gain - 0.05, gain + 0.05), provenance) for gain in (0.1, 0.01)
+    )
+    assert advice([]) == advice(good) == ""
+    assert advice(bad) == advice(good + bad) == OWN_TEXT
+    assert "docs/own-text.md" in OWN_TEXT

@@ -83,8 +83,7 @@ def test_a_cell_whose_measures_failed_is_trained_all_the_same(tmp_path: Path) ->
 
 def test_references_that_failed_say_why_with_the_names_of_files_in_the_folder(folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
-    plan["measures"][0]["reference"] = "reference-a"
-    plan["measures"][1]["reference"] = "reference-b"
+    plan["measures"][0]["references"] = {"one": "reference-b", "two": "reference-a"}
     (folder / "plan.json").write_text(json.dumps(plan))
     fail(folder, "reference-a", f"{folder}/cells/reference-a: is damaged; see {folder}.")
     assert read(folder).failed_references == {"reference-a": "cells/reference-a: is damaged; see .."}

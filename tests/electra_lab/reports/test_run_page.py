@@ -91,7 +91,8 @@ def test_the_page_of_a_run_has_the_numbers_of_its_test(finished: RunDirectory) -
     )
     assert facts["tokens"] == str(4 * 4 * 16)
     assert facts["device"].startswith("cpu, fp32, threads: ")
-    assert facts["steps"] == f"4 of 4, {began.flops:.3g} FLOPs in total"
+    assert facts["steps"] == "4 of 4"
+    assert facts["compute"].startswith(f"{began.flops:.3g} FLOPs in total")
     assert " of training, " in facts["time"]
     read = {record["split"]: record["tokens"] for record in finished.records()}
     assert facts["evaluation"] == f"validation {read['validation']} tokens, test {read['test']} tokens"
@@ -115,11 +116,14 @@ def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> N
                         train(2, tokens=400, tokens_per_second=100.0, seconds=9.0),
                         validation(1), validation(2), final(2)])  # fmt: skip
     written = page(directory)
-    assert list(written.facts()) == ["parameters", "device", "steps", "tokens", "time", "evaluation", "data", "overlap"]
+    assert list(written.facts()) == [
+        "parameters", "device", "steps", "compute", "tokens", "time", "evaluation", "data", "overlap"
+    ]  # fmt: skip
     assert written.facts() == {
         "parameters": "generator 1,000,000, discriminator 4,000,000",
         "device": "cpu, fp32, threads: 1",
-        "steps": "2 of 400, 1e+12 FLOPs in total",
+        "steps": "2 of 400",
+        "compute": "1e+12 FLOPs in total",
         "tokens": "400",
         "time": "5 s of training, 80 tokens/s",
         "evaluation": "validation 64 tokens, test 320 tokens",
@@ -138,8 +142,8 @@ def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> N
 def test_a_run_that_has_logged_nothing_says_no_tokens_and_no_time(directory: RunDirectory) -> None:
     directory.metrics.unlink()
     written = page(directory)
-    assert list(written.facts()) == ["parameters", "device", "steps", "data", "overlap"]
-    assert written.facts()["steps"] == "0 of 400, 1e+12 FLOPs in total"
+    assert list(written.facts()) == ["parameters", "device", "steps", "compute", "data", "overlap"]
+    assert written.facts()["steps"] == "0 of 400"
     assert "The run has not been evaluated yet." in written.text
     assert "so there is no curve" in written.text
 
@@ -210,6 +214,37 @@ def test_a_run_shows_the_metrics_that_it_declared(directory: RunDirectory) -> No
     directory.write_json("provenance.json", value | {"metrics": {"word_auc": {"title": "word AUC", "summary": "own"}}})
     rewrite(directory, [validation(1, word_auc=0.5, discriminator_auc=0.9)])
     assert page(directory).table("Results") == [["word AUC", "0.500", "own"]]
+
+
+GAINS = {"discriminator_auc_gain": 0.01, "discriminator_auc_gain_low": -0.01, "discriminator_auc_gain_high": 0.02,
+         "discriminator_auc_gain_documents": 12}  # fmt: skip
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_verdict_stands_at_the_top(directory: RunDirectory) -> None:
+    """With advice if something was not learned; an evaluation without gains has none of it."""
+    areas = {"discriminator_auc": 0.535, "unigram_auc": 0.525, "always_original_auc": 0.5}
+    rewrite(directory, [validation(1, **areas, **GAINS, discriminator_auc_gain_rows=1.0), final(2, **areas, **GAINS)])
+    written = page(directory)
+    claim = (
+        "The discriminator has not learned to detect replacements better than its baselines, as far as this text can "
+        "tell"
+    )
+    [said] = [each for each in written.all("p") if claim in each.text]
+    assert [each.text for each in said.all("strong")] == [claim]
+    assert said.text == (
+        f"{claim}: AUC 0.535 against 0.525 (rare-token detector); gain +0.010, 95% interval -0.010 to +0.020 over 12 "
+        "documents. docs/own-text.md says what to change for your own text, and how to see early that nothing is "
+        "learned."
+    )
+    assert written.source.index(claim) < written.source.index("<dl>") < written.source.index("<h2>Results")
+    assert [row[0] for row in written.table("Results")] == ["discriminator AUC"]
+    better = GAINS | {"discriminator_auc_gain": 0.1, "discriminator_auc_gain_low": 0.05}
+    rewrite(directory, [final(2, **areas, **better)])
+    assert "The discriminator has learned to detect replacements better than its baselines: AUC" in page(directory).text
+    assert "own-text" not in page(directory).text
+    rewrite(directory, [final(2, **areas)])
+    assert "learned" not in page(directory).text.split("Config")[0]
 
 
 # Tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,10 @@ from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.assembly.forecast import forecast
 from electra_lab.config.load import load
 from electra_lab.data.splits import SPLITS
-from electra_lab.runs import summary
+from electra_lab.runs import execute, summary
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Example
-from tests.electra_lab.runs.tiny import experiment
+from tests.electra_lab.runs.tiny import experiment, lines
 from tests.electra_lab.storage.test_provenance import PROVENANCE
 from tests.helpers import write_experiment
 
@@ -75,6 +76,77 @@ def test_the_end_shows_the_last_evaluation_and_its_examples(tmp_path: Path) -> N
         "  the [cat > dog, 0.90]\n"
     ) in "\n".join(lines)
     assert lines[-1] == f"trained in 1,234 s; report {report}"
+
+
+def test_the_end_begins_with_the_verdict(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "run", "tiny")
+    directory.write_json("provenance.json", PROVENANCE)
+    record = {"step": 10, "split": "test", "discriminator_auc": 0.7, "unigram_auc": 0.5, "discriminator_auc_gain": 0.2}
+    interval = {"discriminator_auc_gain_low": 0.1, "discriminator_auc_gain_high": 0.3}
+    directory.append(record | interval | {"discriminator_auc_gain_documents": 5})
+    lines = summary.closing(directory, tmp_path, 3.4).splitlines()
+    assert lines[1] == "after step 10, on test text"
+    assert lines[2] == (
+        "  The discriminator has learned to detect replacements better than its baselines: AUC 0.700 against 0.500 "
+        "(rare-token detector); gain +0.200, 95% interval +0.100 to +0.300 over 5 documents."
+    )
+    assert lines[3] == ""
+    assert lines[4].split()[:3] == ["discriminator", "AUC", "0.700"]
+    assert lines[5:] == ["", f"trained in 3 s; report {tmp_path}"]
+    directory.append(record | {"discriminator_auc_gain_documents": 1})
+    lines = summary.closing(directory, tmp_path, 3.4).splitlines()
+    assert lines[2].startswith("  It is not known whether the discriminator has learned ")
+    assert lines[3].startswith("  docs/own-text.md says ")
+    assert lines[4] == ""
+    assert lines[5].split()[:3] == ["discriminator", "AUC", "0.700"]
+
+
+WORDS = (
+    "apple bread cider dates eggs figs grape honey icing jelly kiwi lemon mango nuts olive pasta rice salad tea water"
+)
+
+
+@pytest.fixture(scope="module")
+def fruit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An experiment with text that is easily learned: each of ten places of a document has two words of its own."""
+    folder, numbers = tmp_path_factory.mktemp("fruit"), random.Random(0)
+    file = write_experiment(
+        folder,
+        data=f"{{sequence_length: 16, held_out: 0.2, store: {folder / 'store'}}}",
+        packing="{type: documents}",
+        embedding="{dim: 32, max_length: 16, dropout: 0.0}",
+        discriminator="{type: bert, dim: 32, depth: 1, heads: 2, dropout: 0.0}",
+        generator="{type: bert, scale: 1.0}",
+        train="{steps: 30, batch_size: 32, precision: fp32, learning_rate: 1.0e-2}",
+    )
+    words = WORDS.split()
+    texts = [" ".join(numbers.choice(words[n : n + 2]) for n in range(0, 20, 2)) for _ in range(300)]
+    (folder / "corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("overrides", "claims"),
+    [
+        ([], ["The discriminator has learned", "The generator has learned"]),
+        (["generator={type: unigram}"], ["The discriminator has learned"]),
+        (["train.steps=1", "train.learning_rate=1.0e-5"],
+         ["The discriminator has not learned", "The generator has not learned", "docs/own-text.md says"]),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("no_report")
+def test_a_run_says_whether_it_has_learned(
+    fruit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], claims: list[str]
+) -> None:
+    """At its end, over the documents of the test; a generator of word frequencies is not judged."""
+    path = execute.run(fruit, overrides, tmp_path / "run", "cpu")
+    said = capsys.readouterr().err.split(" on test text\n")[1].split("\n\n")[0]
+    assert [line.strip().startswith(claim) for line, claim in zip(said.splitlines(), claims, strict=True)] == [
+        True for _ in claims
+    ], said
+    directory = RunDirectory(path)
+    for record in lines(path, "validation") + lines(path, "test"):
+        assert record["discriminator_auc_gain_documents"] == directory.provenance().data.documents[record["split"]]
 
 
 def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ OLD: dict[str, Any] = {
 
 
 def plan(**changes: Any) -> Plan:
-    auc, loss, time = Metric("area"), Metric("loss", unit="nats", higher_is_better=False), Metric(own_task=True)
+    auc, loss, time = (
+        Metric("area", parts=("time",)),
+        Metric("loss", unit="nats", higher_is_better=False),
+        Metric(own_task=True),
+    )
     values: dict[str, Any] = {
         "format": FORMAT,
         "name": "sizes",
@@ -44,7 +48,9 @@ def plan(**changes: Any) -> Plan:
         "baseline": "x=1",
         "seeds": [0, 1],
         "measures": [
-            PlannedMeasure(type="one", key="one-1", metrics={"auc": auc, "time": time}, reference="reference-1"),
+            PlannedMeasure(
+                type="one", key="one-1", metrics={"auc": auc, "time": time}, references={"one": "reference-1"}
+            ),
             PlannedMeasure(type="two", key="two-1", metrics={"loss": loss}, options={"rows": 8}),
         ],
         "metric": "loss",
@@ -60,6 +66,7 @@ def test_a_plan_reads_back_as_it_was_written() -> None:
     read = Plan.model_validate(json.loads(written.model_dump_json()))
     assert read == written
     assert read.measures[1].metrics["loss"] == Metric("loss", unit="nats", higher_is_better=False)
+    assert read.measures[0].metrics["auc"].parts == ("time",)
     assert read.variants[0].differs == {"a.b": (None, [1])}
 
 
@@ -88,7 +95,14 @@ def test_values_of_any_kind_read_back(differs: dict[str, tuple[Any, Any]], chang
 # Another version
 
 
-@pytest.mark.parametrize("change", [{}, {"format": 1}, {"format": 3}])
+# As format 2 wrote a measure, which had one reference at most: without a format it would be read as one of none.
+FORMAT_2: dict[str, Any] = {
+    "format": 2, "measures": [{"type": "fixed_corruption", "key": "fixed_corruption-a40ec02d9e", "metrics": {"auc": {}},
+                               "reference": "reference-of-fixed_corruption-s20201-0123456789"}], "metric": "auc",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{}, {"format": 1}, FORMAT_2, {"format": 4}])
 def test_a_plan_of_another_format_is_refused_in_a_sentence(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = AblationFolder(tmp_path)
     (tmp_path / "plan.json").write_text(json.dumps(OLD | change))
@@ -96,7 +110,7 @@ def test_a_plan_of_another_format_is_refused_in_a_sentence(tmp_path: Path, chang
         _ = folder.plan
     assert str(error.value) == (
         f"{tmp_path}/plan.json: was written by another version of electra_lab, in format {change.get('format', 1)}; "
-        "this version reads format 2. Use that version, or start the ablation in another folder."
+        "this version reads format 3. Use that version, or start the ablation in another folder."
     )
     with pytest.raises(CheckpointError, match="was written by another version"):
         folder.refuse_other({"generator.scale=0.5-s0-8ab4b9bb1c"})
@@ -104,7 +118,7 @@ def test_a_plan_of_another_format_is_refused_in_a_sentence(tmp_path: Path, chang
 
 def test_the_format_is_asked_before_anything_else() -> None:
     with pytest.raises(ValidationError) as error:
-        Plan.model_validate({"format": 3})
+        Plan.model_validate({"format": 4})
     assert [each["type"] for each in error.value.errors()] == ["lab"]
 
 
@@ -130,7 +144,7 @@ def damaged(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (lambda p: p["cells"][0].update(id=".."), "cells.0.id: String should match"),
         (lambda p: p["cells"][0].update(id="a/b"), "cells.0.id: String should match"),
         (lambda p: p["measures"][0].update(key="/etc"), "measures.0.key: String should match"),
-        (lambda p: p["measures"][0].update(reference="a/../b"), "measures.0.reference: String should match"),
+        (lambda p: p["measures"][0].update(references={"a": "a/../b"}), "measures.0.references.a: String should match"),
         (lambda p: p["cells"][0].update(id=p["cells"][1]["id"]), "two cell ids are the same"),
         (lambda p: p["cells"][0].update(seed=1), "two cells are the same"),
         (lambda p: p["variants"][0].update(label="x=2"), "two variants are the same"),
@@ -173,9 +187,9 @@ def test_the_leading_metric_comes_first_then_those_of_the_measures_in_order() ->
 
 
 def test_references_are_named_once_and_in_order() -> None:
-    kinds = [("a", "r2"), ("b", None), ("c", "r1"), ("d", "r2")]
-    measures = [PlannedMeasure(type=k, key=k, metrics={k: Metric()}, reference=r) for k, r in kinds]
-    assert plan(measures=measures, metric="a").references == ["r2", "r1"]
+    kinds = [("a", {"x": "r2", "y": "r3"}), ("b", {}), ("c", {"x": "r1"}), ("d", {"x": "r2"})]
+    measures = [PlannedMeasure(type=k, key=k, metrics={k: Metric()}, references=r) for k, r in kinds]
+    assert plan(measures=measures, metric="a").references == ["r2", "r3", "r1"]
     assert plan().references == ["reference-1"]
 
 

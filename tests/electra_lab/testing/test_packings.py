@@ -82,7 +82,7 @@ def test_a_mistake_is_found(mistake: str) -> None:
         getattr(made, f"test_{law}")()
 
 
-@pytest.mark.parametrize("law", sorted({law for law, *_ in MISTAKES.values()}))
+@pytest.mark.parametrize("law", sorted({"sources", *(law for law, *_ in MISTAKES.values())}))
 def test_a_lawful_packing_passes(law: str) -> None:
     getattr(suite(Documents), f"test_{law}")()
 
@@ -101,6 +101,28 @@ def test_wrong_documents_are_found(off: str) -> None:
     made = suite(Within, change, crosses_documents=True, separates_documents=True)
     with pytest.raises(AssertionError):
         made.test_documents_to_separate()
+
+
+def by_row(sources: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.zeros_like(sources) + rows[:, None]
+
+
+def by_place(sources: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(len(rows))[:, None] == 0, 0, sources)
+
+
+@pytest.mark.parametrize(
+    "wrong", [by_row, by_place, lambda sources, rows: sources[:, 1:], lambda sources, rows: sources.astype(np.int32)]
+)
+@pytest.mark.parametrize("base", [Documents, Contiguous])
+def test_wrong_sources_are_found(base: type, wrong: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
+    class Wrong(base):  # type: ignore[misc]
+        def sources(self, rows: np.ndarray, /) -> np.ndarray:
+            return wrong(super().sources(rows), rows)
+
+    made = suite(Wrong)
+    with pytest.raises(AssertionError):
+        made.test_sources()
 
 
 def test_wrong_lengths_are_found() -> None:

@@ -83,6 +83,19 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
     assert found["loss"] == pytest.approx(found["generator_loss"] + 50 * found["discriminator_loss"])
 
 
+def test_gains_are_over_the_documents_of_the_split(made: Experiment) -> None:
+    """Every document of the test that has a token to judge, whatever the batch size."""
+    found = metrics(made)
+    assert found["discriminator_auc_gain_documents"] == made.store.documents["test"]
+    assert found["discriminator_auc_gain"] == pytest.approx(
+        found["discriminator_auc"] - max(found["unigram_auc"], 0.5), abs=1e-12
+    )
+    assert found["generator_mask_loss_gain"] == pytest.approx(
+        found["unigram_mask_entropy"] - found["generator_mask_loss"]
+    )
+    assert found["discriminator_auc_gain_low"] < found["discriminator_auc_gain"] < found["discriminator_auc_gain_high"]
+
+
 def test_only_the_seed_moves_them(made: Experiment) -> None:
     once = metrics(made)
     torch.manual_seed(99)

@@ -1,0 +1,141 @@
+"""Equal parts of two experiments start from equal weights."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_lab.ablation.file import load_ablation
+from electra_lab.assembly.build import build
+from electra_lab.config.load import Loaded, load
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from tests.helpers import ROOT, write_experiment
+
+ABLATIONS = sorted((ROOT / "experiments" / "ablations").glob("*.yaml"))
+Weights = dict[str, Tensor]
+
+
+def weights(loaded: Loaded, seed: int | None = None) -> Weights:
+    """By network and name, every parameter, shared ones under both networks."""
+    torch.manual_seed(torch.seed())  # what was drawn before must not matter
+    made = build(loaded, stand_in_vocabulary(200), seed=loaded.config.seed if seed is None else seed)
+    own = made.networks | {"objective": made.learner.objective}
+    return {
+        f"{network}.{name}": parameter.detach()
+        for network, module in own.items()
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if network != "objective" or name.partition(".")[0] not in made.networks
+    }
+
+
+def unlike(one: Weights, other: Weights) -> list[str]:
+    """The parameters of the same network, name and shape that differ."""
+    both = one.keys() & other.keys()
+    return sorted(n for n in both if one[n].shape == other[n].shape and not torch.equal(one[n], other[n]))
+
+
+@pytest.mark.parametrize("file", ABLATIONS, ids=lambda f: f.stem)
+def test_the_variants_of_every_shipped_ablation_are_paired(file: Path) -> None:
+    """Whatever is shared or varied: a generator's own table, which `tie` gives to it or takes away, is another part."""
+    one_layer = ["discriminator.depth=1"] if "_full" in file.stem and file.stem != "backbones_full" else []
+    found = {label: weights(cell.loaded) for label, cell in load_ablation(file, one_layer).firsts.items()}
+    for (one, ones), (other, others) in combinations(found.items(), 2):
+        differing = [n for n in unlike(ones, others) if not n.startswith("generator.embeddings.")]
+        if "embedding.tie=all" in (one, other):  # the generator's encoder is the discriminator's there
+            differing = [n for n in differing if n.startswith("discriminator.")]
+        assert differing == [], f"{one}, {other}"
+
+
+def test_generators_of_all_sizes_leave_the_discriminator_as_it_is() -> None:
+    """Bit for bit, all of it."""
+    cells = load_ablation(ROOT / "experiments" / "ablations" / "generator_size.yaml").firsts.values()
+    found = [weights(cell.loaded) for cell in cells]
+    assert len(found) == 4
+    names = {name for name in found[0] if name.startswith("discriminator.")}
+    assert len(names) > 20
+    for other in found[1:]:
+        assert {name for name in other if name.startswith("discriminator.")} == names
+        assert all(torch.equal(found[0][name], other[name]) for name in names)
+
+
+def test_the_discriminators_table_starts_equal_however_it_is_tied(tmp_path: Path) -> None:
+    """Its sum with the difference of zero, if it is disentangled."""
+    tables = []
+    for tie in ("none", "tokens", "embeddings", "gradient_disentangled"):
+        loaded = load(write_experiment(tmp_path, embedding=f"{{dim: 16, max_length: 16, tie: {tie}}}"))
+        made = build(loaded, stand_in_vocabulary(200), seed=0)
+        tables.append(made.model.embeddings.tokens.weight.detach())
+    assert all(torch.equal(tables[0], table) for table in tables)
+
+
+def test_seeds_networks_names_and_shapes_have_weights_of_their_own(tmp_path: Path) -> None:
+    sizes = {"discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}", "generator": "{type: bert, scale: 1.0}"}
+    loaded = load(write_experiment(tmp_path, embedding="{dim: 8, max_length: 16, tie: none}", **sizes))
+    first, again, other = weights(loaded), weights(loaded), weights(loaded, seed=1)
+    matrices = [name for name, value in first.items() if value.ndim > 1]
+    assert not unlike(first, again)
+    assert not {name for name in matrices if torch.equal(first[name], other[name])}
+    values: dict[bytes, str] = {}
+    for name in matrices:
+        assert values.setdefault(first[name].numpy().tobytes(), name) == name, "two parts have the same weights"
+
+
+OWN = """
+import torch
+from torch import nn
+from registry import backbones
+
+
+@backbones.register("own_draws")
+class OwnDraws(nn.Module):
+    'Draws a table of its own while it is built.'
+
+    length_multiple = 1
+    positions = "lab"
+
+    def __init__(self, dim, depth, heads, max_length, /, *, extra: int = 0):
+        super().__init__()
+        self.free = nn.Parameter(torch.randn(3, dim))
+        self.extra = nn.Parameter(torch.randn(extra, dim))
+        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth))
+
+    def forward(self, x, attention_mask):
+        return x + self.free.mean() + self.extra.sum()
+
+    def at_step(self, seed, step):
+        pass
+"""
+
+
+def test_what_a_component_draws_itself_does_not_depend_on_the_other_network(tmp_path: Path) -> None:
+    def drawn(extra: int, its_extra: int) -> Weights:
+        file = write_experiment(
+            tmp_path,
+            imports="[own.py]",
+            discriminator=f"{{type: own_draws, dim: 16, depth: 1, heads: 2, extra: {extra}}}",
+            generator=f"{{type: own_draws, scale: 1.0, extra: {its_extra}}}",
+        )
+        return weights(load(file))
+
+    (tmp_path / "own.py").write_text(OWN)
+    first, other_generator, other_discriminator = drawn(1, 1), drawn(1, 5), drawn(5, 1)
+    assert not unlike(first, other_generator)
+    assert not unlike(first, other_discriminator)
+    assert not torch.equal(first["discriminator.backbone.free"], first["generator.backbone.free"])
+
+
+def test_parts_of_the_objective_are_paired_too(tmp_path: Path) -> None:
+    found: list[Any] = []
+    for scale in (0.5, 1.0):
+        loaded = load(
+            write_experiment(tmp_path, objective="{type: all_tokens_mlm}", generator=f"{{type: bert, scale: {scale}}}")
+        )
+        objective: Any = build(loaded, stand_in_vocabulary(200), seed=0).learner.objective
+        found.append(objective.copy)
+    assert isinstance(found[0], nn.Linear)
+    assert torch.equal(found[0].weight, found[1].weight)

@@ -1,0 +1,304 @@
+"""Gains over baselines: against the pairwise definition, closed forms of the literature, a bootstrap and simulations.
+
+Documents are drawn with effects that all of their tokens share, so that tokens are not independent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from electra_lab.metrics import Gain, PretrainingMetrics, auc_gain, mean_gain
+from registry import Batch, Detection, Losses
+from tests.electra_lab.test_metrics import WORDS, detected, flat, maskable, measured, of_documents, predicted, text
+
+Array = np.ndarray
+
+
+def drawn(sizes: Array, seed: int, *, shared: float = 1.0, skill: float = 1.0) -> tuple[Array, Array, Array, Array]:
+    """Labels, scores, ranks of a baseline, and documents: both are equally good, in each document more or less so."""
+    numbers = np.random.default_rng(seed)
+    documents = np.repeat(np.arange(len(sizes)), sizes)
+    replaced = numbers.random(len(documents)) < 0.3
+    ours, theirs = (
+        (skill + shared * numbers.normal(size=len(sizes))[documents]) * replaced + numbers.normal(size=len(documents))
+        for _ in range(2)
+    )
+    return replaced, ours.round(1), 100 + (10 * theirs).round().astype(np.int64), documents
+
+
+def uneven(number: int, seed: int, middle: float = 30.0) -> Array:
+    return np.ceil(np.random.default_rng([seed, 1]).lognormal(math.log(middle), 1.0, number)).astype(np.int64)
+
+
+def difference(replaced: Array, ours: Array, theirs: Array) -> float:
+    return float(roc_auc_score(replaced, ours) - roc_auc_score(replaced, theirs))
+
+
+def error(gain: Gain, sizes: Array) -> float:
+    """The standard error behind an interval, if the effective number of documents is that of `sizes`."""
+    assert gain[1] is not None
+    assert gain[2] is not None
+    effective = sizes.sum() ** 2 / (sizes**2).sum()
+    return (gain[2] - gain[1]) / 2 / float(stats.t.ppf(0.975, effective - 1))
+
+
+# Exactness
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), number=st.integers(3, 9))
+def test_the_auc_is_computed_anew_without_each_document(seed: int, number: int) -> None:
+    """By scikit-learn, from all the other tokens; documents in any order, and with any numbers."""
+    replaced, ours, theirs, documents = drawn(uneven(number, seed, 8.0), seed)
+    numbers = np.random.default_rng(seed)
+    order, names = numbers.permutation(len(documents)), numbers.permutation(100)[:number].astype(np.int32)
+    found = auc_gain(replaced[order], ours[order], theirs[order], names[documents][order])
+    sizes = np.array([np.bincount(documents[replaced == kind], minlength=number) for kind in (True, False)])
+    if not sizes.sum(1).all():
+        assert found == (None, None, None, None)
+        return
+    if roc_auc_score(replaced, theirs) < 0.5:
+        theirs = np.zeros_like(theirs)
+    gain = difference(replaced, ours, theirs)
+    assert found[0] == pytest.approx(gain, abs=1e-12)
+    assert found[3] == number
+    effective = (sizes.sum(1) ** 2 / (sizes**2).sum(1)).min()
+    if effective < 2:
+        assert found[1:3] == (None, None)
+        return
+    others = [documents != each for each in range(number)]
+    left = np.array([difference(replaced[each], ours[each], theirs[each]) for each in others])
+    spread = math.sqrt((number - 1) / number * ((left - gain) ** 2).sum())
+    half = stats.t.ppf(0.975, effective - 1) * spread
+    assert found[1:3] == pytest.approx((gain - half, gain + half), abs=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), number=st.integers(3, 9))
+def test_the_mean_is_computed_anew_without_each_document(seed: int, number: int) -> None:
+    sizes = uneven(number, seed, 8.0)
+    documents = np.repeat(np.arange(number), sizes)
+    gains = np.random.default_rng(seed).normal(1.0, 2.0, len(documents))
+    order = np.random.default_rng(seed).permutation(len(documents))
+    found = mean_gain(7 * documents[order].astype(np.int32), gains[order])
+    assert found[0] == pytest.approx(gains.mean())
+    assert found[3] == number
+    effective = sizes.sum() ** 2 / (sizes**2).sum()
+    if effective < 2:
+        assert found[1:3] == (None, None)
+        return
+    left = np.array([gains[documents != each].mean() for each in range(number)])
+    half = stats.t.ppf(0.975, effective - 1) * math.sqrt((number - 1) / number * ((left - gains.mean()) ** 2).sum())
+    assert found[1:3] == pytest.approx((gains.mean() - half, gains.mean() + half))
+
+
+def components(replaced: Array, ours: Array, theirs: Array) -> tuple[Array, Array]:
+    """The structural components of the difference, pair by pair: of each replaced token, and of each original one."""
+    pairs = [np.sign(scores[replaced][:, None] - scores[~replaced]) / 2 for scores in (ours, theirs)]
+    return (pairs[0] - pairs[1]).mean(1), (pairs[0] - pairs[1]).mean(0)
+
+
+def test_with_a_token_per_document_it_is_the_test_of_delong() -> None:
+    """DeLong et al. (1988), for two scores on the same independent tokens."""
+    sizes = np.ones(500, np.int64)
+    replaced, ours, theirs, documents = drawn(sizes, 0)
+    of_replaced, of_original = components(replaced, ours, theirs)
+    variance = of_replaced.var(ddof=1) / len(of_replaced) + of_original.var(ddof=1) / len(of_original)
+    gain = auc_gain(replaced, ours, theirs, documents)
+    assert gain[0] == pytest.approx(of_replaced.mean())
+    assert error(gain, replaced.astype(float)) == pytest.approx(math.sqrt(variance), rel=0.01)
+
+
+def test_with_documents_of_one_size_it_is_the_variance_of_obuchowski() -> None:
+    """Obuchowski (1997), equations 3 to 6, for the difference of two scores on the same tokens."""
+    number = 80
+    replaced, ours, theirs, documents = drawn(np.full(number, 20), 1)
+    sizes = [np.bincount(documents[kind], minlength=number) for kind in (replaced, ~replaced)]
+    assert min(map(min, sizes)) > 0
+    found = components(replaced, ours, theirs)
+    kinds = list(zip(sizes, found, (replaced, ~replaced), strict=True))
+    one, other = (
+        (np.bincount(documents[kind], each, minlength=number) - size * each.mean()) / size.sum()
+        for size, each, kind in kinds
+    )
+    variance = number / (number - 1) * ((one**2).sum() + (other**2).sum() + 2 * (one * other).sum())
+    gain = auc_gain(replaced, ours, theirs, documents)
+    assert error(gain, sizes[0]) == pytest.approx(math.sqrt(variance), rel=0.03)
+
+
+def test_the_error_is_that_of_a_bootstrap_over_documents() -> None:
+    sizes = np.full(60, 12)
+    replaced, ours, theirs, documents = drawn(sizes, 2)
+    rows = np.arange(len(documents)).reshape(60, 12)
+    numbers, again = np.random.default_rng(0), []
+    for _ in range(500):
+        some = rows[numbers.integers(0, 60, 60)].ravel()
+        gain = auc_gain(replaced[some], ours[some], theirs[some], np.zeros(len(some), np.int64))[0]
+        assert gain is not None
+        again.append(gain)
+    ones = np.bincount(documents[replaced], minlength=60)
+    assert error(auc_gain(replaced, ours, theirs, documents), ones) == pytest.approx(np.std(again), rel=0.12)
+    values = ours - theirs / 10
+    means = [values[rows[numbers.integers(0, 60, 60)].ravel()].mean() for _ in range(500)]
+    assert error(mean_gain(documents, values), sizes) == pytest.approx(np.std(means), rel=0.12)
+
+
+# Coverage
+
+
+def covered(gains: list[Gain], truth: float) -> float:
+    inside = [low is not None and high is not None and low <= truth <= high for _, low, high, _ in gains]
+    return sum(inside) / len(inside)
+
+
+@pytest.mark.parametrize(("number", "same"), [(8, True), (40, True), (12, False), (60, False)])
+def test_19_of_20_intervals_of_an_auc_hold_the_truth(number: int, same: bool) -> None:
+    """Few documents or many, of one size or of very different ones; the truth is 0, as both see the labels alike."""
+    gains, naive = [], []
+    for seed in range(300):
+        sizes = np.full(number, 15) if same else uneven(number, seed, 12.0)
+        replaced, ours, theirs, documents = drawn(sizes, seed)
+        gains.append(auc_gain(replaced, ours, theirs, documents))
+        naive.append(auc_gain(replaced, ours, theirs, np.arange(len(documents))))
+    assert covered(gains, 0.0) == pytest.approx(0.95, abs=0.03)
+    assert covered(naive, 0.0) < 0.92, "tokens of a document depend on each other"
+
+
+@pytest.mark.parametrize(("number", "same"), [(4, True), (30, True), (10, False), (60, False)])
+def test_19_of_20_intervals_of_a_mean_hold_the_truth(number: int, same: bool) -> None:
+    gains, naive = [], []
+    for seed in range(400):
+        numbers = np.random.default_rng(seed)
+        sizes = np.full(number, 30) if same else uneven(number, seed)
+        documents = np.repeat(np.arange(number), sizes)
+        values = 0.5 + numbers.normal(0, 0.5, number)[documents] + numbers.normal(0, 2, len(documents))
+        gains.append(mean_gain(documents, values))
+        naive.append(mean_gain(np.arange(len(documents)), values))
+    assert covered(gains, 0.5) == pytest.approx(0.95, abs=0.03)
+    assert covered(naive, 0.5) < 0.85
+
+
+# Where there is nothing to estimate
+
+
+def test_a_single_document_has_a_gain_and_no_interval() -> None:
+    replaced, ours, theirs, documents = drawn(np.array([50]), 3, skill=2.0)
+    gain, low, high, number = auc_gain(replaced, ours, theirs, documents)
+    assert gain == pytest.approx(difference(replaced, ours, theirs))
+    assert (low, high, number) == (None, None, 1)
+    assert mean_gain(documents, ours) == (pytest.approx(ours.mean()), None, None, 1)
+
+
+@pytest.mark.parametrize("kind", [True, False])
+def test_a_class_in_one_document_alone_has_no_interval(kind: bool) -> None:
+    """Without that document there would be no AUC."""
+    replaced, ours, theirs, documents = drawn(np.full(6, 20), 4)
+    replaced = np.where(documents == 2, replaced, not kind)
+    gain, low, high, number = auc_gain(replaced, ours, np.zeros_like(theirs), documents)
+    assert gain == pytest.approx(roc_auc_score(replaced, ours) - 0.5)
+    assert (low, high, number) == (None, None, 6)
+
+
+def test_one_document_that_outweighs_the_others_gives_no_interval() -> None:
+    documents = np.repeat(np.arange(4), [1000, 5, 5, 5])
+    assert mean_gain(documents, np.arange(1015.0))[1:] == (None, None, 4)
+
+
+@pytest.mark.parametrize("replaced", [np.zeros(5, np.bool_), np.ones(5, np.bool_), np.zeros(0, np.bool_)])
+def test_with_one_class_alone_there_is_no_gain(replaced: Array) -> None:
+    ranks = np.arange(len(replaced))
+    assert auc_gain(replaced, ranks.astype(np.float32), ranks, ranks) == (None, None, None, None)
+
+
+def test_a_baseline_below_chance_is_replaced_by_chance() -> None:
+    replaced, ours, theirs, documents = drawn(np.full(9, 20), 5)
+    worse = theirs.max() - theirs
+    assert roc_auc_score(replaced, worse) < 0.5
+    assert auc_gain(replaced, ours, worse, documents)[0] == pytest.approx(roc_auc_score(replaced, ours) - 0.5)
+
+
+# Of a run
+
+
+def test_gains_of_a_text() -> None:
+    """The discriminator against ranking by word frequency, each masked language model against word frequencies."""
+    batch = of_documents(text(40), 24)
+    asked = {"generator": predicted(batch), "discriminator": predicted(batch, seed=1)}
+    losses = replace(detected(batch), predictions=asked)
+    found = measured((batch, losses))
+    gains, values = found.gains(), found.values()
+    names = ("generator_mask_loss", "discriminator_token_mask_loss", "discriminator_auc")
+    assert list(gains) == [f"{name}_gain{end}" for name in names for end in ("", "_low", "_high", "_documents")]
+    assert batch.sources is not None
+    counted, (replaced, logits, unigram) = maskable(batch), flat(batch, losses)
+    documents = batch.sources[counted].numpy()
+    assert gains["discriminator_auc_gain"] == pytest.approx(
+        roc_auc_score(replaced, logits) - max(0.5, roc_auc_score(replaced, unigram))
+    )
+    assert gains["discriminator_auc_gain_documents"] == len(set(documents.tolist()))
+    expected = auc_gain(replaced, logits, np.unique(unigram, return_inverse=True)[1], documents)
+    assert tuple(gains[f"discriminator_auc_gain{end}"] for end in ("", "_low", "_high", "_documents")) == expected
+    [generator] = [each for name, each in asked.items() if name == "generator"]
+    masks = generator.valid & generator.hidden
+    assert gains["generator_mask_loss_gain_documents"] == len(
+        set(batch.sources.gather(1, generator.positions)[masks].tolist())
+    )
+    only = measured((batch, Losses({}, {"generator": generator}))).values()
+    assert gains["generator_mask_loss_gain"] == pytest.approx(
+        only["unigram_mask_entropy"] - only["generator_mask_loss"]
+    )
+    assert gains["generator_mask_loss_gain_low"] < gains["generator_mask_loss_gain"]
+    assert values.keys().isdisjoint(gains)
+
+
+def test_without_documents_gains_are_over_rows() -> None:
+    batch = text(20)
+    losses = replace(detected(batch), predictions={"generator": predicted(batch)})
+    gains = measured((batch, losses)).gains()
+    rows = replace(batch, sources=batch.example_ids.unsqueeze(1).expand_as(batch.tokens))
+    expected = measured((rows, losses)).gains()
+    assert gains == {name.replace("documents", "rows"): number for name, number in expected.items()}
+    assert gains["discriminator_auc_gain_rows"] == 20
+    merged = PretrainingMetrics(WORDS)
+    merged.merge(measured((batch, losses)))
+    merged.merge(PretrainingMetrics(WORDS))
+    assert merged.gains() == gains
+
+
+def test_nothing_judged_has_no_gains() -> None:
+    assert PretrainingMetrics(WORDS).gains() == {}
+    batch = text(5)
+    asked = predicted(batch)
+    never = Losses({}, {"discriminator": replace(asked, hidden=torch.zeros_like(asked.hidden))})
+    assert measured((batch, never)).gains() == {}
+    nothing = Losses({}, {}, Detection(batch.tokens, batch.tokens < 0, torch.zeros(batch.tokens.shape)))
+    assert measured((batch, nothing)).gains() == {}
+
+
+def test_lost_logits_have_no_gain() -> None:
+    batch = text(8)
+    losses = detected(batch)
+    assert losses.detection is not None
+    lost = losses.detection.logits.masked_fill(losses.detection.replaced, math.nan)
+    assert measured((batch, replace(losses, detection=replace(losses.detection, logits=lost)))).gains() == {}
+
+
+def test_equally_frequent_tokens_are_ties() -> None:
+    """Although their ids differ: the baseline cannot tell them apart, so its AUC is chance."""
+    words = replace(WORDS, counts=torch.full_like(WORDS.counts, 7))
+    tokens = torch.arange(5, 25).view(4, 5)
+    inputs = torch.where(tokens % 3 == 0, tokens + 10, tokens)
+    batch = Batch(tokens, tokens > 0, tokens * 0, torch.arange(4))
+    found = measured((batch, Losses({}, {}, Detection(inputs, inputs != tokens, tokens.float()))), words=words)
+    values = found.values()
+    assert values["unigram_auc"] == 0.5
+    assert found.gains()["discriminator_auc_gain"] == pytest.approx(values["discriminator_auc"] - 0.5)
