@@ -19,7 +19,7 @@ from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import rate_of
 from electra_lab.data.build import Recipe
 from electra_lab.data.rows import Rows
-from electra_lab.data.spool import Progress
+from electra_lab.data.spool import Progress, TooLittleText
 from electra_lab.data.store import FORMAT, Store, is_store, load_store, open_store
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.metrics import PretrainingMetrics
@@ -111,7 +111,10 @@ def open_data(
             raise loaded.problem(("data", "store"), reason)
         return _given_store(loaded, folder, announce)
     recipe = recipe_of(loaded, open_corpus(loaded), launcher)
-    return open_store(folder, recipe, announce, progress, rebuild=rebuild)
+    try:
+        return open_store(folder, recipe, announce, progress, rebuild=rebuild)
+    except TooLittleText as error:
+        raise loaded.problem(("corpus",), str(error), DataError) from None
 
 
 def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:

@@ -29,7 +29,7 @@ from electra_lab.data.shards import (
     write_shard,
 )
 from electra_lab.data.splits import HELD_OUT
-from electra_lab.data.spool import Contents, Progress, Sample, read_piece, read_spool, write_spool
+from electra_lab.data.spool import Contents, Progress, Sample, TooLittleText, read_piece, read_spool, write_spool
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import flush, new_file, read_as, sha256, write_text
 from registry import Corpus, Launcher, Split
@@ -164,8 +164,10 @@ def _held_out(
         texts = encode_by(fast, documents, plan)
         keep, _ = texts.without_overlap(known, recipe.overlap)
         if not keep.any():
-            raise DataError(f"the split {split} has no tokens: its documents contain nothing that the tokenizer keeps, "
-                            "or only text that validation has too.")  # fmt: skip
+            raise TooLittleText(
+                f"the split {split} has no tokens: its documents contain nothing that the tokenizer keeps, or only "
+                "text that validation has too."
+            )
         hashes.append(runs(texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep])[0])
         known = known or Known.of(hashes[0])  # what the test must not share with validation
         name = f"{split}-00000"

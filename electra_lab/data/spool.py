@@ -31,6 +31,10 @@ SHOWN = 5  # skipped pieces of the source that are named
 Progress = Callable[[str, int, int | None], None]  # what is done, how much of it, of how much if that is known
 
 
+class TooLittleText(DataError):
+    """A split of the corpus has no documents, or none with tokens."""
+
+
 class Contents(BaseModel):
     """spool.json, written when everything else is there."""
 
@@ -203,13 +207,13 @@ def _refuse_empty(contents: Contents, held_out: float, own: bool) -> None:
         skipped = (
             f" {contents.skipped:,} pieces were skipped, the first: {contents.examples[0]}" if contents.skipped else ""
         )
-        raise DataError(f"the corpus is empty: no document has any text.{skipped}")
+        raise TooLittleText(f"no document has any text.{skipped}")
     for split, count in contents.documents.items():
         if count:
             continue
         if own:
-            raise DataError(f"the corpus brings its own splits, and has no documents for {split}.")
-        raise DataError(
+            raise TooLittleText(f"the corpus brings its own splits, and has no documents for {split}.")
+        raise TooLittleText(
             f"the split {split} is empty: none of {sum(contents.documents.values())} documents fell into it with "
             f"data.held_out {held_out}. Change it, or use more and shorter documents."
         )

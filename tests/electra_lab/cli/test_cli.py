@@ -160,10 +160,10 @@ def test_a_device_that_is_not_there_is_exit_code_2(lab, tmp_path: Path):
     ("content", "reason"),
     [
         (None, r"{corpus}: no file matches\."),
-        (b"", r"the corpus is empty: no document has any text\."),
-        (b"\n \n\n", r"the corpus is empty: no document has any text\."),
+        (b"", r"^{file}: corpus: no document has any text\."),
+        (b"\n \n\n", r"^{file}: corpus: no document has any text\."),
         (b"good\n\nbad \xff\n", r"{corpus}:3: byte 10 is not UTF-8\. .*"),
-        (b"only one document", r"the split \w+ is empty: .*"),
+        (b"only one document", r"^{file}: corpus: the split \w+ is empty: .*"),
     ],
     ids=["missing", "empty", "blank", "not UTF-8", "one document"],
 )
@@ -175,7 +175,10 @@ def test_a_corpus_that_cannot_be_used_is_exit_code_3(lab, tmp_path: Path, conten
         corpus.write_bytes(content)
     code, out, err = lab("run", file, "--device", "cpu")
     assert (code, out) == (3, "")
-    assert re.search(reason.format(corpus=re.escape(str(corpus))) + "$", err.splitlines()[-1])
+    assert re.search(
+        reason.format(corpus=re.escape(str(corpus)), file=re.escape(f"{file}:{line_of('corpus')}")) + "$",
+        err.splitlines()[-1],
+    )
     assert nothing_written(tmp_path / "here")
 
 

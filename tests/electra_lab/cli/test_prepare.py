@@ -161,7 +161,7 @@ def cut(data: bytes) -> bytes:
             "text.txt:1: byte 0 is not UTF-8",
         ),
         ("{type: text_files, paths: [text.gz]}", "text.gz", cut(gzip.compress(os.urandom(5000))), "text.gz: "),
-        ("{type: text_files, paths: [text.txt]}", "text.txt", b"", "the corpus is empty: no document has any text."),
+        ("{type: text_files, paths: [text.txt]}", "text.txt", b"", "no document has any text."),
         ("{type: text_files, paths: [nothing.txt]}", "text.txt", b"", "nothing.txt: no file matches."),
         ("{type: parquet, paths: [text.parquet]}", "text.parquet", b"PAR1 not really", "text.parquet: "),
     ],

@@ -228,14 +228,14 @@ def test_a_special_token_that_is_written_is_text(tmp_path: Path, special: str) -
 @pytest.mark.parametrize(
     ("documents", "held_out", "message"),
     [
-        ([], 0.3, "the corpus is empty: no document has any text"),
+        ([], 0.3, "no document has any text"),
         (
             DOCUMENTS[:3],
             0.999999,
             "the split train is empty: none of 3 documents fell into it with data.held_out 0.999999",
         ),
         (DOCUMENTS[:3], 1e-9, "the split validation is empty: none of 3 documents"),
-        ([" " * n for n in range(1, 40)], 0.4, "the corpus is empty: no document has any text"),
+        ([" " * n for n in range(1, 40)], 0.4, "no document has any text"),
         (["\u200b" * n for n in range(1, 60)], 0.4, "the split validation has no tokens"),
         (
             [Document("a b", split="train"), Document("c", split="test")],
