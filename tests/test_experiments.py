@@ -130,8 +130,8 @@ def test_files_that_the_docs_show_are_those_that_are_shipped() -> None:
 
 
 def reformers() -> Iterator[Any]:
-    """Every shipped experiment, and every variant of an ablation, with a reformer in it."""
-    for file in FILES:
+    """Every shipped experiment, and every variant of an ablation, with a reformer in it; no plug-in is imported."""
+    for file in [each for each in FILES if each.parent.name != "plugins"]:
         loaded = load(file)
         if "reformer" in (loaded.config.discriminator.type, getattr(loaded.config.generator, "type", None)):
             yield pytest.param(loaded, id=file.stem)

@@ -25,6 +25,7 @@ NAMED = re.compile(r"# (\S+\.(?:py|yaml|toml))\n")
 FILES = {named[1]: text for _, text in BLOCK.findall(PAGE) if (named := NAMED.match(text))}
 
 
+WRITTEN = "--set train.steps=50 --set schedules.learning_rate.warmup_steps=5"
 SHORT = "--set train.steps=2 --set schedules.learning_rate.warmup_steps=0"
 
 
@@ -120,7 +121,7 @@ def test_a_command_answers_as_shown(command: str, shown: str, bench: Path, monke
     if " run " in command and "--dry-run" not in command:
         code, said = answer(command.replace(" run ", " check "), capsys)
         assert code == 0, said
-    code, said = answer(command.replace("--set train.steps=50", SHORT), capsys)
+    code, said = answer(command.replace(WRITTEN, SHORT), capsys)
     assert code == 0, said
     assert said or ">" in command
     assert re.fullmatch(pattern(shown), said) or not shown, said

@@ -175,10 +175,9 @@ def test_a_corpus_that_cannot_be_used_is_exit_code_3(lab, tmp_path: Path, conten
         corpus.write_bytes(content)
     code, out, err = lab("run", file, "--device", "cpu")
     assert (code, out) == (3, "")
-    assert re.search(
-        reason.format(corpus=re.escape(str(corpus)), file=re.escape(f"{file}:{line_of('corpus')}")) + "$",
-        err.splitlines()[-1],
-    )
+    places = {"corpus": corpus, "file": f"{file}:{line_of('corpus')}"}
+    expected = reason.format(**{name: re.escape(str(place)) for name, place in places.items()})
+    assert re.search(f"{expected}$", err.splitlines()[-1])
     assert nothing_written(tmp_path / "here")
 
 
