@@ -68,8 +68,10 @@ def test_it_says_what_the_run_then_does(tmp_path: Path) -> None:
     assert line(text, "tiny: ") == f"tiny: {done['steps']:,} steps of 2 x 16 tokens"
     assert line(text, "tokens").split() == f"tokens 32 per step, {32 * done['steps']} in total".split()
     flops = done["flops_per_step"]
-    expected = f"compute {flops:.4g} FLOPs per step, {flops * done['steps']:.4g} in total"
+    expected = f"compute {flops:.4g} FLOPs per step, {flops * done['steps']:.4g} in total (matrix products)"
     assert line(text, "compute").split() == expected.split()
+    paper = f"{done['paper_flops'] / done['steps']:.4g} FLOPs per step, {done['paper_flops']:.4g} in total (as the "
+    assert paper + "ELECTRA paper counts)" in text
 
 
 def test_it_reads_no_corpus_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.config.schema import Checkpoint, Evaluate, Train
 from electra_lab.runs import execute
+from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.random import Streams
 from registry import optimizers, schedules
 from registry.errors import DivergedError
@@ -218,6 +219,15 @@ def check_flops(file: Path, out: Path) -> None:
     assert [(line["step"], line["flops"]) for line in lines(path, "train")] == [(2, 2 * flops)]
 
 
+def check_paper_flops(file: Path, out: Path) -> None:
+    loaded = load(file, overrides({}))
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    flops = made.paper_flops // made.settings.steps
+    path, _, _ = seen(file, out, {"train.steps": None, "train.paper_flops": 2.9 * flops})
+    assert [line["step"] for line in lines(path, "train")] == [2]
+    assert RunDirectory(path).provenance().paper_flops == 2 * flops
+
+
 def assemble_flops(file: Path) -> int:
     loaded = load(file, overrides({}))
     return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")).settings.flops.per_step
@@ -295,6 +305,7 @@ def kept(path: Path) -> list[int]:
 OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.tokens": check_tokens,
     "train.flops": check_flops,
+    "train.paper_flops": check_paper_flops,
     "train.micro_batch_size": check_micro_batch_size,
     "train.precision": check_precision,
     "train.log_every": check_log_every,
