@@ -96,7 +96,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
 
     seed  draw initial weights, each from the seed, its network, its name and its shape, so that parts which two
           experiments have in common start equal. What a component draws itself, while it is built, comes from torch's
-          global generator, which is seeded anew for each network
+          global generator, which is seeded for each network; the caller restores it
     """
     config = loaded.config
     if config.data.group_by_length and not hasattr(packings.get(config.packing.type).component, "lengths"):
