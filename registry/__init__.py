@@ -13,6 +13,7 @@ from typing import Any
 from registry.contracts.backbone import Backbone
 from registry.contracts.corpus import LONGEST, Corpus, Document, Skipped, Split
 from registry.contracts.data import Batch, Batches, Random, Streams, Vocabulary
+from registry.contracts.dataset import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample
 from registry.contracts.launcher import Launcher, Outcome, Work
 from registry.contracts.masking import Masked, MaskingStrategy, count
 from registry.contracts.measure import Measure, Trained
@@ -35,6 +36,7 @@ from registry.contracts.optimizer import Optimizer
 from registry.contracts.packing import Packed, Packing, Tokens
 from registry.contracts.sampler import Sampler
 from registry.contracts.schedule import Schedule
+from registry.contracts.task import Encoded, Encoder, Judgement, Pretrained, Results, Row, Table, Task
 from registry.contracts.tokenizer import TokenizerTrainer
 from registry.core import Entry, Registry
 from registry.discovery import Plugin, blame, load_plugin
@@ -71,21 +73,27 @@ optimizers: Registry[Callable[..., Optimizer]] = Registry(
 )
 schedules: Registry[Schedule] = Registry("schedule", "schedules", "Schedule", ("progress",), ("step", "steps"))
 measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Measure")
+datasets: Registry[Callable[..., Dataset]] = Registry("dataset", "datasets", "Dataset", declares={"yields": None})
+tasks: Registry[Callable[..., Task | Judgement]] = Registry(
+    "task", "tasks", "Task", declares={"takes": None, "trains": True}
+)
 launchers: Registry[Callable[..., Launcher]] = Registry(
     "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}
 )
 
 ALL: tuple[Registry[Any], ...] = (
     backbones, masking_strategies, samplers, objectives, generators, corpora, tokenizers, packings, optimizers,
-    schedules, measures, launchers,
+    schedules, measures, datasets, tasks, launchers,
 )  # fmt: skip
 
 __all__ = [
-    "ALL", "LONGEST", "Accumulator", "Backbone", "Batch", "Batches", "Corpus", "Detection", "Document", "Entry",
-    "Example", "Flops", "Generator", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy",
-    "Measure", "Metric", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed", "Packing", "Plugin",
-    "Prediction", "Price", "Random", "Registry", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams",
-    "Term", "TokenizerTrainer", "Tokens", "Trained", "Vocabulary", "Work", "backbones", "blame", "corpora",
-    "count", "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives",
-    "optimizers", "packings", "samplers", "schedules", "tokenizers",
+    "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "Batches", "Corpus", "Dataset", "Detection",
+    "Document", "Encoded", "Encoder", "Entry", "Example", "Flops", "Generator", "Judgement", "LabError",
+    "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure", "Metric", "Needs", "Network",
+    "Objective", "Optimizer", "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction",
+    "Pretrained", "Price", "QuestionExample", "Random", "Registry", "Results", "Row", "Sampler", "Schedule",
+    "Setup", "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer",
+    "Tokens", "Trained", "Vocabulary", "WordsExample", "Work", "backbones", "blame", "corpora", "count",
+    "datasets", "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives",
+    "optimizers", "packings", "samplers", "schedules", "tasks", "tokenizers",
 ]  # fmt: skip

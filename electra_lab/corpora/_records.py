@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from electra_lab.corpora._files import BadInput
+from electra_lab.sources import BadInput
 from registry import Document
 from registry.documents import pieces
 from registry.errors import did_you_mean

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from electra_lab.corpora._files import BadInput, Files, below, needed
 from electra_lab.corpora._records import documents_in
+from electra_lab.sources import BadInput, Files, below, needed
 from registry import Document, Skipped, Split, corpora
 from registry.errors import DataError, did_you_mean
 from registry.folder_or_name import FolderOrName

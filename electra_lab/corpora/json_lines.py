@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from electra_lab.corpora._files import BadInput, Files
 from electra_lab.corpora._records import CURE, documents_in
+from electra_lab.sources import BadInput, Files
 from registry import Document, Skipped, corpora
 
 EXTENSIONS = (".jsonl", ".ndjson", ".json")

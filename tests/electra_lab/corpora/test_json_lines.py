@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.corpora import _files, json_lines
+from electra_lab import sources
+from electra_lab.corpora import json_lines
 from electra_lab.corpora.json_lines import JsonLines
 from registry import LONGEST, Document, Skipped
 from registry.errors import DataError
@@ -56,7 +57,7 @@ def test_all_of_unicode_survives(
 ) -> None:
     lines = "".join(json.dumps({"text": text}, ensure_ascii=escaped) + newline for text in texts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_files, "BLOCK", block)
+        patch.setattr(sources, "BLOCK", block)
         found = list(corpus(tmp_path_factory.mktemp("json"), lines))
     assert found == [text.strip() for text in texts if text.strip()]
 

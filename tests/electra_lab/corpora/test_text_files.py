@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from electra_lab.corpora import _files
+from electra_lab import sources
 from electra_lab.corpora.text_files import TextFiles
 from registry import LONGEST, Skipped
 from registry.errors import DataError
@@ -118,7 +118,7 @@ def test_every_file_of_the_same_documents_gives_them_back(
     file = tmp_path_factory.mktemp("texts") / f"a.txt{ending}"
     file.write_bytes(PACK[ending]((mark + blank.join(texts).replace("\n", newline)).encode()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_files, "BLOCK", block)
+        patch.setattr(sources, "BLOCK", block)
         assert read(file) == texts
         assert read(file, documents="lines") == [line for text in texts for line in text.split("\n")]
         whole = blank.join(texts)
@@ -191,7 +191,7 @@ def test_what_is_not_there_is_a_sentence(tmp_path: Path, path: str, message: str
 def test_what_is_not_utf8_is_named_by_line_and_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, content: bytes, line: int, byte: int, before: list[str]
 ) -> None:
-    monkeypatch.setattr(_files, "BLOCK", block)
+    monkeypatch.setattr(sources, "BLOCK", block)
     write(tmp_path, a=content, b="next")
     file, reason = tmp_path / "a.txt", f"byte {byte} is not UTF-8"
     with pytest.raises(DataError) as refused:

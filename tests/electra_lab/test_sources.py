@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.corpora import _files
-from electra_lab.corpora._files import BadInput, Files, needed
+from electra_lab import sources
+from electra_lab.sources import BadInput, Files, needed
 from registry.errors import DataError
 
 zstandard = pytest.importorskip("zstandard")
@@ -95,7 +95,7 @@ def test_what_was_compressed_is_read_in_bounded_blocks(tmp_path: Path, ending: s
     found = files(tmp_path)
     blocks = list(found.blocks(found.files[0]))
     assert b"".join(blocks) == TEXT + (b"second part" if ending else b"")
-    assert max(map(len, blocks)) <= _files.BLOCK
+    assert max(map(len, blocks)) <= sources.BLOCK
 
 
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])

@@ -1,4 +1,4 @@
-"""What the corpora of files share: finding files, reading them plain or compressed, hashing what was read."""
+"""Files as sources of text: finding them, reading them plain or compressed, hashing what was read."""
 
 from __future__ import annotations
 

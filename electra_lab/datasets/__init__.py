@@ -1,0 +1,1 @@
+"""Datasets: labelled examples, one source per file."""

@@ -1,0 +1,1 @@
+"""Downstream tasks, one per file."""

@@ -1,0 +1,151 @@
+"""Downstream tasks: what a pre-trained model is fine-tuned for, or judged by as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from registry.contracts.data import Batch, Vocabulary
+from registry.contracts.metric import Metric
+from registry.contracts.network import Network
+from registry.contracts.objective import Term
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Float
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of a text, without special ones."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]  # of each token in the text, in characters, without spaces around it
+    words: list[int]  # the word of each token; words are counted from 0
+
+
+class Encoder(Protocol):
+    """The model's tokenizer, as tasks see it."""
+
+    vocabulary: Vocabulary
+
+    def texts(self, texts: Sequence[str]) -> list[Encoded]:
+        """Split texts into tokens; a word is what the tokenizer never joins with its neighbours."""
+
+    def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
+        """Split words into tokens, each by itself; offsets are within the word. A word may have no token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row that the network reads, of an example.
+
+    tokens    [CLS] and [SEP] included, at most as many as the task was given as `length`
+    segments  of each token, 0 or 1
+    labels    by name, a number or one for each token; `losses` finds them in `batch.labels`, padded by -100
+    keep      whatever the task needs to turn the row's outputs into predictions
+    """
+
+    tokens: Sequence[int]
+    segments: Sequence[int]
+    labels: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
+    keep: Any = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report, such as a confusion matrix."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | int | float]]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The result of a task on a split.
+
+    metrics      numbers, by names that the task declares; empty if labels are not known
+    predictions  one for each example, in their order: JSON values by name. `id`, `prediction` and, if it is known,
+                 `label` and `correct` are always there; `certainty`, a number, if the task has one
+    """
+
+    metrics: Mapping[str, float]
+    predictions: Sequence[Mapping[str, Any]]
+    tables: Sequence[Table] = ()
+
+
+class Task(Protocol):
+    """A task that a model is fine-tuned for. Registered as a class: __init__(self, /, *, <options>).
+
+    `@tasks.register(name, takes=TextExample)` declares the type of its examples.
+
+    metrics  by name, the most important one first
+    """
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]: ...
+
+    def learn(self, examples: Sequence[Any]) -> Mapping[str, Any]:
+        """Return what the training examples tell, such as the labels: JSON values, kept with the model.
+
+        Raises DataError for examples that cannot be learned. Every other method is called after `know`.
+        """
+
+    def know(self, facts: Mapping[str, Any]) -> None:
+        """Take what `learn` returned, now or in an earlier process."""
+
+    def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
+        """Return the rows of each example, at least one. Raises DataError, at file:line, for a label that is not known.
+
+        Examples without labels have rows without labels.
+        """
+
+    def head(self, dim: int, dropout: float) -> nn.Module:
+        """Return the layers on top of states: forward(states Float[B T D], attention_mask Bool[B T]) -> Tensor.
+
+        Or a mapping of tensors by name; a single one's name is `logits`.
+        """
+
+    def losses(self, outputs: Mapping[str, Float[Tensor, "B *rest"]], batch: Batch) -> Mapping[str, Term]:
+        """Return the terms of the loss, from the outputs of the head in float32."""
+
+    def results(
+        self, examples: Sequence[Any], rows: Sequence[Sequence[Row]], outputs: Sequence[Sequence[Mapping[str, Any]]]
+    ) -> Results:
+        """Return metrics and predictions, from the outputs of each row of each example: numpy arrays.
+
+        Outputs for each token are cut to the row's.
+        """
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A pre-trained model as tasks without training see it; its networks are in eval mode.
+
+    networks  by name, `discriminator` and `generator`; one or both
+    heads     of each network: `replaced`, `tokens`
+    length    of the longest row that it was trained on
+    """
+
+    networks: Mapping[str, Network]
+    heads: Mapping[str, Sequence[str]]
+    encoder: Encoder
+    length: int
+    device: torch.device
+    batch_size: int
+
+
+class Judgement(Protocol):
+    """A task without training. Registered like a Task, with trains=False.
+
+    metrics  by name, the most important one first
+    """
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]: ...
+
+    def __call__(self, examples: Sequence[Any], model: Pretrained) -> Results:
+        """Judge a model as it is. No gradients are recorded."""
