@@ -16,12 +16,16 @@ from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import check
 from electra_lab.backbones import reformer
-from electra_lab.config.load import Loaded, dump, load
+from electra_lab.config.finetune import FinetuningConfig, FinetuningTrain
+from electra_lab.config.load import Loaded, dump, is_suite_file, load, load_finetuning, load_suite
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.finetuning.experiment import absent_examples
+from registry.errors import ConfigError
 from tests.helpers import ROOT
 
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").rglob("*.yaml"))
-FILES = sorted(set((ROOT / "experiments").rglob("*.yaml")) - set(ABLATIONS))
+DOWNSTREAM = sorted((ROOT / "experiments" / "downstream").rglob("*.yaml"))
+FILES = sorted(set((ROOT / "experiments").rglob("*.yaml")) - set(ABLATIONS) - set(DOWNSTREAM))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.name)
@@ -42,6 +46,38 @@ def test_shipped_ablation(file: Path) -> None:
     assert ablation.config.name == file.stem
     assert ablation.config.question.endswith("?")
     assert file.read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("file", DOWNSTREAM, ids=lambda f: f.name)
+def test_shipped_downstream_file(file: Path, tmp_path: Path) -> None:
+    kind = load_suite if is_suite_file(file) else load_finetuning
+    loaded = kind(file)
+    assert loaded.config.name == file.stem
+    assert file.read_text(encoding="utf-8").startswith("# ")
+    again = tmp_path / "config.yaml"
+    again.write_text(dump(loaded.config), encoding="utf-8")
+    assert kind(again).config == loaded.config
+    if isinstance(loaded.config, FinetuningConfig):
+        assert not isinstance(absent_examples(loaded), ConfigError)  # its data may be absent; nothing else is wrong
+    else:
+        assert {task.name for task in loaded.config.tasks} <= {each.name for each in DOWNSTREAM}
+
+
+def test_fine_tuning_has_the_official_hyper_parameters() -> None:
+    """configure_finetuning.py of google-research/electra; the learning rate is the paper's for Small (its Table 7)."""
+    epochs = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2, "docstring_origin": 10}
+    for file in DOWNSTREAM:
+        if is_suite_file(file) or not (config := load_finetuning(file).config).trains:
+            continue
+        train = config.train
+        assert (train.epochs, train.batch_size, train.learning_rate) == (epochs.get(file.stem, 3), 32, 3e-4), file
+        assert (train.layer_decay, train.dropout, config.schedules["learning_rate"].keywords()["warmup_share"]) == (
+            0.8, 0.1, 0.1,
+        )  # fmt: skip
+        assert config.optimizer.keywords()["weight_decay"] == 0.01
+        if file.stem != "docstring_origin":
+            assert config.data.max_length == (512 if file.stem.startswith("squad") else 128)
+    assert FinetuningTrain().learning_rate == 1e-4
 
 
 def test_ablations_lie_in_their_folder() -> None:

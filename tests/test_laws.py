@@ -239,6 +239,10 @@ class TestPretraining(MeasureContract):
     name = "pretraining"
 
 
+class TestDownstream(MeasureContract):
+    name, options = "downstream", {"file": Path("sst2.yaml"), "name": "sst2"}
+
+
 class TestDetectionProbe(MeasureContract):
     name, options = "detection_probe", {"batch_size": 8, "rows": 30}
 

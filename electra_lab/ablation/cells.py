@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import json
 import math
 import shutil
 import traceback
@@ -17,17 +18,28 @@ import torch
 
 from electra_lab.ablation.file import digest
 from electra_lab.config.component import Component
-from electra_lab.config.load import load
+from electra_lab.config.load import dump, load, load_finetuning
 from electra_lab.data.rows import Rows
+from electra_lab.finetuning.run import advance, declared
 from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import problem
 from electra_lab.storage.files import damage, disk, new_folder, seal
+from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import autocast
 from registry import Batch, Entry, Outcome, Trained, blame, load_plugin, measures
-from registry.errors import BadResult, CheckpointError, ConfigError, InUse, LabError, OutOfMemoryError, Stopped
+from registry.errors import (
+    BadResult,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    InUse,
+    LabError,
+    OutOfMemoryError,
+    Stopped,
+)
 from registry.signature import validate
 
 
@@ -211,8 +223,25 @@ def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callab
         train_rows=len(experiment.train),
         vocabulary=experiment.vocabulary,
         metrics=tested[-1] if tested else {},
+        finetune=partial(_finetune, folder, id, experiment.device),
     )
     return trained, partial(autocast, experiment.device, experiment.settings.precision)
+
+
+def _finetune(folder: AblationFolder, id: str, device: torch.device, file: Path) -> float:
+    """Fine-tune a cell, or take what was done of it up again; returns the mean of the leading metric over the seeds."""
+    loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
+    digest = hashlib.sha256(dump(loaded.config).encode()).hexdigest()[:10]
+    own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{digest}")
+    own.path.mkdir(parents=True, exist_ok=True)
+    own.write("finetuning.yaml", dump(loaded.config))
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        advance(own, loaded, device)
+    leading = next(iter(declared(loaded.config)))
+    for split in own.splits():
+        if found := own.values(split, leading):
+            return sum(found.values()) / len(found)
+    raise DataError(f"{file}: no held-out split has labels, so there is no {leading}.")
 
 
 def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> Iterator[Batch]:

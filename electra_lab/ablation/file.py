@@ -20,9 +20,9 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from electra_lab.ablation.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
 from electra_lab.config.component import Component, Of, default
-from electra_lab.config.load import Loaded, absolute, describes_ablation, imports, validated
+from electra_lab.config.load import Loaded, absolute, describes_ablation, imports, located, validated
 from electra_lab.config.problems import problem, problems, sentences
-from electra_lab.config.schema import BUDGETS, ExperimentConfig, one_budget
+from electra_lab.config.schema import BUDGETS, ExperimentConfig, distinct, one_budget
 from electra_lab.config.source import DEFAULTS, Loc, Mark, Node, mark_at, parse, read_file, with_change, with_overrides
 from registry import ALL, Metric, Plugin, launchers, measures
 from registry.errors import ConfigError, did_you_mean
@@ -59,12 +59,6 @@ class Budget(Strict):
         return self
 
 
-def _distinct(seeds: list[int]) -> list[int]:
-    if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
-        raise problem((), f"{twice[0]} appears twice.")
-    return seeds
-
-
 def _varied(vary: dict[str, Any]) -> dict[str, Any]:
     wrong: dict[Loc, str] = {} if vary else {(): "is empty; write a key of the base and a list of values."}
     for key, values in vary.items():
@@ -99,7 +93,7 @@ class AblationConfig(Strict):
     vary: Annotated[dict[str, Any], AfterValidator(_varied)] = Field(
         description="Keys and their values, all combinations of which are run; or names of variants and their changes."
     )
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1), AfterValidator(_distinct)] = (
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1), AfterValidator(distinct)] = (
         Field(description="Each variant is run with each of them. From five on, differences are tested.")
     )
     budget: Budget | None = Field(None, description="The budget of every cell; without it, the base's `train` decides.")
@@ -236,7 +230,8 @@ def _config(root: Node, marks: Mapping[Loc, Mark]) -> AblationConfig:
         lines.append(str(sentences(error, marks)))
     if lines:
         raise ConfigError("\n".join(lines))
-    return config
+    # The other paths are completed where they are used, and named as they were written.
+    return config.model_copy(update={"measure": located(config.measure, ("measure",), marks)})
 
 
 def _base(config: AblationConfig, marks: Mapping[Loc, Mark]) -> Node:
@@ -339,7 +334,7 @@ def _unknown(config: AblationConfig, variants: Sequence[Variant], marks: Mapping
         yield f"{marks['baseline',]}: baseline: {reason}"
     by: dict[str, str] = {}
     for i, each in enumerate(config.measure):
-        for name in metrics_of(each.type):
+        for name in metrics_of(each):
             if name in by:
                 mark = mark_at(marks, ("measure", i))
                 yield f"{mark}: measure.{i}: {by[name]} and {each.type} both compute {name}; keep one of them."
@@ -350,10 +345,9 @@ def _unknown(config: AblationConfig, variants: Sequence[Variant], marks: Mapping
         yield f"{marks['metric',]}: metric: {reason}"
 
 
-def metrics_of(measure: str) -> dict[str, Metric]:
+def metrics_of(measure: Component) -> dict[str, Metric]:
     """Return the metrics that a measure declares."""
-    kind: Any = measures.get(measure).component
-    return dict[str, Metric](kind.metrics)
+    return dict(measures.get(measure.type).component(**measure.keywords()).metrics)
 
 
 def _flat(values: Any, above: str = "") -> dict[str, Any]:

@@ -15,9 +15,11 @@ from electra_lab.assembly.build import Built, sketch
 from electra_lab.assembly.experiment import absent_data
 from electra_lab.assembly.forecast import Forecast, forecast, trial_seconds
 from electra_lab.config.component import Component
-from electra_lab.config.load import Loaded, dump
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.config.schema import BUDGETS
 from electra_lab.config.source import mark_at
+from electra_lab.finetuning.experiment import absent_examples
 from electra_lab.storage.plan import FORMAT, Plan, PlannedCell, PlannedMeasure, PlannedVariant
 from registry import measures
 from registry.errors import ConfigError, DataError
@@ -87,12 +89,12 @@ class Checked:
                     type=each.type,
                     key=self._key(each, references[each.type]),
                     options=each.options.model_dump(mode="json"),
-                    metrics=metrics_of(each.type),
+                    metrics=metrics_of(each),
                     references=references[each.type],
                 )
                 for each in config.measure
             ],
-            metric=config.metric or next(iter(metrics_of(config.measure[0].type))),
+            metric=config.metric or next(iter(metrics_of(config.measure[0]))),
             cells=[
                 PlannedCell(id=c.id, variant=c.variant, seed=c.seed, **costs[c.variant]) for c in self.ablation.cells
             ],
@@ -102,7 +104,8 @@ class Checked:
         """Return the measure's name with a hash of everything that its numbers depend on."""
         file = measures.get(measure.type).file
         code = [plugin.sha256 for plugin in self.ablation.plugins if plugin.file == file]
-        content = json.dumps([measure.dump(), references, _rows(self.ablation.base), code], sort_keys=True)
+        files = [dump(finetuning.config) for finetuning in _finetunings(measure)]
+        content = json.dumps([measure.dump(), references, _rows(self.ablation.base), code, *files], sort_keys=True)
         return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
@@ -126,6 +129,10 @@ def checked(ablation: LoadedAblation) -> Checked:
             references[each.type] = _references(ablation, i, each)
         except ConfigError as error:
             problems.add(error)
+        try:
+            absent += [absent_examples(finetuning) for finetuning in _finetunings(each)]
+        except ConfigError as error:
+            problems.add(f"{mark_at(ablation.marks, ('measure', i))}: measure.{i}: {error}")
     build(by_id(references))
     for line in _other_rows(ablation):
         problems.add(line)
@@ -177,6 +184,12 @@ def _other_rows(ablation: LoadedAblation) -> Iterator[str]:
                 f"{variant.mark}: vary: {variant.label} reads other rows than the base ({other} differs), so {wanting} "
                 f"cannot show all cells the same. Remove {wanting} from `measure`, or change {other} under `set`."
             )
+
+
+def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
+    """Read the fine-tuning files that a measure uses. Raises ConfigError."""
+    made = measures.get(measure.type).component(**measure.keywords())
+    return [load_finetuning(file) for file in getattr(made, "finetunings", ())]
 
 
 def write_plan(checked: Checked, write: Callable[[str, str], None]) -> Plan:

@@ -19,7 +19,8 @@ from electra_lab.assembly.experiment import open_data
 from electra_lab.config.component import Component
 from electra_lab.reports.ablation_page import write_report
 from electra_lab.runs.console import Console
-from electra_lab.runs.execute import TERMINATIONS, refuse_several_processes
+from electra_lab.runs.execute import refuse_several_processes
+from electra_lab.runs.follow import TERMINATIONS
 from electra_lab.runs.progress import Phases
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder
 from electra_lab.storage.plan import Plan

@@ -23,7 +23,7 @@ def overview(checked: Checked) -> str:
         f"  metric    {checked.plan().metric}",
     ]
     for i, each in enumerate(config.measure):
-        lines.append(f"  {'' if i else 'measures':<8}  {each.type}: {', '.join(metrics_of(each.type))}")
+        lines.append(f"  {'' if i else 'measures':<8}  {each.type}: {', '.join(metrics_of(each))}")
     lines += [f"  launcher  {config.launcher.type}", "", *differences(checked), ""]
     pieces = [*ablation.cells, *by_id(checked.references).values()]
     width = max(len(piece.variant) for piece in pieces)

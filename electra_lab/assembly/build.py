@@ -119,7 +119,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         parts = nn.ModuleDict({"discriminator": model, **networks})
         others = {name: part for name, part in objective.named_children() if part not in networks.values()}
         parts.update({"objective": nn.ModuleDict(others)})  # what the objective itself learns, such as a gate
-        initialise(parts, partial(_numbers, seed), config.init.distribution)
+        initialise(parts, partial(weights_from, seed), config.init.distribution)
     flops, paper_flops = (training_flops(objective, networks, config, each) for each in (MATRIX_PRODUCTS, PAPER))
     steps = budgeted_steps(loaded, flops, paper_flops)
     numbers = []
@@ -151,14 +151,18 @@ def tried_optimizer(loaded: Loaded) -> Any:
 
 def make_optimizer(loaded: Loaded, objective: nn.Module) -> Optimizer:
     """Build the optimizer of everything that learns, each shared parameter once."""
+    return optimizer_of(loaded.config.optimizer, loaded.config.train.learning_rate, objective)
+
+
+def optimizer_of(chosen: Component, learning_rate: float, objective: nn.Module) -> Optimizer:
+    """The same from its parts."""
     learning = [(name, parameter) for name, parameter in objective.named_parameters() if parameter.requires_grad]
-    chosen = loaded.config.optimizer
     component: Any = optimizers.get(chosen.type).component
-    made: Optimizer = component(learning, loaded.config.train.learning_rate, **chosen.keywords())
+    made: Optimizer = component(learning, learning_rate, **chosen.keywords())
     return made
 
 
-def _numbers(seed: int, name: str, shape: torch.Size) -> torch.Generator:
+def weights_from(seed: int, name: str, shape: torch.Size) -> torch.Generator:
     """Return the random numbers that a weight is drawn from."""
     return torch.Generator().manual_seed(digest("weights", seed, name, tuple(shape)) % 2**63)
 

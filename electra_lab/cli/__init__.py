@@ -15,6 +15,7 @@ from electra_lab.cli import (
     detect,
     export,
     fill,
+    finetune,
     new,
     prepare,
     registry_,
@@ -40,6 +41,7 @@ app.command("prepare")(prepare.prepare)
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
 app.command("ablate")(ablate.ablate)
+app.command("finetune")(finetune.finetune_)
 app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("export")(export.export)

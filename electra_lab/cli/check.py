@@ -11,7 +11,9 @@ from electra_lab.cli.run import Set
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment or the ablation, a YAML file.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The experiment, the ablation or the fine-tuning, a YAML file.")
+    ],
     set_: Set = None,
 ) -> None:
     """Find all errors of an experiment without running it; print it complete, with the origin of each value.
@@ -22,14 +24,19 @@ def check(
     from electra_lab.ablation.plan import checked
     from electra_lab.ablation.summary import overview
     from electra_lab.assembly.experiment import check as check_experiment
-    from electra_lab.config.load import load
+    from electra_lab.config.load import is_finetuning_file, load, load_finetuning
     from electra_lab.config.origins import dump_with_origins
+    from electra_lab.finetuning.experiment import check as check_finetuning
     from electra_lab.runs.console import folded
 
     with redirect_stdout(sys.stderr):  # output of plug-ins is not YAML
         if is_ablation(file):
             ablation = checked(load_ablation(file, set_ or []))
             text, absent = overview(ablation) + "\n", ablation.absent
+        elif is_finetuning_file(file):
+            finetuning = load_finetuning(file, set_ or [])
+            absent = check_finetuning(finetuning)
+            text = dump_with_origins(finetuning)
         else:
             loaded = load(file, set_ or [])
             absent = check_experiment(loaded)

@@ -9,10 +9,20 @@ from electra_lab.cli.run import Device, OnDevice
 
 
 def resume(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run that stopped.")],
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, a fine-tuning or a suite that stopped.")
+    ],
     device: OnDevice = Device.auto,
 ) -> None:
     """Continue a run from its newest valid checkpoint, as if it had never stopped."""
-    from electra_lab.runs import execute
+    from electra_lab.finetuning.run import resume as resume_finetuning
+    from electra_lab.finetuning.suite import resume_suite
+    from electra_lab.runs.execute import resume as resume_run
+    from electra_lab.storage.finetuning_folder import is_finetuning, is_suite
 
-    print(execute.resume(run_dir, device.value))
+    if is_suite(run_dir):
+        print(resume_suite(run_dir, device.value))
+    elif is_finetuning(run_dir):
+        print(resume_finetuning(run_dir, device.value))
+    else:
+        print(resume_run(run_dir, device.value))

@@ -4,9 +4,11 @@ import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from registry.errors import ConfigError
 
 From = Annotated[
     list[Path] | None,
@@ -19,6 +21,8 @@ From = Annotated[
 def schema(
     from_: From = None,
     ablation: Annotated[bool, typer.Option("--ablation", help="Print the schema of ablation files.")] = False,
+    finetuning: Annotated[bool, typer.Option("--finetuning", help="Print the schema of fine-tuning files.")] = False,
+    suite: Annotated[bool, typer.Option("--suite", help="Print the schema of suite files.")] = False,
 ) -> None:
     """Print the JSON schema of experiment files, for editors.
 
@@ -30,14 +34,24 @@ def schema(
     electra-lab schema --ablation > ablation.schema.json
     """
     from electra_lab.ablation.file import AblationConfig
+    from electra_lab.config.finetune import FinetuningConfig
     from electra_lab.config.json_schema import file_schema, left_out
     from electra_lab.config.load import load_plugins
     from electra_lab.config.schema import ExperimentConfig
+    from electra_lab.config.suite import SuiteConfig
 
+    kinds: list[tuple[bool, tuple[Any, str]]] = [
+        (ablation, (AblationConfig, "ablation")),
+        (finetuning, (FinetuningConfig, "fine-tuning")),
+        (suite, (SuiteConfig, "suite")),
+    ]
+    chosen = [kind for wanted, kind in kinds if wanted] or [(ExperimentConfig, "experiment")]
+    if len(chosen) > 1:
+        raise ConfigError("--ablation, --finetuning and --suite exclude each other.")
     with redirect_stdout(sys.stderr):  # output of a component's module is not JSON
         for path in from_ or []:
             load_plugins(path)
-        found = file_schema(AblationConfig, "ablation") if ablation else file_schema(ExperimentConfig, "experiment")
+        found = file_schema(*chosen[0])
         problems = left_out()
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -4,27 +4,32 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from typing_extensions import TypeVar
 
 from electra_lab.config.component import Component, Of
+from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.problems import sentences
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, Mark, Node, mark_at, parse, read_file, to_yaml, with_overrides
+from electra_lab.config.suite import SuiteConfig
 from registry import Plugin, load_plugin, schedules
 from registry.component import entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError
 from registry.folder_or_name import FolderOrName
-from registry.signature import validate
+from registry.signature import Strict, validate
+
+C = TypeVar("C", bound=Strict, default=ExperimentConfig)
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(Generic[C]):
     """A validated config, the place where each of its values was written, and its plug-ins."""
 
-    config: ExperimentConfig
+    config: C
     marks: Mapping[Loc, Mark]
     plugins: tuple[Plugin, ...]
 
@@ -44,7 +49,18 @@ def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
         root = parse(text_of(source), "config", Path.cwd(), one_line=True)
     if describes_ablation(root):
         raise ConfigError(f"{root.mark.file}: is an ablation. To run it: electra-lab ablate {root.mark.file}")
+    if describes_finetuning(root):
+        raise ConfigError(f"{root.mark.file}: is a fine-tuning. To run it: electra-lab finetune {root.mark.file}")
     return validated(with_overrides(root, overrides))
+
+
+def load_finetuning(path: Path, overrides: Sequence[str] = ()) -> Loaded[FinetuningConfig]:
+    """Read a fine-tuning file. Raises ConfigError listing every problem."""
+    root = read_file(path)
+    if not describes_finetuning(root):
+        reason = "is not a fine-tuning: it has neither `task` nor `dataset`. To run an experiment:"
+        raise ConfigError(f"{path}: {reason} electra-lab run {path}")
+    return validated_as(FinetuningConfig, with_overrides(root, overrides))
 
 
 def text_of(source: Source) -> str:
@@ -60,18 +76,50 @@ def describes_ablation(root: Node) -> bool:
     return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"base", "vary"})
 
 
+def load_suite(path: Path) -> Loaded[SuiteConfig]:
+    """Read a suite file. Raises ConfigError listing every problem."""
+    return validated_as(SuiteConfig, read_file(path))
+
+
+def is_suite_file(path: Path) -> bool:
+    """Return True if the file is a suite; False if it cannot be read, as loading it says why."""
+    try:
+        root = read_file(path)
+    except ConfigError:
+        return False
+    return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"models", "tasks"})
+
+
+def is_finetuning_file(path: Path) -> bool:
+    """Return True if the file is a fine-tuning; False if it cannot be read, as loading it says why."""
+    try:
+        return describes_finetuning(read_file(path))
+    except ConfigError:
+        return False
+
+
+def describes_finetuning(root: Node) -> bool:
+    """Return True if a file's mapping is a fine-tuning, not an experiment."""
+    return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"task", "dataset"})
+
+
 def validated(root: Node) -> Loaded:
     """Validate the experiment that `root` describes. Raises ConfigError listing every problem."""
+    return validated_as(ExperimentConfig, root)
+
+
+def validated_as(schema: type[C], root: Node) -> Loaded[C]:
+    """The same for another kind of file."""
     plugins = tuple(imports(root))
     marks = dict(root.marks())
     try:
-        config = _located(validate(ExperimentConfig, cast("dict[str, Any]", root.plain())), (), marks)
+        config = located(validate(schema, cast("dict[str, Any]", root.plain())), (), marks)
     except ValidationError as error:
         raise sentences(error, marks) from None
     return Loaded(config, marks, plugins + tuple(_packaged(config)))
 
 
-def dump(config: ExperimentConfig) -> str:
+def dump(config: Strict) -> str:
     """Return the complete config as YAML that `load` reads back to an equal config."""
     return to_yaml(config.model_dump(mode="json", exclude_none=True))
 
@@ -92,16 +140,16 @@ def imports(root: Node) -> Iterator[Plugin]:
             yield load_plugin(path)
 
 
-def _packaged(config: ExperimentConfig) -> Iterator[Plugin]:
+def _packaged(config: Any) -> Iterator[Plugin]:
     """Return the files of the components that came with installed packages."""
     entries = [
         entry
-        for name, field in ExperimentConfig.model_fields.items()
+        for name, field in type(config).model_fields.items()
         for of in field.metadata
         if isinstance(of, Of) and (component := getattr(config, name)) is not None
         for entry in entries_of(of.also if of.also and not component.sizes else of.registry, component)
     ]
-    entries += [schedules.get(component.type) for component in config.schedules.values()]
+    entries += [schedules.get(component.type) for component in getattr(config, "schedules", {}).values()]
     yield from {entry.file: packaged(entry) for entry in entries if entry.package}.values()
 
 
@@ -113,7 +161,7 @@ def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {str(path)!r} is not a usable path ({error}).") from None
 
 
-def _located(value: Any, loc: Loc, marks: Mapping[Loc, Mark]) -> Any:
+def located(value: Any, loc: Loc, marks: Mapping[Loc, Mark]) -> Any:
     """Return a validated config with every path completed.
 
     A path is relative to the file that wrote it, which only the marks know. A default is relative to the working
@@ -126,11 +174,11 @@ def _located(value: Any, loc: Loc, marks: Mapping[Loc, Mark]) -> Any:
             return absolute(value, loc, mark)
         return value if value.is_name(mark.folder) else FolderOrName(absolute(Path(value), loc, mark))
     if isinstance(value, Component):
-        return replace(value, options=_located(value.options, loc, marks))
+        return replace(value, options=located(value.options, loc, marks))
     if isinstance(value, BaseModel):
-        return value.model_copy(update={name: _located(field, (*loc, name), marks) for name, field in value})
+        return value.model_copy(update={name: located(field, (*loc, name), marks) for name, field in value})
     if isinstance(value, list | tuple):
-        return type(value)(_located(item, (*loc, index), marks) for index, item in enumerate(value))
+        return type(value)(located(item, (*loc, index), marks) for index, item in enumerate(value))
     if isinstance(value, dict):
-        return {key: _located(item, (*loc, key), marks) for key, item in value.items()}
+        return {key: located(item, (*loc, key), marks) for key, item in value.items()}
     return value

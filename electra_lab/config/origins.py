@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from electra_lab.config.generator import DEFAULT_SCALE
 from electra_lab.config.load import Loaded, dump
@@ -10,7 +11,7 @@ from electra_lab.config.source import Loc, parse
 WIDEST = 48  # a longer line does not move the comments of the others
 
 
-def dump_with_origins(loaded: Loaded) -> str:
+def dump_with_origins(loaded: Loaded[Any]) -> str:
     """Return `dump` with a comment after each value: `steps: 3200  # experiments/reformer_small.yaml:16`."""
     text = dump(loaded.config)
     lines = text.split("\n")
@@ -30,7 +31,7 @@ def dump_with_origins(loaded: Loaded) -> str:
     return "\n".join(lines)
 
 
-def _origin(loaded: Loaded, loc: Loc) -> str:
+def _origin(loaded: Loaded[Any], loc: Loc) -> str:
     config, marks = loaded.config, loaded.marks
     if loc in marks:
         return str(marks[loc])

@@ -28,6 +28,13 @@ Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 BUDGETS = ("steps", "tokens", "flops", "paper_flops")
 
 
+def distinct(seeds: list[int]) -> list[int]:
+    """Refuse a seed that appears twice."""
+    if twice := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
+        raise problem((), f"{twice[0]} appears twice.")
+    return seeds
+
+
 def one_budget(given: Mapping[str, Any]) -> str | None:
     """Return what is wrong if not exactly one of BUDGETS is set."""
     named = [name for name in BUDGETS if given.get(name) is not None]
@@ -175,7 +182,7 @@ class Checkpoint(Strict):
 RATE = DEFAULTS["schedules", "learning_rate"]
 
 
-def _with_learning_rate(values: Any) -> Any:
+def with_learning_rate(values: Any) -> Any:
     """Add the default schedule of the learning rate, or its type."""
     if not isinstance(values, dict):
         return values
@@ -223,7 +230,7 @@ class ExperimentConfig(Strict):
         default_factory=lambda: default(registry.optimizers, DEFAULTS["optimizer",]), description="The optimizer."
     )
     schedules: Annotated[
-        dict[str, Annotated[Component, Of(registry.schedules)]], BeforeValidator(_with_learning_rate)
+        dict[str, Annotated[Component, Of(registry.schedules)]], BeforeValidator(with_learning_rate)
     ] = Field(
         default_factory=lambda: {"learning_rate": default(registry.schedules, RATE)},
         description="Numbers that change during training: learning_rate, masking.mask_prob, and numbers of sampler and "

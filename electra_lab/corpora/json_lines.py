@@ -1,18 +1,18 @@
 """Files with a JSON object on each line."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from electra_lab.corpora._records import CURE, documents_in
-from electra_lab.sources import BadInput, Files
+from electra_lab.sources.files import BadInput, Files
+from electra_lab.sources.records import record_in
 from registry import Document, Skipped, corpora
 
 EXTENSIONS = (".jsonl", ".ndjson", ".json")
-LONGEST_LINE = 1 << 26  # bytes
+LONG = "Write one object on each line."
 
 
 @corpora.register("json_lines")
@@ -45,7 +45,7 @@ class JsonLines:
     def __iter__(self) -> Iterator[str | Document | Skipped]:
         for file in self._files.files:
             try:
-                for number, line in enumerate(self._lines(file), start=1):
+                for number, line in enumerate(self._files.lines(file, LONG), start=1):
                     try:
                         yield from self._documents(line, f"{file}:{number}")
                     except BadInput as error:
@@ -61,29 +61,7 @@ class JsonLines:
     def _documents(self, line: bytes, place: str) -> list[str | Document]:
         if not line or line.isspace():
             return []
-        try:
-            record: Any = json.loads(line.decode())
-        except UnicodeDecodeError as error:
-            raise BadInput(place, f"byte {error.start} of the line is not UTF-8", CURE) from None
-        except json.JSONDecodeError as error:
-            raise BadInput(place, f"is not JSON ({error.msg} at column {error.colno})", CURE) from None
-        except (ValueError, RecursionError):  # a number of thousands of digits, thousands of brackets
-            raise BadInput(place, "is JSON that Python cannot read", CURE) from None
-        return documents_in(record, place, self.field, self.key)
-
-    def _lines(self, file: Path) -> Iterator[bytes]:
-        """Yield the lines of a file. Raises BadInput."""
-        rest, number = b"", 1
-        for block in self._files.blocks(file):
-            if number == 1 and not rest:
-                block = block.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
-            *lines, rest = (rest + block).split(b"\n")
-            yield from lines
-            number += len(lines)
-            if len(rest) > LONGEST_LINE:
-                reason = f"the line has more than {LONGEST_LINE >> 20} MiB"
-                raise BadInput(f"{file}:{number}", reason, "Write one object on each line.")
-        yield rest
+        return documents_in(record_in(line, place, CURE), place, self.field, self.key)
 
     def fingerprint(self) -> str:
         """A hash of the content, so that a moved file is the same corpus and a changed one is not."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from electra_lab.corpora._records import documents_in
-from electra_lab.sources import BLOCK, BadInput, Files, needed
+from electra_lab.sources.files import BLOCK, BadInput, Files, needed
 from registry import Document, Skipped, corpora
 from registry.errors import DataError, did_you_mean
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from electra_lab.sources import BadInput, Files
+from electra_lab.sources.files import BadInput, Files
 from registry import LONGEST, Skipped, corpora
 from registry.documents import cut, pieces
 

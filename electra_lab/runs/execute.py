@@ -1,16 +1,14 @@
-"""Run and resume: consume the loop's records, save checkpoints, stop when asked to."""
+"""Run, resume and reopen experiments."""
 
 import hashlib
 import os
 import re
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from types import FrameType
 
 import torch
 
@@ -21,15 +19,14 @@ from electra_lab.config.load import Loaded, Source, dump, load, text_of
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
 from electra_lab.runs.console import Console
+from electra_lab.runs.follow import follow, keep_checkpoint
 from electra_lab.runs.progress import Phases
 from electra_lab.runs.provenance import differences, environment, provenance
-from electra_lab.storage.checkpoint import checkpoints, load_newest, save
+from electra_lab.storage.checkpoint import checkpoints, load_newest
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
-from electra_lab.training.loop import train
-from registry.errors import CheckpointError, ConfigError, DataError, Interrupted, OutOfMemoryError, Preempted
-
-TERMINATIONS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]  # Windows has no SIGHUP
+from electra_lab.training.loop import Record, train
+from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError
 
 
 def run(file: Source, overrides: list[str], out: Path | None, device: str) -> Path:
@@ -139,7 +136,7 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
             f"{path}: the weights that `init` names have changed since the run began, and it has no checkpoint yet. "
             "Start a new run."
         )
-    if changes := differences(began.environment, environment(experiment)):
+    if changes := differences(began.environment, environment(target, experiment.settings.precision)):
         console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
     run = experiment.run
     state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, console.say)
@@ -151,7 +148,15 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
 def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:
     run, settings, checkpoint = experiment.run, experiment.settings, loaded.config.checkpoint
     console.say(summary.opening(loaded, experiment, directory.path))
-    started, metrics = time.perf_counter(), experiment.accumulate(()).metrics
+    started, milestones = time.perf_counter(), loaded.config.milestones
+    keep = partial(keep_checkpoint, directory, run, settings, checkpoint.keep, milestones)
+    if run.step == 0 and milestones:
+        keep()
+
+    def show(record: Record) -> None:
+        if record.evaluation and record.evaluation.examples:
+            directory.write_json("examples.json", summary.readable(record.evaluation.examples, experiment))
+
     records = train(
         run,
         settings,
@@ -161,31 +166,17 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
         experiment.accumulate,
         experiment.device,
     )
-    milestones = loaded.config.milestones
-
-    def keep() -> None:
-        state = run.state(settings.on_non_finite)
-        directory.flush()
-        save(directory.checkpoints, run.step, run.learner.objective, run.optimizer, state, checkpoint.keep, milestones)
-
-    if run.step == 0 and milestones:
-        keep()
-    with _signals(console.say) as arrived, console.progress(run.step, settings.steps):
-        for record in records:
-            if record.evaluation and record.evaluation.examples:
-                directory.write_json("examples.json", summary.readable(record.evaluation.examples, experiment))
-            if record.values:
-                directory.append(record.values)
-                console.record(record.values, metrics)
-                continue
-            console.advance(record.step)
-            done = record.step == settings.steps
-            if done or arrived or record.step % checkpoint.every == 0 or record.step in milestones:
-                keep()
-            if arrived and not done:
-                kind = Interrupted if arrived[0] == signal.SIGINT else Preempted
-                cure = f"Resume with: electra-lab resume {directory.path}"
-                raise kind(f"stopped and saved after step {record.step}. {cure}")
+    follow(
+        records,
+        directory,
+        console,
+        steps=settings.steps,
+        done=run.step,
+        metrics=experiment.accumulate(()).metrics,
+        is_kept=lambda step: step % checkpoint.every == 0 or step in milestones,
+        keep=keep,
+        show=show,
+    )
     report = write_report(directory)
     console.say(summary.closing(directory, report, time.perf_counter() - started))
 
@@ -215,30 +206,3 @@ def enough_memory() -> Iterator[None]:
             f"there is not enough memory ({(said.splitlines() or ['no details'])[0]}). In a new run, lower "
             "train.micro_batch_size (which changes no mask and no draw), evaluate.batch_size, or the networks' sizes."
         ) from error
-
-
-@contextmanager
-def _signals(say: Callable[[str], None]) -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP, to be acted on between two steps. A second one acts at once."""
-    arrived: list[int] = []
-    can = threading.current_thread() is threading.main_thread()  # signals are handled only there
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, *TERMINATIONS) if can}
-    before = {each: handler for each, handler in handlers.items() if handler is not signal.SIG_IGN}  # as under nohup
-
-    def restore() -> None:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    def note(number: int, _: FrameType | None) -> None:
-        arrived.append(number)
-        restore()
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        with suppress(RuntimeError, OSError):  # the signal may have interrupted a write to the same stream
-            say(f"{name}: saving after this step; a second one stops without saving")
-
-    for each in before:
-        signal.signal(each, note)
-    try:
-        yield arrived
-    finally:
-        restore()

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,17 @@ import registry
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.config.load import Loaded
 from electra_lab.storage.provenance import FORMAT, Code, Data, Environment, Provenance
+from registry import Plugin
 
 PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy", "safetensors", "pydantic")
 
 
 def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Provenance:
     settings = experiment.settings
-    return Provenance(
-        format=FORMAT,
-        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        command=sys.argv,
-        electra_lab=electra_lab.__version__,
-        git=_git(),
-        config_sha256=hashlib.sha256(config_yaml.encode()).hexdigest(),
-        plugins=[Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in loaded.plugins],
-        environment=environment(experiment),
-        platform=platform.platform(),
+    return began(
+        config_yaml,
+        loaded.plugins,
+        environment(experiment.device, settings.precision),
         data=data_of(experiment),
         earlier_runs=experiment.earlier,
         init=experiment.init,
@@ -41,6 +37,22 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
         flops=settings.flops.total(settings.steps),
         paper_flops=experiment.paper_flops,
         metrics=dict(experiment.accumulate(()).metrics),
+    )
+
+
+def began(config_yaml: str, plugins: Sequence[Plugin], environment: Environment, **facts: Any) -> Provenance:
+    """Return the provenance of what begins now; `facts` are the keys that only its kind knows."""
+    return Provenance(
+        format=FORMAT,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        command=sys.argv,
+        electra_lab=electra_lab.__version__,
+        git=_git(),
+        config_sha256=hashlib.sha256(config_yaml.encode()).hexdigest(),
+        plugins=[Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins],
+        environment=environment,
+        platform=platform.platform(),
+        **facts,
     )
 
 
@@ -55,16 +67,15 @@ def data_of(experiment: Experiment) -> Data:
     )
 
 
-def environment(experiment: Experiment) -> Environment:
+def environment(device: torch.device, precision: str) -> Environment:
     """Return the parts of the machine that numbers can depend on; they are compared when a run is resumed."""
-    device = experiment.device
     return Environment(
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         processor=torch.backends.cpu.get_cpu_capability(),
         threads=torch.get_num_threads(),
-        precision=experiment.settings.precision,
+        precision=precision,
     )
 
 

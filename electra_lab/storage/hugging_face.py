@@ -76,7 +76,7 @@ class Folder:
 
     def files(self) -> list[Path]:
         """Return the files of the tensors. Raises DataError if there are none."""
-        return list(_files(self.path))
+        return list(files_of(self.path))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by transformers' names. Raises DataError if a file is missing, damaged or holds code."""
@@ -86,7 +86,7 @@ class Folder:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return all tensors of a folder. Raises DataError if a file is missing, damaged or holds code."""
     found: dict[str, Tensor] = {}
-    for file, expected in _files(path).items():
+    for file, expected in files_of(path).items():
         held = _read(file)
         if wrong := sorted(held.keys() ^ (held.keys() if expected is None else expected)):
             has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
@@ -95,7 +95,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _files(path: Path) -> dict[Path, set[str] | None]:
+def files_of(path: Path) -> dict[Path, set[str] | None]:
     """Return the files, each with the names of its tensors if an index lists them."""
     for name in TENSORS:
         if (path / name).is_file():

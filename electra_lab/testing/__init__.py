@@ -15,6 +15,7 @@ from typing import Any
 _HOME = {
     "BackboneContract": "backbones",
     "CorpusContract": "corpora",
+    "DatasetContract": "datasets",
     "LauncherContract": "launchers",
     "MaskingContract": "masking",
     "MeasureContract": "measures",
@@ -23,6 +24,7 @@ _HOME = {
     "PackingContract": "packings",
     "SamplerContract": "samplers",
     "ScheduleContract": "schedules",
+    "TaskContract": "tasks",
     "ArrayTokens": "packings",
     "assert_lawfully_masked": "masking",
     **dict.fromkeys(

@@ -74,6 +74,7 @@ class MeasureContract(Contract):
             train_rows=45,
             vocabulary=vocabulary(self.size, device),
             metrics={"step": 3, "split": "test", "loss": 1.0, **(DETECTS if detects else PREDICTS)},
+            finetune=lambda file: 0.5 + seed / 100,
         )
 
     def experiment(self, **train: float) -> dict[str, Any]:
@@ -102,11 +103,11 @@ class MeasureContract(Contract):
             return self.lawful(measure(run, folder))
 
     def lawful(self, found: Mapping[str, float]) -> dict[str, float]:
-        unknown = found.keys() - self.kind.metrics.keys()
+        unknown = found.keys() - self.component()().metrics.keys()
         assert not unknown, f"metrics that it does not declare: {unknown}"
         assert all(type(value) is float for value in found.values()), f"not a float: {found}"
         assert all(map(math.isfinite, found.values())), f"a missing metric is left out, never NaN: {found}"
-        for name, metric in self.kind.metrics.items():
+        for name, metric in self.component()().metrics.items():
             if metric.parts and name in found:
                 assert found.keys() >= set(metric.parts), f"{name} is a mean over parts that are missing: {found}"
                 mean = sum(found[part] for part in metric.parts) / len(metric.parts)
@@ -114,12 +115,12 @@ class MeasureContract(Contract):
         return dict(found)
 
     def test_metrics_are_declared_with_a_summary(self) -> None:
-        assert self.kind.metrics
-        assert all(isinstance(metric, Metric) and metric.summary for metric in self.kind.metrics.values())
-        assert isinstance(self.kind.same_rows, bool)
+        assert self.component()().metrics
+        assert all(isinstance(metric, Metric) and metric.summary for metric in self.component()().metrics.values())
+        assert isinstance(self.component()().same_rows, bool)
 
     def test_a_mean_names_parts_that_are_read_alike(self) -> None:
-        metrics = self.kind.metrics
+        metrics = self.component()().metrics
         for name, metric in metrics.items():
             assert metrics.keys() >= set(metric.parts), f"{name} is the mean of metrics that are not declared"
             assert name not in metric.parts
@@ -239,7 +240,7 @@ class MeasureContract(Contract):
             assert sections.keys() <= base.keys()
             config = validated(parse(json.dumps({**base, **sections}), "law", Path.cwd(), one_line=True)).config
             filled = config.model_dump(mode="json")
-            if self.kind.same_rows:
+            if self.component()().same_rows:
                 assert all(filled[key] == base[key] for key in ("corpus", "tokenizer", "data")), "it reads other rows"
             assert filled not in configs, f"{name} is the same experiment as another reference"
             configs.append(filled)

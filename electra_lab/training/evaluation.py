@@ -51,7 +51,7 @@ def evaluate(
                 sums[name] = [so_far[0] + term.sum.double(), so_far[1] + term.count, term.weight]
             found.update(batch, losses)
 
-    metrics: dict[str, float] = {"loss": 0.0}
+    metrics: dict[str, float] = {"loss": 0.0} if sums else {}  # examples without labels have none
     for name, (total, count, weight) in sums.items():
         metrics[f"{name}_loss"] = float(total) / max(int(count), 1)
         metrics["loss"] += float(weight) * metrics[f"{name}_loss"]

@@ -207,9 +207,9 @@ def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str,
 
 
 def rehearse(
-    learner: Learner, entry: Entry[Any], batch: Batch, seed: int, precision: Precision, accumulate: Accumulate
+    learner: Learner, entry: Entry[Any], batch: Batch, seed: int, precision: Precision, accumulate: Accumulate | None
 ) -> None:
-    """Run one forward and backward pass and one evaluation on a few rows.
+    """Run one forward and backward pass and one evaluation on a few rows, without metrics if there is no accumulator.
 
     So a component that fails, fails before anything is written. Leaves neither gradients nor changed buffers behind.
     Raises BadResult, or what the component raises.
@@ -229,18 +229,23 @@ def rehearse(
     with torch.no_grad(), learner.evaluating(seed):
         losses = learner.losses(batch, seed, 0, precision)
         refuse_losses(losses, names, entry, batch)
-        found = accumulate({0})
-        found.update(batch, losses)
-        found.examples()
-        if hasattr(found, "gains"):
-            found.gains()
-        for name, number in found.values().items():
-            if name not in found.metrics:
-                raise _bad(entry, f"has a metric '{name}' that it does not declare.")
-            if not isinstance(number, Real):
-                raise _bad(entry, f"has a metric '{name}' that is {number!r:.80}, must be a number.")
+        if accumulate is not None:
+            _refuse_metrics(accumulate({0}), entry, batch, losses)
     for buffer, value in before:
         buffer.copy_(value)
+
+
+def _refuse_metrics(found: Any, entry: Entry[Any], batch: Batch, losses: Losses) -> None:
+    """Raise BadResult if an accumulator has metrics that it does not declare, or that are not numbers."""
+    found.update(batch, losses)
+    found.examples()
+    if hasattr(found, "gains"):
+        found.gains()
+    for name, number in found.values().items():
+        if name not in found.metrics:
+            raise _bad(entry, f"has a metric '{name}' that it does not declare.")
+        if not isinstance(number, Real):
+            raise _bad(entry, f"has a metric '{name}' that is {number!r:.80}, must be a number.")
 
 
 def refuse_losses(losses: object, names: set[str], entry: Entry[Any], batch: Batch) -> None:

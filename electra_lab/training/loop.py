@@ -124,13 +124,13 @@ def train(
     settings: Settings,
     batches: Batches,
     validation: Batches,
-    test: Batches,
+    test: Batches | None,
     accumulate: Accumulate,
     device: torch.device,
 ) -> Iterator[Record]:
     """Train from run.step to settings.steps, yielding after every step. Raises DivergedError.
 
-    `validation` is evaluated now and then and after the last step, `test` after the last step alone.
+    `validation` is evaluated now and then and after the last step, `test` after the last step alone, if at all.
     Between two records nothing is in flight: the consumer may save a checkpoint of `run`, or stop.
     """
     started, since = time.perf_counter(), run.tokens
@@ -174,7 +174,7 @@ def train(
             started, since = time.perf_counter(), run.tokens
         if last or (settings.evaluate_every and run.step % settings.evaluate_every == 0):
             yield _evaluated(run, settings, "validation", validation, accumulate, device)
-            if last:
+            if last and test is not None:
                 yield _evaluated(run, settings, "test", test, accumulate, device, settings.examples)
             started, since = time.perf_counter(), run.tokens
         yield Record(run.step)

@@ -21,13 +21,17 @@ class Trained:
     train_rows: int  # how many it has
     vocabulary: Vocabulary
     metrics: Mapping[str, Any]  # the test record of its metrics.jsonl
+    # finetune(file): the leading metric of a fine-tuning file with this run as its model, the mean over its seeds
+    finetune: Callable[[Path], float]
 
 
 class Measure(Protocol):
     """A component that compares the cells of an ablation. Registered as a class: __init__(self, /, *, <options>).
 
-    metrics    by name, the most important one first. A metric that a run does not have is left out of its numbers
+    metrics    by name, the most important one first; they may depend on the options. A metric that a run does not have
+               is left out of its numbers. A higher value is better unless the metric says otherwise
     same_rows  the cells must read the same rows: equal corpus, tokenizer and data
+    finetunings  optional: the paths of the fine-tuning files that it uses, which are checked before anything is trained
     """
 
     same_rows: bool

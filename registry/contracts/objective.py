@@ -50,6 +50,7 @@ class Losses:
     terms: Mapping[str, Term]
     predictions: Mapping[str, Prediction] = field(default_factory=dict)  # by network, `generator` or `discriminator`
     detection: Detection | None = None
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of a task's head, B rows each
 
 
 @dataclass(frozen=True)

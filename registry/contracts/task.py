@@ -82,7 +82,9 @@ class Task(Protocol):
 
     `@tasks.register(name, takes=TextExample)` declares the type of its examples.
 
-    metrics  by name, the most important one first
+    metrics     by name, the most important one first
+    exports_as  optional: `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the layers
+                of the head are those of transformers' class; they are called `out` (or `span`) and, before it, `dense`
     """
 
     @property
@@ -104,12 +106,13 @@ class Task(Protocol):
         """
 
     def head(self, dim: int, dropout: float) -> nn.Module:
-        """Return the layers on top of states: forward(states Float[B T D], attention_mask Bool[B T]) -> Tensor.
+        """Return the layers on top of states: forward(states Float[B T D], batch: Batch) -> Tensor.
 
-        Or a mapping of tensors by name; a single one's name is `logits`.
+        Or a mapping of tensors by name; a single one's name is `logits`. Labels of the batch, if there are some, may
+        change what `losses` reads and never what `results` reads.
         """
 
-    def losses(self, outputs: Mapping[str, Float[Tensor, "B *rest"]], batch: Batch) -> Mapping[str, Term]:
+    def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
         """Return the terms of the loss, from the outputs of the head in float32."""
 
     def results(

@@ -38,7 +38,7 @@ def test_the_new_place_of_a_key_that_moved_takes_its_value(tmp_path: Path) -> No
                  "optimizer.epsilon=0.25"]  # fmt: skip
     config = load(write_experiment(tmp_path), overrides).config
     assert config.optimizer.keywords() == {"weight_decay": 0.5, "betas": (0.1, 0.2), "epsilon": 0.25}
-    assert config.schedules["learning_rate"].keywords() == {"warmup_steps": 1}
+    assert config.schedules["learning_rate"].keywords()["warmup_steps"] == 1
 
 
 def test_only_keys_that_do_not_exist_moved() -> None:
@@ -93,7 +93,7 @@ LINEAR = "{type: linear, start: 0.5, end: 0.25}"
 def test_the_default_schedule_of_the_learning_rate_is_googles(tmp_path: Path) -> None:
     config = load(write_experiment(tmp_path, train="{steps: 1e6}", schedules="{}")).config
     rate = config.schedules["learning_rate"]
-    assert (rate.type, rate.keywords()) == ("warmup_linear", {"warmup_steps": 10_000})
+    assert (rate.type, rate.keywords()) == ("warmup_linear", {"warmup_steps": 10_000, "warmup_share": None})
     path = tmp_path / "without.yaml"
     text = (tmp_path / "tiny.yaml").read_text()
     path.write_text("".join(line for line in text.splitlines(True) if not line.startswith("schedules")))
@@ -105,7 +105,7 @@ def test_options_alone_are_those_of_the_default_schedule(tmp_path: Path) -> None
     text = f"{{sampler.temperature: {LINEAR}, learning_rate: {{warmup_steps: 1}}}}"
     found = load(write_experiment(tmp_path, schedules=text)).config.schedules
     assert list(found) == ["learning_rate", "sampler.temperature"]
-    assert found["learning_rate"].dump() == {"type": "warmup_linear", "warmup_steps": 1}
+    assert found["learning_rate"].dump() == {"type": "warmup_linear", "warmup_steps": 1, "warmup_share": None}
 
 
 @pytest.mark.parametrize(

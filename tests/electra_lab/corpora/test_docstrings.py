@@ -26,7 +26,7 @@ def python_file(folder: Path, name: str, text: str | bytes) -> tuple[Path, str]:
 
 def found(monkeypatch: pytest.MonkeyPatch, files: list[tuple[Path, str]], minimum: int = 80) -> list[str]:
     """The corpus over the given files; the help topics are left out."""
-    monkeypatch.setattr(docstrings, "_files", lambda: files)
+    monkeypatch.setattr(docstrings, "installed_files", lambda: files)
     monkeypatch.setattr("pydoc_data.topics.topics", {})
     return [document.text for document in Docstrings(min_characters=minimum)]
 
@@ -73,7 +73,7 @@ def test_broken_python_files_are_skipped(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.fixture(scope="module")
 def installed() -> list[tuple[Path, str]]:
     """The files of the corpus; finding them takes a second."""
-    return docstrings._files()
+    return docstrings.installed_files()
 
 
 def test_the_files_are_pythons_and_torchs_in_one_order(installed: list[tuple[Path, str]]) -> None:
@@ -89,11 +89,11 @@ def test_the_fingerprint_of_docstrings(
     installed: list[tuple[Path, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stable, and other for other options, files, names and content; where the files lie does not matter."""
-    monkeypatch.setattr(docstrings, "_files", lambda: installed[::20])
+    monkeypatch.setattr(docstrings, "installed_files", lambda: installed[::20])
     assert Docstrings().fingerprint() == Docstrings().fingerprint() != Docstrings(min_characters=81).fingerprint()
 
     def of(*files: tuple[Path, str]) -> str:
-        monkeypatch.setattr(docstrings, "_files", lambda: list(files))
+        monkeypatch.setattr(docstrings, "installed_files", lambda: list(files))
         return Docstrings().fingerprint()
 
     with monkeypatch.context() as other:
@@ -125,7 +125,7 @@ def test_the_fingerprint_is_quick() -> None:
 
 def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = python_file(tmp_path, "python/a.py", f'"""{LONG}"""')
-    monkeypatch.setattr(docstrings, "_files", lambda: [file])
+    monkeypatch.setattr(docstrings, "installed_files", lambda: [file])
     corpus = Docstrings()
     before = corpus.fingerprint()
     list(corpus)
@@ -150,7 +150,7 @@ def test_files_that_change_while_they_are_read_are_refused(tmp_path: Path, monke
 )
 def test_the_key_is_the_module(name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = python_file(tmp_path, name, f'"""{LONG}"""')
-    monkeypatch.setattr(docstrings, "_files", lambda: [file])
+    monkeypatch.setattr(docstrings, "installed_files", lambda: [file])
     monkeypatch.setattr("pydoc_data.topics.topics", {"assert": f"Topic. {LONG}"})
     assert list(Docstrings()) == [
         Document(f"Topic. {LONG}", docstrings.DRAW + "topics.assert"), Document(LONG, docstrings.DRAW + key)
@@ -160,7 +160,7 @@ def test_the_key_is_the_module(name: str, key: str, tmp_path: Path, monkeypatch:
 def test_a_text_of_two_modules_belongs_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [python_file(tmp_path, f"python/{name}.py", f'"""{LONG}"""') for name in "ab"]
     for order in (files, files[::-1]):
-        monkeypatch.setattr(docstrings, "_files", lambda order=order: sorted(order, key=lambda pair: pair[1]))
+        monkeypatch.setattr(docstrings, "installed_files", lambda order=order: sorted(order, key=lambda pair: pair[1]))
         found = [each for each in Docstrings() if "topics." not in (each.key or "")]
         assert found == [Document(LONG, docstrings.DRAW + "a")]
 
@@ -174,7 +174,7 @@ KNOWN = ("python/json/__init__.py", "torch/nn/modules/linear.py", "torch/_torch_
 def documents_of(files: list[tuple[Path, str]]) -> list[str]:
     """Return the documents of the given files, and the help topics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(docstrings, "_files", lambda: files)
+        patch.setattr(docstrings, "installed_files", lambda: files)
         return [document.text for document in Docstrings()]
 
 

@@ -84,7 +84,7 @@ def test_two_of_our_splits_cannot_be_one_of_theirs() -> None:
     [
         (
             {"splits": Splits(validation="dev")},
-            r": has no split 'dev'\. Known: test, train, validation\. Set corpus\.splits\.",
+            r": has no split 'dev'\. Known: test, train, validation\. Set `splits`\.",
         ),
         ({"name": "other"}, r": the dataset cannot be loaded \(BuilderConfig 'other' not found.*\)\. Check `name` and"),
     ],

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab import sources
-from electra_lab.corpora import json_lines
 from electra_lab.corpora.json_lines import JsonLines
+from electra_lab.sources import files as sources
 from registry import LONGEST, Document, Skipped
 from registry.errors import DataError
 
@@ -119,7 +118,7 @@ def test_a_wrong_key_is_named(tmp_path: Path, key: str, reason: str) -> None:
 
 
 def test_a_line_that_is_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "LONGEST_LINE", 1 << 21)
+    monkeypatch.setattr(sources, "LONGEST_LINE", 1 << 21)
     content = b'{"text": "one"}\n{"text": "' + b"a" * (3 << 20)
     with pytest.raises(DataError, match=r"a\.jsonl:2: the line has more than 2 MiB\. Write one object on each line\."):
         list(corpus(tmp_path, content))

@@ -26,8 +26,8 @@ class TestDocstrings(CorpusContract):
 
     @pytest.fixture(autouse=True)
     def sample(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        files = docstrings._files()[::200]  # all of them take half a minute
-        monkeypatch.setattr(docstrings, "_files", lambda: files)
+        files = docstrings.installed_files()[::200]  # all of them take half a minute
+        monkeypatch.setattr(docstrings, "installed_files", lambda: files)
 
 
 class TestTextFiles(CorpusContract):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from electra_lab import sources
 from electra_lab.corpora.text_files import TextFiles
+from electra_lab.sources import files as sources
 from registry import LONGEST, Skipped
 from registry.errors import DataError
 

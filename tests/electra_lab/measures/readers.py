@@ -71,7 +71,7 @@ def unread(number: int, rows: Sequence[int] = ()) -> Iterator[Batch]:
 
 def run(network: Any, test: Batch | None, train: Batch | None = None, **changes: Any) -> Trained:
     """A run with these texts; one that is None must not be read."""
-    known: dict[str, Any] = {"detects": True, "vocabulary": vocabulary(SIZE), "metrics": {}}
+    known: dict[str, Any] = {"detects": True, "vocabulary": vocabulary(SIZE), "metrics": {}, "finetune": unread}
     known |= {"test": unread if test is None else reader(test)}
     known |= {"train": unread if train is None else picker(train), "train_rows": 0 if train is None else len(train)}
     return Trained(model=network, **(known | changes))

@@ -29,7 +29,7 @@ FALLS = {
     "adversarial": {"discriminator_loss": 0.1},
     "frozen_generator": {"discriminator_loss": 0.08},
 }
-files = cache(docstrings._files)
+files = cache(docstrings.installed_files)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
     Text is the documentation in every fortieth file: to read them all takes a minute. It is tokenised once a session.
     """
-    monkeypatch.setattr(docstrings, "_files", lambda: files()[::40])
+    monkeypatch.setattr(docstrings, "installed_files", lambda: files()[::40])
     # Split by document: so few modules have too little in common for the bounds above.
     monkeypatch.setattr(docstrings, "Document", lambda text, _: Document(text))
     session = tmp_path_factory.getbasetemp()

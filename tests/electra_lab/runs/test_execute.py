@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.runs import execute
+from electra_lab.runs import execute, follow
 from electra_lab.runs.console import Console
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DataError, InUse, OutOfMemoryError, Preempted
@@ -246,9 +246,9 @@ def test_records_are_on_the_disk_before_a_checkpoint(path: Path, monkeypatch: py
     """A power cut must not leave a checkpoint that is ahead of them."""
     shutil.rmtree(path / "checkpoints" / "step-00000012")
     order: list[str] = []
-    flush, save = RunDirectory.flush, execute.save
+    flush, save = RunDirectory.flush, follow.save
     monkeypatch.setattr(RunDirectory, "flush", lambda self: (order.append("flush"), flush(self)))
-    monkeypatch.setattr(execute, "save", lambda *given: (order.append("save"), save(*given)))
+    monkeypatch.setattr(follow, "save", lambda *given: (order.append("save"), save(*given)))
     execute.resume(path, "cpu")
     assert order == ["flush", "save"]
 

@@ -45,3 +45,9 @@ def test_a_warm_up_that_does_not_fit_is_refused() -> None:
     for step in range(3):
         with pytest.raises(ValueError, match="a warm-up of 4 steps does not fit into 3 steps"):
             warmup_linear(step, 3, warmup_steps=4)
+
+
+@pytest.mark.parametrize(("share", "warmup_steps"), [(0.3, 6), (0.0, 0), (1.0, 20), (0.01, 0), (0.06, 1)])
+def test_a_share_of_the_steps_counts_instead_of_their_number(share: float, warmup_steps: int) -> None:
+    rates = [warmup_linear(step, 20, warmup_steps=10_000, warmup_share=share) for step in range(20)]
+    assert rates == [warmup_linear(step, 20, warmup_steps=warmup_steps) for step in range(20)]

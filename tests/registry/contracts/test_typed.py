@@ -21,9 +21,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from registry import (
-    Batch, Generator, Losses, Masked, Metric, Network, Outcome, Packed, Random, Streams, Tokens, Trained, Vocabulary,
-    Work, backbones, corpora, generators, launchers, masking_strategies, measures, objectives, optimizers, packings,
-    samplers, schedules, tokenizers,
+    Batch, Generator, Losses, Masked, Metric, Network, Outcome, Packed, Random, Streams, TextExample, Tokens, Trained,
+    Vocabulary, Work, backbones, corpora, datasets, generators, launchers, masking_strategies, measures, objectives,
+    optimizers, packings, samplers, schedules, tokenizers,
 )
 from registry.contracts.packing import IndexArray
 """
@@ -84,6 +84,18 @@ class Text:
 
     def __iter__(self) -> Iterator[str]:
         yield "text"
+
+    def fingerprint(self) -> str:
+        return ""
+""",
+    "datasets": """
+class Examples:
+    splits = ("train", "validation")
+
+    def __init__(self, /) -> None: ...
+
+    def read(self, split: str) -> Iterator[TextExample]:
+        yield TextExample("text")
 
     def fingerprint(self) -> str:
         return ""
@@ -162,6 +174,11 @@ WRONG = {
     "a generator without logits": ("generators", "def token_logits", "def logits"),
     "a corpus of bytes": ("corpora", 'Iterator[str]:\n        yield "text"', 'Iterator[bytes]:\n        yield b"text"'),
     "a corpus without a fingerprint": ("corpora", "def fingerprint", "def hash"),
+    "a dataset without splits": ("datasets", 'splits = ("train", "validation")', "pass"),
+    "a dataset whose splits are numbers": ("datasets", '("train", "validation")', "(0, 1)"),
+    "a dataset that reads a single example":
+        ("datasets", 'Iterator[TextExample]:\n        yield TextExample("text")',
+         'TextExample:\n        return TextExample("text")'),
     "a tokenizer that returns its path": ("tokenizers", "-> Tokenizer", "-> str"),
     "a packing of lists": ("packings", "rows: IndexArray, /) -> Packed", "rows: list[int], /) -> list[int]"),
     "a packing without a length": ("packings", "def __len__", "def length"),

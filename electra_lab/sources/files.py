@@ -20,15 +20,17 @@ from registry.errors import DataError
 
 BLOCK = 1 << 20  # bytes
 LITTLE = 1 << 14  # bytes, which may grow a thousandfold when they are decompressed
+LONGEST_LINE = 1 << 26  # bytes
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 READERS: dict[str, Any] = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile}
 COMPRESSED = (*READERS, ".zst")
 
 
 class Files:
-    """The files of a corpus, and the hashes of their content.
+    """The files of a corpus or a dataset, and the hashes of their content.
 
     extensions  of the files that are read below a folder, also with one of COMPRESSED after it
-    options     everything else that decides the documents
+    options     everything else that decides the documents or the examples
     """
 
     def __init__(self, paths: Sequence[Path], extensions: Sequence[str], options: dict[str, Any]) -> None:
@@ -65,6 +67,22 @@ class Files:
             while hashing.read(BLOCK):  # what follows the compressed stream
                 pass
         self._compare(file, hashing.state.digest())
+
+    def lines(self, file: Path, cure: str) -> Iterator[bytes]:
+        """Yield the lines of a file without line feeds and, of the first one, a byte order mark. Raises like `blocks`.
+
+        cure  for a line of more than LONGEST_LINE
+        """
+        rest, number = b"", 1
+        for block in self.blocks(file):
+            if number == 1 and not rest:
+                block = block.removeprefix(BYTE_ORDER_MARK)
+            *lines, rest = (rest + block).split(b"\n")
+            yield from lines
+            number += len(lines)
+            if len(rest) > LONGEST_LINE:
+                raise BadInput(f"{file}:{number}", f"the line has more than {LONGEST_LINE >> 20} MiB", cure)
+        yield rest
 
     def check(self, file: Path) -> None:
         """Raise DataError if the file is another one than it was when it was hashed or read first."""

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab import sources
-from electra_lab.sources import BadInput, Files, needed
+from electra_lab.sources import files as sources
+from electra_lab.sources.files import BadInput, Files, needed
 from registry.errors import DataError
 
 zstandard = pytest.importorskip("zstandard")

@@ -1,0 +1,49 @@
+"""electra-lab finetune FILE"""
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from electra_lab.cli.run import Device, OnDevice, Set, answer
+from registry.errors import ConfigError
+
+
+def finetune_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The fine-tuning or the suite, a YAML file.")],
+    set_: Set = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="The pre-trained model instead of the file's: a run directory, an exported folder, or an ELECTRA or "
+            "BERT in Hugging Face's format.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Its folder, absent or empty. Default: runs/<name>/<time>."),
+    ] = None,
+    device: OnDevice = Device.auto,
+) -> None:
+    """Fine-tune a pre-trained model for a task, once per seed, or judge it as it is; report the results.
+
+    A suite does so for several models and tasks. To continue what stopped: electra-lab resume DIR
+    """
+    import json
+
+    from electra_lab.config.load import is_suite_file
+    from electra_lab.finetuning.run import finetune
+    from electra_lab.finetuning.suite import run_suite
+
+    overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
+    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
+        if is_suite_file(file):
+            if overrides:
+                raise ConfigError("a suite takes neither --set nor --model: write them in the file.")
+            folder = run_suite(file, out, device.value)
+        else:
+            folder = finetune(file, overrides, out, device.value)
+    answer(str(folder))

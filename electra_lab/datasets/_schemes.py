@@ -1,0 +1,54 @@
+"""Schemes of tags: how the first and the last word of an entity are marked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+TAG = re.compile(r"O|[BIES](-.+)?")
+OUTSIDE = "O"
+
+Pair = tuple[str, str]  # the tag of a word, and that of the next one
+
+
+def _continues(before: str, tag: str) -> bool:
+    """Return whether both are inside entities of one type."""
+    return OUTSIDE not in (before, tag) and before[1:] == tag[1:]
+
+
+def _iob1(before: str, tag: str) -> bool:
+    """B begins an entity that follows another one of its type, I all others."""
+    return tag == OUTSIDE or tag[0] == "I" or (tag[0] == "B" and _continues(before, tag))
+
+
+def _iob2(before: str, tag: str) -> bool:
+    """B begins every entity."""
+    return tag == OUTSIDE or tag[0] == "B" or (tag[0] == "I" and _continues(before, tag))
+
+
+def _bioes(before: str, tag: str) -> bool:
+    """B begins an entity and E ends it; S is one of a single word."""
+    if before[0] in "BI":
+        return tag[0] in "IE" and _continues(before, tag)
+    return tag[0] in "OBS"
+
+
+SCHEMES: dict[str, Callable[[str, str], bool]] = {"IOB2": _iob2, "BIOES": _bioes, "IOB1": _iob1}
+
+
+def misfit(tags: Sequence[str], scheme: str) -> int | None:
+    """Return the first word whose tag does not fit the scheme; None if all do."""
+    fits = SCHEMES[scheme]
+    places = (n for n, pair in enumerate(pairwise([OUTSIDE, *tags, OUTSIDE])) if not fits(*pair))
+    found = next(places, None)
+    return None if found is None else min(found, len(tags) - 1)
+
+
+def to_iob2(tags: Sequence[str], scheme: str) -> tuple[str, ...]:
+    """Return the tags of a sentence in IOB2."""
+    found = []
+    for before, tag in pairwise([OUTSIDE, *tags]):
+        begins = tag[0] in "BS" or (scheme == "IOB1" and not _continues(before, tag))
+        found.append(tag if tag == OUTSIDE else ("B" if begins else "I") + tag[1:])
+    return tuple(found)

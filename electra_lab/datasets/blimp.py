@@ -1,0 +1,47 @@
+"""Minimal pairs in the format of BLiMP, the Benchmark of Linguistic Minimal Pairs."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from electra_lab.datasets._files import CURE, LONG, FileSplits, text_of, uncompressed
+from electra_lab.sources.files import Files
+from electra_lab.sources.records import record_in, value_of
+from registry import PairExample, datasets
+
+
+@datasets.register("blimp", yields=PairExample)
+class Blimp(FileSplits[PairExample]):
+    """BLiMP (Warstadt et al., 2020) and others in its format: JSON lines, plain or compressed (.gz, .xz, .zst).
+
+    Each object has `sentence_good` and `sentence_bad`. The paradigm is its `UID`, otherwise the name of the file. There
+    is one split, test, and ids are the paradigm with the number of the pair in it.
+
+    folder    with .jsonl files, or such a file, or a pattern; relative to the fine-tuning file
+    group_by  the field of the objects that results are grouped by, if they have it; BLiMP's `field` has four values and
+              `linguistics_term` twelve
+    """
+
+    def __init__(self, /, *, folder: Path, group_by: Literal["field", "linguistics_term"] = "field") -> None:
+        self._group_by = group_by
+        super().__init__({"test": folder}, [".jsonl"], {"group_by": group_by})
+
+    def _examples(self, source: str) -> Iterator[tuple[str, PairExample]]:
+        numbers: Counter[str] = Counter()
+        for key, example in super()._examples(source):
+            yield key, replace(example, id=f"{example.paradigm}_{numbers[example.paradigm]}")
+            numbers[example.paradigm] += 1
+
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, PairExample]]:
+        for number, line in enumerate(files.lines(file, LONG), start=1):
+            if line and not line.isspace():
+                yield "", self._example(line, f"{file}:{number}", file)
+
+    def _example(self, line: bytes, place: str, file: Path) -> PairExample:
+        record = record_in(line, place, CURE)
+        good, bad = (text_of(value_of(record, place, name, CURE), name, place) for name in
+                     ("sentence_good", "sentence_bad"))  # fmt: skip
+        paradigm, field = (text_of(record.get(name, ""), name, place) for name in ("UID", self._group_by))
+        return PairExample(good, bad, paradigm or uncompressed(file).stem, field, place=place)

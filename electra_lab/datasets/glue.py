@@ -1,0 +1,192 @@
+"""GLUE, the General Language Understanding Evaluation."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from electra_lab.datasets._files import CURE, FileSplits, text_lines
+from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION
+from electra_lab.datasets._texts import key_of, label_of
+from electra_lab.sources.files import COMPRESSED, BadInput, Files
+from registry import TextExample, datasets
+from registry.errors import DataError, did_you_mean
+
+Name = Literal["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI", "AX"]
+
+MISMATCHED, TEST_MISMATCHED, DIAGNOSTICS = "validation_mismatched", "test_mismatched", "diagnostics"
+HIDDEN = (TEST, TEST_MISMATCHED, DIAGNOSTICS)  # their labels
+COLA = ["source", "label", "mark", "sentence"]  # the columns of the files without a header
+FILES = {TRAIN: ["train.tsv"], VALIDATION: ["dev.tsv"], TEST: ["test.tsv"]}
+AX = ["diagnostics.tsv", "diagnostic.tsv", "AX.tsv", "diagnostic-full.tsv"]
+BEST_SCORE = 5.0  # of STS-B
+
+
+@dataclass(frozen=True)
+class Format:
+    """The files of a task, the first of each list that is there; the names of their columns; and the labels.
+
+    texts  of one or two columns
+    """
+
+    texts: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]  # none for numbers
+    files: Mapping[str, Sequence[str]]
+
+
+BINARY, NLI = ("0", "1"), ("contradiction", "entailment", "neutral")
+SENTENCES, ENTAILED = ("sentence1", "sentence2"), ("entailment", "not_entailment")
+FORMATS = {
+    "CoLA": Format(("sentence",), "label", BINARY, FILES),
+    "SST-2": Format(("sentence",), "label", BINARY, FILES),
+    "MRPC": Format(
+        ("#1 String", "#2 String"), "Quality", BINARY,
+        {
+            TRAIN: ["train.tsv", "msr_paraphrase_train.txt"],
+            VALIDATION: ["dev.tsv"],
+            TEST: ["test.tsv", "msr_paraphrase_test.txt"],
+        },
+    ),
+    "STS-B": Format(SENTENCES, "score", (), FILES),
+    "QQP": Format(("question1", "question2"), "is_duplicate", BINARY, FILES),
+    "MNLI": Format(
+        SENTENCES, "gold_label", NLI,
+        {
+            TRAIN: ["train.tsv"],
+            VALIDATION: ["dev_matched.tsv"],
+            MISMATCHED: ["dev_mismatched.tsv"],
+            TEST: ["test_matched.tsv"],
+            TEST_MISMATCHED: ["test_mismatched.tsv"],
+            DIAGNOSTICS: [*AX, *(f"../{folder}/{name}" for folder in ("AX", "diagnostic") for name in AX)],
+        },
+    ),
+    "QNLI": Format(("question", "sentence"), "label", ENTAILED, FILES),
+    "RTE": Format(SENTENCES, "label", ENTAILED, FILES),
+    "WNLI": Format(SENTENCES, "label", BINARY, FILES),
+    "AX": Format(SENTENCES, "label", NLI, {TEST: AX}),
+}  # fmt: skip
+FULL = {"sentence1": "Premise", "sentence2": "Hypothesis", "label": "Label"}  # the columns of diagnostic-full.tsv
+UNORDERED = ("MRPC", "STS-B")  # that google-research/electra doubles
+
+
+@datasets.register("glue", yields=TextExample)
+class Glue(FileSplits[TextExample]):
+    """GLUE's nine tasks and its diagnostics, in the files of its download, plain or compressed.
+
+    There is a split for each file: train, validation, test; of MNLI also validation_mismatched, test_mismatched and, if
+    diagnostics.tsv is in its folder or in AX or diagnostic next to it, diagnostics. Labels are those of GLUE's
+    submissions: 0 and 1, entailment and so on; scores from 0 to 5 for STS-B. Quotes are ordinary characters, and white
+    space around texts is removed. Lines of QQP's train and dev with columns missing, some questions broken over several
+    lines, are left out, as in google-research/electra. MRPC may also be Microsoft's msr_paraphrase_train.txt and
+    msr_paraphrase_test.txt with GLUE's dev_ids.tsv, the ids of the training pairs that are its validation.
+
+    name              of the task; AX is the diagnostics alone
+    folder            the task's folder, relative to the fine-tuning file
+    double_unordered  train on both orders of the pairs, for MRPC and STS-B, as google-research/electra does
+    """
+
+    def __init__(self, /, *, name: Name, folder: Path, double_unordered: bool = False) -> None:
+        if double_unordered and name not in UNORDERED:
+            raise ValueError(f"double_unordered is for {' and '.join(UNORDERED)} only.")
+        self.name, self.format, self._doubles = name, FORMATS[name], double_unordered
+        paths = {split: _first(folder, names) for split, names in self.format.files.items()}
+        if not any(paths.values()):
+            wanted = ", ".join(dict.fromkeys(each for names in self.format.files.values() for each in names))
+            inside = f" Did you mean {folder / name}?" if (folder / name).is_dir() else ""
+            raise DataError(f"{folder}: has no file of {name}. Looked for {wanted}.{inside}")
+        train, listed = paths.get(TRAIN), _first(folder, ["dev_ids.tsv"])
+        original = train is not None and train.name.startswith("msr_paraphrase")
+        self._listed = Files([listed], [""], {}) if original and listed and not paths[VALIDATION] else None
+        super().__init__(paths, [""], {"name": name, "double_unordered": double_unordered})
+
+    def _holds_out(self, sources: Sequence[str]) -> bool:
+        return self._listed is not None
+
+    def _is_held_out(self, key: str) -> bool:
+        return key in self._ids
+
+    def read(self, split: str) -> Iterator[TextExample]:
+        if self._listed:
+            self._ids = {line for _, line in text_lines(self._listed, self._listed.files[0])}
+        yield from super().read(split)
+        if self._doubles and split == TRAIN:
+            for each in super().read(split):
+                yield replace(each, text=each.pair or "", pair=each.text, id=f"{each.id} swapped")
+
+    def fingerprint(self) -> str:
+        """Return a hash of the options and the content of the files."""
+        found = super().fingerprint()
+        if self._listed:
+            found = hashlib.sha256(f"{found} {self._listed.fingerprint()}".encode()).hexdigest()
+        return found
+
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, TextExample]]:
+        rows = ((place, line.split("\t")) for place, line in text_lines(files, file) if line)
+        if self.name == "CoLA" and source != TEST:
+            at, header = str(file), COLA
+        else:
+            at, header = next(rows, (str(file), []))
+        if not header:
+            return
+        columns = self._columns(header, at, source)
+        for place, row in rows:
+            if len(row) < len(header) and self.name == "QQP" and source != TEST:
+                continue
+            if len(row) != len(header):
+                raise BadInput(place, f"has {len(row)} columns, not {len(header)}", CURE)
+            yield self._example({name: row[at] for name, at in columns.items()}, place)
+
+    def _columns(self, header: list[str], place: str, source: str) -> dict[str, int]:
+        """Return the places of the columns in the header, by our names. Raises BadInput."""
+        wanted = dict(zip(("text", "pair"), self.format.texts, strict=False)) | {"label": self.format.label}
+        if source in HIDDEN and FULL["sentence1"] in header:
+            wanted = {ours: FULL[theirs] for ours, theirs in wanted.items()}
+        if self._listed and source == TRAIN:
+            wanted |= {"first": "#1 ID", "second": "#2 ID"}
+        found = {ours: header.index(theirs) for ours, theirs in wanted.items() if theirs in header}
+        for ours, theirs in wanted.items():
+            if ours not in found and not (ours == "label" and source in HIDDEN):
+                known = did_you_mean(theirs, header).strip()
+                raise BadInput(place, f"there is no column '{theirs}'", f"{known} Is it a file of {self.name}?")
+        if source in HIDDEN and header[0] in ("index", "id"):
+            found["id"] = 0
+        return found
+
+    def _example(self, row: Mapping[str, str], place: str) -> tuple[str, TextExample]:
+        text, pair = row["text"].strip(), row["pair"].strip() if "pair" in row else None
+        key = f"{row['first']}\t{row['second']}" if "first" in row else key_of(text, pair)
+        return key, TextExample(text, pair, self._label(row.get("label"), place), row.get("id", ""), place)
+
+    def _label(self, value: str | None, place: str) -> str | float | None:
+        if value is None:
+            return None
+        if labels := self.format.labels:
+            if value not in labels:
+                raise BadInput(place, f"the label '{value}' is not {' or '.join(labels)}", CURE)
+            return value
+        score = label_of(value, self.format.label, "number", place)
+        if not isinstance(score, float) or not 0 <= score <= BEST_SCORE:
+            raise BadInput(place, f"the score '{value}' is not a number from 0 to {BEST_SCORE:g}", CURE)
+        return score
+
+    def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
+        """Return the file that GLUE accepts for a test: its name and its content."""
+        matched = {TEST: "MNLI-m", TEST_MISMATCHED: "MNLI-mm", DIAGNOSTICS: "AX"}
+        name = matched.get(split) if self.name == "MNLI" else self.name if split == TEST else None
+        if name is None:
+            return None
+        lines = [f"{each['id']}\t{self._written(each['prediction'])}\n" for each in predictions]
+        return f"{name}.tsv", "index\tprediction\n" + "".join(lines)
+
+    def _written(self, prediction: Any) -> str:
+        if self.format.labels:
+            return str(prediction)
+        return f"{min(max(prediction, 0.0), BEST_SCORE):.3f}"
+
+
+def _first(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the first of the files that is there, plain or compressed."""
+    found = (folder / f"{name}{ending}" for name in names for ending in ("", *COMPRESSED))
+    return next((path for path in found if path.is_file()), None)

@@ -1,0 +1,106 @@
+"""Datasets of the Hugging Face hub, and folders in its formats."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from electra_lab.datasets._files import CURE
+from electra_lab.datasets._splits import HeldOut, Splits
+from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
+from electra_lab.sources.files import BadInput
+from electra_lab.sources.hugging_face import HuggingFaceSource
+from electra_lab.sources.records import value_of
+from registry import TextExample, datasets
+from registry.folder_or_name import FolderOrName
+
+FILES = "For files there are json_lines and table."
+
+
+@datasets.register("hugging_face", yields=TextExample)
+class HuggingFace(Splits[TextExample]):
+    """A dataset of the Hugging Face hub, or a local folder; each row is one example. Needs `electra-lab[data]`.
+
+    A field `a.b` is the field b of the object in field a. White space around texts and labels is removed. Labels with
+    names have these; one that is null, empty or, with names, -1 is not known, and the test may be without the field.
+
+    path        a name such as `nyu-mll/glue`, which is downloaded once, or a folder: one that `save_to_disk` wrote, or
+                one of JSON, CSV, Parquet or text files; relative to the fine-tuning file
+    name        the dataset's configuration, such as `cola`
+    text        the field with the text
+    pair        the field with the second text, for pairs
+    label       the field with the label
+    label_type  word, for classification, or number, for regression
+    id          the field with the example's id; without it examples are numbered
+    splits      the names of the splits in the dataset, by the names that they get here, such as
+                `{train: train, validation: validation_matched}`; without it all splits are read
+    held_out    without a split for validation, the share of train that it gets, by a hash of the texts
+    revision    a branch, tag or commit of the dataset on the hub
+    """
+
+    def __init__(
+        self,
+        /,
+        *,
+        path: FolderOrName,
+        name: str | None = None,
+        text: Name = "text",
+        pair: Name | None = None,
+        label: Name = "label",
+        label_type: LabelType = "word",
+        id: Name | None = None,
+        splits: Annotated[dict[str, str], Field(min_length=1)] | None = None,
+        held_out: HeldOut = 0.1,
+        revision: str | None = None,
+    ) -> None:
+        super().__init__(held_out)
+        self._fields, self._theirs = Fields(text, pair, label, id, label_type), splits
+        options = {"name": name, "fields": [text, pair, label, label_type, id], "splits": splits, "held_out": held_out}
+        self._source = HuggingFaceSource(path, name, revision, options, FILES)
+
+    def _names(self) -> dict[str, str]:
+        """Return the names of the splits in the dataset, by ours. Raises DataError."""
+        if self._theirs is None:
+            self._theirs = {name: name for name in self._source.splits()}
+        return self._theirs
+
+    def _sources(self) -> list[str]:
+        return [*self._names()]
+
+    def _place(self, source: str) -> str:
+        return f"{self._source.path}: {self._names()[source]}"
+
+    def _examples(self, source: str) -> Iterator[tuple[str, TextExample]]:
+        theirs, label = self._names()[source], self._fields.label
+        dataset = self._source.chosen([theirs])[theirs]
+        wanted, known = [*self._fields.names()], dataset.column_names or [label]
+        labelled = label in known or label.partition(".")[0] in known or not may_lack_labels(source)
+        words = _names_of(dataset.features, label) if self._fields.label_type == "word" else None
+        rows = self._source.rows(theirs, dataset, wanted if labelled else wanted[:-1])
+        for number, row in enumerate(rows, start=1):
+            place = f"{self._place(source)}: row {number}"
+
+            def value(field: str, row: dict[str, Any] = row, place: str = place) -> Any:
+                if field != label:
+                    return value_of(row, place, field, CURE)
+                found = value_of(row, place, field, CURE) if labelled else None
+                return _word(found, words) if words else found
+
+            yield self._fields.example(value, place)
+        self._source.check()
+
+    def fingerprint(self) -> str:
+        """Return a hash of the folder's files, or of what identifies the downloaded data."""
+        return self._source.fingerprint([*self._names().values()])
+
+
+def _names_of(features: Any, field: str) -> list[str] | None:
+    """Return the names of a field's labels if the dataset has them."""
+    try:
+        return getattr(value_of(features, "", field, ""), "names", None)
+    except BadInput:
+        return None
+
+
+def _word(value: Any, words: list[str]) -> Any:
+    return words[value] if isinstance(value, int) and 0 <= value < len(words) else None if value == -1 else value

@@ -1,0 +1,124 @@
+"""SQuAD, the Stanford Question Answering Dataset."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from electra_lab.datasets._files import FileSplits, text_of
+from electra_lab.datasets._splits import HeldOut
+from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput, Files
+from electra_lab.sources.records import kind_of, value_of
+from registry import Answer, QuestionExample, datasets
+
+CURE = "Correct it."
+SKIP = "Correct it, or set on_error: skip."
+
+
+@datasets.register("squad", yields=QuestionExample)
+class Squad(FileSplits[QuestionExample]):
+    """SQuAD 1.1 and 2.0 and others in their JSON format, plain or compressed (.gz, .xz, .zst).
+
+    Questions with `is_impossible: true` have no answer; the answers of questions without `answers` are not known.
+
+    train, validation, test  a file, a pattern, or a folder, of which all .json files are read; relative to the
+                             fine-tuning file
+    on_error                 at an answer that is not at its place in the context: `stop`, or `skip` the answer, and the
+                             question if it has no other one
+    held_out                 without a file for validation, the share of train that it gets, by a hash of the articles'
+                             titles
+    """
+
+    def __init__(
+        self,
+        /,
+        *,
+        train: Path | None = None,
+        validation: Path | None = None,
+        test: Path | None = None,
+        on_error: Literal["stop", "skip"] = "stop",
+        held_out: HeldOut = 0.1,
+    ) -> None:
+        self._skips = on_error == "skip"
+        paths = {"train": train, "validation": validation, "test": test}
+        super().__init__(paths, [".json"], {"on_error": on_error}, held_out)
+
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, QuestionExample]]:
+        top = str(file)
+        for n, article in enumerate(_items(_parsed(files, file), top, "data")):
+            where = f"{file}: data[{n}]"
+            paragraphs = _items(article, where, "paragraphs")
+            for m, paragraph in enumerate(paragraphs):
+                inner = f"{where}.paragraphs[{m}]"
+                context = _text(paragraph, inner, "context")
+                title = article.get("title") or context
+                for k, question in enumerate(_items(paragraph, inner, "qas")):
+                    example = self._example(question, context, file, f"{inner}.qas[{k}]")
+                    if example:
+                        yield str(title), example
+
+    def _example(self, question: Any, context: str, file: Path, where: str) -> QuestionExample | None:
+        """Return an example, None for one that is skipped. Raises BadInput."""
+        name = value_of(question, where, "id", CURE)
+        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+            raise BadInput(where, f"the field 'id' is {kind_of(name)}, so it cannot be an id", CURE)
+        place = f"{file}: question {name}"
+        asked = _text(question, place, "question")
+        impossible = question.get("is_impossible", False)
+        if not impossible and "answers" not in question:
+            return QuestionExample(asked, context, (), False, str(name), place)
+        answers = [] if impossible else _items(question, place, "answers")
+        if not impossible and not answers:
+            cure = 'Set "is_impossible": true if it has none, or remove "answers" if they are not known.'
+            raise BadInput(place, "the list of answers is empty", cure)
+        found = []
+        for answer in answers:
+            try:
+                found.append(_answer(answer, context, place))
+            except BadInput:
+                if not self._skips:
+                    raise
+        if answers and not found:
+            return None
+        return QuestionExample(asked, context, tuple(found), True, str(name), place)
+
+    def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+        """Return what the official scripts evaluate: a JSON object of the predicted texts by the questions' ids."""
+        texts = {each["id"]: each["prediction"] for each in predictions}
+        return f"{split}.json", json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
+
+
+def _parsed(files: Files, file: Path) -> Any:
+    """Return the content of a JSON file. Raises BadInput, at file:line."""
+    content = b"".join(files.blocks(file)).removeprefix(BYTE_ORDER_MARK)
+    try:
+        return json.loads(content.decode())
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BadInput(f"{file}:{line}", f"byte {error.start} is not UTF-8", "Convert the file.") from None
+    except json.JSONDecodeError as error:
+        reason = f"is not JSON ({error.msg} at column {error.colno})"
+        raise BadInput(f"{file}:{error.lineno}", reason, CURE) from None
+    except (ValueError, RecursionError):
+        raise BadInput(str(file), "is JSON that Python cannot read", CURE) from None
+
+
+def _items(record: Any, place: str, field: str) -> list[Any]:
+    found = value_of(record, place, field, CURE)
+    if not isinstance(found, list):
+        raise BadInput(place, f"the field '{field}' is {kind_of(found)}, not a list", CURE)
+    return found
+
+
+def _text(record: Any, place: str, field: str) -> str:
+    return text_of(value_of(record, place, field, CURE), field, place)
+
+
+def _answer(answer: Any, context: str, place: str) -> Answer:
+    """Return an answer that is at its place. Raises BadInput."""
+    text, start = _text(answer, place, "text"), value_of(answer, place, "answer_start", CURE)
+    if isinstance(start, bool) or not isinstance(start, int):
+        raise BadInput(place, f"the field 'answer_start' is {kind_of(start)}, not a whole number", CURE)
+    if not text or start < 0 or not context.startswith(text, start):
+        raise BadInput(place, f"the answer '{text}' is not in its context at character {start}", SKIP)
+    return Answer(text, start)

@@ -1,0 +1,1 @@
+"""Fine-tuning: from a pre-trained model and a task to a result."""

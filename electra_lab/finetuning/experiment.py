@@ -1,0 +1,215 @@
+"""From a fine-tuning file and a seed to everything that training needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from electra_lab.assembly.build import optimizer_of, weights_from
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded
+from electra_lab.config.schedule import rate_of, rate_problem
+from electra_lab.data.rows import permuted
+from electra_lab.finetuning.collect import Collected
+from electra_lab.finetuning.encoder import TextEncoder
+from electra_lab.finetuning.model import TaskModel, with_layer_rates
+from electra_lab.finetuning.rows import TaskRows
+from electra_lab.finetuning.source import Source, open_source
+from electra_lab.model.flops import MATRIX_PRODUCTS
+from electra_lab.training.device import choose_precision
+from electra_lab.training.guards import rehearse
+from electra_lab.training.loop import Run, Settings
+from electra_lab.training.step import Learner
+from registry import Dataset, Flops, Row, Task, datasets, tasks
+from registry.errors import DataError, LabError
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The examples of a split with their rows."""
+
+    examples: Sequence[Any]
+    rows: Sequence[Sequence[Row]]  # of each example
+    batches: TaskRows
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """A fine-tuning with one seed, ready to be run."""
+
+    run: Run
+    settings: Settings
+    model: TaskModel
+    task: Task
+    facts: Mapping[str, Any]  # what the task has learned from the training examples, such as the labels
+    dataset: Dataset
+    splits: Mapping[str, Split]  # `train`, `validation`, and what else the dataset has
+    source: Source
+    length: int  # of the longest row
+    device: torch.device
+
+    def accumulate(self, split: str) -> Collected:
+        held = self.splits[split]
+        return Collected(self.task, held.examples, held.rows, self.model.of_tokens)
+
+    @property
+    def held_out(self) -> list[str]:
+        """The names of all splits but that of training, validation first."""
+        return sorted((name for name in self.splits if name != TRAIN), key=lambda name: name != VALIDATION)
+
+
+def check(loaded: Loaded[FinetuningConfig]) -> DataError | None:
+    """Find every problem that does not require reading the examples. Raises ConfigError.
+
+    Data or a model that is not here is not an error of the file: the error that a run would raise is returned.
+    """
+    absent = absent_examples(loaded)
+    try:
+        longest_row(loaded, open_source(loaded))
+    except DataError as error:
+        return absent or error
+    return absent
+
+
+def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
+    """The same without its model, which may be another one in the end."""
+    make_task(loaded)
+    try:
+        open_dataset(loaded)
+    except DataError as error:
+        return error
+    return None
+
+
+def open_dataset(loaded: Loaded[FinetuningConfig]) -> Dataset:
+    """Raises DataError if its files are not there, ConfigError if the component refuses its options."""
+    chosen = loaded.config.dataset
+    try:
+        made: Dataset = datasets.get(chosen.type).component(**chosen.keywords())
+    except DataError as error:
+        raise loaded.problem(("dataset",), f"{chosen.type}: {error}", DataError) from None
+    except ValueError as error:
+        raise loaded.problem(("dataset",), f"{chosen.type} refuses this: {error}") from error
+    return made
+
+
+def make_task(loaded: Loaded[FinetuningConfig]) -> Any:
+    """Raises ConfigError if the component refuses its options."""
+    chosen = loaded.config.task
+    try:
+        return tasks.get(chosen.type).component(**chosen.keywords())
+    except ValueError as error:
+        raise loaded.problem(("task",), f"{chosen.type} refuses this: {error}") from error
+
+
+def longest_row(loaded: Loaded[FinetuningConfig], source: Source) -> int:
+    """Return the length of the longest row in tokens. Raises ConfigError."""
+    wanted = loaded.config.data.max_length or min(source.length, source.longest)
+    if wanted > source.longest:
+        reason = f"{wanted} is above the {source.longest} positions of {loaded.config.model}. Lower it."
+        raise loaded.problem(("data", "max_length"), reason)
+    return wanted
+
+
+def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset, split: str) -> list[Any]:
+    """Read a split. Raises DataError, also if there is nothing in it."""
+    try:
+        found = list(dataset.read(split))
+    except LabError as error:
+        raise loaded.problem(("dataset",), str(error), type(error)) from None
+    if not found:
+        raise loaded.problem(("dataset",), f"the split {split} has no examples.", DataError)
+    return found
+
+
+def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> Finetuning:
+    """Read model and data, and build everything for one seed. Raises LabError at the line that caused it."""
+    config, train = loaded.config, loaded.config.train
+    dataset, task = open_dataset(loaded), cast("Task", make_task(loaded))
+    if missing := [name for name in (TRAIN, VALIDATION) if name not in dataset.splits]:
+        reason = f"{config.dataset.type} has no split {missing[0]}: it has {', '.join(dataset.splits) or 'none'}."
+        raise loaded.problem(("dataset",), reason, DataError)
+    source = open_source(loaded, seed if config.init == "random" else None)
+    length = longest_row(loaded, source)
+    examples = {split: examples_of(loaded, dataset, split) for split in dataset.splits}
+    try:
+        facts = task.learn(examples[TRAIN])  # of all: a label may be rare
+        task.know(facts)
+        examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
+        encoder = TextEncoder(source.tokenizer, source.vocabulary)
+        splits = {
+            name: _split(task, each, encoder, length, config.data.group_by_length and name == TRAIN)
+            for name, each in examples.items()
+        }
+    except LabError as error:
+        raise loaded.problem(("dataset",), str(error), type(error)) from None
+    network = source.networks[config.network]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # for what a head draws itself while it is built
+        model = TaskModel(network, task, train.dropout, frozen=train.frozen)
+    _draw_head(model.head, seed)
+    model = model.to(device)
+    rows = len(splits[TRAIN].batches)
+    steps = max(1, round(train.epochs * ceil(rows / train.batch_size)))
+    if misfit := rate_problem(config.schedules["learning_rate"], steps):
+        raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
+    mean = round(float(np.mean([len(row.tokens) for each in splits[TRAIN].rows for row in each])))
+    forward = MATRIX_PRODUCTS.forward(network, mean, 0)
+    per_step = round(train.batch_size * forward * (1 if train.frozen else 1 + MATRIX_PRODUCTS.backward))
+    settings = Settings(
+        seed=seed,
+        steps=steps,
+        batch_size=train.batch_size,
+        micro_batch_size=train.micro_batch_size or train.batch_size,
+        learning_rate=train.learning_rate,
+        rate=rate_of(config.schedules["learning_rate"]),
+        clip_norm=train.clip_norm,
+        precision=choose_precision(train.precision, device),
+        log_every=train.log_every,
+        evaluate_every=config.evaluate.every,
+        evaluate_batch_size=config.evaluate.batch_size,
+        on_non_finite=train.on_non_finite,
+        flops=Flops(per_step),
+        examples=0,
+    )
+    optimizer = optimizer_of(config.optimizer, train.learning_rate, model)
+    optimizer = with_layer_rates(optimizer, model, train.layer_decay, train.layer_decay_rule)
+    found = Finetuning(
+        Run(Learner(model), optimizer), settings, model, task, facts, dataset, splits, source, length, device
+    )
+    batch = splits[TRAIN].batches.training_batch(seed, 0, min(2, rows), device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        entry = tasks.get(config.task.type)
+        rehearse(found.run.learner, entry, batch, seed, settings.precision, None)
+    return found
+
+
+def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
+    """Return so many of the examples, in the order of the source."""
+    if number is None or number >= len(examples):
+        return examples
+    chosen = permuted(seed, np.full(number, -1), np.arange(number), len(examples))
+    return [examples[place] for place in sorted(chosen.tolist())]
+
+
+def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, by_length: bool) -> Split:
+    rows = task.rows(examples, encoder, length)
+    return Split(examples, rows, TaskRows([row for each in rows for row in each], group_by_length=by_length))
+
+
+@torch.no_grad()
+def _draw_head(head: nn.Module, seed: int) -> None:
+    """Draw the task's own layers as google-research/electra does: TensorFlow's default, Glorot's uniform."""
+    for name, module in head.named_modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight, generator=weights_from(seed, f"head.{name}", module.weight.shape))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

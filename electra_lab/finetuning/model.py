@@ -1,0 +1,102 @@
+"""A pre-trained network with a task's layers on top, as an objective that the training loop knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from electra_lab.model.network import Network
+from registry import Batch, Losses, Streams, Task
+
+Rule = Literal["exact", "official"]
+
+
+class TaskModel(nn.Module):
+    """The network without the heads of pre-training, and the task's own layers.
+
+    frozen  the network learns nothing and stays in eval mode
+    """
+
+    def __init__(self, network: Network, task: Task, dropout: float, *, frozen: bool = False) -> None:
+        super().__init__()
+        network.heads = nn.ModuleDict()
+        self.network, self.head, self.task, self.frozen = network, task.head(network.dim, dropout), task, frozen
+        if frozen:
+            network.requires_grad_(False)
+        short, long = (self._shapes(length) for length in (2, 3))
+        self.of_tokens = {name for name in short if short[name] != long[name]}  # outputs that rows have per token
+
+    @torch.no_grad()
+    def _shapes(self, length: int) -> dict[str, torch.Size]:
+        """Return the shapes of the outputs in evaluation of a row of that length."""
+        tokens = torch.zeros(1, length, dtype=torch.int64)
+        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.ones_like(tokens), tokens[:, 0])
+        outputs = self._outputs(self.head.eval(), torch.zeros(1, length, self.network.dim), batch)
+        self.head.train()
+        return {name: output.shape for name, output in outputs.items()}
+
+    def train(self, mode: bool = True) -> TaskModel:
+        super().train(mode)
+        if self.frozen:
+            self.network.eval()
+        return self
+
+    def forward(self, batch: Batch, rng: Streams) -> Losses:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            hidden = self.network.hidden(batch.tokens, batch.attention_mask, batch.segments, batch.documents)
+        outputs = self._outputs(self.head, hidden, batch)
+        terms = self.task.losses(outputs, batch) if batch.labels else {}
+        return Losses(dict(terms), outputs={} if self.training else outputs)
+
+    @torch.no_grad()
+    def counts(self, batch: Batch, rng: Streams) -> dict[str, Tensor]:
+        """Return the counts of the terms, which states do not change."""
+        states = torch.zeros(*batch.tokens.shape, self.network.dim, device=batch.tokens.device)
+        outputs = self._outputs(self.head, states, batch)
+        return {name: term.count for name, term in self.task.losses(outputs, batch).items()}
+
+    @staticmethod
+    def _outputs(head: nn.Module, states: Tensor, batch: Batch) -> dict[str, Tensor]:
+        found: Tensor | Mapping[str, Tensor] = head(states, batch)
+        named = {"logits": found} if isinstance(found, Tensor) else found
+        return {name: each.float() for name, each in named.items()}
+
+
+def with_layer_rates(optimizer: Optimizer, model: TaskModel, decay: float, rule: Rule) -> Optimizer:
+    """Split the optimizer's groups, so that each parameter learns at the rate of its layer.
+
+    Clark et al. (2020), appendix B: the rate is that of the task's own layers times decay^d, where d is 1 for the top
+    layer of the encoder, one more for each layer below it, and one more again for the embeddings.
+    """
+    rates = {parameter: decay ** depth(rule) for parameter, depth in _depths(model)}
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        shared = {key: value for key, value in group.items() if key != "params"}
+        for rate in sorted({rates[parameter] for parameter in group["params"]}, reverse=True):
+            parameters = [parameter for parameter in group["params"] if rates[parameter] == rate]
+            groups.append({**shared, "params": parameters, "lr": group["lr"] * rate})
+    optimizer.param_groups[:] = groups
+    return optimizer
+
+
+def _depths(model: TaskModel) -> Iterator[tuple[nn.Parameter, Any]]:
+    """Yield each parameter with a function from the rule to its distance from the task's own layers.
+
+    What a backbone has outside its layers, such as a last norm, belongs to its top layer.
+    """
+    layers = list(model.network.backbone.layers)  # type: ignore[arg-type]  # by contract
+    above = {parameter: len(layers) - number for number, layer in enumerate(layers) for parameter in layer.parameters()}
+    head = set(model.head.parameters())
+    backbone = set(model.network.backbone.parameters())
+    for parameter in model.parameters():
+        if parameter in head:
+            distance = 0
+        elif parameter in backbone:
+            distance = above.get(parameter, 1)
+        else:
+            distance = len(layers) + 1
+        yield parameter, lambda rule, far=distance: far + (rule == "official" and far > 0)

@@ -1,0 +1,320 @@
+"""Fine-tune a pre-trained model, or judge it as it is: once per seed, with a summary of all."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, dump, load_finetuning
+from electra_lab.finetuning import summary
+from electra_lab.finetuning.encoder import TextEncoder
+from electra_lab.finetuning.experiment import (
+    TRAIN,
+    VALIDATION,
+    Finetuning,
+    assemble,
+    examples_of,
+    longest_row,
+    make_task,
+    open_dataset,
+)
+from electra_lab.finetuning.source import Source, open_source
+from electra_lab.interop.hugging_face.finetuned import write_finetuned
+from electra_lab.reports.finetuning_page import write_report
+from electra_lab.runs.console import Console
+from electra_lab.runs.execute import enough_memory, refuse_several_processes
+from electra_lab.runs.follow import follow, keep_checkpoint
+from electra_lab.runs.provenance import began, differences, environment
+from electra_lab.storage.checkpoint import load_module, load_newest
+from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
+from electra_lab.storage.provenance import Data
+from electra_lab.storage.run_directory import RunDirectory, refuse_used
+from electra_lab.training.device import choose_device
+from electra_lab.training.evaluation import evaluate
+from electra_lab.training.loop import Record, train
+from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks
+from registry.errors import ConfigError, DataError
+
+
+def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str) -> Path:
+    """Fine-tune, or judge, as a file says; returns the folder. Raises LabError."""
+    refuse_several_processes()
+    refuse_used(out)
+    loaded, target = load_finetuning(file, overrides), choose_device(device)
+    open_dataset(loaded)  # a mistake of the file comes before anything is written
+    open_source(loaded)
+    folder = FinetuningFolder.create(out, loaded.config.name)
+    with folder.locked():
+        folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
+        folder.write("finetuning.yaml", dump(loaded.config))
+        advance(folder, loaded, target)
+    return folder.path
+
+
+def resume(path: Path, device: str) -> Path:
+    """Continue a fine-tuning: its finished seeds stay. Raises LabError."""
+    refuse_several_processes()
+    folder = FinetuningFolder(path)
+    loaded = load_finetuning(path / "finetuning.yaml")
+    with folder.locked():
+        advance(folder, loaded, choose_device(device))
+    return path
+
+
+def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
+    """Run the seeds that are not finished, and report. Raises LabError."""
+    config, console, started = loaded.config, Console(), time.perf_counter()
+    for seed in config.seeds:
+        directory = folder.seed(seed)
+        if folder.results(seed) is None:
+            with enough_memory():
+                if config.trains:
+                    _train(folder, directory, loaded, seed, device, console)
+                else:
+                    _judge(folder, directory, loaded, seed, device)
+    report = write_report(folder)
+    console.say(summary.closing(folder, report, time.perf_counter() - started))
+
+
+def declared(config: FinetuningConfig) -> Mapping[str, Metric]:
+    """Return the metrics of the task, the one that reports lead with first; it is shown while training."""
+    found: dict[str, Metric] = dict(cast("Any", tasks.get(config.task.type).component).metrics)
+    first = config.evaluate.metric or next(iter(found))
+    leading = replace(found[first], brief=found[first].title or first)
+    return {first: leading, **{name: metric for name, metric in found.items() if name != first}}
+
+
+_LOSS = {"loss": Metric("loss of the task", "loss", "nats", higher_is_better=False, brief="loss")}
+
+
+# Tasks that train
+
+
+def _train(
+    folder: FinetuningFolder,
+    directory: RunDirectory,
+    loaded: Loaded[FinetuningConfig],
+    seed: int,
+    device: torch.device,
+    console: Console,
+) -> None:
+    config = loaded.config
+    built = assemble(loaded, seed, device)
+    run, settings, metrics = built.run, built.settings, declared(config)
+    _begin(
+        directory, loaded, built.source, built.dataset, device, settings.precision, console, **_facts(built, metrics)
+    )
+    if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
+        run.restore(state)
+        directory.truncate(run.step)
+    console.say(summary.opening(loaded, built, seed, directory.path))
+    keep = partial(keep_checkpoint, directory, run, settings, config.checkpoint.keep)
+    first, best = next(iter(metrics)), directory.path / "best"
+
+    def show(record: Record) -> None:
+        if config.evaluate.select == "best" and record.values["split"] == VALIDATION:
+            before = [r[first] for r in directory.records() if r["split"] == VALIDATION and r.get(first) is not None]
+            value, sign = record.values[first], 1 if metrics[first].higher_is_better else -1
+            if all(sign * value > sign * each for each in before):
+                keep_best = partial(keep_checkpoint, RunDirectory(best), run, settings, 1)
+                keep_best()
+
+    records = train(
+        run,
+        settings,
+        built.splits[TRAIN].batches,
+        built.splits[VALIDATION].batches,
+        None,
+        lambda _: built.accumulate(VALIDATION),
+        device,
+    )
+    follow(
+        records,
+        directory,
+        console,
+        steps=settings.steps,
+        done=run.step,
+        metrics=_LOSS | dict(metrics),
+        is_kept=lambda step: step % config.checkpoint.every == 0,
+        keep=keep,
+        show=show,
+        resume=folder.path,
+    )
+    step = run.step
+    if config.evaluate.select == "best":
+        step = load_module(RunDirectory(best).checkpoints, built.model)
+    _keep_model(directory, config, built)
+    found = {split: _results(built, split) for split in built.held_out}
+    _keep_results(directory, built.dataset, seed, step, found)
+
+
+def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
+    """Write model/, in Hugging Face format, if transformers has such layers on top."""
+    kind, source = getattr(built.task, "exports_as", None), built.source
+    if kind is None:
+        return
+    write_finetuned(
+        directory.path / "model",
+        built.model.network,
+        built.model.head,
+        kind=kind,
+        labels=next((each for each in built.facts.values() if isinstance(each, list)), []),
+        dropout=config.train.dropout,
+        described=source.described,
+        tokenizer=source.tokenizer,
+        vocabulary=source.vocabulary,
+        longest=source.longest,
+        plugins=source.plugins,
+    )
+
+
+def _results(built: Finetuning, split: str) -> Results:
+    found = built.accumulate(split)
+    evaluate(
+        built.run.learner,
+        built.splits[split].batches,
+        lambda _: found,
+        seed=built.settings.seed,
+        batch_size=built.settings.evaluate_batch_size,
+        precision=built.settings.precision,
+        device=built.device,
+    )
+    return found.results
+
+
+def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    settings, model = built.settings, built.model
+    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    return {
+        "data": Data(
+            store=built.dataset.fingerprint(),
+            documents={name: len(split.examples) for name, split in built.splits.items()},
+            tokens={name: split.batches.tokens for name, split in built.splits.items()},
+            vocabulary=built.source.vocabulary.size,
+        ),
+        "parameters": {**sizes, "total": sum(sizes.values())},
+        "steps": settings.steps,
+        "flops_per_step": settings.flops.per_step,
+        "flops": settings.flops.total(settings.steps),
+        "metrics": dict(metrics),
+        "facts": dict(built.facts),
+    }
+
+
+# Tasks without training
+
+
+@torch.no_grad()
+def _judge(
+    folder: FinetuningFolder, directory: RunDirectory, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device
+) -> None:
+    config, console = loaded.config, Console()
+    task, dataset = cast("Judgement", make_task(loaded)), open_dataset(loaded)
+    source = open_source(loaded, seed if config.init == "random" else None)
+    splits = {split: examples_of(loaded, dataset, split) for split in dataset.splits}
+    facts = {
+        "data": Data(
+            store=dataset.fingerprint(),
+            documents={name: len(examples) for name, examples in splits.items()},
+            vocabulary=source.vocabulary.size,
+        ),
+        "parameters": {name: sum(p.numel() for p in each.parameters()) for name, each in source.networks.items()},
+        "steps": 0,
+        "flops_per_step": 0,
+        "flops": 0,
+        "metrics": dict(declared(config)),
+    }
+    _begin(directory, loaded, source, dataset, device, "fp32", console, **facts)
+    model = Pretrained(
+        networks={name: each.to(device).eval() for name, each in source.networks.items()},
+        heads=source.heads,
+        encoder=TextEncoder(source.tokenizer, source.vocabulary),
+        length=longest_row(loaded, source),
+        device=device,
+        batch_size=config.evaluate.batch_size,
+    )
+    found = {}
+    for split, examples in splits.items():
+        try:
+            found[split] = task(examples, model)
+        except (ConfigError, DataError) as error:
+            raise loaded.problem(("task",), str(error), type(error)) from None
+    _keep_results(directory, dataset, seed, 0, found)
+
+
+# Both
+
+
+def _begin(
+    directory: RunDirectory,
+    loaded: Loaded[FinetuningConfig],
+    source: Source,
+    dataset: Dataset,
+    device: torch.device,
+    precision: str,
+    console: Console,
+    **facts: Any,
+) -> None:
+    """Write what a run begins with; if it began earlier, compare. Raises ConfigError, DataError."""
+    config = dump(loaded.config)
+    now = began(
+        config,
+        (*loaded.plugins, *source.plugins),
+        environment(device, precision),
+        init={loaded.config.network: source.start},
+        **facts,
+    )
+    path = directory.path
+    if not (path / "provenance.json").is_file():
+        path.mkdir(exist_ok=True)
+        directory.write("config.yaml", config)
+        directory.keep_tokens(source.tokenizer, source.vocabulary.counts)
+        directory.write_json("provenance.json", now.model_dump(mode="json"))
+        return
+    then = directory.provenance()
+    directory.refuse_other_format(then)
+    if then.config_sha256 != now.config_sha256:
+        raise ConfigError(f"{path}: finetuning.yaml was changed since the run began. Undo that, or start a new one.")
+    if then.data.store != now.data.store:
+        raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
+    if then.init != now.init:
+        raise DataError(
+            f"{path}: the weights of {source.start.source} have changed since the run began. Start a new one."
+        )
+    if [code.sha256 for code in then.plugins] != [code.sha256 for code in now.plugins]:
+        raise ConfigError(f"{path}: the plug-ins have changed since the run began. Restore them, or start a new one.")
+    if changes := differences(then.environment, now.environment):
+        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
+
+
+def _keep_results(
+    directory: RunDirectory, dataset: Dataset, seed: int, step: int, found: Mapping[str, Results]
+) -> None:
+    """Write predictions, files for the benchmark, and last of all results.json, which marks a finished run."""
+    for split, results in found.items():
+        lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in results.predictions)
+        directory.write(f"predictions-{split}.jsonl", lines)
+        submission = getattr(dataset, "submission", lambda *_: None)(split, results.predictions)
+        if submission is not None:
+            name, text = submission
+            directory.path.joinpath("submission").mkdir(exist_ok=True)
+            directory.write(f"submission/{name}", text)
+    splits = {
+        split: SplitResults(
+            examples=len(results.predictions),
+            metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
+            tables=[{"title": t.title, "header": list(t.header), "rows": [list(r) for r in t.rows]}
+                    for t in results.tables],
+        )
+        for split, results in found.items()
+    }  # fmt: skip
+    directory.write_json("results.json", SeedResults(seed=seed, step=step, splits=splits).model_dump(mode="json"))

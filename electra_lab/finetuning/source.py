@@ -1,0 +1,148 @@
+"""The pre-trained model that fine-tuning starts from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from electra_lab.assembly.build import build, weights_from
+from electra_lab.assembly.opened import Opened, open_run
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded
+from electra_lab.config.source import mark_at
+from electra_lab.interop.hugging_face.networks import exportable
+from electra_lab.model.initialise import initialise
+from electra_lab.model.network import Network
+from electra_lab.storage.checkpoint import read_model
+from electra_lab.storage.files import sha256
+from electra_lab.storage.hugging_face import CONFIG, files_of, locate, read_config
+from electra_lab.storage.provenance import Start
+from electra_lab.storage.run_directory import is_run
+from registry import Plugin, Vocabulary
+from registry.errors import ConfigError, DataError, LabError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NETWORKS = ("discriminator", "generator")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Networks with what they read and where they come from."""
+
+    networks: dict[str, Network]  # on the CPU, in eval mode
+    heads: dict[str, tuple[str, ...]]
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    length: int  # of the rows of pre-training
+    longest: int  # that the networks can read
+    described: dict[str, Any]  # config.json of the network that is used
+    start: Start
+    plugins: tuple[Plugin, ...] = ()
+
+
+def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> Source:
+    """Open the model that a fine-tuning file names. Raises ConfigError, DataError, CheckpointError.
+
+    seed  draw the weights anew from this seed instead of reading them
+    """
+    config = loaded.config
+    name, loc = os.path.expanduser(str(config.model)), ("model",)
+    try:
+        if is_run(Path(name)):
+            source = _of_run(Path(name), config.network, seed)
+        else:
+            source = _of_folder(name, config.network, mark_at(loaded.marks, loc).folder, seed)
+    except LabError as error:
+        raise loaded.problem(loc, str(error), type(error)) from None
+    if config.trains and config.network not in source.networks:
+        reason = f"{config.model} has no {config.network}. Write network: {next(iter(source.networks))}."
+        raise loaded.problem(("network",), reason)
+    return source
+
+
+def _of_run(path: Path, network: str, seed: int | None) -> Source:
+    opened = open_run(path, torch.device("cpu"))
+    found = {name: each for name, each in opened.networks.items() if isinstance(each, Network)}
+    described = {each.name: each.config for each in exportable(opened)}
+    if seed is not None:
+        with torch.random.fork_rng(devices=[]):
+            built = build(opened.loaded, opened.vocabulary, seed=seed)
+        found = {name: cast("Network", built.networks[name]).eval() for name in found}
+    file, _ = read_model(opened.directory.checkpoints, opened.step)
+    return Source(
+        networks=found,
+        heads={name: tuple(each.heads) for name, each in found.items()},
+        tokenizer=opened.tokenizer,
+        vocabulary=opened.vocabulary,
+        length=opened.length,
+        longest=_longest(found, opened),
+        described=described.get(network, {}),
+        start=_start(path, {f"{file.parent.name}/{file.name}": file}),
+        plugins=opened.loaded.plugins,
+    )
+
+
+def _longest(networks: dict[str, Network], opened: Opened) -> int:
+    return min(each.longest(opened.loaded.config.embedding.max_length) for each in networks.values())
+
+
+def _of_folder(name: str, network: str, beside: Path, seed: int | None) -> Source:
+    from electra_lab.inference.exported import open_folders
+
+    path = locate(name, beside)
+    pair = open_folders(str(path), torch.device("cpu"))
+    found = {each: cast("Network", getattr(pair, each)) for each in NETWORKS if getattr(pair, each) is not None}
+    folders = {each: path / each if (path / each / CONFIG).is_file() else path for each in found}
+    if seed is not None:
+        for each, folder in zip(found.values(), folders.values(), strict=True):
+            _draw(each, folder, seed)
+    files = {f"{folder.name}/{file.name}": file for folder in set(folders.values()) for file in files_of(folder)}
+    longest = min(each.longest(_positions(each, folders[name])) for name, each in found.items())
+    return Source(
+        networks=found,
+        heads={name: tuple(each.heads) for name, each in found.items()},
+        tokenizer=pair.tokenizer,
+        vocabulary=pair.vocabulary,
+        length=pair.length,
+        longest=longest,
+        described=read_config(folders[network]) if network in folders else {},
+        start=_start(name, files),
+    )
+
+
+def _positions(network: Network, folder: Path) -> int:
+    """Return the number of positions that a network was built for."""
+    config = read_config(folder)
+    found = config.get("max_position_embeddings") or (config.get("embedding") or {}).get("max_length")
+    if not isinstance(found, int):
+        raise DataError(f"{folder / CONFIG}: does not say how many positions the model has.")
+    return found
+
+
+def _draw(network: Network, folder: Path, seed: int) -> None:
+    """Draw all weights of a network from a seed, as a run does."""
+    known = {parameter for module in network.modules() if hasattr(module, "reset_parameters")
+             for parameter in module.parameters(recurse=False)}  # fmt: skip
+    if any(parameter not in known for parameter in network.backbone.parameters()):
+        raise ConfigError(
+            f"{folder}: not all of its weights can be drawn again. Name the run that it was exported from."
+        )
+    with torch.random.fork_rng(devices=[]):
+        for module in network.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()  # type: ignore[operator]
+    initialise(nn.ModuleDict({"discriminator": network}), partial(weights_from, seed))
+
+
+def _start(source: object, files: dict[str, Path], unused: Sequence[str] = ()) -> Start:
+    sums = {name: sha256(file) for name, file in files.items()}
+    return Start(source=str(source), sha256=sums, tokenizer=True, unused=list(unused))

@@ -1,0 +1,102 @@
+"""Several models on several tasks: a fine-tuning for each pair, and one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, dump, load_finetuning, load_suite
+from electra_lab.config.suite import SuiteConfig
+from electra_lab.finetuning.experiment import check
+from electra_lab.finetuning.run import advance, declared
+from electra_lab.reports.suite_page import table_text, write_report
+from electra_lab.runs.console import Console
+from electra_lab.runs.execute import refuse_several_processes
+from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder, SuitePlan
+from electra_lab.storage.run_directory import refuse_used
+from electra_lab.training.device import choose_device
+from registry.errors import CellsFailed, ConfigError, DataError, DivergedError
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model on a task."""
+
+    model: str
+    task: str
+    loaded: Loaded[FinetuningConfig]
+
+
+def run_suite(file: Path, out: Path | None, device: str) -> Path:
+    """Run every pair of a suite; returns its folder. Raises LabError; CellsFailed if some pairs failed."""
+    refuse_several_processes()
+    refuse_used(out)
+    suite = load_suite(file)
+    pairs = list(_pairs(suite))
+    folder = SuiteFolder.create(out, suite.config.name)
+    with folder.locked():
+        folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
+        folder.write("suite.yaml", dump(suite.config))
+        return _all(folder, suite, pairs, device)
+
+
+def resume_suite(path: Path, device: str) -> Path:
+    """Continue a suite: what is finished stays. Raises LabError."""
+    refuse_several_processes()
+    folder, suite = SuiteFolder(path), load_suite(path / "suite.yaml")
+    with folder.locked():
+        return _all(folder, suite, list(_pairs(suite)), device)
+
+
+def _pairs(suite: Loaded[SuiteConfig]) -> Iterator[Pair]:
+    """Validate every pair. Raises ConfigError."""
+    config, names = suite.config, dict[str, Path]()
+    for index, file in enumerate(config.tasks):
+        for label, candidate in config.models.items():
+            chosen = {**config.set, **{key: _yaml(value) for key, value in candidate}}
+            chosen |= {} if config.seeds is None else {"seeds": config.seeds}
+            try:
+                loaded = load_finetuning(file, [f"{key}={json.dumps(value)}" for key, value in chosen.items()])
+            except ConfigError as error:
+                raise suite.problem(("tasks", index), str(error)) from None
+            name = loaded.config.name
+            if names.setdefault(name, file) != file:
+                raise suite.problem(("tasks", index), f"{file} has the name '{name}' too, as {names[name]} has.")
+            yield Pair(label, name, loaded)
+
+
+def _yaml(value: Any) -> Any:
+    return value if isinstance(value, str) else str(value)
+
+
+def _all(folder: SuiteFolder, suite: Loaded[SuiteConfig], pairs: list[Pair], device: str) -> Path:
+    target, console = choose_device(device), Console()
+    gaps, failures, leading = dict[str, str](), dict[str, str](), dict[str, str]()
+    for pair in pairs:
+        own = FinetuningFolder(folder.place(pair.model, pair.task))
+        leading[pair.task] = next(iter(declared(pair.loaded.config)))
+        if pair.task in gaps:
+            continue
+        try:
+            if not own.path.exists() and (absent := check(pair.loaded)):
+                raise absent
+            own.path.mkdir(parents=True, exist_ok=True)
+            own.write("finetuning.yaml", dump(pair.loaded.config))
+            advance(own, pair.loaded, target)
+        except DataError as error:
+            gaps[pair.task] = str(error)
+            console.say(f"{pair.task}: left out: {error}")
+        except DivergedError as error:
+            failures[f"{pair.model} on {pair.task}"] = str(error)
+            console.say(f"{pair.model} on {pair.task}: failed: {error}")
+    plan = SuitePlan(models=list(suite.config.models), tasks=leading, gaps=gaps, failures=failures)
+    folder.write_json("plan.json", plan.model_dump(mode="json"))
+    report = write_report(folder)
+    console.say(f"\n{table_text(folder)}\n\nreport {report}")
+    if failures:
+        raise CellsFailed(f"{len(failures)} of the fine-tunings failed: {'; '.join(failures)}.")
+    return folder.path

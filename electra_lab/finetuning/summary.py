@@ -1,0 +1,45 @@
+"""Terminal output of a fine-tuning: its parts at the start of each seed, its results at the end."""
+
+from pathlib import Path
+
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded
+from electra_lab.finetuning.experiment import TRAIN, Finetuning
+from electra_lab.reports.finetuning_page import Row, results_table
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from registry import datasets, tasks
+
+
+def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path: Path) -> str:
+    """Describe the training that begins, with the file behind each name."""
+    config, settings, rows = loaded.config, built.settings, built.splits[TRAIN].batches
+    start, size = config.init, sum(p.numel() for p in built.model.parameters())
+    held_out = ", ".join(f"{name} {len(built.splits[name].examples):,}" for name in built.held_out)
+    frozen = ", frozen" if config.train.frozen else ""
+    lines = [
+        f"{config.name}, seed {seed}: {settings.steps:,} steps of {settings.batch_size} rows on {built.device}, "
+        f"{settings.precision}, into {path}",
+        f"  model         {config.network} of {config.model}, weights {start}{frozen}; {size:,} parameters",
+        f"  task          {config.task.type + '  ':<14}{tasks.get(config.task.type).place}",
+        f"  dataset       {config.dataset.type + '  ':<14}{datasets.get(config.dataset.type).place}",
+        f"  examples      {len(built.splits[TRAIN].examples):,} to train; {held_out}",
+        f"  rows          {len(rows):,} of at most {built.length} tokens, {rows.tokens / len(rows):.0f} on average",
+    ]
+    return "\n".join(lines)
+
+
+def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
+    """Summarize the results over the seeds."""
+    lines = [""]
+    for split, rows in results_table(folder).items():
+        seeds = max((row.seeds for row in rows), default=0)
+        lines += [f"on {split}{f', {seeds} seeds' if seeds > 1 else ''}"] if rows else [f"on {split}: no labels"]
+        lines += [f"  {_line(row)}" for row in rows]
+    return "\n".join([*lines, "", f"took {seconds:,.0f} s; report {report}"])
+
+
+def _line(row: Row) -> str:
+    if row.seeds == 1:
+        return f"{row.title:<28}{row.median:>8.3f}  {row.meaning}"
+    interval = f", 95% interval {row.low:.3f} to {row.high:.3f}" if row.low is not None and row.high is not None else ""
+    return f"{row.title:<28}{row.median:>8.3f}  median; mean {row.mean:.3f}{interval}, SD {row.deviation:.3f}"

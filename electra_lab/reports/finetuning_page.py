@@ -1,0 +1,176 @@
+"""report.html of a fine-tuning: one self-contained page from its folder alone, which loads nothing."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, stdev
+from typing import Any
+
+import yaml
+
+from electra_lab.reports.charts import drawing, look, render, svg
+from electra_lab.reports.findings import heading
+from electra_lab.reports.records import of_split
+from electra_lab.reports.statistics import estimate
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from registry import Metric
+from registry.errors import CheckpointError
+
+LONGEST_TEXT = 400  # characters of an example's fields that are shown
+
+
+@dataclass(frozen=True)
+class Row:
+    """A metric on a split over the seeds; the interval is Student's t, None with one seed."""
+
+    name: str
+    title: str
+    meaning: str
+    values: dict[int, float]
+    median: float
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def seeds(self) -> int:
+        return len(self.values)
+
+
+def results_table(folder: FinetuningFolder) -> dict[str, list[Row]]:
+    """Return, for each held-out split, its metrics over the finished seeds. Raises CheckpointError."""
+    seeds = [seed for seed in folder.seeds() if folder.results(seed)]
+    if not seeds:
+        return {}
+    metrics, first = folder.seed(seeds[0]).provenance().metrics, folder.results(seeds[0])
+    assert first is not None
+    return {split: [_row(folder, split, name, metrics[name]) for name in each.metrics if name in metrics
+                    and folder.values(split, name)] for split, each in first.splits.items()}  # fmt: skip
+
+
+def _row(folder: FinetuningFolder, split: str, name: str, metric: Metric) -> Row:
+    values = folder.values(split, name)
+    numbers = list(values.values())
+    over = estimate(numbers)
+    return Row(
+        name=name,
+        title=metric.title or name,
+        meaning=metric.summary,
+        values=values,
+        median=median(numbers),
+        mean=sum(numbers) / len(numbers),
+        deviation=stdev(numbers) if len(numbers) > 1 else None,
+        low=over.low,
+        high=over.high,
+    )
+
+
+def write_report(folder: FinetuningFolder) -> Path:
+    """Write report.html and results.json, the numbers over all seeds. Raises CheckpointError."""
+    try:
+        text = (folder.path / "finetuning.yaml").read_text(encoding="utf-8")
+        config = yaml.safe_load(text)
+        name = config["name"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
+        raise CheckpointError(f"{folder.path / 'finetuning.yaml'}: is damaged.") from None
+    table, seeds = results_table(folder), [seed for seed in folder.seeds() if folder.results(seed)]
+    folder.write_json(
+        "results.json",
+        {split: {row.name: {"median": row.median, "mean": row.mean, "sd": row.deviation, "low": row.low,
+                            "high": row.high, "values": row.values} for row in rows}
+         for split, rows in table.items()},
+    )  # fmt: skip
+    shown = _shown(table, seeds)
+    page = render(
+        "finetuning.html.j2",
+        name=name,
+        folder=folder.path.name,
+        facts=_facts(folder, config, seeds),
+        table=table,
+        seeds=seeds,
+        curve=_curve(folder, table),
+        shown=shown,
+        tables=_tables(folder, shown),
+        errors=_errors(folder, shown, config["evaluate"]["errors"]),
+        config=text,
+        provenance=json.dumps(folder.seed(shown).read_json("provenance.json"), indent=1) if seeds else "",
+    )
+    folder.write("report.html", page)
+    return folder.path / "report.html"
+
+
+def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -> list[tuple[str, str]]:
+    if not seeds:
+        return []
+    began = folder.seed(seeds[0]).provenance()
+    environment = began.environment
+    documents = ", ".join(f"{split} {number:,}" for split, number in began.data.documents.items())
+    facts = [
+        ("model", f"{config['network']} of {config['model']}, weights {config['init']}"),
+        ("task", f"{config['task']['type']} on {config['dataset']['type']}"),
+        ("examples", documents),
+        ("parameters", ", ".join(f"{key} {value:,}" for key, value in began.parameters.items())),
+        ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
+    ]
+    if began.steps:
+        facts.append(("training", f"{began.steps:,} steps, {began.flops:.3g} FLOPs"))
+        if config["evaluate"]["select"] == "best":
+            facts.append(("weights", "the best on validation data, whose numbers are too good for that reason"))
+    return facts
+
+
+def _shown(table: dict[str, list[Row]], seeds: list[int]) -> int:
+    """Return the seed whose tables and errors are shown: the one nearest to the median of the leading metric."""
+    first = next((rows[0] for rows in table.values() if rows), None)
+    if first is None:
+        return seeds[0] if seeds else 0
+    return min(first.values, key=lambda seed: abs(first.values[seed] - first.median))
+
+
+def _curve(folder: FinetuningFolder, table: dict[str, list[Row]]) -> tuple[str, str] | None:
+    """Return (title, SVG) of the leading metric on validation data over training, if it was evaluated twice."""
+    rows = table.get("validation")
+    if not rows:
+        return None
+    name = rows[0].name
+    lines = {
+        seed: [
+            (r["step"], r[name]) for r in of_split(folder.seed(seed).records(), "validation") if r.get(name) is not None
+        ]
+        for seed in rows[0].values
+    }
+    if all(len(points) < 2 for points in lines.values()):
+        return None
+    metric = folder.seed(next(iter(lines))).provenance().metrics[name]
+    with drawing(5.2, 3.2) as figure:
+        axes = figure.subplots()
+        for number, (seed, points) in enumerate(lines.items()):
+            axes.plot(*zip(*points, strict=True), markersize=4, label=f"seed {seed}", **look(number))
+        axes.set_xlabel("step")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+        return heading(metric), svg(figure, name, heading(metric))
+
+
+def _tables(folder: FinetuningFolder, seed: int) -> list[tuple[str, dict[str, Any]]]:
+    results = folder.results(seed)
+    return [(split, table) for split, each in results.splits.items() for table in each.tables] if results else []
+
+
+def _errors(folder: FinetuningFolder, seed: int, most: int) -> list[list[tuple[str, str]]]:
+    """Return the wrong predictions of the first split that has some, the most certain first."""
+    results = folder.results(seed)
+    for split in results.splits if results else []:
+        lines = (folder.seed(seed).path / f"predictions-{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        wrong = [each for each in map(json.loads, lines) if each.get("correct") is False]
+        if wrong:
+            wrong.sort(key=lambda each: -each.get("certainty", 0.0))
+            return [[(key, _brief(value)) for key, value in each.items() if key != "correct"] for each in wrong[:most]]
+    return []
+
+
+def _brief(value: Any) -> str:
+    text = value if isinstance(value, str) else f"{value:.3f}" if isinstance(value, float) else json.dumps(value)
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"

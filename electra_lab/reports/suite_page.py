@@ -1,0 +1,112 @@
+"""The table of a suite on the terminal and as a page: models by tasks, and differences to the first model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from electra_lab.reports.charts import render
+from electra_lab.reports.statistics import Difference, difference, holm, p_text
+from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder
+from registry import Metric
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model on a task: the metric by seed."""
+
+    values: dict[int, float]
+
+    @property
+    def median(self) -> float | None:
+        return median(self.values.values()) if self.values else None
+
+    def __str__(self) -> str:
+        return "-" if self.median is None else f"{100 * self.median:.1f}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The numbers of a suite. Metrics are shown times 100, as papers do."""
+
+    models: list[str]
+    metrics: dict[str, Metric]  # by task
+    cells: dict[tuple[str, str], Cell]  # by model and task
+    differences: dict[tuple[str, str], Difference]  # to the first model, paired by seed; Holm over all of them
+    gaps: dict[str, str]
+    failures: dict[str, str]
+
+    def average(self, model: str) -> str:
+        """Return the mean over the tasks; a dash if one is missing, as the mean of others compares with nothing."""
+        found = [self.cells[model, task].median for task in self.metrics]
+        known = [value for value in found if value is not None]
+        return f"{100 * sum(known) / len(known):.1f}" if known and len(known) == len(found) else "-"
+
+
+def read_suite(folder: SuiteFolder) -> Suite:
+    """Raises CheckpointError."""
+    plan = folder.plan()
+    cells = {(m, t): Cell(folder.values(m, t, metric)) for m in plan.models for t, metric in plan.tasks.items()}
+    first, *others = plan.models
+    pairs = {(m, t): difference(cells[m, t].values, cells[first, t].values) for m in others for t in plan.tasks}
+    corrected = holm([each.p for each in pairs.values()])
+    differences = {
+        key: Difference(d.n, d.mean, d.low, d.high, d.why, d.p, p)
+        for (key, d), p in zip(pairs.items(), corrected, strict=True)
+    }
+    metrics = {task: _metric(folder, plan.models, task, name) for task, name in plan.tasks.items()}
+    return Suite(plan.models, metrics, cells, differences, plan.gaps, plan.failures)
+
+
+def _metric(folder: SuiteFolder, models: list[str], task: str, name: str) -> Metric:
+    for model in models:
+        held = FinetuningFolder(folder.place(model, task))
+        for seed in held.seeds():
+            if held.results(seed):
+                return held.seed(seed).provenance().metrics.get(name, Metric(title=name))
+    return Metric(title=name)
+
+
+def table_text(folder: SuiteFolder) -> str:
+    """Return the table for a terminal: medians over seeds, times 100, then the differences."""
+    suite = read_suite(folder)
+    header = ["", *suite.metrics, "average"]
+    rows = [[model, *(str(suite.cells[model, task]) for task in suite.metrics), suite.average(model)]
+            for model in suite.models]  # fmt: skip
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = ["  ".join(f"{cell:<{widths[0]}}" if i == 0 else f"{cell:>{widths[i]}}" for i, cell in enumerate(row))
+             for row in (header, *rows)]  # fmt: skip
+    lines += ["", "median over seeds, times 100: " + ", ".join(f"{t} {m.title}" for t, m in suite.metrics.items())]
+    for (model, task), found in suite.differences.items():
+        if found.mean is not None:
+            lines.append(f"{model} - {suite.models[0]} on {task}: {described(found)}")
+    lines += [f"{task}: left out: {reason}" for task, reason in suite.gaps.items()]
+    lines += [f"{pair}: failed: {reason}" for pair, reason in suite.failures.items()]
+    return "\n".join(lines)
+
+
+def described(found: Difference) -> str:
+    """`-12.3 [-14.0, -10.6] over 5 seeds, Holm p < 0.001`."""
+    assert found.mean is not None
+    if found.low is None or found.high is None:
+        return f"{100 * found.mean:+.1f} over {found.n} seeds ({found.why})"
+    interval = f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    return f"{100 * found.mean:+.1f} {interval} over {found.n} seeds, Holm {p_text(found.holm)}"
+
+
+def write_report(folder: SuiteFolder) -> Path:
+    """Write report.html and results.json. Raises CheckpointError."""
+    suite = read_suite(folder)
+    folder.write_json(
+        "results.json",
+        {model: {task: suite.cells[model, task].values for task in suite.metrics} for model in suite.models},
+    )
+    page = render(
+        "suite.html.j2",
+        name=folder.path.parent.name,
+        folder=folder.path.name,
+        suite=suite,
+        differences=[(model, task, described(found)) for (model, task), found in suite.differences.items()
+                     if found.mean is not None],
+    )  # fmt: skip
+    folder.write("report.html", page)
+    return folder.path / "report.html"

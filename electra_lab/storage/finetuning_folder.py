@@ -1,0 +1,91 @@
+"""The folder of a fine-tuning.
+
+finetuning.yaml  complete     source.yaml  as written     results.json  over all seeds     report.html
+seed-<n>/  a run directory of each seed, with predictions-<split>.jsonl, submission/, results.json once it is finished
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from electra_lab.storage.files import read_as
+from electra_lab.storage.run_directory import RunDirectory
+
+
+class SplitResults(BaseModel):
+    """The results on a split; `metrics` is empty if labels are not known."""
+
+    examples: int
+    metrics: dict[str, float | None]
+    tables: list[dict[str, Any]] = []
+
+
+class SeedResults(BaseModel):
+    """The results of one seed, and the step whose weights were judged."""
+
+    seed: int
+    step: int
+    splits: dict[str, SplitResults]
+
+
+class FinetuningFolder(RunDirectory):
+    """The folder of a fine-tuning with all its seeds."""
+
+    def seed(self, seed: int) -> RunDirectory:
+        return RunDirectory(self.path / f"seed-{seed}")
+
+    def seeds(self) -> list[int]:
+        """Return the seeds that have begun."""
+        found = (path.name.removeprefix("seed-") for path in self.path.glob("seed-*"))
+        return sorted(int(name) for name in found if name.isdecimal())
+
+    def results(self, seed: int) -> SeedResults | None:
+        """Return the results of a seed, None if it is not finished. Raises CheckpointError."""
+        file = self.seed(seed).path / "results.json"
+        return read_as(SeedResults, file, "Delete it and resume.") if file.is_file() else None
+
+    def splits(self) -> list[str]:
+        """Return the held-out splits, in their order."""
+        return next((list(results.splits) for seed in self.seeds() if (results := self.results(seed))), [])
+
+    def values(self, split: str, metric: str) -> dict[int, float]:
+        """Return a metric by seed, of the seeds that are finished and have it."""
+        done = {seed: results for seed in self.seeds() if (results := self.results(seed))}
+        found = {seed: each.splits[split].metrics.get(metric) for seed, each in done.items() if split in each.splits}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+
+def is_finetuning(path: Path) -> bool:
+    return (path / "finetuning.yaml").is_file()
+
+
+class SuitePlan(BaseModel):
+    """What a suite consists of, and what is missing."""
+
+    models: list[str]
+    tasks: dict[str, str]  # by name, the metric that it is compared by
+    gaps: dict[str, str]  # by task, why its data is not here
+    failures: dict[str, str]  # by model and task
+
+
+class SuiteFolder(RunDirectory):
+    """The folder of a suite: suite.yaml, plan.json, report.html, and <model>/<task>/, the folder of a fine-tuning."""
+
+    def place(self, model: str, task: str) -> Path:
+        return self.path / model / task
+
+    def plan(self) -> SuitePlan:
+        """Raises CheckpointError."""
+        return read_as(SuitePlan, self.path / "plan.json", f"Resume the suite: electra-lab resume {self.path}")
+
+    def values(self, model: str, task: str, metric: str) -> dict[int, float]:
+        """Return a metric by seed on the first held-out split that has it."""
+        held = FinetuningFolder(self.place(model, task))
+        return next((found for split in held.splits() if (found := held.values(split, metric))), {})
+
+
+def is_suite(path: Path) -> bool:
+    return (path / "suite.yaml").is_file()

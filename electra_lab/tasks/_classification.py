@@ -1,0 +1,57 @@
+"""The metrics of texts with a label or a number, by scikit-learn and scipy; those of GLUE are among them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from registry import Metric, Table
+
+CLASSIFICATION: Mapping[str, Metric] = {
+    "accuracy": Metric("share of the examples that get the right label", "accuracy"),
+    "f1": Metric("F1 of the label that sorts last if there are two; otherwise the mean over labels", "F1"),
+    "matthews": Metric("Matthews correlation of predictions and labels", "Matthews correlation"),
+}
+REGRESSION: Mapping[str, Metric] = {
+    "pearson": Metric("Pearson correlation of predictions and labels", "Pearson correlation"),
+    "spearman": Metric("Spearman rank correlation of predictions and labels", "Spearman correlation"),
+}
+
+
+def classification(labels: NDArray[Any], predictions: NDArray[Any], number: int) -> dict[str, float]:
+    """Return the metrics of labels 0 to `number` - 1. With two of them, F1 is that of label 1, as in GLUE.
+
+    The mean of F1 leaves out labels that are neither right nor predicted anywhere. F1 is 0 where nothing is found, and
+    Matthews correlation where all labels or all predictions are equal.
+    """
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    average = "binary" if number == 2 else "macro"
+    constant = np.ptp(labels) == 0 or np.ptp(predictions) == 0
+    return {
+        "accuracy": float(accuracy_score(labels, predictions)),
+        "f1": float(f1_score(labels, predictions, average=average, zero_division=0)),
+        "matthews": 0.0 if constant else float(matthews_corrcoef(labels, predictions)),
+    }
+
+
+def confusion(labels: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> Table:
+    """Return a table with a row for each label and a column for each prediction."""
+    from sklearn.metrics import confusion_matrix
+
+    counts = confusion_matrix(labels, predictions, labels=range(len(names))).tolist()
+    rows = [[name, *row] for name, row in zip(names, counts, strict=True)]
+    return Table("Labels (rows) and predictions (columns)", ["", *names], rows)
+
+
+def regression(labels: NDArray[Any], predictions: NDArray[Any]) -> dict[str, float]:
+    """Return the correlations; 0 where all labels or all predictions are equal."""
+    from scipy.stats import pearsonr, spearmanr
+
+    if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return dict.fromkeys(REGRESSION, 0.0)
+    return {
+        "pearson": float(pearsonr(labels, predictions).statistic),
+        "spearman": float(spearmanr(labels, predictions).statistic),
+    }

@@ -1,0 +1,58 @@
+"""How SQuAD is scored: exact match and F1 of words, and questions without an answer.
+
+These are the definitions of the official evaluation of SQuAD 2.0 (Rajpurkar et al. 2018), which gives the numbers of
+version 1.1 as well. All scores are between 0 and 1.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalised(text: str) -> str:
+    """Return a text in lower case, without ASCII punctuation and English articles, its words one space apart."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
+
+
+def scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+    """Return exact match and F1 with the answer that fits best.
+
+    An answer of which normalisation leaves nothing does not count; without any other the right prediction is empty.
+    """
+    ours = normalised(prediction)
+    theirs = [text for answer in answers if (text := normalised(answer))] or [""]
+    return float(ours in theirs), max(_f1(ours.split(), each.split()) for each in theirs)
+
+
+def _f1(prediction: list[str], answer: list[str]) -> float:
+    if not (prediction and answer):
+        return float(prediction == answer)
+    return 2 * (Counter(prediction) & Counter(answer)).total() / (len(prediction) + len(answer))
+
+
+def best_threshold(null: ArrayLike, answered: ArrayLike, silent: ArrayLike) -> tuple[float, float | None]:
+    """Return the best mean score that a threshold can give, and that threshold; None is one below all `null`.
+
+    A question is answered unless its `null` is above the threshold. The official script also looks between questions
+    with equal `null`, where there is no threshold; its result then depends on their order.
+
+    null      how strongly the model holds that a question has no answer, Float[N]
+    answered  the score of its answer, Float[N]
+    silent    the score of no answer, Float[N]
+    """
+    odds, gains = np.asarray(null, np.float64), np.asarray(answered, np.float64) - np.asarray(silent, np.float64)
+    order = np.argsort(odds, kind="stable")
+    last_of_equals = np.append(np.diff(odds[order]) > 0, True)
+    gained = np.append(0.0, np.cumsum(gains[order])[last_of_equals])
+    best = int(gained.argmax())
+    mean = (float(np.sum(silent)) + float(gained[best])) / len(odds)
+    return mean, float(odds[order][last_of_equals][best - 1]) if best else None

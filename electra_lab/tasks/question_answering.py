@@ -1,0 +1,238 @@
+"""Answers that are a part of a context: SQuAD 1.1 and 2.0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.tasks._answers import Outputs, Read, Span, independent_span, joint_span
+from electra_lab.tasks._spans import NEVER, Independent, Joint
+from electra_lab.tasks._squad import best_threshold, scores
+from electra_lab.tasks._windows import windows
+from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Term, tasks
+from registry.errors import DataError
+
+
+@tasks.register("question_answering", takes=QuestionExample)
+class QuestionAnswering:
+    """An answer to a question, which is a part of a context, or that there is none: SQuAD 1.1 and 2.0.
+
+    As in google-research/electra: a row is [CLS] question [SEP] context [SEP]. Longer contexts are read in windows. A
+    window that does not hold the answer as a whole is trained to find it at [CLS], as are all windows of a question
+    without an answer. Of several right answers the first is trained. The prediction is the best span in any window;
+    spans count in the window where their first token has the most context. Its text is cut out of the context as it is.
+
+    If some training questions have no answer (SQuAD 2.0), it is also learned which. A question then gets no answer
+    where the lowest number that a window gives for that is above `threshold`.
+
+    head              joint: the end depends on the start; independent: both are found by themselves, as in the models
+                      of transformers
+    beam              how many starts the joint head tries in each window, the most likely ones
+    no_answer         classifier: that number is the logit of a classifier; cls: as in BERT, it is the sum of the logits
+                      at [CLS] minus that of the best span in any window, for the independent head alone
+    no_answer_weight  of the classifier's loss
+    threshold         the official one is -2.75, for the classifier
+    stride            tokens from one window to the next; at most half of what fits
+    max_query         tokens of a question, the first ones, and at most half a row; questions that are cut are counted
+    max_answer        tokens of a predicted answer, at most
+    """
+
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "f1": Metric("mean F1 of the words in prediction and answer", "F1"),
+        "exact_match": Metric("share of the predictions that are right but for case, punctuation and articles", "EM"),
+        "answerable_f1": Metric("F1 of the questions that have an answer", "F1, answerable"),
+        "answerable_exact_match": Metric("exact match of the questions that have an answer", "EM, answerable"),
+        "unanswerable_accuracy": Metric("share of the questions without an answer that get none", "unanswerable"),
+        "best_f1": Metric("F1 at the threshold that is best for these very questions", "F1, best threshold"),
+        "best_exact_match": Metric("the same for exact match", "EM, best threshold"),
+        "cut_questions": Metric("share of the questions that lost tokens", "cut questions", higher_is_better=False),
+        "missed_answers": Metric(
+            "share of the answers that are too long, in no window as a whole, or without tokens",
+            "missed answers",
+            higher_is_better=False,
+        ),
+    }
+
+    def __init__(
+        self,
+        /,
+        *,
+        head: Literal["joint", "independent"] = "joint",
+        beam: Annotated[int, Field(gt=0)] = 20,
+        no_answer: Literal["classifier", "cls"] = "classifier",
+        no_answer_weight: Annotated[float, Field(gt=0)] = 0.5,
+        threshold: float = 0.0,
+        stride: Annotated[int, Field(gt=0)] = 128,
+        max_query: Annotated[int, Field(gt=0)] = 64,
+        max_answer: Annotated[int, Field(gt=0)] = 30,
+    ) -> None:
+        if (head, no_answer) == ("joint", "cls"):
+            raise ValueError("no_answer: cls needs head: independent.")
+        self.joint, self.beam, self.classifier, self.weight = (
+            head == "joint",
+            beam,
+            no_answer != "cls",
+            no_answer_weight,
+        )
+        self.threshold, self.stride, self.max_query, self.max_answer = threshold, stride, max_query, max_answer
+        self.unanswerable = False
+
+    def learn(self, examples: Sequence[QuestionExample]) -> Mapping[str, Any]:
+        for example in examples:
+            if not example.labelled:
+                raise DataError(
+                    f"{_place(example)}: the answer is not known. Every training question needs one or none."
+                )
+        return {"unanswerable": not all(example.answers for example in examples)}
+
+    def know(self, facts: Mapping[str, Any]) -> None:
+        self.unanswerable = bool(facts["unanswerable"])
+
+    @property
+    def exports_as(self) -> str | None:
+        """transformers finds start and end each by itself, and has no classifier."""
+        return "ForQuestionAnswering" if not self.joint and not (self.unanswerable and self.classifier) else None
+
+    def rows(self, examples: Sequence[QuestionExample], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
+        texts = list(dict.fromkeys(example.context for example in examples))
+        contexts = dict(zip(texts, encoder.texts(texts), strict=True))
+        questions = encoder.texts([example.question for example in examples])
+        return [
+            list(self._rows(example, question, contexts[example.context], encoder, length))
+            for example, question in zip(examples, questions, strict=True)
+        ]
+
+    def _rows(
+        self, example: QuestionExample, question: Encoded, context: Encoded, encoder: Encoder, length: int
+    ) -> Iterator[Row]:
+        cls, sep = encoder.vocabulary.cls_id, encoder.vocabulary.sep_id
+        asked = question.ids[: min(self.max_query, length // 2)]
+        before = [cls, *asked, sep]
+        answer = self._answer(example, context)
+        for window in windows(len(context.ids), length - len(before) - 1, self.stride):
+            tokens = [*before, *context.ids[window.first : window.end], sep]
+            segments = [0] * len(before) + [1] * (len(tokens) - len(before))
+            labels: dict[str, float] = {}
+            if example.labelled:
+                inside = answer and window.first <= answer[0] and answer[1] < window.end
+                places = [place - window.first + len(before) for place in answer] if answer and inside else [0, 0]
+                labels = {"start": places[0], "end": places[1]}
+                if self.unanswerable and self.classifier:
+                    labels["no_answer"] = float(not example.answers)
+            yield Row(tokens, segments, labels, Read(context, window, len(before), len(asked) < len(question.ids)))
+
+    def _answer(self, example: QuestionExample, context: Encoded) -> tuple[int, int] | None:
+        """Return the first and the last token of the answer that is trained; None if there is none, or it has none."""
+        for answer in example.answers:
+            if not answer.text or not example.context.startswith(answer.text, answer.start) or answer.start < 0:
+                reason = f"the answer '{answer.text}' is not in its context at character {answer.start}"
+                raise DataError(f"{_place(example)}: {reason}. Correct the answer or its place.")
+        if example.labelled and not example.answers and not self.unanswerable:
+            reason = "the question has no answer, but all training questions have one"
+            raise DataError(f"{_place(example)}: {reason}. Leave it out, or train with such questions.")
+        for answer in example.answers[:1]:
+            end = answer.start + len(answer.text)
+            tokens = [n for n, (first, last) in enumerate(context.offsets) if first < end and last > answer.start]
+            return (tokens[0], tokens[-1]) if tokens else None
+        return None
+
+    def head(self, dim: int, dropout: float) -> nn.Module:
+        classifier = self.unanswerable and self.classifier
+        if self.joint:
+            return Joint(dim, dropout, classifier=classifier, beam=self.beam, longest=self.max_answer)
+        return Independent(dim, dropout, classifier=classifier)
+
+    def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
+        count, terms = torch.tensor(len(batch), device=batch.tokens.device), {}
+        for name in ("start", "end"):
+            terms[name] = Term(F.cross_entropy(outputs[name], batch.labels[name], reduction="sum"), count, 0.5)
+        if "no_answer" in outputs:
+            logits, labels = outputs["no_answer"], batch.labels["no_answer"].float()
+            loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+            terms["no_answer"] = Term(loss, count, self.weight)
+        return terms
+
+    def results(
+        self, examples: Sequence[QuestionExample], rows: Sequence[Sequence[Row]], outputs: Sequence[Sequence[Outputs]]
+    ) -> Results:
+        predictions = [self._predicted(*each) for each in zip(examples, rows, outputs, strict=True)]
+        if not all(example.labelled for example in examples):
+            return Results({}, predictions)
+        truth = [list(dict.fromkeys(answer.text for answer in example.answers)) for example in examples]
+        answerable = np.array([bool(answers) for answers in truth])
+        pairs = zip(predictions, truth, strict=True)
+        judged = np.array([scores(found["span"], answers) for found, answers in pairs])  # exact match and F1
+        silent = np.array([self._is_silent(found) for found in predictions])
+        final = np.where(silent[:, None], ~answerable[:, None], judged)
+        for found, answers, (exact, f1) in zip(predictions, truth, final.tolist(), strict=True):
+            found |= {"label": answers, "correct": bool(exact), "f1": f1}
+        metrics = {
+            "f1": float(final[:, 1].mean()),
+            "exact_match": float(final[:, 0].mean()),
+            "cut_questions": float(np.mean([each[0].keep.cut for each in rows])),
+        }
+        if answerable.any():
+            missed = [self._misses(each) for each, known in zip(rows, answerable, strict=True) if known]
+            metrics["missed_answers"] = float(np.mean(missed))
+        tables = []
+        if self.unanswerable:
+            if answerable.any():
+                metrics["answerable_f1"] = float(final[answerable, 1].mean())
+                metrics["answerable_exact_match"] = float(final[answerable, 0].mean())
+            if not answerable.all():
+                metrics["unanswerable_accuracy"] = float(final[~answerable, 0].mean())
+            null = [found["no_answer"] for found in predictions]
+            lines: list[list[str | float]] = []
+            for place, name in ((1, "f1"), (0, "exact_match")):
+                best, threshold = best_threshold(null, judged[:, place], ~answerable)
+                metrics[f"best_{name}"] = best
+                best_at = "below all" if threshold is None else threshold
+                lines.append([self.metrics[name].title, self.threshold, metrics[name], best_at, best])
+            tables = [
+                Table("Thresholds of no answer", ["", "threshold", "score", "best threshold", "best score"], lines)
+            ]
+        return Results(metrics, predictions, tables)
+
+    def _predicted(self, example: QuestionExample, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict[str, Any]:
+        spans = [self._span(row.keep, output) for row, output in zip(rows, outputs, strict=True)]
+        best = max((span for span in spans if span), key=lambda span: span.score, default=None)
+        text = ""
+        if best:
+            offsets = rows[0].keep.context.offsets
+            text = example.context[offsets[best.first][0] : offsets[best.last][1]]
+        found: dict[str, Any] = {"id": example.id, "question": example.question, "span": text, "prediction": text}
+        found["certainty"] = best.probability if best else 0.0
+        if self.unanswerable:
+            if self.classifier:
+                null = min(float(output["no_answer"]) for output in outputs)
+            else:
+                null = min(float(output["start"][0]) + float(output["end"][0]) for output in outputs)
+                null -= best.score if best else 2 * NEVER
+            found["no_answer"] = null
+            if self._is_silent(found):
+                found |= {"prediction": "", "certainty": 0.5 + 0.5 * math.tanh(null / 2)}
+        return found
+
+    def _span(self, read: Read, output: Outputs) -> Span | None:
+        """Return the best span of a window."""
+        return joint_span(read, output) if self.joint else independent_span(read, output, self.max_answer)
+
+    def _is_silent(self, found: Mapping[str, Any]) -> bool:
+        return self.unanswerable and found["no_answer"] > self.threshold
+
+    def _misses(self, rows: Sequence[Row]) -> bool:
+        """Return whether no prediction can be the answer that is trained."""
+        labels: list[Any] = [row.labels for row in rows]
+        return not any(each["start"] and each["end"] - each["start"] < self.max_answer for each in labels)
+
+
+def _place(example: QuestionExample) -> str:
+    return example.place or example.id

@@ -1,0 +1,116 @@
+"""The similarity of two texts without training: the cosine of their pooled states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from electra_lab.tasks._classification import REGRESSION, regression
+from electra_lab.tasks._judging import Which, candidates, refuse_infinite, states
+from electra_lab.tasks._texts import CUT, CUT_METRIC, shown
+from registry import Metric, Network, Pretrained, Results, TextExample, tasks
+from registry.errors import ConfigError, DataError
+
+
+@tasks.register("sentence_similarity", takes=TextExample, trains=False)
+@dataclass(kw_only=True)
+class SentenceSimilarity:
+    """How similar two texts are, without training: the cosine of their pooled states, in float32.
+
+    It is compared with the labels of the pairs, such as those of STS-B; the correlations are 0 if all cosines are the
+    same. Texts that are longer than the rows of pre-training lose their ends; how many pairs have one is reported.
+
+    network  auto is the discriminator, if there is one, otherwise the generator
+    pooling  mean of the states of a text's tokens, without special ones; cls is the state of [CLS]
+    """
+
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "spearman": REGRESSION["spearman"],
+        "pearson": REGRESSION["pearson"],
+        **CUT_METRIC,
+    }
+
+    network: Which = "auto"
+    pooling: Literal["mean", "cls"] = "mean"
+
+    def __call__(self, examples: Sequence[TextExample], model: Pretrained) -> Results:
+        network = self._chosen(model)
+        labels = _labels(examples)
+        texts = [text for example in examples for text in (example.text, example.pair or "")]
+        tokens = [each.ids for each in model.encoder.texts(texts)]
+        for number, ids in enumerate(tokens):
+            if not ids:
+                example = examples[number // 2]
+                raise DataError(f"{_place(example)}: a text has no tokens, so it has no states. Remove the pair.")
+        vectors = self._pooled([ids[: model.length - 2] for ids in tokens], network, model)
+        cosines = np.array([_cosine(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)])
+        refuse_infinite(cosines)
+        known = labels is not None
+        predictions = [
+            {**shown(example), "prediction": float(cosine), **({"label": example.label} if known else {})}
+            for example, cosine in zip(examples, cosines, strict=True)
+        ]
+        if labels is None:
+            return Results({}, predictions)
+        long = [len(ids) + 2 > model.length for ids in tokens]
+        cut = np.mean([one or other for one, other in zip(long[::2], long[1::2], strict=True)])
+        return Results({**regression(labels, cosines), CUT: float(cut)}, predictions)
+
+    def _chosen(self, model: Pretrained) -> Network:
+        for name in candidates(self.network):
+            if name in model.networks:
+                return model.networks[name]
+        has = " and ".join(model.networks)
+        raise ConfigError(f"the model has no {self.network}. Write network: {has}.")
+
+    @torch.no_grad()
+    def _pooled(
+        self, rows: Sequence[Sequence[int]], network: Network, model: Pretrained
+    ) -> Sequence[NDArray[np.float64]]:
+        """Return a vector for each row, Float64[D]."""
+        found: dict[int, NDArray[np.float64]] = {}
+        with torch.autocast(model.device.type, enabled=False):
+            for numbers, hidden in states(network, model, [len(row) for row in rows], rows.__getitem__):
+                for number, row in zip(numbers, hidden.float(), strict=True):
+                    found[number] = self._pool(row, len(rows[number])).double().cpu().numpy()
+        return [found[number] for number in range(len(rows))]
+
+    def _pool(self, row: Float[Tensor, "T D"], size: int) -> Float[Tensor, "D"]:
+        return row[0] if self.pooling == "cls" else row[1 : size + 1].mean(0)
+
+
+def _labels(examples: Sequence[TextExample]) -> NDArray[np.float64] | None:
+    """Return the labels, None if they are not known. Raises DataError for what is not a pair with a number."""
+    if not examples:
+        raise DataError("there are no pairs to judge.")
+    for example in examples:
+        if example.pair is None:
+            raise DataError(f"{_place(example)}: has one text, but sentence_similarity needs two.")
+        if isinstance(example.label, str):
+            raise DataError(f"{_place(example)}: the label '{example.label}' is not a number.")
+    labels = [example.label for example in examples if isinstance(example.label, int | float)]
+    if 0 < len(labels) < len(examples):
+        unknown = next(example for example in examples if example.label is None)
+        raise DataError(f"{_place(unknown)}: has no label, but others have one. Leave out those without.")
+    if not labels:
+        return None
+    numbers = np.array(labels, dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{_place(examples[int(np.isfinite(numbers).argmin())])}: the label is not a finite number.")
+    return numbers
+
+
+def _place(example: TextExample) -> str:
+    return example.place or f"pair {example.id}"
+
+
+def _cosine(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / lengths if lengths else 0.0

@@ -1,0 +1,88 @@
+"""A label for a text or a pair of texts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.tasks._classification import CLASSIFICATION, classification, confusion
+from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
+from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
+from registry.errors import DataError, did_you_mean
+
+
+@tasks.register("text_classification", takes=TextExample)
+class TextClassification:
+    """A label for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
+
+    The labels are those of the training examples. Examples that are longer than a row lose tokens at the end, of pairs
+    the longer text first; how many is reported.
+
+    head  dense puts a linear layer and GELU before the last one, as transformers has it: only then can the fine-tuned
+          model become one of transformers
+    """
+
+    metrics: ClassVar[Mapping[str, Metric]] = {**CLASSIFICATION, **CUT_METRIC}
+
+    def __init__(self, /, *, head: Head = "linear") -> None:
+        self.dense = head == "dense"
+        self.exports_as = "ForSequenceClassification" if self.dense else None
+        self.labels: list[str] = []
+
+    def learn(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
+        for example in examples:
+            if not isinstance(example.label, str):
+                what = "has no label" if example.label is None else f"has the number {example.label} as its label"
+                cure = "Every training example needs a word as its label; for numbers there is text_regression."
+                raise DataError(f"{example.place or example.id}: {what}. {cure}")
+        labels = sorted({str(example.label) for example in examples})
+        if len(labels) < 2:
+            raise DataError(f"all training examples have the label '{labels[0]}': there is nothing to learn.")
+        return {"labels": labels}
+
+    def know(self, facts: Mapping[str, Any]) -> None:
+        self.labels = list(facts["labels"])
+
+    def rows(self, examples: Sequence[TextExample], encoder: Encoder, length: int) -> list[list[Row]]:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        for example in examples:
+            if example.label is not None and example.label not in numbers:
+                reason = f"the label '{example.label}' is not one of the training examples'."
+                raise DataError(
+                    f"{example.place or example.id}: {reason}{did_you_mean(str(example.label), self.labels)}"
+                )
+        labels = [None if example.label is None else numbers[str(example.label)] for example in examples]
+        return text_rows(examples, encoder, length, labels)
+
+    def head(self, dim: int, dropout: float) -> nn.Module:
+        return FirstState(dim, len(self.labels), dropout, dense=self.dense)
+
+    def losses(self, outputs: Mapping[str, Float[Tensor, "B L"]], batch: Batch) -> Mapping[str, Term]:
+        total = F.cross_entropy(outputs["logits"], batch.labels["label"], reduction="sum")
+        return {"label": Term(total, torch.tensor(len(batch), device=total.device), 1.0)}
+
+    def results(
+        self,
+        examples: Sequence[TextExample],
+        rows: Sequence[Sequence[Row]],
+        outputs: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> Results:
+        logits = np.stack([output["logits"] for (output,) in outputs]).astype(np.float64)
+        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        best = chances.argmax(axis=1)
+        predictions = []
+        for example, number, chance in zip(examples, best, chances, strict=True):
+            found = {**shown(example), "prediction": self.labels[number], "certainty": float(chance[number])}
+            if example.label is not None:
+                found |= {"label": example.label, "correct": example.label == self.labels[number]}
+            predictions.append(found)
+        if any(example.label is None for example in examples):
+            return Results({}, predictions)
+        truth = np.array([self.labels.index(str(example.label)) for example in examples])
+        metrics = {**classification(truth, best, len(self.labels)), **cut_share(rows)}
+        return Results(metrics, predictions, [confusion(truth, best, self.labels)])

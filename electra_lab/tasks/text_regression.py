@@ -1,0 +1,79 @@
+"""A number for a text or a pair of texts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.tasks._classification import REGRESSION, regression
+from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
+from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
+from registry.errors import DataError
+
+
+@tasks.register("text_regression", takes=TextExample)
+class TextRegression:
+    """A number for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
+
+    Numbers are learned relative to the range of the training examples, from 0 to 1, by their squared error, as in
+    google-research/electra. Examples that are longer than a row lose tokens at the end, of pairs the longer text first;
+    how many is reported.
+
+    head  dense puts a linear layer and GELU before the last one
+    """
+
+    metrics: ClassVar[Mapping[str, Metric]] = {**REGRESSION, **CUT_METRIC}
+
+    def __init__(self, /, *, head: Head = "linear") -> None:
+        self.dense = head == "dense"
+        self.low, self.high = 0.0, 1.0
+
+    def learn(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
+        for example in examples:
+            if not isinstance(example.label, int | float) or not np.isfinite(example.label):
+                cure = "Every training example needs a number as its label; for words there is text_classification."
+                raise DataError(f"{example.place or example.id}: has the label {example.label!r}. {cure}")
+        numbers = [float(example.label) for example in examples]  # type: ignore[arg-type]
+        if min(numbers) == max(numbers):
+            raise DataError(f"all training examples have the label {numbers[0]:g}: there is nothing to learn.")
+        return {"low": min(numbers), "high": max(numbers)}
+
+    def know(self, facts: Mapping[str, Any]) -> None:
+        self.low, self.high = float(facts["low"]), float(facts["high"])
+
+    def rows(self, examples: Sequence[TextExample], encoder: Encoder, length: int) -> list[list[Row]]:
+        labels: list[float | None] = []
+        for example in examples:
+            if isinstance(example.label, str):
+                raise DataError(f"{example.place or example.id}: the label '{example.label}' is not a number.")
+            labels.append(None if example.label is None else (example.label - self.low) / (self.high - self.low))
+        return text_rows(examples, encoder, length, labels)
+
+    def head(self, dim: int, dropout: float) -> nn.Module:
+        return FirstState(dim, 1, dropout, dense=self.dense)
+
+    def losses(self, outputs: Mapping[str, Float[Tensor, "B 1"]], batch: Batch) -> Mapping[str, Term]:
+        guess = outputs["logits"].squeeze(1)
+        total = F.mse_loss(guess, batch.labels["label"].to(guess.dtype), reduction="sum")
+        return {"number": Term(total, torch.tensor(len(batch), device=total.device), 1.0)}
+
+    def results(
+        self,
+        examples: Sequence[TextExample],
+        rows: Sequence[Sequence[Row]],
+        outputs: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> Results:
+        found = np.array([float(output["logits"][0]) for (output,) in outputs]) * (self.high - self.low) + self.low
+        predictions = [
+            {**shown(example), "prediction": float(number)}
+            | ({} if example.label is None else {"label": example.label})
+            for example, number in zip(examples, found, strict=True)
+        ]
+        if any(example.label is None for example in examples):
+            return Results({}, predictions)
+        truth = np.array([float(example.label) for example in examples])  # type: ignore[arg-type]
+        return Results({**regression(truth, found), **cut_share(rows)}, predictions)

@@ -1,0 +1,168 @@
+"""Tags for words: named entities, chunks, parts of speech."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.tasks._entities import ENTITY_TAG, compare, entities, single_words, total
+from electra_lab.tasks._windows import windows
+from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
+from registry.errors import DataError, did_you_mean
+
+IGNORED = -100  # the label of positions that are no word's
+
+
+class EachState(nn.Module):
+    """Dropout and a linear layer on the state of each token."""
+
+    def __init__(self, dim: int, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout, self.out = nn.Dropout(dropout), nn.Linear(dim, outputs)
+
+    def forward(self, states: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T O"]:
+        logits: Tensor = self.out(self.dropout(states))
+        return logits
+
+
+@tasks.register("token_classification", takes=WordsExample)
+class TokenClassification:
+    """A tag for each word, predicted at the word's first token, as in google-research/electra.
+
+    The layers on top are dropout and a linear one. Sentences that are longer than a row are read in windows; each word
+    is trained and predicted once, in the window where it has the most context. A word without tokens, of characters
+    that the tokenizer drops, is tagged O or, where that is not a tag, with the most frequent one; the report counts
+    them.
+
+    scheme  entities  tags are IOB1, IOB2 or BIOES; entities are counted as by conlleval and by seqeval's default
+            plain     tags are judged one by one, such as parts of speech
+    stride  tokens from one window to the next; at most half a row
+    """
+
+    exports_as = "ForTokenClassification"
+    metrics: Mapping[str, Metric] = {
+        "f1": Metric("harmonic mean of precision and recall", "entity F1"),
+        "precision": Metric("share of the predicted entities that have the right words and type", "entity precision"),
+        "recall": Metric("share of the entities that are predicted with the right words and type", "entity recall"),
+        "accuracy": Metric("share of the words that get the right tag", "tag accuracy"),
+        "dropped_words": Metric("share of the words that have no token", "dropped words", higher_is_better=False),
+    }
+
+    def __init__(
+        self,
+        /,
+        *,
+        scheme: Literal["entities", "plain"] = "entities",
+        stride: Annotated[int, Field(gt=0)] = 128,
+    ) -> None:
+        self.scheme, self.stride = scheme, stride
+        if scheme == "plain":
+            self.metrics = {name: self.metrics[name] for name in ("accuracy", "dropped_words")}
+
+    def learn(self, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
+        counts: Counter[str] = Counter()
+        for example in examples:
+            if example.tags is None:
+                raise DataError(f"{_place(example)}: the sentence has no tags. Training needs them.")
+            counts.update(example.tags)
+            wrong = [tag for tag in example.tags if not ENTITY_TAG.fullmatch(tag)]
+            if wrong and self.scheme == "entities":
+                reason = f"the tag '{wrong[0]}' is neither O nor B-, I-, E- or S- with a type"
+                raise DataError(f"{_place(example)}: {reason}. For tags of other kinds write scheme: plain.")
+        if not counts:
+            raise DataError("there are no words to learn tags from.")
+        tags = sorted(counts)
+        return {"tags": tags, "usual": "O" if "O" in counts else max(tags, key=counts.__getitem__)}
+
+    def know(self, facts: Mapping[str, Any]) -> None:
+        self.tags, self.usual = list(facts["tags"]), str(facts["usual"])
+
+    def rows(self, examples: Sequence[WordsExample], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
+        found = encoder.words([example.words for example in examples])
+        return [self._rows(*each, encoder, length) for each in zip(examples, found, strict=True)]
+
+    def _rows(self, example: WordsExample, text: Encoded, encoder: Encoder, length: int) -> list[Row]:
+        cls, sep = encoder.vocabulary.cls_id, encoder.vocabulary.sep_id
+        firsts = {word: place for place, word in reversed([*enumerate(text.words)])}
+        labels = None if example.tags is None else self._labels(example, example.tags)
+        rows = []
+        for window in windows(len(text.ids), length - 2, self.stride):
+            tokens = [cls, *text.ids[window.first : window.end], sep]
+            here = {1 + place - window.first: word for word, place in firsts.items() if place in window.best}
+            row = Row(tokens, [0] * len(tokens), keep=here)
+            if labels is not None:
+                targets = [labels[here[place]] if place in here else IGNORED for place in range(len(tokens))]
+                row = replace(row, labels={"tags": targets})
+            rows.append(row)
+        return rows
+
+    def _labels(self, example: WordsExample, tags: Sequence[str]) -> list[int]:
+        number = {tag: i for i, tag in enumerate(self.tags)}
+        for word, tag in zip(example.words, tags, strict=True):
+            if tag not in number:
+                reason = f"the tag '{tag}' of '{word}' is in no training example.{did_you_mean(tag, self.tags)}"
+                raise DataError(f"{_place(example)}: {reason}")
+        return [number[tag] for tag in tags]
+
+    def head(self, dim: int, dropout: float) -> nn.Module:
+        return EachState(dim, len(self.tags), dropout)
+
+    def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
+        labels = batch.labels["tags"]
+        loss = F.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        return {"tags": Term(loss, (labels != IGNORED).sum(), 1.0)}
+
+    def results(
+        self,
+        examples: Sequence[WordsExample],
+        rows: Sequence[Sequence[Row]],
+        outputs: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> Results:
+        predictions = [self._predicted(*each) for each in zip(examples, rows, outputs, strict=True)]
+        if any(example.tags is None for example in examples):
+            return Results({}, predictions)
+        pairs = [pair for each in predictions for pair in zip(each["label"], each["prediction"], strict=True)]
+        judged = sum(len(row.keep) for each in rows for row in each)
+        number = max(len(pairs), 1)
+        metrics = {
+            "accuracy": sum(actual == predicted for actual, predicted in pairs) / number,
+            "dropped_words": (len(pairs) - judged) / number,
+        }
+        of = entities if self.scheme == "entities" else single_words
+        found = compare(*([of(each[side]) for each in predictions] for side in ("label", "prediction")))
+        if self.scheme == "entities":
+            overall = total(found.values())
+            metrics |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
+        kind = "Entities by type" if self.scheme == "entities" else "Words by tag"
+        header = ["", "F1", "precision", "recall", "number", "predicted"]
+        lines: list[list[str | float]] = [
+            [name, x.f1, x.precision, x.recall, x.actual, x.predicted] for name, x in found.items()
+        ]
+        return Results(metrics, predictions, [Table(kind, header, lines)])
+
+    def _predicted(
+        self, example: WordsExample, rows: Sequence[Row], outputs: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        tags, chances = [self.usual] * len(example.words), list[float]()
+        for row, output in zip(rows, outputs, strict=True):
+            logits = output["logits"][list(row.keep)].astype(np.float64)
+            for word, best in zip(row.keep.values(), logits.argmax(1).tolist(), strict=True):
+                tags[word] = self.tags[best]
+            chances += (1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)).tolist()
+        found: dict[str, Any] = {"id": example.id, "words": list(example.words), "prediction": tags}
+        found["certainty"] = float(np.mean(chances)) if chances else 0.0
+        if example.tags is not None:
+            found |= {"label": list(example.tags), "correct": tags == list(example.tags)}
+        return found
+
+
+def _place(example: WordsExample) -> str:
+    return example.place or example.id

@@ -1,0 +1,142 @@
+"""electra-lab finetune, and what resume, check, report and schema do with fine-tunings and suites."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_lab.finetuning import run as running
+from registry.errors import Interrupted
+from tests.electra_lab.cli.conftest import Lab
+from tests.electra_lab.finetuning.small import pretrained, write_finetuning
+from tests.electra_lab.finetuning.test_suite import write_suite
+from tests.pages import Page
+
+QUICK = {"train": {"epochs": 1, "batch_size": 12, "precision": "fp32"}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pretrained(tmp_path_factory.mktemp("pretrained"))
+
+
+def test_prints_the_folder_and_takes_another_model(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_finetuning(tmp_path, Path("nowhere"), **QUICK)
+    code, out, err = lab("finetune", file, "--model", model, "--set", "seeds=[4]", "--out", tmp_path / "out")
+    assert (code, out) == (0, f"{tmp_path / 'out'}\n")
+    assert "animals, seed 4: 2 steps of 12 rows on cpu, fp32" in err
+    assert f"report {tmp_path / 'out' / 'report.html'}" in err
+    began = json.loads((tmp_path / "out" / "seed-4" / "provenance.json").read_text())
+    assert began["init"]["discriminator"]["source"] == str(model)
+
+
+def test_a_suite_is_run_by_the_same_command(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_suite(tmp_path, model, seeds=[0])
+    code, out, err = lab("finetune", file, "--out", tmp_path / "out")
+    assert (code, out) == (0, f"{tmp_path / 'out'}\n")
+    assert "average" in err
+    shutil.rmtree(tmp_path / "out" / "ours" / "second" / "seed-0")
+    assert lab("resume", tmp_path / "out")[0] == 0
+    assert (tmp_path / "out" / "ours" / "second" / "seed-0" / "results.json").is_file()
+
+
+def test_a_suite_takes_no_changes(lab: Lab, tmp_path: Path, model: Path) -> None:
+    code, _, err = lab("finetune", write_suite(tmp_path, model), "--set", "seeds=[0]")
+    assert (code, err) == (2, "a suite takes neither --set nor --model: write them in the file.\n")
+
+
+@pytest.mark.parametrize(
+    ("sections", "code", "reason"),
+    [
+        ({"task": {"type": "text_clasification"}}, 2, "Did you mean 'text_classification'?"),
+        ({"model": "not/here/at/all"}, 3, "does not exist"),
+        ({"dataset": {"type": "lines", "folder": "not_here"}}, 3, "has no .txt files"),
+    ],
+)
+def test_mistakes_have_the_documented_exit_code(
+    lab: Lab, tmp_path: Path, model: Path, sections: dict[str, object], code: int, reason: str
+) -> None:
+    given: dict[str, Any] = {**QUICK, **sections}
+    file = write_finetuning(tmp_path, given.pop("model", model), **given)
+    found, out, err = lab("finetune", file)
+    assert (found, out) == (code, "")
+    assert reason in err
+    assert err.startswith(f"{file}:")
+    assert not list(Path.cwd().iterdir())
+
+
+def test_an_interruption_says_how_to_resume(
+    lab: Lab, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted("stopped and saved")
+
+    file = write_finetuning(tmp_path, model, **QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "follow", stopped)
+        assert lab("finetune", file, "--out", tmp_path / "out")[0] == 130
+    code, out, _ = lab("resume", tmp_path / "out")
+    assert (code, out) == (0, f"{tmp_path / 'out'}\n")
+    assert (tmp_path / "out" / "seed-0" / "results.json").is_file()
+
+
+def test_other_commands_name_the_right_one(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_finetuning(tmp_path, model)
+    assert lab("run", file)[2] == f"{file}: is a fine-tuning. To run it: electra-lab finetune {file}\n"
+    experiment = model.parent / "tiny.yaml"
+    assert lab("finetune", experiment)[2].endswith(f"To run an experiment: electra-lab run {experiment}\n")
+
+
+def test_check_prints_the_complete_file_with_origins(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_finetuning(tmp_path, model)
+    code, out, err = lab("check", file)
+    assert (code, err) == (0, "")
+    found = yaml.safe_load(out)
+    assert found["train"]["epochs"] == 3
+    assert found["train"]["layer_decay"] == 0.8
+    lines = {line.split(":")[0].strip(): line.rpartition("#")[2].strip() for line in out.splitlines() if "#" in line}
+    assert lines["layer_decay"] == "default"
+    assert lines["epochs"].startswith(f"{file}:")
+    shutil.rmtree(tmp_path / "texts")
+    code, out, err = lab("check", file)
+    assert code == 0
+    assert "note: " in err
+    assert "has no .txt files. A run would stop there." in err
+
+
+def test_report_writes_the_page_again(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_finetuning(tmp_path, model, **QUICK, seeds=[0, 1])
+    lab("finetune", file, "--out", tmp_path / "out")
+    page = tmp_path / "out" / "report.html"
+    before = page.read_bytes()
+    page.unlink()
+    code, out, _ = lab("report", tmp_path / "out")
+    assert (code, out) == (0, f"{page}\n")
+    assert page.read_bytes() == before
+
+
+@pytest.mark.parametrize(("option", "key"), [("--finetuning", "dataset"), ("--suite", "models")])
+def test_the_schema_of_each_kind_of_file(lab: Lab, option: str, key: str) -> None:
+    code, out, _ = lab("schema", option)
+    assert code == 0
+    assert key in json.loads(out)["properties"]
+    assert lab("schema", option, "--ablation")[0] == 2
+
+
+def test_the_page_shows_every_seed_and_the_errors(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_finetuning(tmp_path, model, seeds=[0, 1])
+    lab("finetune", file, "--out", tmp_path / "out")
+    page = Page(tmp_path / "out" / "report.html")
+    rows = page.table("Results on validation")
+    results = json.loads((tmp_path / "out" / "results.json").read_text())["validation"]
+    accuracy = next(row for row in rows if row[0] == "accuracy")
+    values = results["accuracy"]["values"]
+    assert accuracy[1] == f"{results['accuracy']['median']:.3f}"
+    assert accuracy[5:7] == [f"{values['0']:.3f}", f"{values['1']:.3f}"]
+    assert "Wrong predictions" in page.text
+    assert "The examples have no labels" in page.text

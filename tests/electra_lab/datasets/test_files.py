@@ -1,0 +1,156 @@
+"""What all readers of files have in common: compression, line ends, encodings, paths, held-out examples."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.datasets.blimp import Blimp
+from electra_lab.datasets.conll import Conll
+from electra_lab.datasets.glue import Glue
+from electra_lab.datasets.json_lines import JsonLines
+from electra_lab.datasets.squad import Squad
+from electra_lab.datasets.table import TableFiles
+from registry.errors import DataError
+from tests.electra_lab.datasets.written import answer, article, articles, json_lines, question, write
+
+zstandard = pytest.importorskip("zstandard")
+
+# Of each reader: how it is made, the name and the content of a file, and the split that this is.
+READERS: dict[str, tuple[Callable[[Path], Any], str, str, str]] = {
+    "glue": (
+        lambda file: Glue(name="STS-B", folder=file.parent),
+        "train.tsv",
+        "sentence1\tsentence2\tscore\nA grüße\tB\t1.5\nC\tD\t2.5\n",
+        "train",
+    ),
+    "csv": (lambda file: TableFiles(test=file), "a.csv", 'text,label\n"grüße",1\nzwei,2\n', "test"),
+    "tsv": (lambda file: TableFiles(test=file), "a.tsv", "text\tlabel\ngrüße\t1\nzwei\t2\n", "test"),
+    "json_lines": (
+        lambda file: JsonLines(test=file),
+        "a.jsonl",
+        json_lines({"text": "grüße", "label": "1"}, {"text": "zwei", "label": "2"}),
+        "test",
+    ),
+    "conll": (lambda file: Conll(test=file), "eng.testa", "grüße NN B-A\nzwei NN O\n\nja NN O\n", "test"),
+    "squad": (
+        lambda file: Squad(test=file),
+        "test.json",
+        articles(article(question("grüße", answers=[answer("Ada")]), question("b"))),
+        "test",
+    ),
+    "blimp": (
+        lambda file: Blimp(folder=file),
+        "a.jsonl",
+        json_lines(*({"sentence_good": text, "sentence_bad": "b"} for text in ("grüße", "zwei"))),
+        "test",
+    ),
+}
+VARIANTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "gz": (".gz", gzip.compress),
+    "xz": (".xz", lzma.compress),
+    "zst": (".zst", lambda data: bytes(zstandard.ZstdCompressor().compress(data))),
+    "carriage returns": ("", lambda data: data.replace(b"\n", b"\r\n")),
+    "a byte order mark": ("", lambda data: b"\xef\xbb\xbf" + data),
+    "no line end": ("", lambda data: data.rstrip(b"\n")),
+    "blank lines at the end": ("", lambda data: data + b"\n\n\n"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", READERS)
+def test_variants_of_a_file_are_read_the_same(name: str, variant: str, tmp_path: Path) -> None:
+    make, file, content, split = READERS[name]
+    ending, change = VARIANTS[variant]
+    written = make(write(tmp_path / "plain" / file, content)).read(split)
+    other = make(write(tmp_path / "other" / f"{file}{ending}", change(content.encode()))).read(split)
+    expected = [repr(each).replace("/plain/", "/other/") for each in written]
+    assert [repr(each).replace(f"{file}{ending}", file) for each in other] == expected
+    assert len(expected) == 2
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_bytes_that_are_not_utf8_are_named(name: str, tmp_path: Path) -> None:
+    make, file, content, split = READERS[name]
+    latin = content.encode("latin-1")
+    line = latin[: latin.index(b"\xfc")].count(b"\n") + 1
+    written = write(tmp_path / file, latin)
+    with pytest.raises(DataError) as refused:
+        list(make(written).read(split))
+    assert str(refused.value).startswith(f"{written}:{line}: byte ")
+    assert "is not UTF-8. C" in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf", b"\r\n \r\n"])
+@pytest.mark.parametrize("name", READERS)
+def test_files_without_examples_are_named(name: str, content: bytes, tmp_path: Path) -> None:
+    make, file, _, split = READERS[name]
+    written = write(tmp_path / file, content)
+    with pytest.raises(DataError) as refused:
+        list(make(written).read(split))
+    assert str(refused.value).startswith(f"{written}:")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_is_cut_short(name: str, tmp_path: Path) -> None:
+    make, file, content, split = READERS[name]
+    with pytest.raises(DataError, match=r"\.gz: is cut short\. Copy or download it again\."):
+        list(make(write(tmp_path / f"{file}.gz", gzip.compress(content.encode())[:-9])).read(split))
+
+
+def test_a_file_that_changes_after_its_fingerprint(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", json_lines({"text": "one"}))
+    dataset = JsonLines(test=file)
+    dataset.fingerprint()
+    write(file, json_lines({"text": "two"}))
+    with pytest.raises(DataError, match=r"a\.jsonl: changed while it was read\."):
+        list(dataset.read("test"))
+
+
+def test_the_fingerprint_knows_content_options_and_splits_but_not_folders(tmp_path: Path) -> None:
+    for folder in "ab":
+        for n in (1, 2):
+            write(tmp_path / folder / f"{n}.tsv", f"text\tlabel\n{n}\tx\n")
+    a, b = tmp_path / "a", tmp_path / "b"
+
+    def of(**options: Any) -> str:
+        return TableFiles(**options).fingerprint()
+
+    same = of(train=a / "1.tsv", test=a / "2.tsv")
+    assert of(train=b / "1.tsv", test=b / "2.tsv") == same
+    others = [
+        of(train=a / "2.tsv", test=a / "1.tsv"),
+        of(train=a / "1.tsv", validation=a / "2.tsv"),
+        of(train=a / "1.tsv"),
+        of(train=a / "1.tsv", test=a / "2.tsv", held_out=0.2),
+        of(train=a / "1.tsv", test=a / "2.tsv", label="text"),
+    ]
+    assert len({same, *others}) == 6
+
+
+def test_paths(tmp_path: Path) -> None:
+    for name in ("x/b.tsv", "x/a.csv.gz", "x/c.txt", "y.tsv"):
+        data = b"text,label\na,x\n" if "csv" in name else b"text\tlabel\nb\tx\n"
+        write(tmp_path / name, gzip.compress(data) if name.endswith(".gz") else data)
+    dataset = TableFiles(train=tmp_path / "x", test=tmp_path / "*.tsv", held_out=0)
+    assert [each.text for each in dataset.read("train")] == ["a", "b"]
+    assert [each.id for each in dataset.read("train")] == ["0", "1"]
+    assert [each.text for each in dataset.read("test")] == ["b"]
+    with pytest.raises(DataError, match=r"z\.tsv: no file matches\."):
+        TableFiles(train=tmp_path / "z.tsv")
+    with pytest.raises(ValueError, match=r"no file is named\. Set train or validation or test\."):
+        TableFiles()
+    with pytest.raises(DataError, match=r"b\.tsv: is read for train and for test\. A file belongs to one split\."):
+        TableFiles(train=tmp_path / "x", test=tmp_path / "x" / "b.tsv")
+
+
+def test_a_split_that_is_not_there(tmp_path: Path) -> None:
+    dataset = TableFiles(train=write(tmp_path / "a.csv", "text,label\na,b\n"))
+    assert dataset.splits == ["train", "validation"]
+    with pytest.raises(DataError, match=r"there is no split 'valid'\. Did you mean 'validation'\? Known: train, valid"):
+        list(dataset.read("valid"))

@@ -1,0 +1,278 @@
+"""GLUE: the columns, labels and quirks of each task, and the files that it accepts."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.datasets.glue import Glue
+from registry import TextExample, datasets
+from registry.errors import DataError
+from registry.signature import validate
+from tests.electra_lab.datasets.written import write
+
+BINARY_PARSE = "( a b )"
+# Of each task: rows of train, the first of which is the header if there is one, and what is read; the same for the test.
+TASKS: dict[str, tuple[list[list[str]], list[tuple[Any, ...]], list[list[str]], list[tuple[Any, ...]]]] = {
+    "CoLA": (
+        [["gj04", "1", "", "One more."], ["cj99", "0", "*", 'They "drank the pub.']],
+        [("One more.", None, "1"), ('They "drank the pub.', None, "0")],
+        [["index", "sentence"], ["0", "Bill whistled."]],
+        [("Bill whistled.", None, None)],
+    ),
+    "SST-2": (
+        [["sentence", "label"], ["hide new secretions ", "0"], ["it 's fun ", "1"]],
+        [("hide new secretions", None, "0"), ("it 's fun", None, "1")],
+        [["index", "sentence"], ["0", "uneasy mishmash"]],
+        [("uneasy mishmash", None, None)],
+    ),
+    "MRPC": (
+        [["\ufeffQuality", "#1 ID", "#2 ID", "#1 String", "#2 String"], ["1", "70", "71", 'He said "no', "He said no"]],
+        [('He said "no', "He said no", "1")],
+        [["\ufeffindex", "#1 ID", "#2 ID", "#1 String", "#2 String"], ["0", "80", "81", "A", "B"]],
+        [("A", "B", None)],
+    ),
+    "STS-B": (
+        [
+            ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2", "score"],
+            ["0", "main", "MSRvid", "2012", "1", "none", "none", "A plane.", "An air plane.", "5.000"],
+            ["1", "main", "MSRvid", "2012", "2", "none", "none", "A", "B", "0.4"],
+        ],
+        [("A plane.", "An air plane.", 5.0), ("A", "B", 0.4)],
+        [
+            ["index", "genre", "filename", "year", "old_index", "source1", "source2", "sentence1", "sentence2"],
+            ["0", "main", "MSRvid", "2012", "24", "none", "none", "A girl", "A boy"],
+        ],
+        [("A girl", "A boy", None)],
+    ),
+    "QQP": (
+        [
+            ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
+            ["7", "1", "2", "How is it?", "What is it?", "0"],
+            ["8", "3", "4", "Broken over"],
+            ["lines", "What?", "1"],
+            ["9", "5", "6", "", "Why?", "1"],
+        ],
+        [("How is it?", "What is it?", "0"), ("", "Why?", "1")],
+        [["id", "question1", "question2"], ["0", "Would it?", "Will it?"]],
+        [("Would it?", "Will it?", None)],
+    ),
+    "QNLI": (
+        [["index", "question", "sentence", "label"], ["0", "When?", "In 1900.", "entailment"],
+         ["1", "Who?", "So.", "not_entailment"]],
+        [("When?", "In 1900.", "entailment"), ("Who?", "So.", "not_entailment")],
+        [["index", "question", "sentence"], ["0", "Which?", "One."]],
+        [("Which?", "One.", None)],
+    ),
+    "RTE": (
+        [["index", "sentence1", "sentence2", "label"], ["0", "No.", "Yes.", "not_entailment"]],
+        [("No.", "Yes.", "not_entailment")],
+        [["index", "sentence1", "sentence2"], ["0", "A", "B"]],
+        [("A", "B", None)],
+    ),
+    "WNLI": (
+        [["index", "sentence1", "sentence2", "label"], ["0", "I stuck a pin.", "It had a hole.", "1"]],
+        [("I stuck a pin.", "It had a hole.", "1")],
+        [["index", "sentence1", "sentence2"], ["0", "A", "B"]],
+        [("A", "B", None)],
+    ),
+}  # fmt: skip
+MNLI_TRAIN = ["index", "promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse",
+              "sentence1_parse", "sentence2_parse", "sentence1", "sentence2", "label1", "gold_label"]  # fmt: skip
+MNLI_TEST = MNLI_TRAIN[:10]
+MNLI_DEV = [*MNLI_TEST, "label1", "label2", "label3", "label4", "label5", "gold_label"]
+
+
+def tsv(rows: list[list[str]], end: str = "\n") -> str:
+    return "".join("\t".join(row) + end for row in rows)
+
+
+def values(examples: Any) -> list[tuple[Any, ...]]:
+    return [(each.text, each.pair, each.label) for each in examples]
+
+
+def glue(name: Any, folder: Path, **files: str) -> Glue:
+    for file, content in files.items():
+        write(folder / f"{file}.tsv", content)
+    return Glue(name=name, folder=folder)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_formats_of_the_tasks(name: str, tmp_path: Path) -> None:
+    rows, expected, test_rows, test_expected = TASKS[name]
+    dataset = glue(name, tmp_path, train=tsv(rows), dev=tsv(rows, "\r\n"), test=tsv(test_rows))
+    assert dataset.splits == ["train", "validation", "test"]
+    assert values(dataset.read("train")) == values(dataset.read("validation")) == expected
+    assert values(dataset.read("test")) == test_expected
+    assert [each.id for each in dataset.read("train")] == [str(n) for n in range(len(expected))]
+    first = 1 if name == "CoLA" else 2
+    assert next(iter(dataset.read("train"))).place == f"{tmp_path / 'train.tsv'}:{first}"
+    assert next(iter(dataset.read("test"))).place == f"{tmp_path / 'test.tsv'}:2"
+
+
+def mnli(folder: Path) -> None:
+    def rows(header: list[str], label: str | None, text: str) -> str:
+        row = ["3", "p", "q", "fiction", *[BINARY_PARSE] * 4, text, "So.", *["other"] * (len(header) - 10)]
+        return tsv([header, row if label is None else [*row[:-1], label]])
+
+    write(folder / "train.tsv", rows(MNLI_TRAIN, "neutral", "train"))
+    for kind in ("matched", "mismatched"):
+        write(folder / f"dev_{kind}.tsv", rows(MNLI_DEV, "entailment", f"dev {kind}"))
+        write(folder / f"test_{kind}.tsv.gz", gzip.compress(rows(MNLI_TEST, None, f"test {kind}").encode()))
+
+
+def test_mnli_has_two_validations_and_two_tests(tmp_path: Path) -> None:
+    mnli(tmp_path)
+    dataset = glue("MNLI", tmp_path)
+    assert {split: values(dataset.read(split)) for split in dataset.splits} == {
+        "train": [("train", "So.", "neutral")],
+        "validation": [("dev matched", "So.", "entailment")],
+        "validation_mismatched": [("dev mismatched", "So.", "entailment")],
+        "test": [("test matched", "So.", None)],
+        "test_mismatched": [("test mismatched", "So.", None)],
+    }
+    assert [each.id for each in dataset.read("test")] == ["3"]
+
+
+@pytest.mark.parametrize(
+    "place", ["MNLI/diagnostics.tsv", "AX/diagnostics.tsv", "diagnostic/diagnostic.tsv", "AX/AX.tsv"]
+)
+def test_the_diagnostics(place: str, tmp_path: Path) -> None:
+    mnli(tmp_path / "MNLI")
+    write(tmp_path / place, tsv([["index", "sentence1", "sentence2"], ["5", "The cat sat.", "The cat did not sit."]]))
+    dataset = glue("MNLI", tmp_path / "MNLI")
+    assert dataset.splits[-1] == "diagnostics"
+    found = list(dataset.read("diagnostics"))
+    assert (
+        found
+        == [TextExample("The cat sat.", "The cat did not sit.", None, "5", f"{tmp_path / 'MNLI' / '..' / place}:2")]
+        or found[0].place == f"{tmp_path / place}:2"
+    )
+    alone = glue("AX", (tmp_path / place).parent)
+    assert alone.splits == ["test"]
+    assert values(alone.read("test")) == values(found)
+
+
+def test_the_diagnostics_with_labels(tmp_path: Path) -> None:
+    header = ["Lexical Semantics", "Logic", "Domain", "Premise", "Hypothesis", "Label"]
+    content = tsv([header, ["", "Negation", "News", "A", "B", "contradiction"]])
+    assert values(glue("AX", tmp_path, **{"diagnostic-full": content}).read("test")) == [("A", "B", "contradiction")]
+
+
+def test_mrpc_as_microsoft_has_it(tmp_path: Path) -> None:
+    rows, _, _, _ = TASKS["MRPC"]
+    header = rows[0]
+    pairs = [["1", "1", "2", "A", "B"], ["0", "2", "1", "C", "D"], ["1", "3", "4", "E", "F"]]
+    write(tmp_path / "msr_paraphrase_train.txt", tsv([header, *pairs], "\r\n"))
+    write(tmp_path / "msr_paraphrase_test.txt", tsv([header, ["0", "5", "6", "G", "H"]]))
+    assert glue("MRPC", tmp_path).splits == ["train", "test"]
+    write(tmp_path / "dev_ids.tsv", "2\t1\n")
+    dataset = glue("MRPC", tmp_path)
+    assert {split: values(dataset.read(split)) for split in dataset.splits} == {
+        "train": [("A", "B", "1"), ("E", "F", "1")],
+        "validation": [("C", "D", "0")],
+        "test": [("G", "H", "0")],
+    }
+    before = dataset.fingerprint()
+    write(tmp_path / "dev_ids.tsv", "1\t2\n")
+    assert glue("MRPC", tmp_path).fingerprint() != before
+    prepared = glue("MRPC", tmp_path, train=tsv([header, pairs[0]]), dev=tsv([header, pairs[2]]))
+    assert values(prepared.read("train")) == [("A", "B", "1")]
+    assert values(prepared.read("validation")) == [("E", "F", "1")]
+
+
+def test_double_unordered_trains_on_both_orders(tmp_path: Path) -> None:
+    rows, _, _, _ = TASKS["STS-B"]
+    for split in ("train", "dev"):
+        write(tmp_path / f"{split}.tsv", tsv(rows))
+    dataset = Glue(name="STS-B", folder=tmp_path, double_unordered=True)
+    found = list(dataset.read("train"))
+    assert values(found) == [("A plane.", "An air plane.", 5.0), ("A", "B", 0.4),
+                             ("An air plane.", "A plane.", 5.0), ("B", "A", 0.4)]  # fmt: skip
+    assert len({each.id for each in found}) == 4
+    assert values(dataset.read("validation")) == values(found[:2])
+    assert dataset.fingerprint() != Glue(name="STS-B", folder=tmp_path).fingerprint()
+    with pytest.raises(ValueError, match="double_unordered is for MRPC and STS-B only"):
+        Glue(name="RTE", folder=tmp_path, double_unordered=True)
+
+
+def test_characters_that_only_look_like_line_ends(tmp_path: Path) -> None:
+    text = "a\u2028b\x85c\x0bd\x0ce\rf"
+    assert values(glue("SST-2", tmp_path, train=f"sentence\tlabel\n{text}\t1\n").read("train")) == [(text, None, "1")]
+
+
+def test_only_the_files_that_are_there_are_splits(tmp_path: Path) -> None:
+    assert glue("CoLA", tmp_path / "a", dev="a\t1\t\tb\n").splits == ["validation"]
+    with pytest.raises(DataError) as refused:
+        glue("CoLA", tmp_path)
+    assert str(refused.value) == f"{tmp_path}: has no file of CoLA. Looked for train.tsv, dev.tsv, test.tsv."
+    write(tmp_path / "SST-2" / "train.tsv", "sentence\tlabel\n")
+    with pytest.raises(DataError, match=rf"dev\.tsv, test\.tsv\. Did you mean {tmp_path / 'SST-2'}\?"):
+        glue("SST-2", tmp_path)
+    with pytest.raises(
+        DataError, match=r"Looked for diagnostics\.tsv, diagnostic\.tsv, AX\.tsv, diagnostic-full\.tsv\."
+    ):
+        glue("AX", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "line", "reason"),
+    [
+        ("CoLA", "train", "a\t1\tb\n", 1, "has 3 columns, not 4. Correct it."),
+        ("CoLA", "dev", "source\tlabel\tmark\tsentence\n", 1, "the label 'label' is not 0 or 1. Correct it."),
+        ("SST-2", "train", "sentence\tlabel\na\t1\nb\t2\n", 3, "the label '2' is not 0 or 1. Correct it."),
+        ("SST-2", "train", "sentence\tlabel\na\t\n", 2, "the label '' is not 0 or 1. Correct it."),
+        ("SST-2", "train", "a\t1\n", 1, "there is no column 'sentence'. Known: 1, a. Is it a file of SST-2?"),
+        ("SST-2", "test", "index\ttext\n0\ta\n", 1,
+         "there is no column 'sentence'. Known: index, text. Is it a file of SST-2?"),
+        ("RTE", "dev", "index\tsentence1\tsentence2\tlable\n", 1,
+         "there is no column 'label'. Did you mean 'lable'? Known: index, lable, sentence1, sentence2. Is it a file of "
+         "RTE?"),
+        ("RTE", "train", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tneutral\n", 2,
+         "the label 'neutral' is not entailment or not_entailment. Correct it."),
+        ("RTE", "train", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tc\tentailment\n", 2, "has 5 columns, not 4. Correct it."),
+        ("STS-B", "train", "sentence1\tsentence2\tscore\na\tb\t5.1\n", 2, "the score '5.1' is not a number from 0 to 5. "
+         "Correct it."),
+        ("STS-B", "train", "sentence1\tsentence2\tscore\na\tb\tc\n", 2, "the field 'score' is 'c', not a finite number. "
+         "Correct it."),
+        ("STS-B", "train", "sentence1\tsentence2\tscore\na\tb\t\n", 2, "the score '' is not a number from 0 to 5. Correct it."),
+        ("QQP", "train", "id\tquestion1\tquestion2\tis_duplicate\n0\ta\tb\tc\t1\n", 2, "has 5 columns, not 4. Correct it."),
+        ("QQP", "test", "id\tquestion1\tquestion2\n0\ta\n", 2, "has 2 columns, not 3. Correct it."),
+    ],
+)  # fmt: skip
+def test_a_wrong_line_is_named(name: str, file: str, content: str, line: int, reason: str, tmp_path: Path) -> None:
+    dataset = glue(name, tmp_path, **{file: content})
+    with pytest.raises(DataError) as refused:
+        list(dataset.read(dataset.splits[0]))
+    assert str(refused.value) == f"{tmp_path / f'{file}.tsv'}:{line}: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "file", "predictions", "lines"),
+    [
+        ("CoLA", "test", "CoLA.tsv", ["0", "1"], ["0\t0", "1\t1"]),
+        ("RTE", "test", "RTE.tsv", ["not_entailment"], ["0\tnot_entailment"]),
+        ("STS-B", "test", "STS-B.tsv", [-0.2, 5.31, 2.34567], ["0\t0.000", "1\t5.000", "2\t2.346"]),
+        ("MNLI", "test", "MNLI-m.tsv", ["neutral"], ["0\tneutral"]),
+        ("MNLI", "test_mismatched", "MNLI-mm.tsv", ["neutral"], ["0\tneutral"]),
+        ("MNLI", "diagnostics", "AX.tsv", ["neutral"], ["0\tneutral"]),
+        ("AX", "test", "AX.tsv", ["neutral"], ["0\tneutral"]),
+    ],
+)
+def test_the_files_that_glue_accepts(
+    name: Any, split: str, file: str, predictions: list[Any], lines: list[str], tmp_path: Path
+) -> None:
+    write(tmp_path / ("diagnostics.tsv" if name == "AX" else "train.tsv"), "")
+    found = [{"id": str(n), "prediction": prediction} for n, prediction in enumerate(predictions)]
+    dataset = Glue(name=name, folder=tmp_path)
+    assert dataset.submission(split, found) == (file, "\n".join(["index\tprediction", *lines, ""]))
+    for other in ("train", "validation", "validation_mismatched"):
+        assert dataset.submission(other, found) is None
+
+
+def test_the_options_of_yaml(tmp_path: Path) -> None:
+    options = validate(datasets.get("glue").schema, {"name": "STS-B", "folder": str(tmp_path)})
+    assert dict(options) == {"name": "STS-B", "folder": tmp_path, "double_unordered": False}

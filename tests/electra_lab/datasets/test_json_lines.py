@@ -1,0 +1,99 @@
+"""JSON lines: fields, labels of every type, and lines that are not what they should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.datasets.json_lines import JsonLines
+from registry import TextExample
+from registry.errors import DataError
+from tests.electra_lab.datasets.written import json_lines, write
+
+
+def read(folder: Path, content: str, split: str = "test", **options: Any) -> list[TextExample]:
+    paths: dict[str, Any] = {split: write(folder / "a.jsonl", content)}
+    return list(JsonLines(**paths, held_out=0, **options).read(split))
+
+
+def test_fields_by_name(tmp_path: Path) -> None:
+    record = {"a": {"one": " x ", "two": "y"}, "c.d": 3, "n": 12}
+    found = read(tmp_path, json_lines(record, record | {"n": 13}), text="a.one", pair="a.two", label="c.d", id="n")
+    place = str(tmp_path / "a.jsonl")
+    assert found == [TextExample("x", "y", "3", "12", f"{place}:1"), TextExample("x", "y", "3", "13", f"{place}:2")]
+
+
+@pytest.mark.parametrize(
+    ("value", "word", "number"),
+    [
+        ("a ", "a", "'a'"),
+        (1, "1", 1.0),
+        (True, "true", "true or false"),
+        (False, "false", "true or false"),
+        ("", None, None),
+        (None, None, None),
+        ("2", "2", 2.0),
+        (1.5, "a number, not a word. Write label_type: number.", 1.5),
+        ([], "a list, not a word", "a list"),
+        ({}, "an object, not a word", "an object"),
+    ],
+)
+def test_labels(tmp_path: Path, value: Any, word: str | None, number: float | str | None) -> None:
+    line = json_lines({"text": "a", "label": value})
+    wrong = isinstance(word, str) and "not a word" in word
+    if wrong:
+        with pytest.raises(DataError) as refused:
+            read(tmp_path, line)
+        assert f"a.jsonl:1: the field 'label' is {word}" in str(refused.value)
+    else:
+        assert read(tmp_path, line)[0].label == word
+    if isinstance(number, str):
+        with pytest.raises(DataError) as refused:
+            read(tmp_path, line, label_type="number")
+        assert str(refused.value).endswith(
+            f"a.jsonl:1: the field 'label' is {number}, not a finite number. Correct it."
+        )
+    else:
+        found = read(tmp_path, line, label_type="number")[0].label
+        assert (found, type(found)) == (number, type(number))
+
+
+def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
+    assert [each.label for each in read(tmp_path, json_lines({"text": "a"}, {"text": "b", "label": 1}))] == [None, "1"]
+    for split in ("train", "validation"):
+        with pytest.raises(DataError, match=r"a\.jsonl:1: has no field 'label'\. Did you mean 'lable'\?"):
+            read(tmp_path, json_lines({"text": "a", "lable": 1}), split)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "is not JSON (Expecting property name enclosed in double quotes at column 2). Correct it."),
+        ('["text"]', "is a list, not an object with fields. Correct it."),
+        ("{}", "has no field 'text'. Known: none. Correct it."),
+        ('{"text": null}', "the field 'text' is null, not text. Correct it."),
+        ('{"text": 1}', "the field 'text' is a number, not text. Correct it."),
+        ('{"text": "\\\\ud800"}'.replace("\\\\", "\\"),
+         "the field 'text' has half of a character (\\ud800 to \\udfff). Correct it."),
+        ('{"text": "a", "pair": null}', "the field 'pair' is null, not text. Correct it."),
+        ('{"text": "a", "pair": "b", "id": 1.5}', "the field 'id' is a number, so it cannot be an id. Correct it."),
+        ('{"text": "a", "pair": "b", "id": null}', "the field 'id' is null, so it cannot be an id. Correct it."),
+    ],
+)  # fmt: skip
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    content = json_lines({"text": "a", "pair": "b", "id": 0}) + "\n" + line
+    with pytest.raises(DataError) as refused:
+        read(tmp_path, content, pair="pair", id="id")
+    assert str(refused.value) == f"{tmp_path / 'a.jsonl'}:3: {reason}"
+
+
+def test_the_texts_decide_what_is_held_out(tmp_path: Path) -> None:
+    """So that a pair that is there twice, with other labels, is not in train and in validation."""
+    records = [{"text": f"a{n % 50}", "pair": f"b{n % 40}", "label": n} for n in range(800)]
+    dataset = JsonLines(train=write(tmp_path / "a.jsonl", json_lines(*records)), pair="pair", held_out=0.4)
+    train, validation = ({(e.text, e.pair) for e in dataset.read(split)} for split in ("train", "validation"))
+    assert not train & validation
+    assert len(train | validation) == 200
+    assert {text for text, _ in train} & {text for text, _ in validation}  # of pairs both texts count

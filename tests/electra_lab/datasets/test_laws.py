@@ -1,0 +1,171 @@
+"""Every built-in dataset obeys the laws of datasets."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.datasets import docstring_origin
+from electra_lab.datasets.glue import FORMATS
+from electra_lab.testing import DatasetContract
+from registry import datasets
+from tests.electra_lab.datasets.written import answer, article, articles, json_lines, question, write
+
+TEXTS = [f"text {n}, grüße 你好 🙂" for n in range(30)]
+
+
+class TestGlue(DatasetContract):
+    name = "glue"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        for split in ("train", "dev"):
+            write(folder / f"{split}.tsv", "sentence\tlabel\n" + "".join(f"{text} \t1\n" for text in TEXTS))
+        write(folder / "test.tsv", "index\tsentence\n" + "".join(f"{n}\t{text}\n" for n, text in enumerate(TEXTS)))
+        return {"name": "SST-2", "folder": str(folder)}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "dev.tsv", "sentence\tlabel\n" + "".join(f"{text} \t0\n" for text in TEXTS))
+
+
+class TestMnli(DatasetContract):
+    name = "glue"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        for names in FORMATS["MNLI"].files.values():
+            rows = "".join(f"{n}\t{text}\tso\tneutral\n" for n, text in enumerate(TEXTS))
+            write(folder / names[0], f"index\tsentence1\tsentence2\tgold_label\n{rows}")
+        return {"name": "MNLI", "folder": str(folder)}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "diagnostics.tsv", "index\tsentence1\tsentence2\n0\tone\ttwo\n")
+
+
+class TestMicrosoftsMrpc(DatasetContract):
+    name = "glue"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        for split in ("train", "test"):
+            rows = "".join(f"1\t{n}\t{n + 100}\t{text}\tso\n" for n, text in enumerate(TEXTS))
+            write(folder / f"msr_paraphrase_{split}.txt", f"\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n{rows}")
+        write(folder / "dev_ids.tsv", "3\t103\n5\t105\n")
+        return {"name": "MRPC", "folder": str(folder), "double_unordered": True}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "dev_ids.tsv", "3\t103\n")
+
+
+class TestTable(DatasetContract):
+    name = "table"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        write(folder / "train.csv", "text,label\n" + "".join(f'"{text}",a\n' for text in TEXTS))
+        write(folder / "test" / "a.tsv.gz", gzip.compress(b"text\none\ntwo\n"))
+        write(folder / "test" / "b.tsv", "label\ttext\nb\tone\n")
+        return {"train": str(folder / "train.csv"), "test": str(folder / "test")}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "test" / "b.tsv", "label\ttext\na\tone\n")
+
+
+class TestNumbers(DatasetContract):
+    name = "table"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        write(folder / "sts.csv", "".join(f'x{n},"{text}",so,{n / 7}\n' for n, text in enumerate(TEXTS)))
+        columns = {"columns": ["name", "one", "other", "score"], "text": "one", "pair": "other", "id": "name"}
+        return {"train": str(folder / "sts.csv"), "label": "score", "label_type": "number", **columns}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "sts.csv", "".join(f'x{n},"{text}",so,{n / 6}\n' for n, text in enumerate(TEXTS)))
+
+
+class TestJsonLines(DatasetContract):
+    name = "json_lines"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        write(folder / "a.jsonl", json_lines(*({"text": text, "label": n % 2} for n, text in enumerate(TEXTS))))
+        write(folder / "b.jsonl", json_lines({"text": "one"}))
+        return {"train": str(folder / "a.jsonl"), "test": str(folder / "b.jsonl")}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "b.jsonl", json_lines({"text": "one", "label": True}))
+
+
+class TestConll(DatasetContract):
+    name = "conll"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        write(folder / "a", "".join(f"{text.replace(' ', '-')} X B-A\nB Y I-A\n\n" for text in TEXTS))
+        write(folder / "b", "one\ntwo\n\nthree\n")
+        return {"train": str(folder / "a"), "test": str(folder / "b")}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "b", "one\ntwo\n\nthree\nfour\n")
+
+
+class TestSquad(DatasetContract):
+    name = "squad"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        known = (article(question(text, answers=[answer("Ada"), answer("London")]), title=text) for text in TEXTS)
+        write(folder / "train.json", articles(*known))
+        none = [question("a"), question("b", is_impossible=True, answers=[])]
+        write(folder / "test.json", articles(article(*none)))
+        return {"train": str(folder / "train.json"), "test": str(folder / "test.json")}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "test.json", articles(article(question("a"))))
+
+
+class TestBlimp(DatasetContract):
+    name = "blimp"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        for paradigm in "ab":
+            pairs = ({"sentence_good": text, "sentence_bad": "x", "field": "syntax"} for text in TEXTS)
+            write(folder / f"{paradigm}.jsonl", json_lines(*pairs))
+        return {"folder": str(folder)}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "b.jsonl", json_lines({"sentence_good": "a", "sentence_bad": "b", "UID": "other"}))
+
+
+class TestHuggingFace(DatasetContract):
+    name = "hugging_face"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        pytest.importorskip("datasets")
+        for split in ("train", "test"):
+            write(folder / f"{split}.jsonl", json_lines(*({"text": text, "label": "a"} for text in TEXTS)))
+        return {"path": str(folder)}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "test.jsonl", json_lines({"text": "one", "label": "b"}))
+
+
+class TestDocstringOrigin(DatasetContract):
+    name = "docstring_origin"
+
+    @pytest.fixture(autouse=True)
+    def sources(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Two packages in the folder of the test: to read real ones takes seconds."""
+        for number, name in enumerate(f"{package}/m{n}.py" for package in ("one", "two") for n in range(9)):
+            text = f"What the module number {number} does, in more than forty characters."
+            write(tmp_path / name, f'"""{text}"""\ndef f():\n    """{text.upper()}"""\n')
+        files = [(file, f"python/{file.relative_to(tmp_path).as_posix()}") for file in sorted(tmp_path.rglob("*.py"))]
+        monkeypatch.setattr(docstring_origin, "installed_files", lambda: files)
+
+    options: Mapping[str, Any] = {"packages": ["one", "two"], "held_out": 0.2}
+
+    def change(self, folder: Path) -> None:
+        write(folder / "one/m3.py", f'"""{json.dumps("Another text")} that has more than forty characters."""\n')
+
+
+def test_every_dataset_has_its_suite() -> None:
+    suites = [each for each in globals().values() if isinstance(each, type) and issubclass(each, DatasetContract)]
+    assert set(datasets.names()) == {suite.name for suite in suites if suite is not DatasetContract}

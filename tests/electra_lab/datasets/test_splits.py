@@ -1,0 +1,89 @@
+"""Examples that are held out for validation, and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from electra_lab.datasets._splits import Splits, number_of
+from registry import TextExample
+from registry.errors import DataError
+
+
+class Listed(Splits[TextExample]):
+    """Examples in a list of each split; their keys are their texts."""
+
+    def __init__(self, held_out: float, **sources: list[str | TextExample]) -> None:
+        super().__init__(held_out)
+        self.sources = sources
+
+    def _sources(self) -> list[str]:
+        return [*self.sources]
+
+    def _examples(self, source: str) -> Iterator[tuple[str, TextExample]]:
+        for each in self.sources[source]:
+            example = TextExample(each) if isinstance(each, str) else each
+            yield example.text, example
+
+    def _place(self, source: str) -> str:
+        return f"the list {source}"
+
+
+def texts(dataset: Any, split: str) -> list[str]:
+    return [each.text for each in dataset.read(split)]
+
+
+MANY: list[Any] = [f"text {n}" for n in range(5000)]
+
+
+def test_a_share_of_train_is_held_out_where_there_is_no_validation() -> None:
+    dataset = Listed(0.1, train=MANY, test=["one"])
+    assert dataset.splits == ["train", "validation", "test"]
+    train, validation = texts(dataset, "train"), texts(dataset, "validation")
+    assert sorted(train + validation) == sorted(MANY)
+    assert 430 < len(validation) < 570  # 500, with a standard deviation of 21
+    assert train == [text for text in MANY if text in {*train}]
+    assert texts(dataset, "test") == ["one"]
+    assert [each.id for each in dataset.read("validation")] == [str(n) for n in range(len(validation))]
+
+
+@pytest.mark.parametrize("sources", [{"train": MANY, "validation": ["a"]}, {"validation": ["a"]}, {"test": MANY}])
+def test_nothing_is_held_out_otherwise(sources: dict[str, list[Any]]) -> None:
+    dataset = Listed(0.5, **sources)
+    assert dataset.splits == [*sources]
+    assert {split: texts(dataset, split) for split in dataset.splits} == sources
+    assert Listed(0.0, train=MANY).splits == ["train"]
+
+
+def test_the_key_alone_decides() -> None:
+    """Not the order, nor other examples, nor the process; a larger share holds out more of the same."""
+    held = {*texts(Listed(0.1, train=MANY), "validation")}
+    assert {*texts(Listed(0.1, train=MANY[::-2]), "validation")} == held & {*MANY[::-2]}
+    assert held < {*texts(Listed(0.3, train=MANY), "validation")}
+    twice = Listed(0.1, train=MANY + MANY)
+    assert not {*texts(twice, "train")} & {*texts(twice, "validation")}
+    assert [round(number_of(key), 6) for key in ("", "a text", "\ud800")] == [0.306153, 0.797467, 0.955319]
+
+
+def test_ids_are_unique() -> None:
+    dataset = Listed(0.0, test=[TextExample("a", id="x"), TextExample("b"), TextExample("c", id="x", place="file:3")])
+    with pytest.raises(DataError, match=r"file:3: another example has the id 'x' too\. Give each its own\."):
+        list(dataset.read("test"))
+    with pytest.raises(DataError, match=r"file:2: another example has the id '0' too"):
+        list(Listed(0.0, test=["a", TextExample("b", id="0", place="file:2")]).read("test"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "split", "reason"),
+    [
+        (Listed(0.0, test=[]), "test", "test."),
+        (Listed(0.001, train=["a"]), "validation", "validation, as held_out is 0.001. Change it, or name other files."),
+        (Listed(0.999, train=["a"]), "train", "train, as held_out is 0.999. Change it, or name other files."),
+    ],
+)
+def test_a_split_without_examples(dataset: Listed, split: str, reason: str) -> None:
+    with pytest.raises(DataError) as refused:
+        list(dataset.read(split))
+    assert str(refused.value) == f"the list {[*dataset.sources][0]}: there are no examples for {reason}"

@@ -1,0 +1,110 @@
+"""SQuAD: both versions, answers that are not at their place, and files that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.datasets.squad import Squad
+from registry import Answer, QuestionExample
+from registry.errors import DataError
+from tests.electra_lab.datasets.written import CONTEXT, answer, article, articles, question, squad, write
+
+
+def test_answers_no_answers_and_unknown_ones(tmp_path: Path) -> None:
+    known = question("a", answers=[answer("London"), answer("in London")], is_impossible=False)
+    none = question("b", answers=[], is_impossible=True, plausible_answers=[answer("Ada")])
+    unknown = question("c")
+    place = f"{tmp_path / 'dev.json'}: question"
+    assert list(squad(tmp_path, known, none, unknown).read("validation")) == [
+        QuestionExample(
+            "Who or what is a?", CONTEXT, (Answer("London", 16), Answer("in London", 13)), True, "a", f"{place} a"
+        ),
+        QuestionExample("Who or what is b?", CONTEXT, (), True, "b", f"{place} b"),
+        QuestionExample("Who or what is c?", CONTEXT, (), False, "c", f"{place} c"),
+    ]
+
+
+@pytest.mark.parametrize(("text", "start"), [("London", 15), ("London", -7), ("Paris", 16), ("", 3), ("London.x", 16)])
+def test_an_answer_that_is_not_at_its_place(text: str, start: int, tmp_path: Path) -> None:
+    wrong = question("a", answers=[answer(text, start)])
+    other = question("b", answers=[answer(text, start), answer("Ada")])
+    with pytest.raises(DataError) as refused:
+        list(squad(tmp_path, wrong).read("validation"))
+    reason = f"the answer '{text}' is not in its context at character {start}"
+    cure = "Correct it, or set on_error: skip."
+    assert str(refused.value) == f"{tmp_path / 'dev.json'}: question a: {reason}. {cure}"
+    kept = list(squad(tmp_path, wrong, other, on_error="skip").read("validation"))
+    assert [(each.id, each.answers) for each in kept] == [("b", (Answer("Ada", 0),))]
+
+
+def test_offsets_count_characters(tmp_path: Path) -> None:
+    context = "🙂 grüße 你好"
+    found = article(question("a", answers=[{"text": "你好", "answer_start": 8}]), context=context)
+    dataset = Squad(test=write(tmp_path / "a.json", articles(found)))
+    assert next(iter(dataset.read("test"))).answers == (Answer("你好", 8),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"answers": []}, "a: the list of answers is empty. Set \"is_impossible\": true if it has none, or remove "
+         "\"answers\" if they are not known."),
+        ({"answers": {}}, "a: the field 'answers' is an object, not a list. Correct it."),
+        ({"answers": ["Ada"]}, "a: is text, not an object with fields. Correct it."),
+        ({"answers": [{"text": "Ada"}]}, "a: has no field 'answer_start'. Known: text. Correct it."),
+        ({"answers": [{"text": "Ada", "answer_start": "0"}]},
+         "a: the field 'answer_start' is text, not a whole number. Correct it."),
+        ({"question": None}, "a: the field 'question' is null, not text. Correct it."),
+    ],
+)  # fmt: skip
+def test_a_wrong_question_is_named(fields: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as refused:
+        list(squad(tmp_path, question("a") | fields).read("validation"))
+    assert str(refused.value) == f"{tmp_path / 'dev.json'}: question {reason}"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"data": [\n{"paragraphs": [}', ":2: is not JSON (Expecting value at column 17). Correct it."),
+        ("[]", ": is a list, not an object with fields. Correct it."),
+        ('{"date": []}', ": has no field 'data'. Did you mean 'date'? Known: date. Correct it."),
+        ('{"data": [1]}', ": data[0]: is a number, not an object with fields. Correct it."),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}',
+         ": data[0].paragraphs[0]: has no field 'context'. Known: qas. Correct it."),
+        ('{"data": [{"paragraphs": [{"context": "a", "qas": [{}]}]}]}',
+         ": data[0].paragraphs[0].qas[0]: has no field 'id'. Known: none. Correct it."),
+        ("1" * 5000, ": is JSON that Python cannot read. Correct it."),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_named(content: str, reason: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", content)
+    with pytest.raises(DataError) as refused:
+        list(Squad(test=file).read("test"))
+    assert str(refused.value) == f"{file}{reason}"
+
+
+def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"dev\.json: question a: another example has the id 'a' too\."):
+        list(squad(tmp_path, question("a"), question("a")).read("validation"))
+
+
+def test_whole_articles_are_held_out(tmp_path: Path) -> None:
+    found = [article(*(question(f"{n}-{m}") for m in range(3)), title=f"title {n}") for n in range(200)]
+    dataset = Squad(train=write(tmp_path / "a.json", articles(*found)), held_out=0.3)
+    train, validation = ({each.id.split("-")[0] for each in dataset.read(split)} for split in ("train", "validation"))
+    assert not train & validation
+    assert len(train | validation) == 200
+    assert 40 < len(validation) < 80
+
+
+def test_the_predictions_that_the_official_scripts_read(tmp_path: Path) -> None:
+    found = [{"id": "a", "prediction": "grüße", "certainty": 0.5}, {"id": "b", "prediction": ""}]
+    name, text = squad(tmp_path, question("a")).submission("validation", found)
+    assert name == "validation.json"
+    assert json.loads(text) == {"a": "grüße", "b": ""}
+    assert "grüße" in text

@@ -1,0 +1,119 @@
+"""CSV and TSV: columns, quotes, labels, and rows that are not what they should be."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.datasets.table import TableFiles
+from registry import TextExample
+from registry.errors import DataError
+from tests.electra_lab.datasets.written import write
+
+
+def read(folder: Path, content: str, ending: str = ".csv", split: str = "test", **options: Any) -> list[TextExample]:
+    paths: dict[str, Any] = {split: write(folder / f"a{ending}", content)}
+    return list(TableFiles(**paths, held_out=0, **options).read(split))
+
+
+def test_columns_by_name(tmp_path: Path) -> None:
+    content = "key,one,two,class\n7, a ,b , x\n8,c,d,\n"
+    found = read(tmp_path, content, text="one", pair="two", label="class", id="key")
+    place = str(tmp_path / "a.csv")
+    assert found == [TextExample("a", "b", "x", "7", f"{place}:2"), TextExample("c", "d", None, "8", f"{place}:3")]
+    assert read(tmp_path, content, text="two", label="one")[0] == TextExample("b", None, "a", "0", f"{place}:2")
+
+
+def test_files_without_a_header(tmp_path: Path) -> None:
+    found = read(tmp_path, "1\tone\n0\ttwo\n", ".tsv", columns=["label", "text"])
+    assert [(each.text, each.label) for each in found] == [("one", "1"), ("two", "0")]
+
+
+def test_numbers(tmp_path: Path) -> None:
+    found = read(tmp_path, "text,label\na,1\nb, -2.5e1 \nc,\n", label_type="number")
+    assert [each.label for each in found] == [1.0, -25.0, None]
+    assert [type(each.label) for each in found[:2]] == [float, float]
+    for wrong in ("one", "nan", "inf", "1,5"):
+        with pytest.raises(DataError, match=r"a\.csv:2: the field 'label' is .*, not a finite number\. Correct it\."):
+            read(tmp_path, f'text,label\na,"{wrong}"\n', label_type="number")
+
+
+def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
+    assert [each.label for each in read(tmp_path, "text\na\n")] == [None]
+    for split in ("train", "validation"):
+        with pytest.raises(DataError) as refused:
+            read(tmp_path, "text,lable\na,b\n", split=split)
+        reason = "there is no column 'label'. Did you mean 'lable'? Known: lable, text."
+        assert str(refused.value) == f"{tmp_path / 'a.csv'}:1: {reason} Files without a header need `columns`."
+
+
+@pytest.mark.parametrize("name", ["text", "pair", "id"])
+def test_a_column_that_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"a\.csv:1: there is no column 'nothing'\. Known: label, text\."):
+        read(tmp_path, "text,label\na,b\n", **{name: "nothing"})
+
+
+def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.csv:1: 2 columns are called 'text'\. Rename all but one of them\."):
+        read(tmp_path, "text,label,text\na,b,c\n")
+    assert len(read(tmp_path, "text,label,x,x\na,b,c,d\n")) == 1
+
+
+def test_csv_quotes_and_tsv_does_not(tmp_path: Path) -> None:
+    quoted = 'text,label\n"a, ""b""\nc",x\n\n"d",y\n'
+    found = read(tmp_path, quoted)
+    assert [(each.text, each.label) for each in found] == [('a, "b"\nc', "x"), ("d", "y")]
+    assert [each.place.rpartition(":")[2] for each in found] == ["2", "5"]
+    odd = read(tmp_path, 'text\tlabel\n"a\tx\nb"\ty\n"c, d"\tz\n', ".tsv")
+    assert [each.text for each in odd] == ['"a', 'b"', '"c, d"']
+
+
+def test_delimiters(tmp_path: Path) -> None:
+    assert read(tmp_path, 'text;label\n"a;b";1,5\n', delimiter="semicolon")[0].label == "1,5"
+    assert read(tmp_path, 'text\tlabel\n"a\tx\n', delimiter="tab")[0].text == '"a'
+    assert read(tmp_path, "text,label\na,x\n", ".tsv", delimiter="comma")[0].text == "a"
+    assert read(tmp_path, "text,label\na,x\n", ".txt")[0].text == "a"
+
+
+@pytest.mark.parametrize(
+    ("content", "ending", "line", "reason"),
+    [
+        ("text,label\na,b\nc\n", ".csv", 3, "has 1 column, but there are names for 2"),
+        ("text,label\na,b,c\n", ".csv", 2, "has 3 columns, but there are names for 2"),
+        ("text\tlabel\n\na\tb\tc\n", ".tsv", 3, "has 3 columns, but there are names for 2"),
+        ('text,label\n"a\nb",x\n"c,y\nd,z\n', ".csv", 4, "is not a row of columns (unexpected end of data)"),
+        ('text,label\n"a"b,x\n', ".csv", 2, "is not a row of columns (',' expected after '\"')"),
+    ],
+)
+def test_a_wrong_row_is_named(tmp_path: Path, content: str, ending: str, line: int, reason: str) -> None:
+    with pytest.raises(DataError) as refused:
+        read(tmp_path, content, ending)
+    assert str(refused.value).startswith(f"{tmp_path / f'a{ending}'}:{line}: {reason}. ")
+
+
+def test_long_texts(tmp_path: Path) -> None:
+    """Python's reader has a limit of 131,072 characters."""
+    assert len(read(tmp_path, "text,label\n" + "a" * 200_000 + ",x\n")[0].text) == 200_000
+
+
+CELLS = st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters='\n\t"'), max_size=8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows=st.lists(st.tuples(CELLS, CELLS.filter(lambda cell: bool(cell.strip()))), min_size=1))
+def test_csv_files_are_read_like_pandas_does(
+    rows: list[tuple[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows([("text", "label"), *rows])
+    found = read(tmp_path_factory.mktemp("csv"), text.getvalue())
+    theirs = pandas.read_csv(io.StringIO(text.getvalue()), dtype=str, keep_default_na=False)
+    expected = [(a.strip(), b.strip()) for a, b in theirs.itertuples(index=False)]
+    assert [(each.text, each.label) for each in found] == expected == [(a.strip(), b.strip()) for a, b in rows]

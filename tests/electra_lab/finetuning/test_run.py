@@ -1,0 +1,312 @@
+"""Fine-tuning from a file to its folder: results, seeds, resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra_lab.finetuning import run
+from electra_lab.finetuning.run import finetune, resume
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from registry.errors import ConfigError, DataError, Interrupted, LabError
+from tests.electra_lab.finetuning.small import predictions, write_finetuning, write_lines
+
+TIMES = ("seconds", "tokens_per_second")
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    newest = max((folder / "checkpoints").glob("step-*"))
+    return load_file(newest / "state.safetensors")
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(LabError) as caught:
+        finetune(path, overrides, path.parent / "refused", "cpu")
+    return str(caught.value)
+
+
+def test_leaves_all_results_of_every_seed(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = finetune(write_finetuning(tmp_path, model, seeds=[3, 5]), [], tmp_path / "out", "cpu")
+    held = FinetuningFolder(folder)
+    assert held.seeds() == [3, 5]
+    for seed in (3, 5):
+        found = predictions(folder / f"seed-{seed}", "validation")
+        right = sum(each["prediction"] == each["label"] for each in found) / len(found)
+        results = held.results(seed)
+        assert results is not None
+        assert results.step == 12  # 3 epochs of 24 rows, 6 at a time
+        assert results.splits["validation"].metrics["accuracy"] == right
+        assert [each["correct"] for each in found] == [each["prediction"] == each["label"] for each in found]
+        assert results.splits["test"].metrics == {}
+        tested = predictions(folder / f"seed-{seed}", "test")
+        assert [each["id"] for each in tested] == [str(n) for n in range(1, 7)]
+        text = (folder / f"seed-{seed}" / "submission" / "answers.txt").read_text()
+        assert text.split() == [each["prediction"] for each in tested]
+        last = [r for r in records(folder / f"seed-{seed}") if r["split"] == "validation"]
+        assert [r["step"] for r in last] == [4, 8, 12]
+        assert last[-1]["accuracy"] == right
+    values = held.values("validation", "accuracy")
+    summary = json.loads((folder / "results.json").read_text())["validation"]["accuracy"]
+    assert summary["median"] == summary["mean"] == sum(values.values()) / 2
+    assert summary["values"] == {"3": values[3], "5": values[5]}
+    assert (folder / "report.html").stat().st_size > 1000
+    said = capsys.readouterr().err
+    assert "on validation, 2 seeds" in said
+    assert "on test: no labels" in said
+
+
+def test_the_same_file_gives_the_same_numbers(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    one, other = (finetune(path, [], tmp_path / name, "cpu") / "seed-0" for name in ("one", "other"))
+    assert records(one) == records(other)
+    assert predictions(one, "validation") == predictions(other, "validation")
+    assert all(torch.equal(tensor, weights(other)[name]) for name, tensor in weights(one).items())
+
+
+def test_it_learns(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    overrides = ["train.epochs=20", "train.layer_decay=1.0", "train.learning_rate=1e-2"]
+    folder = finetune(path, overrides, tmp_path / "out", "cpu")
+    assert FinetuningFolder(folder).values("validation", "accuracy")[0] == 1.0
+
+
+def test_a_resumed_fine_tuning_is_the_uninterrupted_one(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the second seed, in between two checkpoints and two evaluations; the first seed is left alone."""
+    path = write_finetuning(tmp_path, model, seeds=[0, 1])
+    whole = finetune(path, [], tmp_path / "whole", "cpu")
+    train, calls = run.train, []
+
+    def stopping(*given: Any, **named: Any) -> Any:
+        calls.append(1)
+        for record in train(*given, **named):
+            if len(calls) == 2 and record.step == 7 and not record.values:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield record
+
+    monkeypatch.setattr(run, "train", stopping)
+    with pytest.raises(Interrupted, match=f"after step 7. Resume with: electra-lab resume {tmp_path / 'cut'}$"):
+        finetune(path, [], tmp_path / "cut", "cpu")
+    monkeypatch.undo()
+    finished = tmp_path / "cut" / "seed-0" / "results.json"
+    before = finished.stat().st_mtime_ns
+    assert not (tmp_path / "cut" / "seed-1" / "results.json").exists()
+    assert resume(tmp_path / "cut", "cpu") == tmp_path / "cut"
+    assert finished.stat().st_mtime_ns == before
+    for seed in ("seed-0", "seed-1"):
+        assert records(tmp_path / "cut" / seed) == records(whole / seed)
+        for split in ("validation", "test"):
+            assert predictions(tmp_path / "cut" / seed, split) == predictions(whole / seed, split)
+    assert (tmp_path / "cut" / "results.json").read_text() == (whole / "results.json").read_text()
+
+
+def test_resuming_what_is_finished_changes_no_number(tmp_path: Path, model: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, model), [], tmp_path / "out", "cpu")
+    before = (folder / "results.json").read_text()
+    resume(folder, "cpu")
+    assert (folder / "results.json").read_text() == before
+
+
+@pytest.mark.parametrize("changed", ["examples", "config"])
+def test_a_run_that_has_begun_keeps_its_examples_and_its_config(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    path = write_finetuning(tmp_path, model)
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_keep_results", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(path, [], tmp_path / "out", "cpu")
+    if changed == "examples":
+        write_lines(tmp_path / "texts", train=23)
+        with pytest.raises(DataError, match="the examples have changed since the run began"):
+            resume(tmp_path / "out", "cpu")
+    else:
+        file = tmp_path / "out" / "finetuning.yaml"
+        file.write_text(file.read_text().replace("clip_norm: 1.0", "clip_norm: 2.0"))
+        with pytest.raises(ConfigError, match="was changed since the run began"):
+            resume(tmp_path / "out", "cpu")
+
+
+def _interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_random_weights_are_drawn_by_the_seed_and_others_are_those_of_the_model(tmp_path: Path, model: Path) -> None:
+    """At a rate of next to nothing, what is saved is what it began with."""
+    path = write_finetuning(tmp_path, model)
+    slow = ["train.learning_rate=1e-30", "train.epochs=0.3", "evaluate.every=null"]
+    trained = load_file(max((model / "checkpoints").glob("step-*")) / "state.safetensors")
+    name, own = "network.backbone.layers.0.query.weight", "discriminator.backbone.layers.0.query.weight"
+    found = {}
+    for init in ("pretrained", "random"):
+        folder = finetune(path, [*slow, f"init={init}", "seeds=[0, 1]"], tmp_path / init, "cpu")
+        found[init] = [weights(folder / f"seed-{seed}")[f"model.{name}"] for seed in (0, 1)]
+    assert all(torch.equal(each, trained[f"model.{own}"]) for each in found["pretrained"])
+    assert not torch.equal(*found["random"])
+    assert not any(torch.equal(each, trained[f"model.{own}"]) for each in found["random"])
+    again = finetune(path, [*slow, "init=random", "seeds=[1]"], tmp_path / "again", "cpu")
+    assert torch.equal(weights(again / "seed-1")[f"model.{name}"], found["random"][1])
+
+
+def test_the_best_weights_on_validation_are_kept_if_asked_for(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    overrides = ["evaluate.select=best", "evaluate.every=1", "train.learning_rate=3e-2", "train.layer_decay=1.0"]
+    folder = finetune(path, overrides, tmp_path / "out", "cpu")
+    seen = {r["step"]: r["accuracy"] for r in records(folder / "seed-0") if r["split"] == "validation"}
+    best = max(seen, key=lambda step: (seen[step], -step))
+    results = FinetuningFolder(folder).results(0)
+    assert results is not None
+    assert best < 12  # otherwise the last would do as well
+    assert results.step == best
+    assert results.splits["validation"].metrics["accuracy"] == seen[best]
+
+
+def test_a_probe_trains_its_own_layers_alone(tmp_path: Path, model: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, model), ["train.frozen=true"], tmp_path / "out", "cpu")
+    trained = load_file(max((model / "checkpoints").glob("step-*")) / "state.safetensors")
+    saved = weights(folder / "seed-0")
+    own = {name: tensor for name, tensor in saved.items() if name.startswith("model.network.")}
+    assert own
+    for name, tensor in own.items():
+        names = [name.replace("network", each, 1) for each in ("discriminator", "generator")]  # which share embeddings
+        assert torch.equal(tensor, next(trained[each] for each in names if each in trained)), name
+    assert not any(name.startswith("optimizer.") and "network" in name for name in saved)
+
+
+def test_part_of_the_examples_is_drawn_by_the_seed(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model, seeds=[0, 1])
+    folder = finetune(path, ["data.train_examples=10", "train.batch_size=5"], tmp_path / "out", "cpu")
+    began = [json.loads((folder / f"seed-{n}" / "provenance.json").read_text()) for n in (0, 1)]
+    assert [each["data"]["documents"]["train"] for each in began] == [10, 10]
+    assert [each["steps"] for each in began] == [6, 6]
+    assert began[0]["data"]["tokens"]["train"] != began[1]["data"]["tokens"]["train"]
+
+
+# Refusals
+
+
+def test_a_label_that_training_has_not_seen_names_its_line(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    file = tmp_path / "texts" / "validation.txt"
+    file.write_text(file.read_text() + "cst\tthe cat sat\n")
+    said = refusal(path)
+    assert f"{file}:13: the label 'cst' is not one of the training examples'. Did you mean 'cat'?" in said
+    assert said.startswith(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "reason"),
+    [
+        ("data.max_length=32", "data.max_length", "32 is above the 16 positions of"),
+        ("evaluate.metric=acuracy", "evaluate.metric", "text_classification has no metric 'acuracy'. Did you mean"),
+        (
+            "dataset={type: line_pairs, folder: texts}",
+            "dataset.type",
+            "yields PairExample, but the task text_classification takes TextEx",
+        ),
+        ("model=nowhere/at-all/there", "model", "does not exist"),
+        ("seeds=[1, 1]", "seeds", "1 appears twice"),
+        ("train.micro_batch_size=4", "train.micro_batch_size", "must divide batch_size 6"),
+        ("schedules.learning_rate.warmup_steps=100", "schedules.learning_rate", "does not fit into 12 steps"),
+        ("dataset.folder=empty", "dataset", "has no .txt files"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_key(
+    tmp_path: Path, model: Path, override: str, key: str, reason: str
+) -> None:
+    said = refusal(write_finetuning(tmp_path, model), override)
+    assert f"{key}: " in said
+    assert reason in said
+    assert "Traceback" not in said
+
+
+def test_a_dataset_without_validation_is_refused(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    (tmp_path / "texts" / "validation.txt").unlink()
+    assert "lines has no split validation: it has test, train." in refusal(path)
+
+
+def test_an_empty_split_is_refused(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    (tmp_path / "texts" / "test.txt").write_text("")
+    assert "the split test has no examples." in refusal(path)
+
+
+def test_one_label_is_nothing_to_learn(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    (tmp_path / "texts" / "train.txt").write_text("cat\tthe cat\n" * 3)
+    assert "all training examples have the label 'cat': there is nothing to learn." in refusal(path)
+
+
+def test_nothing_is_written_before_a_mistake_is_found(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    refusal(path, "dataset.folder=empty")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_the_generator_can_be_fine_tuned_too(tmp_path: Path, model: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, model), ["network=generator"], tmp_path / "out", "cpu")
+    began = json.loads((folder / "seed-0" / "provenance.json").read_text())
+    assert began["init"].keys() == {"generator"}
+    assert weights(folder / "seed-0")["model.network.backbone.layers.0.query.weight"].shape == (8, 8)
+
+
+# Tasks without training
+
+PAIRS = {
+    "name": "grammar",
+    "task": {"type": "minimal_pairs"},
+    "dataset": {"type": "line_pairs", "folder": "texts"},
+    "train": None,
+    "checkpoint": None,
+    "evaluate": None,
+}
+
+
+def test_a_task_without_training_judges_the_model_as_it_is(tmp_path: Path, model: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, model, **PAIRS), [], tmp_path / "out", "cpu")
+    results = FinetuningFolder(folder).results(0)
+    assert results is not None
+    assert results.step == 0
+    found = predictions(folder / "seed-0", "test")
+    counts = [{True: 1.0, False: 0.0, None: 0.5}[each["correct"]] for each in found]
+    assert results.splits["test"].metrics["grammar_accuracy"] == sum(counts) / 20
+    assert not (folder / "seed-0" / "checkpoints").exists()
+    assert "\ntrain:" not in (folder / "finetuning.yaml").read_text()
+    before = (folder / "results.json").read_text()
+    (folder / "seed-0" / "results.json").unlink()
+    resume(folder, "cpu")
+    assert (folder / "results.json").read_text() == before
+
+
+def test_random_weights_give_the_null_distribution(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model, **PAIRS, init="random", seeds=[0, 1, 2])
+    folder = finetune(path, [], tmp_path / "out", "cpu")
+    scores = [[each["good_score"] for each in predictions(folder / f"seed-{n}", "test")] for n in range(3)]
+    assert scores[0] != scores[1] != scores[2]
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("train.epochs=1", "train: minimal_pairs trains nothing; remove this key."),
+        ("seeds=[0, 1]", "seeds: minimal_pairs trains nothing, so every seed gives the same. Keep one."),
+        ("task.score=pseudo_likelihood", "task: "),
+    ],
+)
+def test_what_training_alone_has_is_refused(tmp_path: Path, model: Path, override: str, reason: str) -> None:
+    overrides = [override, *(["task.network=discriminator"] if "score" in override else [])]
+    assert reason in refusal(write_finetuning(tmp_path, model, **PAIRS), *overrides)

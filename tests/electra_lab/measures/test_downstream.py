@@ -1,0 +1,110 @@
+"""A fine-tuning as a measure of an ablation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from electra_lab.ablation.file import load_ablation
+from electra_lab.ablation.plan import checked
+from electra_lab.measures.downstream import Downstream
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from registry import launchers
+from registry.errors import ConfigError
+from tests.electra_lab.ablation.small import InProcess, ablate, write
+from tests.electra_lab.finetuning.small import write_finetuning, write_lines
+from tests.electra_lab.measures.readers import run
+
+MEASURE = "measure: [{type: downstream, file: animals.yaml, name: animals}]"
+
+
+ONE = "{type: downstream, file: animals.yaml, name: a}"
+
+
+def write_both(folder: Path, measure: str = MEASURE, **sections: object) -> Path:
+    """Write an ablation of two cells that is measured by a fine-tuning."""
+    file = write(folder, seeds="[0]", steps=2, launcher="{type: in_process}")
+    before, _, after = file.read_text().partition("measure:\n")
+    file.write_text(before + measure + "\n" + after[after.index("launcher:") :])
+    quick = {"epochs": 1, "batch_size": 6, "learning_rate": 3e-3, "precision": "fp32"}
+    write_finetuning(folder, folder / "replaced", **{"seeds": [0, 1], "train": quick, **sections})
+    return file
+
+
+@pytest.fixture(autouse=True)
+def _in_process() -> None:
+    launchers.register("in_process")(type("InProcess", (InProcess,), {"__doc__": "In this process."}))
+
+
+def test_asks_the_run_for_the_metric_of_its_file() -> None:
+    asked = []
+
+    def finetune(file: Path) -> float:
+        asked.append(file)
+        return 0.25
+
+    measure = Downstream(file=Path("a.yaml"), name="sst2")
+    assert measure(run(None, None, finetune=finetune), Path()) == {"sst2": 0.25}
+    assert asked == [Path("a.yaml")]
+    assert list(measure.metrics) == ["sst2"]
+
+
+def test_every_cell_is_fine_tuned_from_its_final_weights(tmp_path: Path) -> None:
+    folder = AblationFolder(ablate(write_both(tmp_path), tmp_path / "out"))
+    plan = folder.plan
+    assert plan.metric == "animals"
+    for cell in plan.cells:
+        (own,) = (folder.path / "downstream" / cell.id).iterdir()
+        found = FinetuningFolder(own).values("validation", "accuracy")
+        assert set(found) == {0, 1}
+        assert folder.state(cell.id, plan).metrics == {"animals": sum(found.values()) / 2}
+        began = json.loads((own / "seed-0" / "provenance.json").read_text())
+        assert began["init"]["discriminator"]["source"] == str(folder.run(cell.id).path.resolve())
+
+
+def test_nothing_is_done_again_unless_the_file_changes(tmp_path: Path) -> None:
+    file = write_both(tmp_path)
+    out = ablate(file, tmp_path / "out")
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("seed-*/results.json")}
+    ablate(file, out)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("seed-*/results.json")} == times
+    before = AblationFolder(out).plan.measures[0].key
+    text = (tmp_path / "animals.yaml").read_text()
+    (tmp_path / "animals.yaml").write_text(text.replace("learning_rate: 0.003", "learning_rate: 0.002"))
+    assert checked(load_ablation(file)).plan().measures[0].key != before
+
+
+@pytest.mark.parametrize(
+    ("measure", "reason"),
+    [
+        ("measure: [{type: downstream, file: nowhere.yaml, name: x}]", "nowhere.yaml: cannot be read"),
+        ("measure: [{type: downstream, file: tiny.yaml, name: x}]", "is not a fine-tuning"),
+        ("measure: [{type: downstream, file: animals.yaml, name: X}]", "measure.0.name: "),
+        (
+            f"measure: [{ONE}, {ONE}]",
+            "downstream and downstream both compute a; keep one of them.",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_before_anything_is_trained(
+    tmp_path: Path, measure: str, reason: str
+) -> None:
+    file = write_both(tmp_path, measure)
+    with pytest.raises(ConfigError) as caught:
+        checked(load_ablation(file))
+    assert str(caught.value).startswith(f"{file}:8: measure.")
+    assert reason in str(caught.value)
+
+
+def test_examples_that_are_not_here_are_known_before_anything_is_trained(tmp_path: Path) -> None:
+    file = write_both(tmp_path)
+    for each in (tmp_path / "texts").iterdir():
+        each.unlink()
+    absent = checked(load_ablation(file)).absent
+    assert absent is not None
+    assert "has no .txt files" in str(absent)
+    write_lines(tmp_path / "texts")
+    assert checked(load_ablation(file)).absent is None

@@ -1,0 +1,88 @@
+"""Models for tasks without training: an exported pair of tiny networks, and networks of given numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra_lab.finetuning.encoder import TextEncoder
+from electra_lab.interop.hugging_face.export import export
+from registry import Encoded, Pretrained, Vocabulary
+from tests.electra_lab.interop.exports import finished, opened
+from tests.electra_lab.runs.tiny import for_a_module
+
+CPU = torch.device("cpu")
+
+
+def trained(folder: Path, **sections: str) -> tuple[Pretrained, Path]:
+    """Train a tiny pair, and return it with its export for transformers."""
+    with for_a_module():
+        path = finished(folder, **sections)
+        found = opened(path)
+        exported = export(path, folder / "exported").path
+    networks: dict[str, Any] = {name: network.eval() for name, network in found.networks.items()}
+    heads = {name: tuple(network.heads) for name, network in networks.items()}
+    encoder = TextEncoder(found.tokenizer, found.vocabulary)
+    return Pretrained(networks, heads, encoder, length=48, device=CPU, batch_size=4), exported
+
+
+class Letters:
+    """An encoder whose tokens are letters, with the ids 4 to 29; words are separated by spaces."""
+
+    def __init__(self) -> None:
+        ids, special = torch.arange(30), torch.arange(30) < 4
+        self.vocabulary = Vocabulary(30, 0, 1, 2, 3, (0, 1, 2, 3), special, ids[4:], ~special, torch.ones_like(ids))
+
+    def texts(self, texts: Any) -> list[Encoded]:
+        found = []
+        for text in texts:
+            words = [word for word, letters in enumerate(text.split()) for _ in letters]
+            letters = text.replace(" ", "")
+            found.append(Encoded([ord(letter) - 93 for letter in letters], [(0, 0)] * len(letters), words))
+        return found
+
+    def words(self, sentences: Any) -> list[Encoded]:
+        raise NotImplementedError
+
+
+class Given:
+    """A network whose outputs are given numbers. Keeps the rows that it read.
+
+    replaced  the logit of "replaced" by token
+    guesses   logits of tokens by token: what the network says at a masked place does not depend on the others
+    """
+
+    dim = 30
+
+    def __init__(self, replaced: Tensor | None = None, guesses: Tensor | None = None) -> None:
+        self.replaced = torch.zeros(30) if replaced is None else replaced
+        self.guesses = torch.zeros(30) if guesses is None else guesses
+        self.rows: list[list[int]] = []
+        self.recorded = False
+
+    def hidden(self, tokens: Tensor, mask: Tensor, segments: Tensor, documents: Tensor | None = None) -> Tensor:
+        assert not segments.any()
+        self.rows += [row[real].tolist() for row, real in zip(tokens, mask, strict=True)]
+        self.recorded |= torch.is_grad_enabled()
+        return torch.nn.functional.one_hot(tokens, 30).float()
+
+    def replaced_logits(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.replaced
+
+    def token_logits(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        return self.guesses.expand(*positions.shape, -1)
+
+
+def given(length: int = 20, /, **networks: Any) -> Pretrained:
+    """Return a model of given networks: a discriminator finds replaced tokens, a generator predicts tokens."""
+    heads = {"discriminator": ("replaced",), "generator": ("tokens",)}
+    own = {name: heads[name] for name in networks}
+    return Pretrained(networks, own, Letters(), length, CPU, batch_size=2)
+
+
+def with_heads(model: Pretrained, **heads: tuple[str, ...]) -> Pretrained:
+    return replace(model, heads=heads)

@@ -1,0 +1,81 @@
+"""Entities and how well they are found, against seqeval and by hand."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from seqeval.metrics import f1_score, precision_score, recall_score
+from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+
+from electra_lab.tasks._entities import ENTITY_TAG, compare, entities, single_words, total
+
+BIO = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+BIOES = [*BIO, "E-X", "S-X", "E-Y", "S-Y"]
+
+
+def sentences(draw: random.Random, tags: list[str]) -> list[list[str]]:
+    return [draw.choices(tags, k=draw.choice([1, 2, 5, 9])) for _ in range(draw.choice([1, 2, 5]))]
+
+
+@pytest.mark.parametrize("tags", [BIO, BIOES, ["O"], ["B-X"]])
+def test_equal_seqeval(tags: list[str]) -> None:
+    """Tags that no scheme allows are among the cases, as models predict them too."""
+    draw = random.Random(0)
+    for case in range(1000):
+        actual = sentences(draw, tags)
+        predicted = [[draw.choice([tag, draw.choice(tags)]) for tag in each] for each in actual]
+        if case % 20 == 0:
+            predicted = [["O"] * len(each) for each in actual]
+        found = compare(map(entities, actual), map(entities, predicted))
+        ours = total(found.values())
+        theirs = [each(actual, predicted, zero_division=0) for each in (precision_score, recall_score, f1_score)]
+        assert [ours.precision, ours.recall, ours.f1] == pytest.approx(theirs)
+        by_type = precision_recall_fscore_support(actual, predicted, average=None, zero_division=0)
+        mine = np.array([(x.precision, x.recall, x.f1, x.actual) for x in found.values()]).T
+        assert mine.reshape(4, -1).tolist() == [pytest.approx(list(each)) for each in by_type]
+
+
+def test_entities_as_conlleval_counts_them() -> None:
+    """In IOB1 and IOB2: one begins at a B, after an O, and where the type changes."""
+    draw = random.Random(1)
+    for _ in range(1000):
+        tags = draw.choices(BIO, k=draw.randint(1, 12))
+        expected, begin = set(), None
+        for i, tag in enumerate([*tags, "O"]):
+            before = tags[i - 1] if i else "O"
+            if before != "O" and (tag == "O" or tag[0] == "B" or tag[2:] != before[2:]):
+                assert begin is not None
+                expected.add((before[2:], begin, i - 1))
+            if tag != "O" and (tag[0] == "B" or before == "O" or tag[2:] != before[2:]):
+                begin = i
+        assert entities(tags) == expected
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ([], set()),
+        (["S-X", "B-X", "E-X", "O"], {("X", 0, 0), ("X", 1, 2)}),
+        (["B-X-1", "I-X-1"], {("X-1", 0, 1)}),
+    ],
+)
+def test_entities_by_hand(tags: list[str], expected: set[tuple[str, int, int]]) -> None:
+    assert entities(tags) == expected
+
+
+def test_nothing_to_find() -> None:
+    found = compare([entities(["O"])], [entities(["O"])])
+    assert found == {}
+    assert (total(found.values()).precision, total(found.values()).recall, total(found.values()).f1) == (0.0, 0.0, 0.0)
+
+
+def test_single_words() -> None:
+    found = compare([single_words(["DT", "NN", "NN"])], [single_words(["DT", "DT", "NN"])])
+    assert {tag: (each.precision, each.recall) for tag, each in found.items()} == {"DT": (0.5, 1.0), "NN": (1.0, 0.5)}
+
+
+def test_tags_of_entities() -> None:
+    assert all(map(ENTITY_TAG.fullmatch, [*BIOES, "B", "I-a-b"]))
+    assert not any(map(ENTITY_TAG.fullmatch, ["NN", "o", "", "B-", "U-X", "BX", "X-B", "OO"]))

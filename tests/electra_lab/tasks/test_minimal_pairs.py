@@ -1,0 +1,444 @@
+"""Minimal pairs: scores equal those of minicons and transformers, and each choice of the protocol is kept."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+from scipy.stats import binomtest, norm
+from transformers import AutoTokenizer, ElectraForMaskedLM, ElectraForPreTraining
+
+from electra_lab.tasks._rates import mean_of_shares, wilson
+from electra_lab.tasks.minimal_pairs import MinimalPairs, differing
+from registry import PairExample, Pretrained, Results, tasks
+from registry.errors import ConfigError, DataError, DivergedError
+from tests.electra_lab.tasks.judged import Given, Letters, given, trained, with_heads
+
+PAIRS = [
+    ("the cat sat on the mat and saw 37 dogs", "the cat sats on the mat and saw 37 dogs"),
+    ("the cat number 12345 sat", "the number 12345 cat sat"),
+    ("and saw dogs, doesn't it?", "and saw dogs, does not it?"),
+    ("zebras", "a zebra"),
+]
+EXAMPLES = [PairExample(good, bad, "order", "syntax", str(i)) for i, (good, bad) in enumerate(PAIRS)]
+SENTENCES = [text for pair in PAIRS for text in pair]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path]:
+    return trained(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="module")
+def model(exported: tuple[Pretrained, Path]) -> Pretrained:
+    return exported[0]
+
+
+@pytest.fixture(scope="module")
+def minicons() -> Iterator[Any]:
+    """minicons, with a stand-in for a library that it imports for other things, if that is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("wonderwords") is None:
+            stand_in = ModuleType("wonderwords")
+            stand_in.__getattr__ = lambda name: None  # type: ignore[method-assign]
+            patch.setitem(sys.modules, "wonderwords", stand_in)
+        yield pytest.importorskip("minicons.scorer", reason="minicons cannot be imported", exc_type=ImportError)
+
+
+def scores(found: Results) -> list[float]:
+    """Return the scores in the order of SENTENCES."""
+    return [each[side] for each in found.predictions for side in ("good_score", "bad_score")]
+
+
+def masked(**options: Any) -> MinimalPairs:
+    return MinimalPairs(score="pseudo_likelihood", **options)
+
+
+def opened(folder: Path) -> tuple[Any, Any]:
+    """Return the tokenizer and the generator in transformers."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder / "generator")
+    return tokenizer, ElectraForMaskedLM.from_pretrained(folder / "generator")
+
+
+# The scores, against other implementations
+
+
+@pytest.mark.parametrize(("variant", "theirs"), [("salazar", "original"), ("within_word", "within_word_l2r")])
+def test_pseudo_log_likelihood_is_that_of_minicons(
+    exported: tuple[Pretrained, Path], minicons: Any, variant: Any, theirs: str
+) -> None:
+    model, folder = exported
+    tokenizer, network = opened(folder)
+    scorer = minicons.MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
+    read = tokenizer(SENTENCES, padding=True)  # minicons would do it by a method that transformers 5 does not have
+    expected = scorer.sequence_score(read, reduction=lambda each: each.sum(0).item(), PLL_metric=theirs)
+    found = masked(variant=variant)(EXAMPLES, model)
+    assert scores(found) == pytest.approx(expected, abs=1e-4)
+    assert max(map(abs, expected)) > 10
+
+
+@torch.no_grad()
+def by_hand(tokenizer: Any, network: Any, sentence: str, *, rest_of_word: bool) -> float:
+    """Return the pseudo-log-likelihood of a sentence, one row at a time."""
+    read = tokenizer(sentence, return_tensors="pt")
+    ids, words, total = read["input_ids"], read.word_ids(0), 0.0
+    for place in range(1, ids.shape[1] - 1):
+        hidden = ids.clone()
+        for other in range(place, ids.shape[1] - 1) if rest_of_word else [place]:
+            if words[other] == words[place]:
+                hidden[0, other] = tokenizer.mask_token_id
+        logits = network(input_ids=hidden, attention_mask=read["attention_mask"]).logits[0, place]
+        total += logits.log_softmax(-1)[ids[0, place]].item()
+    return total
+
+
+@pytest.mark.parametrize("variant", ["salazar", "within_word"])
+def test_pseudo_log_likelihood_by_hand(exported: tuple[Pretrained, Path], variant: Any) -> None:
+    model, folder = exported
+    tokenizer, network = opened(folder)
+    network.double()
+    rest = variant == "within_word"
+    expected = [by_hand(tokenizer, network, sentence, rest_of_word=rest) for sentence in SENTENCES]
+    assert scores(masked(variant=variant)(EXAMPLES, model)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_variants_differ(model: Pretrained) -> None:
+    one, other = (scores(masked(variant=variant)(EXAMPLES, model)) for variant in ("salazar", "within_word"))
+    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.01
+
+
+@torch.no_grad()
+def test_detection_is_that_of_transformers(exported: tuple[Pretrained, Path]) -> None:
+    model, folder = exported
+    network = ElectraForPreTraining.from_pretrained(folder / "discriminator").double()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "discriminator")
+    expected = []
+    for sentence in SENTENCES:
+        logits = network(**tokenizer(sentence, return_tensors="pt")).logits[0, 1:-1]
+        expected.append((1 - logits.sigmoid()).log().sum().item())
+    assert scores(MinimalPairs()(EXAMPLES, model)) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("task", [MinimalPairs(), masked(), masked(variant="within_word", tokens="differing")])
+def test_the_size_of_the_batch_does_not_matter(model: Pretrained, task: MinimalPairs) -> None:
+    expected = scores(task(EXAMPLES, model))
+    for size in (1, 3, 100):
+        assert scores(task(EXAMPLES, replace(model, batch_size=size))) == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("task", [MinimalPairs(), masked()])
+def test_float32_whatever_surrounds_it(model: Pretrained, task: MinimalPairs) -> None:
+    expected = task(EXAMPLES, model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert scores(task(EXAMPLES, model)) == scores(expected)
+
+
+# The scores, by hand
+
+
+def example(good: str, bad: str, paradigm: str = "", field: str = "", place: str = "") -> PairExample:
+    return PairExample(good, bad, paradigm, field, "7", place)
+
+
+def logits(**letters: float) -> torch.Tensor:
+    """Return a logit for each letter, 0 for others."""
+    found = torch.zeros(30)
+    for letter, value in letters.items():
+        found[ord(letter) - 93] = value
+    return found
+
+
+def test_detection_sums_the_log_probability_of_original_over_the_tokens_of_the_sentence() -> None:
+    replaced = logits(a=-2.0, b=1.0)
+    replaced[:4] = 50.0  # special tokens, which do not count
+    found = MinimalPairs()([example("aa", "ab")], given(discriminator=Given(replaced)))
+    original = {"a": math.log(1 / (1 + math.exp(-2))), "b": math.log(1 / (1 + math.e))}
+    [prediction] = found.predictions
+    assert prediction["good_score"] == pytest.approx(2 * original["a"])
+    assert prediction["bad_score"] == pytest.approx(original["a"] + original["b"])
+    assert (prediction["prediction"], prediction["correct"], prediction["id"]) == ("good", True, "7")
+    assert prediction["certainty"] == pytest.approx(original["a"] - original["b"])
+
+
+def test_each_token_is_masked_in_turn() -> None:
+    network = Given(guesses=logits(a=1.0))
+    found = masked()([example("ab c", "b")], given(generator=network))
+    total = math.log(29 + math.e)
+    assert found.predictions[0]["good_score"] == pytest.approx(1 - 3 * total)
+    assert found.predictions[0]["bad_score"] == pytest.approx(-total)
+    assert found.predictions[0]["prediction"] == "bad"
+    assert found.predictions[0]["correct"] is False
+    assert sorted(network.rows) == sorted([[1, 3, 5, 6, 2], [1, 4, 3, 6, 2], [1, 4, 5, 3, 2], [1, 3, 2]])
+    assert not network.recorded
+
+
+def test_what_follows_in_the_word_is_masked_too() -> None:
+    network = Given()
+    masked(variant="within_word")([example("abc d", "d")], given(generator=network))
+    assert sorted(network.rows) == sorted(
+        [[1, 3, 3, 3, 7, 2], [1, 4, 3, 3, 7, 2], [1, 4, 5, 3, 7, 2], [1, 4, 5, 6, 3, 2], [1, 3, 2]]
+    )
+
+
+def test_only_the_tokens_that_differ_are_asked_for() -> None:
+    network = Given(guesses=logits(b=2.0))
+    found = masked(tokens="differing")([example("a b c", "a d c")], given(generator=network))
+    assert sorted(network.rows) == [[1, 4, 3, 6, 2]] * 2
+    assert found.predictions[0]["good_score"] - found.predictions[0]["bad_score"] == pytest.approx(2.0)
+    found = MinimalPairs(tokens="differing")(
+        [example("a b c", "a d c")], given(discriminator=Given(logits(a=9.0, b=1.0, c=9.0)))
+    )
+    assert found.predictions[0]["good_score"] == pytest.approx(math.log(1 / (1 + math.e)))
+    assert found.predictions[0]["bad_score"] == pytest.approx(math.log(0.5))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "ours", "theirs"),
+    [
+        ("a b c", "a d c", "b", "d"),
+        ("a b", "c b", "a", "c"),
+        ("a b", "a c", "b", "c"),
+        ("cat sat", "cats sat", "cat", "cats"),  # words are whole
+        ("a cats b", "a cat b", "cats", "cat"),
+        ("a b c d", "a c b d", "bc", "cb"),  # and what is between two changes counts
+        ("a x b y c", "a u b v c", "xby", "ubv"),
+        ("a b c", "a c", "abc", "ac"),  # something more: its neighbours count too, in both
+        ("a c", "a b c", "ac", "abc"),
+        ("a b", "b", "ab", "b"),
+        ("b", "b a", "b", "ba"),
+        ("a a a", "a a", "aa", "a"),
+        ("a b b c", "a b c", "bbc", "bc"),
+        ("ab c", "a bc", "abc", "abc"),  # the same letters in other words
+        ("a", "b", "a", "b"),
+    ],
+)
+def test_the_words_that_differ(good: str, bad: str, ours: str, theirs: str) -> None:
+    read = Letters().texts([good, bad])
+    letters = [text.replace(" ", "") for text in (good, bad)]
+    found = differing(*read)
+    assert [text[span.start : span.stop] for text, span in zip(letters, found, strict=True)] == [ours, theirs]
+
+
+@for_all(*[st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=6)] * 2)
+def test_what_is_left_out_is_the_same_on_both_sides(one: list[str], other: list[str]) -> None:
+    texts = Letters().texts([" ".join(one), " ".join(other)])
+    spans = differing(*texts)
+    assert len({tuple(text.ids[: span.start]) for text, span in zip(texts, spans, strict=True)}) == 1
+    assert len({tuple(text.ids[span.stop :]) for text, span in zip(texts, spans, strict=True)}) == 1
+    assert all(len(span) for span in spans)
+    assert differing(*texts[::-1]) == spans[::-1]
+
+
+# Ties, accuracies, intervals
+
+
+def test_a_tie_counts_one_half(model: Pretrained) -> None:
+    """Sentences that are the same to the tokenizer have the same score, to the last bit."""
+    pairs = [example("The cat sat", "the cat sat"), example("zebra", "zebra")]
+    filler = [example(text, text + " dogs") for text in SENTENCES]
+    for task in (MinimalPairs(), masked(), masked(tokens="differing")):
+        found = task([*pairs, *filler], model)
+        for each in found.predictions[:2]:
+            assert (each["prediction"], each["correct"], each["good_score"]) == (None, None, each["bad_score"])
+        assert task(pairs, model).metrics["grammar_accuracy"] == 0.5
+
+
+def test_a_sentence_that_occurs_twice_is_read_once() -> None:
+    """Two passes in different batches could differ in the last bit. Its pairs may ask for different tokens of it."""
+    networks = Given(logits(b=1.0)), Given(guesses=logits(a=3.0, b=1.0))
+    pairs = [example("a b c", "a d c"), example("a b c", "e b c"), example("a b c", "a b c")]
+    MinimalPairs()(pairs, given(discriminator=networks[0]))
+    assert sorted(networks[0].rows) == [[1, 4, 5, 6, 2], [1, 4, 7, 6, 2], [1, 8, 5, 6, 2]]
+    task = masked(tokens="differing")
+    together = scores(task(pairs, given(generator=networks[1])))
+    alone = [each for pair in pairs for each in scores(task([pair], given(generator=networks[1])))]
+    assert together == alone
+    assert together[0] != together[2]
+
+
+GOOD, BAD, TIE = ("a", "b"), ("b", "a"), ("a", "a")  # for the detector below
+DETECTOR = Given(logits(b=1.0))
+
+
+def test_paradigms_count_the_same_and_pairs_do_in_the_other_number() -> None:
+    groups = {("one", "x"): [GOOD] * 4, ("two", "x"): [GOOD, BAD, BAD, TIE], ("three", "y"): [BAD, TIE]}
+    examples = [example(*pair, *group) for group, pairs in groups.items() for pair in pairs]
+    found = MinimalPairs()(examples, given(discriminator=DETECTOR))
+    assert found.metrics["grammar_accuracy"] == pytest.approx((1 + 1.5 / 4 + 0.5 / 2) / 3)
+    assert found.metrics["grammar_pair_accuracy"] == pytest.approx((4 + 1.5 + 0.5) / 10)
+    assert found.metrics["grammar_chance"] == 0.5
+    assert found.metrics.keys() == MinimalPairs.metrics.keys()
+    fields, paradigms = found.tables
+    x = mean_of_shares([1, 1.5 / 4], [4, 4])
+    assert [row[:3] for row in fields.rows] == [["all", 3, 10], ["x", 2, 8], ["y", 1, 2]]
+    assert fields.rows[1][3:] == pytest.approx(x)
+    assert fields.rows[2][3:] == pytest.approx([0.25, *wilson(0.25, 2)])
+    assert fields.rows[0][3] == found.metrics["grammar_accuracy"]
+    assert [(*row[:4], row[6]) for row in paradigms.rows] == [
+        ("one", "x", 4, 1.0, 0),
+        ("two", "x", 4, 0.375, 1),
+        ("three", "y", 2, 0.25, 1),
+    ]
+    assert paradigms.rows[1][4:6] == pytest.approx(list(wilson(0.375, 4)))
+    assert {len(row) for row in paradigms.rows} == {len(paradigms.header)}
+    assert {len(row) for row in fields.rows} == {len(fields.header)}
+
+
+def test_preferring_the_shorter_sentence_is_a_baseline() -> None:
+    pairs = [example("c", "aa", "p"), example("aa", "c", "q"), example("a", "b", "q"), example("a", "bb", "q")]
+    found = MinimalPairs()(pairs, given(discriminator=Given(logits(a=-9.0, b=-9.0, c=9.0))))
+    assert found.metrics["grammar_shorter_accuracy"] == pytest.approx((1 + (0 + 0.5 + 1) / 3) / 2)
+    assert [row[7] for row in found.tables[1].rows] == [1.0, 0.5]
+    assert [row[3] for row in found.tables[1].rows] == pytest.approx([0.0, (1 + 0.5 + 1) / 3])
+
+
+@pytest.mark.parametrize(("right", "number"), [(0, 5), (3, 7), (7, 7), (890, 1000), (1, 1)])
+def test_the_interval_of_a_share_is_scipys(right: int, number: int) -> None:
+    theirs = binomtest(right, number).proportion_ci(0.95, "wilson")
+    assert wilson(right / number, number) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+
+@for_all(st.integers(1, 2000), st.floats(0, 1))
+def test_the_limits_of_a_share_are_just_not_refused_by_the_score_test(number: int, share: float) -> None:
+    low, high = wilson(share, number)
+    assert low - 1e-9 <= share <= high + 1e-9
+    for limit, end in ((low, 0.0), (high, 1.0)):
+        if abs(limit - end) > 1e-6 and 1e-9 < limit < 1 - 1e-9:
+            z = (share - limit) / math.sqrt(limit * (1 - limit) / number)
+            assert abs(z) == pytest.approx(norm.ppf(0.975), rel=1e-4)
+
+
+def test_the_interval_of_a_mean_of_paradigms() -> None:
+    assert mean_of_shares([0.7], [50]) == pytest.approx((0.7, *wilson(0.7, 50)))
+    # K equal groups: the distances are those of one, divided by the root of K.
+    low, high = wilson(0.7, 50)
+    mean, below, above = mean_of_shares([0.7] * 9, [50] * 9)
+    assert (mean - below, above - mean) == pytest.approx(((0.7 - low) / 3, (high - 0.7) / 3))
+    # Of many examples: the normal interval of a stratified mean.
+    shares, numbers = [0.5, 0.8, 0.95], [4000, 9000, 7000]
+    error = math.sqrt(sum(p * (1 - p) / n for p, n in zip(shares, numbers, strict=True))) / 3
+    assert mean_of_shares(shares, numbers) == pytest.approx((0.75, 0.75 - 1.96 * error, 0.75 + 1.96 * error), abs=2e-4)
+
+
+def test_it_covers_the_truth_as_often_as_it_says() -> None:
+    """500 draws of three small paradigms with ties."""
+    numbers = torch.Generator().manual_seed(0)
+    truths, sizes, covered = [(0.6, 0.2), (0.8, 0.1), (0.5, 0.0)], [30, 40, 50], 0  # shares of wins and ties
+    mean = sum(win + tie / 2 for win, tie in truths) / 3
+    for _ in range(500):
+        shares = []
+        for (win, tie), size in zip(truths, sizes, strict=True):
+            drawn = torch.rand(size, generator=numbers)
+            shares.append(((drawn < win).float() + (drawn >= 1 - tie).float() / 2).mean().item())
+        _, low, high = mean_of_shares(shares, sizes)
+        covered += low <= mean <= high
+    assert 0.93 < covered / 500 < 0.995
+
+
+# Which network and which score
+
+BOTH = {"discriminator": Given(logits(b=1.0)), "generator": Given(guesses=logits(b=1.0))}  # they disagree
+
+
+@pytest.mark.parametrize(
+    ("options", "heads", "prediction"),
+    [
+        ({}, {}, "good"),
+        ({"network": "generator"}, {}, "bad"),
+        ({"score": "pseudo_likelihood"}, {}, "bad"),
+        ({"variant": "within_word"}, {}, "bad"),
+        ({}, {"discriminator": (), "generator": ("tokens",)}, "bad"),
+        ({"score": "detection"}, {"discriminator": ("tokens",), "generator": ("replaced",)}, "tie"),
+        ({}, {"discriminator": ("tokens",), "generator": ("tokens",)}, "tie"),
+        ({"score": "pseudo_likelihood"}, {"discriminator": ("tokens", "replaced"), "generator": ("tokens",)}, "tie"),
+        ({}, {"discriminator": ("tokens", "replaced")}, "good"),
+    ],
+)
+def test_the_network_and_the_score(options: Any, heads: dict[str, tuple[str, ...]], prediction: str) -> None:
+    """The discriminator detects the bad sentence, and its guesses are all equal; the generator guesses the bad one."""
+    model = given(**BOTH)
+    model = with_heads(model, **heads) if heads else model
+    [found] = MinimalPairs(**options)([example(*GOOD)], model).predictions
+    assert found["prediction"] == (None if prediction == "tie" else prediction)
+
+
+@pytest.mark.parametrize(
+    ("options", "networks", "message"),
+    [
+        (
+            {"network": "generator", "score": "detection"},
+            BOTH,
+            r"the head 'replaced' in the generator.*generator has tok",
+        ),
+        ({"score": "pseudo_likelihood"}, {"discriminator": Given()}, r"the head 'tokens', but.*discriminator has repl"),
+        ({"network": "generator"}, {"discriminator": Given()}, r"'replaced' or 'tokens' in the generator.*Choose"),
+    ],
+)
+def test_a_head_that_is_not_there(options: Any, networks: dict[str, Given], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MinimalPairs(**options)([example(*GOOD)], given(**networks))
+
+
+def test_a_variant_of_the_other_score() -> None:
+    with pytest.raises(ConfigError, match=r"within_word.*pseudo_likelihood.*detection"):
+        MinimalPairs(score="detection", variant="within_word")
+
+
+# What cannot be judged
+
+
+def test_pairs_are_never_cut() -> None:
+    """Six tokens and two special ones fit into eight; either sentence may be the long one."""
+    pairs = [example("aaaaaa", "b", "p", "f", "a.jsonl:1"), example("a", "b" * 7, "p", "f", "a.jsonl:2"),
+             example("a" * 8, "b", "p", "f", "a.jsonl:3"), example("a" * 7, "b", "q", "g", "a.jsonl:4")]  # fmt: skip
+    model = given(8, discriminator=DETECTOR)
+    message = r"^a.jsonl:2: a sentence has 9 tokens .* row has 8. 3 of 4 pairs .*longer: leave_out"
+    with pytest.raises(DataError, match=message):
+        MinimalPairs()(pairs, model)
+    found = MinimalPairs(longer="leave_out")(pairs, model)
+    assert found.metrics["grammar_left_out"] == 3
+    assert found.metrics["grammar_accuracy"] == found.metrics["grammar_pair_accuracy"] == 0.0
+    assert [each["prediction"] for each in found.predictions] == ["bad", None, None, None]
+    assert [each["correct"] for each in found.predictions] == [False, None, None, None]
+    assert [[row[0], row[2], row[-1]] for row in found.tables[1].rows] == [["p", 1, 2], ["q", 0, 1]]
+    assert [row[:3] for row in found.tables[0].rows] == [["all", 1, 1], ["f", 1, 1]]
+    with pytest.raises(DataError, match=r"a.jsonl:4: .*1 of 1 pairs .*Use a model"):
+        MinimalPairs(longer="leave_out")(pairs[3:], model)
+
+
+@pytest.mark.parametrize("sides", [("a", " "), ("", "a")])
+def test_a_sentence_without_tokens_would_always_win(sides: tuple[str, str]) -> None:
+    with pytest.raises(DataError, match=r"b.jsonl:5: a sentence has no tokens"):
+        MinimalPairs()([example(*sides, place="b.jsonl:5")], given(discriminator=DETECTOR))
+
+
+def test_no_pairs() -> None:
+    with pytest.raises(DataError, match="no pairs"):
+        MinimalPairs()([], given(discriminator=DETECTOR))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_network_that_has_diverged(value: float) -> None:
+    for task, model in (
+        (MinimalPairs(), given(discriminator=Given(torch.full((30,), value)))),
+        (masked(), given(generator=Given(guesses=torch.full((30,), value)))),
+    ):
+        with pytest.raises(DivergedError, match="not finite"):
+            task([example(*GOOD)], model)
+
+
+def test_it_is_registered_as_a_task_without_training() -> None:
+    entry = tasks.get("minimal_pairs")
+    assert entry.declared["takes"] is PairExample
+    assert entry.declared["trains"] is False
+    assert set(entry.schema.model_fields) == {"network", "score", "tokens", "variant", "longer"}

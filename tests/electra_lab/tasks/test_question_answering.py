@@ -1,0 +1,316 @@
+"""Answers: rows, labels, predictions, questions without an answer, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from electra_lab.finetuning.rows import TaskRows
+from electra_lab.tasks._spans import Independent, Joint
+from electra_lab.tasks.question_answering import QuestionAnswering
+from electra_lab.testing.tasks import TEXT, WORDS, encoder, question_examples
+from registry import Answer, Batch, QuestionExample, Results, Row
+from registry.errors import DataError
+
+Head = Literal["joint", "independent"]
+
+
+def task(head: Head = "joint", *, unanswerable: bool = True, **options: Any) -> QuestionAnswering:
+    made = QuestionAnswering(head=head, **options)
+    made.know({"unanswerable": unanswerable})
+    return made
+
+
+def asked(context: str, *answers: str, question: str = "what?", name: str = "q") -> QuestionExample:
+    found = tuple(Answer(text, context.index(text)) for text in answers)
+    return QuestionExample(question, context, found, id=name, place=f"squad.json:{name}")
+
+
+def rows_of(given: QuestionAnswering, examples: list[QuestionExample], length: int = 16) -> list[list[Row]]:
+    rows: Any = given.rows(examples, encoder(), length)
+    return rows
+
+
+def gold(given: QuestionAnswering, row: Row) -> dict[str, Any]:
+    """Return what the layers on top say if they are right, and sure of it."""
+    labels: Any = row.labels
+    outputs: dict[str, Any] = {"no_answer": np.float32(20 * labels.get("no_answer", 0) - 10)}
+    if given.joint:
+        sure = 0.0 if labels["start"] else -9.0
+        both = {name: np.array([labels[name] or len(row.tokens) - 2, 1], np.float32) for name in ("start", "end")}
+        return {**outputs, "score": np.array([sure, -np.inf]), "first": both["start"], "last": both["end"]}
+    for name in ("start", "end"):
+        outputs[name] = np.zeros(len(row.tokens), np.float32)
+        outputs[name][labels[name]] = 9
+    return outputs
+
+
+def judged(given: QuestionAnswering, examples: list[QuestionExample], length: int = 16) -> Results:
+    rows = rows_of(given, examples, length)
+    return given.results(examples, rows, [[gold(given, row) for row in each] for each in rows])
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> list[QuestionExample]:
+    """Draw questions about texts with odd spaces and characters; answers begin and end with a word."""
+    found = []
+    for n in range(draw(st.integers(1, 3))):
+        word = st.sampled_from([*WORDS, "Åse's", "naïve", "1,000", "(so)", "\u200d", "东京"])
+        words = draw(st.lists(word, min_size=1, max_size=40))
+        context, places = "", []
+        for each in words:
+            context += draw(st.sampled_from(["", " ", "  ", "\n"]))
+            context += " " if places and not context[-1].isspace() else ""
+            places.append((len(context), len(context) + len(each)))
+            context += each
+        answers: tuple[Answer, ...] = ()
+        if draw(st.booleans()):
+            first = draw(st.integers(0, len(words) - 1))
+            last = draw(st.integers(first, min(first + 2, len(words) - 1)))
+            answers = (Answer(context[places[first][0] : places[last][1]], places[first][0]),)
+        question = " ".join(draw(st.lists(word, max_size=12)))
+        found.append(QuestionExample(question, context, answers, id=f"q{n}"))
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    drawn=examples(),
+    length=st.integers(24, 64),
+    options=st.sampled_from([{"head": "joint"}, {"head": "independent"}, {"head": "independent", "no_answer": "cls"}]),
+    stride=st.integers(1, 40),
+)
+def test_right_outputs_give_the_right_answers(
+    drawn: list[QuestionExample], length: int, options: dict[str, Any], stride: int
+) -> None:
+    """Word for word as they stand in the context, whichever windows they are in.
+
+    Answers are no longer than the context that a token has in its best window, and begin and end with a token.
+    """
+    given_task = task(**options, stride=stride, max_query=4)
+    for example in drawn:
+        (context,), room = encoder().texts([example.context]), length - 7
+        for answer in example.answers:
+            end = answer.start + len(answer.text)
+            inside = [at for at in context.offsets if at[1] > answer.start and at[0] < end]
+            assume(inside and (inside[0][0], inside[-1][1]) == (answer.start, end) and len(inside) <= room // 4)
+    found = judged(given_task, drawn, length)
+    for example, prediction in zip(drawn, found.predictions, strict=True):
+        assert prediction["prediction"] == (example.answers[0].text if example.answers else "")
+        assert prediction["correct"]
+    assert found.metrics["f1"] == found.metrics["exact_match"] == found.metrics["best_f1"] == 1.0
+    assert found.metrics.get("missed_answers", 0.0) == 0.0
+
+
+@settings(deadline=None, max_examples=40)
+@given(drawn=examples(), length=st.integers(8, 64), stride=st.integers(1, 40), query=st.integers(1, 12))
+def test_rows_hold_the_question_and_all_of_the_context(
+    drawn: list[QuestionExample], length: int, stride: int, query: int
+) -> None:
+    cls, sep = encoder().vocabulary.cls_id, encoder().vocabulary.sep_id
+    for example, rows in zip(drawn, rows_of(task(stride=stride, max_query=query), drawn, length), strict=True):
+        question, context = encoder().texts([example.question, example.context])
+        kept = question.ids[: min(query, length // 2)]
+        covered: dict[int, int] = {}
+        for row in rows:
+            assert len(row.tokens) <= length
+            begin = row.keep.begin
+            assert list(row.tokens[:begin]) == [cls, *kept, sep]
+            assert row.tokens[-1] == sep
+            assert list(row.segments) == [0] * begin + [1] * (len(row.tokens) - begin)
+            assert row.keep.cut == (len(kept) < len(question.ids))
+            covered |= {row.keep.window.first + n: token for n, token in enumerate(row.tokens[begin:-1])}
+            labels: Any = row.labels
+            if labels["start"]:
+                answer, shift = example.answers[0], row.keep.window.first - begin
+                held = range(answer.start, answer.start + len(answer.text))
+                inside = [n for n, offsets in enumerate(context.offsets) if {*range(*offsets)} & {*held}]
+                assert [labels["start"] + shift, labels["end"] + shift] == [inside[0], inside[-1]]
+            assert labels["no_answer"] == (not example.answers)
+        assert [covered[place] for place in range(len(context.ids))] == context.ids
+
+
+def one_token_words(number: int) -> str:
+    return " ".join(["the"] * number)
+
+
+def test_a_context_in_two_windows_by_hand() -> None:
+    """[CLS], a question of one token and two [SEP] leave room for eight; the next window begins four later."""
+    context = f"{one_token_words(3)} old cat {one_token_words(7)}"
+    cls, sep = encoder().vocabulary.cls_id, encoder().vocabulary.sep_id
+    the, old, cat = encoder().texts(["the old cat"])[0].ids
+    for answer, places in (("old cat", [(6, 7), (0, 0)]), ("cat", [(7, 7), (3, 3)]), ("the", [(3, 3), (0, 0)])):
+        example = asked(context, answer, question="the")
+        one, other = rows_of(task(), [example], 12)[0]
+        assert one.tokens == [cls, the, sep, the, the, the, old, cat, the, the, the, sep]
+        assert other.tokens == [cls, the, sep, cat, *[the] * 7, sep]
+        assert one.segments == other.segments == [0] * 3 + [1] * 9
+        assert [(row.labels["start"], row.labels["end"]) for row in (one, other)] == places
+
+
+def test_the_first_answer_is_trained_and_any_is_right() -> None:
+    example = asked(TEXT, "seven small dogs", "dogs")
+    given_task = task("independent", unanswerable=False)
+    (row,) = rows_of(given_task, [example], 64)[0]
+    assert not row.labels.keys() & {"no_answer"}
+    offsets = row.keep.context.offsets
+    labels: Any = row.labels
+    span = [offsets[labels[name] - row.keep.begin] for name in ("start", "end")]
+    assert TEXT[span[0][0] : span[1][1]] == "seven small dogs"
+    start, end = np.zeros((2, len(row.tokens)))
+    dogs = [
+        n
+        for n, (first, last) in enumerate(offsets)
+        if TEXT[:first].endswith("small ") or last == TEXT.index("dogs") + 4
+    ]
+    start[row.keep.begin + dogs[0]] = end[row.keep.begin + dogs[-1]] = 5
+    found = given_task.results([example], [[row]], [[{"start": start, "end": end}]])
+    assert found.predictions[0]["prediction"] == "dogs"
+    assert found.predictions[0]["label"] == ["seven small dogs", "dogs"]
+    assert found.metrics["exact_match"] == 1.0
+    assert "best_f1" not in found.metrics
+    assert not found.tables
+
+
+def test_answers_that_cannot_be_found_are_counted() -> None:
+    texts = encoder().texts(["seven", "seven small"])
+    assert [len(text.ids) for text in texts] == [5, 10]
+    examples = [asked(TEXT, "seven", name="1"), asked(TEXT, "seven small", name="2"), asked(TEXT, name="3")]
+    found = judged(task(max_answer=5), examples, 64)
+    assert found.metrics["missed_answers"] == 0.5
+    joined = one_token_words(30)
+    assert judged(task(), [asked(joined, joined)], 16).metrics["missed_answers"] == 1.0  # in no window as a whole
+
+
+def test_cut_questions_are_counted() -> None:
+    examples = [asked(TEXT, "cat", question=one_token_words(number), name=str(number)) for number in (2, 3, 4, 5)]
+    assert judged(task(max_query=3), examples, 64).metrics["cut_questions"] == 0.5
+    assert judged(task(), examples, 9).metrics["cut_questions"] == 0.25  # half a row
+
+
+def odds(given_task: QuestionAnswering, numbers: list[float], best: float = 0.0) -> Results:
+    """Judge four questions whose best spans are right, right, wrong and, of the last, empty."""
+    examples = [
+        asked("cat", "cat", name="1"),
+        asked("cat", name="2"),
+        asked("the cat", "the", name="3"),
+        asked("", name="4"),
+    ]
+    examples[2] = replace(examples[2], answers=(Answer("cat", 4),))
+    rows = rows_of(given_task, examples, 16)
+    outputs = []
+    for (row,), number in zip(rows, numbers, strict=True):
+        place = row.keep.begin
+        last = place + len(encoder().texts(["cat"])[0].ids) - 1 if row.keep.context.ids else place
+        last = place if len(row.keep.context.ids) > last - place + 1 else last
+        found = np.array([best if row.keep.context.ids else -np.inf])
+        outputs.append(
+            [{"no_answer": np.float32(number), "score": found, "first": np.array([place]), "last": np.array([last])}]
+        )
+    return given_task.results(examples, rows, outputs)
+
+
+def test_questions_without_an_answer_by_hand() -> None:
+    """Answers: right, wrongly given, wrong ("the" for "cat"), rightly none."""
+    found = odds(task(threshold=1.0), [0.0, 1.0, 2.0, 3.0])
+    assert [each["prediction"] for each in found.predictions] == ["cat", "cat", "", ""]
+    assert [each["correct"] for each in found.predictions] == [True, False, False, True]
+    assert [each["span"] for each in found.predictions] == ["cat", "cat", "the", ""]
+    assert [each["no_answer"] for each in found.predictions] == [0.0, 1.0, 2.0, 3.0]
+    assert found.predictions[3]["certainty"] == pytest.approx(1 / (1 + np.exp(-3)))
+    assert found.metrics == {
+        "f1": 0.5,
+        "exact_match": 0.5,
+        "answerable_f1": 0.5,
+        "answerable_exact_match": 0.5,
+        "unanswerable_accuracy": 0.5,
+        "best_f1": 0.75,
+        "best_exact_match": 0.75,
+        "cut_questions": 0.0,
+        "missed_answers": 0.0,
+    }
+    assert [list(row) for row in found.tables[0].rows] == [["F1", 1.0, 0.5, 0.0, 0.75], ["EM", 1.0, 0.5, 0.0, 0.75]]
+
+
+def test_a_question_is_answerable_if_one_window_says_so() -> None:
+    given_task = task(threshold=0.0)
+    rows = rows_of(given_task, [asked(one_token_words(14), "the")], 14)
+    assert len(rows[0]) > 1
+    for numbers, silent in (([5.0, -1.0], False), ([5.0, 1.0], True)):
+        outputs = [gold(given_task, row) | {"no_answer": np.float32(numbers[n > 0])} for n, row in enumerate(rows[0])]
+        prediction = given_task.results([asked(one_token_words(14), "the")], rows, [outputs]).predictions[0]
+        assert (prediction["prediction"] == "") == silent
+        assert prediction["no_answer"] == numbers[1]
+
+
+def test_cls_against_the_best_span() -> None:
+    given_task = task("independent", no_answer="cls", threshold=1.0)
+    example = asked("the cat", "the")
+    rows = rows_of(given_task, [example])
+    begin = rows[0][0].keep.begin
+    for at_cls, silent in ((3.9, False), (4.1, True)):
+        start, end = np.zeros((2, len(rows[0][0].tokens)))
+        start[[0, begin]], end[[0, begin]] = (at_cls, 3.0), (0.0, 0.0)
+        prediction = given_task.results([example], rows, [[{"start": start, "end": end}]]).predictions[0]
+        assert prediction["no_answer"] == pytest.approx(at_cls - 3)
+        assert prediction["prediction"] == ("" if silent else "the")
+
+
+def test_the_loss_has_the_official_weights() -> None:
+    """Half the loss of start and end each, and the classifier's times its weight."""
+    given_task = task("independent")
+    rows = [row for each in rows_of(given_task, question_examples()) for row in each]
+    batch: Batch = next(iter(TaskRows(rows).in_order(5, torch.device("cpu"))))
+    draw = torch.Generator().manual_seed(0)
+    start, end = torch.randn(2, *batch.tokens.shape, generator=draw)
+    logits = torch.randn(5, generator=draw)
+    terms = given_task.losses({"start": start, "end": end, "no_answer": logits}, batch)
+    found = sum(float(term.sum) / int(term.count) * float(term.weight) for term in terms.values())
+    labels = batch.labels
+    spans = (F.cross_entropy(start, labels["start"]) + F.cross_entropy(end, labels["end"])) / 2
+    none = F.binary_cross_entropy_with_logits(logits, labels["no_answer"].float())
+    assert found == pytest.approx(float(spans + 0.5 * none), rel=1e-5)
+
+
+def test_the_head_depends_on_what_was_learned() -> None:
+    answerable = [example for example in question_examples() if example.answers]
+    for examples, has in ((question_examples(), True), (answerable, False)):
+        given_task = QuestionAnswering(max_answer=7, beam=3)
+        given_task.know(given_task.learn(examples))
+        head = given_task.head(8, 0.5)
+        assert isinstance(head, Joint)
+        assert (head.no_answer is not None) == has
+        assert (head.longest, head.beam, head.dropout.p) == (7, 3, 0.5)
+    assert isinstance(task("independent").head(8, 0.1), Independent)
+    assert task("independent", no_answer="cls").head(8, 0.1).no_answer is None
+
+
+def test_what_cannot_be_used() -> None:
+    wrong = replace(asked("the cat sat", "cat"), answers=(Answer("cat", 5),), place="train.json:3")
+    with pytest.raises(DataError, match=r"^train\.json:3: the answer 'cat' is not in its context at character 5\."):
+        rows_of(task(), [wrong])
+    second = replace(asked("the cat sat", "cat"), answers=(Answer("cat", 4), Answer("at", -2)))
+    with pytest.raises(DataError, match="'at' is not in its context at character -2"):
+        rows_of(task(), [second])
+    with pytest.raises(DataError, match="'' is not in its context"):
+        rows_of(task(), [replace(second, answers=(Answer("", 4),))])
+    with pytest.raises(DataError, match=r"^squad\.json:9: the question has no answer, but all training questions"):
+        rows_of(task(unanswerable=False), [asked("the cat", name="9")])
+    with pytest.raises(DataError, match=r"^squad\.json:2: the answer is not known"):
+        QuestionAnswering().learn([asked("the cat", "cat"), replace(asked("a", name="2"), labelled=False)])
+    with pytest.raises(ValueError, match="no_answer: cls needs head: independent"):
+        QuestionAnswering(head="joint", no_answer="cls")
+
+
+def test_an_answer_of_dropped_characters_is_trained_at_cls() -> None:
+    example = asked("the \u200d cat", "\u200d")
+    (row,) = rows_of(task(), [example])[0]
+    assert (row.labels["start"], row.labels["end"], row.labels["no_answer"]) == (0, 0, 0.0)
+    assert judged(task(), [example]).metrics["missed_answers"] == 1.0

@@ -1,0 +1,160 @@
+"""The similarity of sentences: cosines of transformers' states, correlations of scipy, and nothing cut in silence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import pearsonr, spearmanr
+from transformers import AutoTokenizer, ElectraModel
+
+from electra_lab.tasks.sentence_similarity import SentenceSimilarity
+from registry import Pretrained, Results, TextExample, tasks
+from registry.errors import ConfigError, DataError, DivergedError
+from tests.electra_lab.tasks.judged import Given, given, trained
+
+PAIRS = [
+    ("the cat sat on the mat", "the dogs sat on the mat and saw 3 cats"),
+    ("zebras", "the cat number 7"),
+    ("and saw, the", "mat"),
+    ("the cat sat", "a cat sat"),
+]
+LABELS = [3.2, 0.0, 1.0, 5]
+EXAMPLES = [TextExample(a, b, label, str(i), f"sts.tsv:{i}") for i, ((a, b), label) in
+            enumerate(zip(PAIRS, LABELS, strict=True), 2)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path]:
+    return trained(tmp_path_factory.mktemp("similar"))
+
+
+@pytest.fixture(scope="module")
+def model(exported: tuple[Pretrained, Path]) -> Pretrained:
+    return exported[0]
+
+
+def cosines(found: Results) -> list[float]:
+    return [each["prediction"] for each in found.predictions]
+
+
+@torch.no_grad()
+def by_transformers(folder: Path, pooling: str, longest: int = 48) -> list[float]:
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    network: Any = ElectraModel.from_pretrained(folder)
+    vectors = []
+    for text in (text for pair in PAIRS for text in pair):
+        read = tokenizer(text, return_tensors="pt", truncation=True, max_length=longest)
+        states = network.double()(**read).last_hidden_state[0]
+        vectors.append(states[0] if pooling == "cls" else states[1:-1].mean(0))
+    return torch.cosine_similarity(torch.stack(vectors[::2]), torch.stack(vectors[1::2])).tolist()
+
+
+@pytest.mark.parametrize("network", ["discriminator", "generator"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_cosines_are_those_of_transformers_and_correlations_those_of_scipy(
+    exported: tuple[Pretrained, Path], network: Any, pooling: Any
+) -> None:
+    model, folder = exported
+    found = SentenceSimilarity(network=network, pooling=pooling)(EXAMPLES, model)
+    assert cosines(found) == pytest.approx(by_transformers(folder / network, pooling), abs=1e-5)
+    assert found.metrics == pytest.approx(
+        {
+            "spearman": spearmanr(cosines(found), LABELS).statistic,
+            "pearson": pearsonr(cosines(found), LABELS).statistic,
+            "cut_examples": 0.0,
+        }
+    )
+    assert found.metrics.keys() == SentenceSimilarity.metrics.keys()
+    assert [(each["id"], each["label"]) for each in found.predictions] == [
+        (example.id, example.label) for example in EXAMPLES
+    ]
+
+
+def test_the_discriminator_is_taken_if_there_is_one(model: Pretrained) -> None:
+    assert SentenceSimilarity()(EXAMPLES, model) == SentenceSimilarity(network="discriminator")(EXAMPLES, model)
+    alone = replace(model, networks={"generator": model.networks["generator"]})
+    assert SentenceSimilarity()(EXAMPLES, alone) == SentenceSimilarity(network="generator")(EXAMPLES, model)
+    with pytest.raises(ConfigError, match=r"no discriminator. Write network: generator"):
+        SentenceSimilarity(network="discriminator")(EXAMPLES, alone)
+
+
+def test_the_size_of_the_batch_and_autocast_do_not_matter(model: Pretrained) -> None:
+    expected = cosines(SentenceSimilarity()(EXAMPLES, model))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cosines(SentenceSimilarity()(EXAMPLES, model)) == expected
+    for size in (1, 3, 100):
+        found = SentenceSimilarity()(EXAMPLES, replace(model, batch_size=size))
+        assert cosines(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_long_texts_lose_their_ends_and_are_counted(exported: tuple[Pretrained, Path]) -> None:
+    """Of a pair either text may be too long: two of the four have one."""
+    model, folder = exported
+    found = SentenceSimilarity()(EXAMPLES, replace(model, length=7))
+    assert cosines(found) == pytest.approx(by_transformers(folder / "discriminator", "mean", longest=7), abs=1e-5)
+    sizes = [[len(each.ids) for each in model.encoder.texts(list(pair))] for pair in PAIRS]
+    share = sum(max(size) > 5 for size in sizes) / 4
+    assert 0 < share < 1
+    assert found.metrics["cut_examples"] == share
+
+
+def test_cosines_that_are_all_the_same_correlate_with_nothing() -> None:
+    pairs = [TextExample("a", "a", float(i)) for i in range(4)]
+    found = SentenceSimilarity()(pairs, given(discriminator=Given()))
+    assert cosines(found) == [1.0] * 4
+    assert found.metrics == {"spearman": 0.0, "pearson": 0.0, "cut_examples": 0.0}
+
+
+def test_cosines_by_hand() -> None:
+    """States are one-hot: the mean of two tokens has the cosine 1/sqrt(2) with either."""
+    network = Given()
+    pairs = [TextExample("ab", "a"), TextExample("a", "b"), TextExample("ab", "ba")]
+    found = SentenceSimilarity()(pairs, given(discriminator=network))
+    assert cosines(found) == pytest.approx([math.sqrt(0.5), 0.0, 1.0])
+    assert cosines(SentenceSimilarity(pooling="cls")(pairs, given(discriminator=network))) == [1.0] * 3
+    assert found.metrics == {}
+    assert "label" not in found.predictions[0]
+    assert not network.recorded
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (TextExample("a", None, 1.0, place="a.tsv:3"), r"a.tsv:3: has one text, but sentence_similarity needs two"),
+        (TextExample("a", "b", "same", place="a.tsv:3"), r"a.tsv:3: the label 'same' is not a number"),
+        (TextExample("a", "b", math.nan, place="a.tsv:3"), r"a.tsv:3: the label is not a finite number"),
+        (TextExample("a", "b", None, place="a.tsv:3"), r"a.tsv:3: has no label, but others have one"),
+        (TextExample("a", " ", 2.0, place="a.tsv:3"), r"a.tsv:3: a text has no tokens"),
+        (TextExample("", "b", 2.0, id="9"), r"pair 9: a text has no tokens"),
+    ],
+)
+def test_examples_that_cannot_be_judged(example: TextExample, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        SentenceSimilarity()([TextExample("a", "b", 1.0), example], given(discriminator=Given()))
+
+
+def test_no_pairs() -> None:
+    with pytest.raises(DataError, match="no pairs"):
+        SentenceSimilarity()([], given(discriminator=Given()))
+
+
+def test_a_network_that_has_diverged() -> None:
+    class Diverged(Given):
+        def hidden(self, *given: Any) -> torch.Tensor:
+            return super().hidden(*given) * np.nan
+
+    with pytest.raises(DivergedError, match="not finite"):
+        SentenceSimilarity()([TextExample("a", "b", 1.0)], given(discriminator=Diverged()))
+
+
+def test_it_is_registered_as_a_task_without_training() -> None:
+    entry = tasks.get("sentence_similarity")
+    assert entry.declared["takes"] is TextExample
+    assert entry.declared["trains"] is False
+    assert set(entry.schema.model_fields) == {"network", "pooling"}

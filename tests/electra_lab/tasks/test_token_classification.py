@@ -1,0 +1,159 @@
+"""Tags for words: windows, labels, predictions, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.finetuning.rows import TaskRows
+from electra_lab.tasks.token_classification import IGNORED, TokenClassification
+from electra_lab.testing.tasks import WORDS, encoder, words_examples
+from registry import Batch, Results, Row, WordsExample
+from registry.errors import DataError
+
+TAGS = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+DROPPED = "\u200d"  # a character that BERT's normaliser removes
+
+words = st.sampled_from([*WORDS, "x" * 40, "Åse's", DROPPED])
+sentences = st.lists(st.tuples(words, st.sampled_from(TAGS)), max_size=25)
+
+
+def task(**options: Any) -> TokenClassification:
+    made = TokenClassification(**options)
+    made.know({"tags": TAGS, "usual": "O"})
+    return made
+
+
+def example(pairs: list[tuple[str, str]], name: str = "") -> WordsExample:
+    return WordsExample(tuple(word for word, _ in pairs), tuple(tag for _, tag in pairs), name, f"a.txt:{name}")
+
+
+def gold(rows: list[list[Row]], wrong: int = 0) -> list[list[dict[str, Any]]]:
+    """Return logits that prefer each label, or the tag so many places behind it; elsewhere they prefer the last."""
+    table = np.eye(len(TAGS), dtype=np.float32) * 9
+
+    def one(row: Row) -> dict[str, Any]:
+        labels: Any = row.labels["tags"]
+        return {"logits": np.stack([table[(label + wrong) % len(TAGS) if label >= 0 else -1] for label in labels])}
+
+    return [[one(row) for row in each] for each in rows]
+
+
+def judged(given: TokenClassification, examples: list[WordsExample], length: int = 16, wrong: int = 0) -> Results:
+    rows: Any = given.rows(examples, encoder(), length)
+    return given.results(examples, rows, gold(rows, wrong))
+
+
+@settings(deadline=None, max_examples=40)
+@given(texts=st.lists(sentences, min_size=1, max_size=4), length=st.integers(8, 40), stride=st.integers(1, 50))
+def test_right_logits_give_the_right_tags(texts: list[list[tuple[str, str]]], length: int, stride: int) -> None:
+    """For sentences in any number of windows; a word without tokens is tagged O."""
+    examples = [example(text, str(n)) for n, text in enumerate(texts)]
+    found = judged(task(stride=stride), examples, length)
+    for sentence, prediction in zip(examples, found.predictions, strict=True):
+        tags = ["O" if word == DROPPED else tag for word, tag in zip(sentence.words, sentence.tags or (), strict=True)]
+        assert prediction["prediction"] == tags
+        assert prediction["correct"] == (tags == prediction["label"] == list(sentence.tags or ()))
+    kept = [pair for text in texts for pair in text if pair[0] != DROPPED]
+    number = max(sum(map(len, texts)), 1)
+    assert found.metrics["dropped_words"] == pytest.approx((sum(map(len, texts)) - len(kept)) / number)
+    if all(tag == "O" for text in texts for word, tag in text if word == DROPPED):
+        assert found.metrics["f1"] == (1.0 if any(tag != "O" for _, tag in kept) else 0.0)
+        assert found.metrics["accuracy"] == (1.0 if any(texts) else 0.0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(text=sentences, length=st.integers(8, 40), stride=st.integers(1, 50))
+def test_each_word_is_labelled_once_at_its_first_token(text: list[tuple[str, str]], length: int, stride: int) -> None:
+    sentence = example(text)
+    encoded = encoder().words([sentence.words])[0]
+    rows = task(stride=stride).rows([sentence], encoder(), length)[0]
+    seen: list[tuple[int, int]] = []
+    for row in rows:
+        labels: Any = row.labels["tags"]
+        assert len(labels) == len(row.tokens) <= length
+        seen += [(row.keep[place], label) for place, label in enumerate(labels) if label != IGNORED]
+        for place, word in row.keep.items():
+            assert row.tokens[place] == encoded.ids[encoded.words.index(word)]
+    assert seen == [(word, TAGS.index(text[word][1])) for word in dict.fromkeys(encoded.words)]
+
+
+def test_a_sentence_in_two_windows() -> None:
+    """Nine words of one token each, in rows of eight: six fit, and the next window begins three later."""
+    sentence = example([("the", tag) for tag in ("O", "B-X", "I-X", "O", "B-Y", "I-Y", "O", "O", "B-X")])
+    one, other = task().rows([sentence], encoder(), 8)[0]
+    the = encoder().words([["the"]])[0].ids[0]
+    cls, sep = encoder().vocabulary.cls_id, encoder().vocabulary.sep_id
+    assert one.tokens == other.tokens == [cls, *[the] * 6, sep]
+    assert one.segments == [0] * 8
+    assert one.labels["tags"] == [-100, 0, 1, 2, 0, 3, -100, -100]
+    assert other.labels["tags"] == [-100, -100, -100, 4, 0, 0, 1, -100]
+
+
+def test_predictions_and_tables() -> None:
+    examples = words_examples()
+    found = judged(task(), examples, wrong=1)
+    assert [each["words"] for each in found.predictions] == [list(each.words) for each in examples]
+    assert not any(each["correct"] for each in found.predictions)
+    assert found.metrics["accuracy"] < 0.1
+    assert found.metrics["f1"] == 0.0
+    (table,) = found.tables
+    assert [row[0] for row in table.rows] == ["X", "Y"]
+    sure = [each["certainty"] for each in found.predictions]
+    assert sure == pytest.approx([1 / (1 + 4 * np.exp(-9))] * len(sure))
+
+
+def test_plain_tags_are_judged_word_by_word() -> None:
+    given = TokenClassification(scheme="plain")
+    examples = [example([("the", "DT"), ("cat", "NN"), ("sat", "VB"), ("mat", "NN"), (DROPPED, "VB")], "1")]
+    given.know(given.learn(examples))
+    assert (given.tags, given.usual) == (["DT", "NN", "VB"], "NN")  # of those that are equally frequent, the first
+    rows: Any = given.rows(examples, encoder(), 16)
+    outputs = [[{"logits": np.tile([0.0, 1.0, 0.0], (len(rows[0][0].tokens), 1))}]]
+    found = given.results(examples, rows, outputs)
+    assert found.predictions[0]["prediction"] == ["NN"] * 5
+    assert found.metrics == {"accuracy": 0.4, "dropped_words": 0.2}
+    assert given.metrics.keys() == found.metrics.keys()
+    assert [list(row) for row in found.tables[0].rows] == [
+        ["DT", 0.0, 0.0, 0.0, 1, 0],
+        ["NN", pytest.approx(4 / 7), 0.4, 1.0, 2, 5],
+        ["VB", 0.0, 0.0, 0.0, 2, 0],
+    ]
+
+
+def test_the_loss_is_the_cross_entropy_of_labelled_places() -> None:
+    given = task()
+    rows = [row for each in given.rows(words_examples(), encoder(), 16) for row in each]
+    batch: Batch = next(iter(TaskRows(rows).in_order(3, torch.device("cpu"))))
+    logits = torch.randn(*batch.tokens.shape, len(TAGS), generator=torch.Generator().manual_seed(0))
+    (term,) = given.losses({"logits": logits}, batch).values()
+    labels = batch.labels["tags"]
+    expected = -sum(logits[i, j].log_softmax(0)[labels[i, j]] for i, j in (labels >= 0).nonzero().tolist())
+    assert float(term.sum) == pytest.approx(float(expected), rel=1e-5)
+    assert int(term.count) == int((labels >= 0).sum())
+
+
+def test_an_unknown_tag_is_refused() -> None:
+    wrong = WordsExample(("the", "cat"), ("O", "B-Z"), "7", "dev.txt:12")
+    with pytest.raises(DataError, match=r"^dev\.txt:12: the tag 'B-Z' of 'cat' is in no .*Known: B-X, B-Y, I-X"):
+        task().rows([wrong], encoder(), 16)
+
+
+@pytest.mark.parametrize("tag", ["NN", "B-", "U-X"])
+def test_a_tag_of_no_entity_is_refused(tag: str) -> None:
+    wrong = WordsExample(("the", "cat"), ("O", tag), "7", "train.txt:5")
+    with pytest.raises(DataError, match=rf"train\.txt:5: the tag '{tag}' is neither O.*scheme: plain"):
+        TokenClassification().learn([wrong])
+    assert TokenClassification(scheme="plain").learn([wrong])["tags"] == sorted(["O", tag])
+
+
+def test_what_cannot_be_learned() -> None:
+    with pytest.raises(DataError, match=r"^b\.txt:2: the sentence has no tags"):
+        TokenClassification().learn([WordsExample(("the",), ("O",)), WordsExample(("the",), None, "", "b.txt:2")])
+    with pytest.raises(DataError, match="no words"):
+        TokenClassification().learn([WordsExample((), ())])

@@ -1,0 +1,189 @@
+"""The laws of tasks bite: each mistake is found by the law that is about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.tasks.token_classification import EachState, TokenClassification
+from electra_lab.testing import TaskContract
+from registry import Batch, Results, Row, Term, WordsExample, tasks
+
+
+class Lawful(TaskContract):
+    name = "mine"
+
+
+@pytest.fixture(autouse=True)
+def _isolated() -> Iterator[None]:
+    with tasks.isolated():
+        yield
+
+
+def suite(**changed: Any) -> TaskContract:
+    """Return the suite of a task some methods of which are changed."""
+    kind = type("Mine", (TokenClassification,), {"__doc__": "Changed.", "__module__": __name__, **changed})
+    tasks.register("mine", takes=WordsExample)(kind)
+    return Lawful()
+
+
+def learn(change: Any) -> Any:
+    return lambda self, examples: change(dict(TokenClassification.learn(self, examples)), examples)
+
+
+def rows(change: Any) -> Any:
+    """Change the rows of each example, given the example's number as well."""
+    return lambda self, examples, encoder, length: [
+        change(each, number) for number, each in enumerate(TokenClassification.rows(self, examples, encoder, length))
+    ]
+
+
+def each_row(change: Any) -> Any:
+    return rows(lambda found, number: [change(row) for row in found])
+
+
+def labelled(row: Row, **labels: Any) -> Row:
+    return replace(row, labels={**row.labels, **labels} if row.labels else {})
+
+
+def losses(change: Any) -> Any:
+    def changed(self: Any, outputs: Mapping[str, Any], batch: Batch) -> Mapping[str, Term]:
+        (term,) = TokenClassification.losses(self, outputs, batch).values()
+        return {"tags": change(term, outputs["logits"], batch)}
+
+    return changed
+
+
+def results(change: Any) -> Any:
+    return lambda self, *given: change(TokenClassification.results(self, *given))
+
+
+def predicted(change: Any) -> Any:
+    return results(lambda found: replace(found, predictions=[change(each) for each in found.predictions]))
+
+
+class Spare(EachState):
+    """Has a layer that nothing uses."""
+
+    def __init__(self, *sizes: Any) -> None:
+        super().__init__(*sizes)
+        self.spare = torch.nn.Linear(2, 2)
+
+
+class Peeks(EachState):
+    """Knows the labels where there are some."""
+
+    def forward(self, states: torch.Tensor, batch: Batch) -> torch.Tensor:
+        logits = super().forward(states, batch)
+        return logits + torch.nn.functional.one_hot(batch.labels["tags"].clamp(min=0), 5) if batch.labels else logits
+
+
+class Leaks(EachState):
+    """Looks at padding."""
+
+    def forward(self, states: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return super().forward(states + states.sum(1, keepdim=True), batch)
+
+
+def head(kind: type[EachState]) -> Any:
+    return lambda self, dim, dropout: kind(dim, len(self.tags), dropout)
+
+
+def swallow(self: Any, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
+    return TokenClassification.learn(self, [each for each in examples if each.tags is not None])
+
+
+def shuffled(found: Results) -> Results:
+    return replace(found, predictions=sorted(found.predictions, key=lambda each: each["id"], reverse=True))
+
+
+FIT = "every_example_has_rows_that_fit"
+LABELS = "labels_are_numbers_or_one_for_each_token"
+JSON = "results_are_finite_and_json"
+BLIND = "examples_without_labels_have_rows_and_predictions"
+MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
+    "no metrics": ("metrics_are_declared_with_a_summary", {"metrics": {}}),
+    "tuple": (
+        "what_it_learned_survives_json", {"learn": learn(lambda facts, _: {**facts, "tags": tuple(facts["tags"])})}
+    ),
+    "numbers": (
+        "what_it_learned_survives_json", {"learn": learn(lambda facts, _: {**facts, 1: "one"})}
+    ),
+    "order": (
+        "what_it_learned_does_not_depend_on_the_order",
+        {"learn": learn(lambda facts, examples: {**facts, "usual": examples[0].tags[0]})},
+    ),
+    "swallows": ("examples_without_labels_cannot_be_learned", {"learn": swallow}),
+    "no row": (FIT, {"rows": rows(lambda found, number: found if number else [])}),
+    "too long": (FIT, {"rows": each_row(lambda row: replace(row, tokens=[*row.tokens[:-1], 6, row.tokens[-1]]))}),
+    "no end": (FIT, {"rows": each_row(lambda row: replace(row, tokens=row.tokens[:-1], segments=row.segments[:-1]))}),
+    "segments": (FIT, {"rows": each_row(lambda row: replace(row, segments=row.segments[1:]))}),
+    "segment 2": (FIT, {"rows": each_row(lambda row: replace(row, segments=[2] * len(row.tokens)))}),
+    "no labels": (LABELS, {"rows": each_row(lambda row: replace(row, labels={}))}),
+    "short labels": (LABELS, {"rows": each_row(lambda row: labelled(row, tags=row.labels["tags"][1:]))}),
+    "NaN label": (LABELS, {"rows": each_row(lambda row: labelled(row, more=math.nan))}),
+    "other labels": (LABELS, {"rows": rows(lambda found, n: [labelled(row, **{f"x{n}": 1}) for row in found])}),
+    "neighbours": (
+        "rows_depend_on_their_example_alone",
+        {"rows": rows(lambda found, number: [replace(row, segments=[number % 2] * len(row.tokens)) for row in found])},
+    ),
+    "spare": ("losses_reach_every_parameter", {"head": head(Spare)}),
+    "detached": (
+        "losses_reach_every_parameter",
+        {"losses": losses(lambda term, logits, _: replace(term, sum=term.sum.detach() + 0 * logits.sum()))},
+    ),
+    "padding": (
+        "losses_reach_every_parameter",
+        {"losses": losses(lambda term, logits, _: replace(term, sum=term.sum + logits.square().sum()))},
+    ),
+    "mean": (
+        "losses_are_sums_over_rows",
+        {"losses": losses(lambda term, *_: replace(term, sum=term.sum / term.count.clamp(min=1)))},
+    ),
+    "counts rows": (
+        "losses_are_sums_over_rows",
+        {"losses": losses(lambda term, logits, _: replace(term, count=torch.tensor(len(logits) + 1)))},
+    ),
+    "counts hits": (
+        "counts_of_losses_do_not_depend_on_states",
+        {"losses": losses(lambda term, logits, _: replace(term, count=(logits > 1).sum()))},
+    ),
+    "NaN": (JSON, {"results": results(lambda found: replace(found, metrics={**found.metrics, "f1": math.nan}))}),
+    "undeclared": (JSON, {"results": results(lambda found: replace(found, metrics={**found.metrics, "f2": 1.0}))}),
+    "no main": (JSON, {"results": results(lambda found: replace(found, metrics={"accuracy": 1.0}))}),
+    "lost": (JSON, {"results": results(lambda found: replace(found, predictions=found.predictions[1:]))}),
+    "no prediction": (JSON, {"results": predicted(lambda each: {k: v for k, v in each.items() if k != "prediction"})}),
+    "a tuple": (JSON, {"results": predicted(lambda each: {**each, "prediction": tuple(each["prediction"])})}),
+    "infinite": (JSON, {"results": predicted(lambda each: {**each, "certainty": math.inf})}),
+    "ragged": (
+        JSON, {"results": results(lambda found: replace(found, tables=[replace(found.tables[0], header=["one"])]))}
+    ),
+    "known": (BLIND, {"rows": each_row(lambda row: replace(row, labels={"tags": [0] * len(row.tokens)}))}),
+    "judges": (BLIND, {"results": results(lambda found: replace(found, metrics={"f1": 1.0}))}),
+    "makes up": (BLIND, {"results": predicted(lambda each: {"label": [], "correct": True, **each})}),
+    "peeks": ("results_do_not_depend_on_labels_or_on_what_else_is_in_the_batch", {"head": head(Peeks)}),
+    "leaks": ("results_do_not_depend_on_labels_or_on_what_else_is_in_the_batch", {"head": head(Leaks)}),
+    "sorted": ("the_order_of_examples_does_not_matter", {"results": results(shuffled)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake: str) -> None:
+    law, changed = MISTAKES[mistake]
+    function = getattr(suite(**changed), f"test_{law}")
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    given = {name: {"device": "cpu", "length": 16}[name] for name in names if name != "self"}
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        function(**given)
+
+
+@pytest.mark.parametrize("law", sorted({law for law, _ in MISTAKES.values()}))
+def test_nothing_else_is_found(law: str) -> None:
+    function = getattr(suite(), f"test_{law}")
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    function(**{name: {"device": "cpu", "length": 16}[name] for name in names if name != "self"})
