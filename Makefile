@@ -72,7 +72,7 @@ $(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
 # electra-pytorch and mlm-pytorch are what the property tests must catch; what they depend on no longer builds.
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps electra-pytorch mlm-pytorch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps electra-pytorch mlm-pytorch minicons
 	touch $@
 
 $(VENV)/clusters.stamp: $(VENV)/dev.stamp

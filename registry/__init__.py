@@ -74,7 +74,7 @@ optimizers: Registry[Callable[..., Optimizer]] = Registry(
 schedules: Registry[Schedule] = Registry("schedule", "schedules", "Schedule", ("progress",), ("step", "steps"))
 measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Measure")
 datasets: Registry[Callable[..., Dataset]] = Registry("dataset", "datasets", "Dataset", declares={"yields": None})
-tasks: Registry[Callable[..., Task | Judgement]] = Registry(
+tasks: Registry[Callable[..., Judgement | Task]] = Registry(
     "task", "tasks", "Task", declares={"takes": None, "trains": True}
 )
 launchers: Registry[Callable[..., Launcher]] = Registry(

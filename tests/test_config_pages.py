@@ -104,6 +104,8 @@ def test_exactly_the_keys_that_must_be_set_are_called_required() -> None:
             "checkpoint.milestones.tokens",
         ],
         "config-ablation.md": ["name", "base", "vary", "seeds"],
+        "config-finetuning.md": ["name", "model", "task", "dataset"],
+        "config-suite.md": ["name", "models", "tasks"],
     }
 
 

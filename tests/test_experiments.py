@@ -139,7 +139,7 @@ def test_paper_hyper_parameters(name: str) -> None:
     assert train.clip_norm == 1.0
     assert config.optimizer.dump() == {"type": "adamw", "weight_decay": 0.01, "betas": [0.9, 0.999], "epsilon": 1e-6}
     assert {key: schedule.dump() for key, schedule in config.schedules.items()} == {
-        "learning_rate": {"type": "warmup_linear", "warmup_steps": 10_000}
+        "learning_rate": {"type": "warmup_linear", "warmup_steps": 10_000, "warmup_share": None}
     }
     assert d.keywords() == g.keywords() == {"ff_mult": 4.0, "dropout": 0.1}
     assert (config.embedding.dropout, config.embedding.max_length, config.embedding.tie) == (0.1, 512, "embeddings")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.config.load import describes_ablation
+from electra_lab.config.load import describes_ablation, describes_finetuning, describes_suite
 from electra_lab.config.source import parse, read_file
 from registry.errors import ConfigError, UnknownName, did_you_mean
 
@@ -26,7 +26,7 @@ def new(
 ) -> None:
     """Copy an experiment that comes with electra_lab, to change and run it. Without NAME, list them all.
 
-    The files that it extends, varies or imports are copied too. Existing files are never overwritten.
+    The files that it extends, varies, imports or lists as tasks are copied too. Existing files are never overwritten.
     """
     root = _shipped()
     known = {file.relative_to(root).with_suffix("").as_posix(): file for file in root.rglob("*.yaml")}
@@ -42,7 +42,9 @@ def new(
     own = folder / known[name].relative_to(root)
     if folder.suffix in (".yaml", ".yml"):
         raise ConfigError(f"{folder}: is the name of a file; name a folder, in which {own.name} is written.")
-    verb = "ablate" if describes_ablation(read_file(known[name])) else "run"
+    root_node = read_file(known[name])
+    downstream = describes_finetuning(root_node) or describes_suite(root_node)
+    verb = "ablate" if describes_ablation(root_node) else "finetune" if downstream else "run"
     _copy({folder / file.relative_to(root): file for file in _with_needs(known[name], root)}, own, name)
     print(f"Run it with: electra-lab {verb} {shlex.quote(str(own))}")
 
@@ -55,7 +57,7 @@ def _shipped() -> Path:
 
 
 def _with_needs(file: Path, root: Path) -> Iterator[Path]:
-    """Yield the files that a YAML file extends, varies or imports, with all that those need; then the file itself.
+    """Yield the files that a YAML file extends, varies, imports or lists, with all that those need; then itself.
 
     Raises ConfigError if one of them is not below `root`.
     """
@@ -64,8 +66,9 @@ def _with_needs(file: Path, root: Path) -> Iterator[Path]:
     if file.suffix == ".yaml":
         values = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         assert isinstance(values, dict)
-        imports = values.get("imports")
-        for path in (values.get("extends"), values.get("base"), *(imports if isinstance(imports, list) else ())):
+        several = [values.get(key) for key in ("imports", "tasks")]
+        listed = [path for paths in several if isinstance(paths, list) for path in paths]
+        for path in (values.get("extends"), values.get("base"), *listed):
             if isinstance(path, str):
                 yield from _with_needs(Path(os.path.normpath(file.parent / path)), root)
     yield file

@@ -49,8 +49,9 @@ def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
         root = parse(text_of(source), "config", Path.cwd(), one_line=True)
     if describes_ablation(root):
         raise ConfigError(f"{root.mark.file}: is an ablation. To run it: electra-lab ablate {root.mark.file}")
-    if describes_finetuning(root):
-        raise ConfigError(f"{root.mark.file}: is a fine-tuning. To run it: electra-lab finetune {root.mark.file}")
+    if describes_finetuning(root) or describes_suite(root):
+        kind = "fine-tuning" if describes_finetuning(root) else "suite"
+        raise ConfigError(f"{root.mark.file}: is a {kind}. To run it: electra-lab finetune {root.mark.file}")
     return validated(with_overrides(root, overrides))
 
 
@@ -84,9 +85,13 @@ def load_suite(path: Path) -> Loaded[SuiteConfig]:
 def is_suite_file(path: Path) -> bool:
     """Return True if the file is a suite; False if it cannot be read, as loading it says why."""
     try:
-        root = read_file(path)
+        return describes_suite(read_file(path))
     except ConfigError:
         return False
+
+
+def describes_suite(root: Node) -> bool:
+    """Return True if a file's mapping is a suite, not an experiment."""
     return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"models", "tasks"})
 
 

@@ -77,6 +77,10 @@ def text_lines(files: Files, file: Path) -> Iterator[tuple[str, str]]:
         yield place, decoded(line.removesuffix(b"\r"), place, UTF8)
 
 
+def columns(number: int) -> str:
+    return "1 column" if number == 1 else f"{number} columns"
+
+
 def uncompressed(file: Path) -> Path:
     """Return the path of a file without the ending of a compressed one."""
     return file.with_suffix("") if file.suffix.lower() in COMPRESSED else file

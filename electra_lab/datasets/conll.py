@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from electra_lab.datasets._files import CURE, FileSplits, text_lines
+from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines
 from electra_lab.datasets._schemes import SCHEMES, TAG, misfit, to_iob2
 from electra_lab.datasets._splits import HeldOut
 from electra_lab.sources.files import BadInput, Files
@@ -77,32 +77,32 @@ class Conll(FileSplits[WordsExample]):
         example = examples[number]
         reason = f"the tag '{(example.tags or ())[word]}' does not fit {misfits[last]}"
         if self._scheme == "auto":
-            reason += ", which the lines before it do"
+            reason += ", and the other schemes fit even less"
         raise BadInput(_line(example, word), reason, f"{CURE} To take tags as they are set scheme: plain.")
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, WordsExample]]:
         rows: list[list[str]] = []
-        begin, columns = "", 0
+        begin, number = "", 0
         for place, line in chain(text_lines(files, file), [("", "")]):
             row = [column for column in SPACES.split(line) if column]
             if row and not line.startswith(BREAK):
-                columns = columns or self._number(row, place)
-                if len(row) != columns:
-                    raise BadInput(place, f"has {len(row)} columns, not {columns} as the lines before it", CURE)
+                number = number or self._number(row, place)
+                if len(row) != number:
+                    raise BadInput(place, f"has {columns(len(row))}, not {number} as the lines before it", CURE)
                 begin = begin or place
                 rows.append(row)
             elif rows:
                 words = tuple(row[self._word] for row in rows)
-                tags = tuple(row[self._tag] for row in rows) if columns > 1 else None
+                tags = tuple(row[self._tag] for row in rows) if number > 1 else None
                 yield " ".join(words), WordsExample(words, tags, place=begin)
                 rows, begin = [], ""
 
     def _number(self, row: Sequence[str], place: str) -> int:
         """Return the number of columns. Raises BadInput if the words' or the tags' is not among them."""
-        wanted = {"word_column": self._word, "tag_column": self._tag}
+        wanted = {"word_column": self._word} | ({"tag_column": self._tag} if len(row) > 1 else {})
         for name, column in wanted.items():
             if not -len(row) <= column < len(row):
-                raise BadInput(place, f"has {len(row)} columns, but {name} is {column}", "They are counted from 0.")
+                raise BadInput(place, f"has {columns(len(row))}, but {name} is {column}", "They are counted from 0.")
         if len(row) > 1 and self._word % len(row) == self._tag % len(row):
             raise BadInput(place, "word_column and tag_column are the same column", "Change one of them.")
         return len(row)
@@ -111,8 +111,8 @@ class Conll(FileSplits[WordsExample]):
         """Return the input of the script conlleval: on each line a word, its tag if it is known, the predicted tag."""
         text = ""
         for example, found in zip(self.read(split), predictions, strict=True):
-            columns = [example.words, *([example.tags] if example.tags else []), found["prediction"]]
-            text += "".join(" ".join(row) + "\n" for row in zip(*columns, strict=True)) + "\n"
+            read = [example.words, example.tags] if example.tags else [example.words]
+            text += "".join(" ".join(row) + "\n" for row in zip(*read, found["prediction"], strict=True)) + "\n"
         return f"{split}.txt", text
 
 

@@ -54,6 +54,8 @@ class DocstringOrigin(Splits[TextExample]):
         hide_names: bool = True,
         held_out: Annotated[float, Field(gt=0, le=0.4)] = 0.1,
     ) -> None:
+        if twice := [name for name, times in Counter(packages).items() if times > 1]:
+            raise ValueError(f"packages: {twice[0]} is there twice.")
         super().__init__()
         self._packages, self._most, self._share = packages, most, held_out
         self._shortest, self._longest = min_characters, max_characters
@@ -103,7 +105,8 @@ class DocstringOrigin(Splits[TextExample]):
             return ""
         if self._names:
             text = self._names.sub(ANY_NAME, text)
-        return text if len(text) <= self._longest else text[: self._longest + 1].rsplit(None, 1)[0]
+        kept, rest = text[: self._longest], text[self._longest :]
+        return (kept.rsplit(None, 1)[0] if rest and not rest[0].isspace() else kept).rstrip()
 
     def _files(self) -> Iterator[tuple[Path, str, str]]:
         """Yield the files of the packages, with the module of each and its package."""

@@ -1,12 +1,13 @@
 """GLUE, the General Language Understanding Evaluation."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_lab.datasets._files import CURE, FileSplits, text_lines
+from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines
 from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION
 from electra_lab.datasets._texts import key_of, label_of
 from electra_lab.sources.files import COMPRESSED, BadInput, Files
@@ -93,12 +94,14 @@ class Glue(FileSplits[TextExample]):
         self.name, self.format, self._doubles = name, FORMATS[name], double_unordered
         paths = {split: _first(folder, names) for split, names in self.format.files.items()}
         if not any(paths.values()):
-            wanted = ", ".join(dict.fromkeys(each for names in self.format.files.values() for each in names))
+            here = (each for names in self.format.files.values() for each in names if not each.startswith(".."))
             inside = f" Did you mean {folder / name}?" if (folder / name).is_dir() else ""
-            raise DataError(f"{folder}: has no file of {name}. Looked for {wanted}.{inside}")
+            raise DataError(f"{folder}: has no file of {name}. Looked for {', '.join(here)}.{inside}")
         train, listed = paths.get(TRAIN), _first(folder, ["dev_ids.tsv"])
         original = train is not None and train.name.startswith("msr_paraphrase")
-        self._listed = Files([listed], [""], {}) if original and listed and not paths[VALIDATION] else None
+        self._listed = Files([listed], [""], {}) if original and listed else None
+        if self._listed:
+            paths[VALIDATION] = None  # it is in the file of train
         super().__init__(paths, [""], {"name": name, "double_unordered": double_unordered})
 
     def _holds_out(self, sources: Sequence[str]) -> bool:
@@ -130,13 +133,13 @@ class Glue(FileSplits[TextExample]):
             at, header = next(rows, (str(file), []))
         if not header:
             return
-        columns = self._columns(header, at, source)
+        places = self._columns(header, at, source)
         for place, row in rows:
             if len(row) < len(header) and self.name == "QQP" and source != TEST:
                 continue
             if len(row) != len(header):
-                raise BadInput(place, f"has {len(row)} columns, not {len(header)}", CURE)
-            yield self._example({name: row[at] for name, at in columns.items()}, place)
+                raise BadInput(place, f"has {columns(len(row))}, not {len(header)}", CURE)
+            yield self._example({name: row[at] for name, at in places.items()}, place)
 
     def _columns(self, header: list[str], place: str, source: str) -> dict[str, int]:
         """Return the places of the columns in the header, by our names. Raises BadInput."""
@@ -188,5 +191,5 @@ class Glue(FileSplits[TextExample]):
 
 def _first(folder: Path, names: Sequence[str]) -> Path | None:
     """Return the first of the files that is there, plain or compressed."""
-    found = (folder / f"{name}{ending}" for name in names for ending in ("", *COMPRESSED))
-    return next((path for path in found if path.is_file()), None)
+    found = (os.path.normpath(folder / f"{name}{ending}") for name in names for ending in ("", *COMPRESSED))
+    return next((Path(path) for path in found if os.path.isfile(path)), None)

@@ -1,6 +1,7 @@
 """Datasets of the Hugging Face hub, and folders in its formats."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -79,15 +80,15 @@ class HuggingFace(Splits[TextExample]):
         rows = self._source.rows(theirs, dataset, wanted if labelled else wanted[:-1])
         for number, row in enumerate(rows, start=1):
             place = f"{self._place(source)}: row {number}"
-
-            def value(field: str, row: dict[str, Any] = row, place: str = place) -> Any:
-                if field != label:
-                    return value_of(row, place, field, CURE)
-                found = value_of(row, place, field, CURE) if labelled else None
-                return _word(found, words) if words else found
-
-            yield self._fields.example(value, place)
+            yield self._fields.example(partial(self._value, row, place, words, labelled), place)
         self._source.check()
+
+    def _value(self, row: dict[str, Any], place: str, words: list[str] | None, labelled: bool, field: str) -> Any:
+        """Return the value of a field; of a label that has a name, its name. Raises BadInput."""
+        if field != self._fields.label:
+            return value_of(row, place, field, CURE)
+        found = value_of(row, place, field, CURE) if labelled else None
+        return _word(found, words) if words else found
 
     def fingerprint(self) -> str:
         """Return a hash of the folder's files, or of what identifies the downloaded data."""

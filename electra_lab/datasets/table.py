@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from electra_lab.datasets._files import CURE, FileSplits, text_lines, uncompressed
+from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines, uncompressed
 from electra_lab.datasets._splits import HeldOut
 from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
 from electra_lab.sources.files import LONGEST_LINE, BadInput, Files
@@ -69,7 +69,7 @@ class TableFiles(FileSplits[TextExample]):
         places = {name: self._column(name, header, at, source) for name in self._fields.names()} if header else {}
         for place, row in rows:
             if len(row) != len(header):
-                raise BadInput(place, f"has {_columns(len(row))}, but there are names for {len(header)}", CURE)
+                raise BadInput(place, f"has {columns(len(row))}, but there are names for {len(header)}", CURE)
             yield self._fields.example(partial(_cell, row, places), place)
 
     def _column(self, name: str, header: list[str], place: str, source: str) -> int | None:
@@ -106,7 +106,3 @@ class TableFiles(FileSplits[TextExample]):
 def _cell(row: list[str], places: dict[str, int | None], name: str) -> str | None:
     place = places[name]
     return None if place is None else row[place]
-
-
-def _columns(number: int) -> str:
-    return "1 column" if number == 1 else f"{number} columns"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from electra_lab.data.vocabulary import word_mark
-from electra_lab.inference.windows import _trimmed
+from electra_lab.inference.windows import trimmed
 from registry import Encoded, Vocabulary
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class TextEncoder:
         found = []
         for text, encoding in zip(texts, self._encodings([_clean(text) for text in texts]), strict=True):
             tokens = zip(encoding.tokens, encoding.offsets, strict=True)
-            offsets = [self._trimmed(text, token, at) for token, at in tokens]
+            offsets = [self.trimmed(text, token, at) for token, at in tokens]
             found.append(Encoded(encoding.ids, offsets, _words(encoding)))
         return found
 
@@ -55,12 +55,12 @@ class TextEncoder:
         finally:
             self._tokenizer.encode_special_tokens = before
 
-    def _trimmed(self, text: str, token: str, at: tuple[int, int]) -> tuple[int, int]:
-        return _trimmed(text, *at, token == self._mark)
+    def trimmed(self, text: str, token: str, at: tuple[int, int]) -> tuple[int, int]:
+        return trimmed(text, *at, token == self._mark)
 
     def _within(self, word: str, read: str, token: str, at: tuple[int, int]) -> tuple[int, int]:
         """Return where a token of `read` is in the word, which differs from `read` in the spaces around it."""
-        start, end = self._trimmed(read, token, at)
+        start, end = self.trimmed(read, token, at)
         begin = len(word) - len(word.lstrip())
         moved = begin - (len(read) - len(read.lstrip()))
         return max(start + moved, begin), max(end + moved, begin)

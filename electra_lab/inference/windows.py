@@ -65,13 +65,13 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
             text,
             each.ids,
             each.tokens,
-            [_trimmed(text, *at, t == mark) for t, at in zip(each.tokens, each.offsets, strict=True)],
+            [trimmed(text, *at, t == mark) for t, at in zip(each.tokens, each.offsets, strict=True)],
         )
         for text, each in zip(texts, encodings, strict=True)
     ]
 
 
-def _trimmed(text: str, start: int, end: int, space: bool) -> tuple[int, int]:
+def trimmed(text: str, start: int, end: int, space: bool) -> tuple[int, int]:
     inside = text[start:end]
     if space and inside.strip():
         return start, start

@@ -34,8 +34,8 @@ def scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
 
 
 def _f1(prediction: list[str], answer: list[str]) -> float:
-    if not (prediction and answer):
-        return float(prediction == answer)
+    if not (prediction or answer):
+        return 1.0
     return 2 * (Counter(prediction) & Counter(answer)).total() / (len(prediction) + len(answer))
 
 

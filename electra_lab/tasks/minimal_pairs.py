@@ -203,6 +203,7 @@ def _prediction(example: PairExample, verdict: Verdict | None) -> dict[str, Any]
         "good": example.good,
         "bad": example.bad,
         "prediction": None,
+        "label": "good",
         "correct": None,
     }
     if verdict is None:

@@ -99,8 +99,9 @@ class DatasetContract(Contract):
     def test_submissions_are_files_of_their_own(self, tmp_path: Path) -> None:
         dataset: Any = self.dataset(tmp_path)
         names = []
+        label = next((each.label for each in _all(dataset) if getattr(each, "label", None) is not None), "label")
         for split in dataset.splits if hasattr(dataset, "submission") else ():
-            predictions = [{"id": each.id, "prediction": _prediction(each, dataset)} for each in dataset.read(split)]
+            predictions = [{"id": each.id, "prediction": _prediction(each, label)} for each in dataset.read(split)]
             found = dataset.submission(split, predictions)
             if found is not None:
                 name, text = found
@@ -139,12 +140,11 @@ def _refuse_wrong(each: Any) -> None:
             assert each.bad, "a sentence is empty"
 
 
-def _prediction(each: Any, dataset: Dataset) -> Any:
-    """Return what a task could predict for an example."""
+def _prediction(each: Any, label: Any) -> Any:
+    """Return what a task could predict for an example; `label` for a text."""
     match each:
         case TextExample():
-            known = (other.label for other in [each, *_all(dataset)] if other.label is not None)
-            return next(known, "label")
+            return label
         case WordsExample():
             return list(each.tags or ["O"] * len(each.words))
         case QuestionExample():

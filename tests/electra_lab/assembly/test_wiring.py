@@ -153,6 +153,9 @@ WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "schedules.warmup_linear.warmup_steps": (
         {**WARM, "schedules.learning_rate.warmup_steps": 3},
         {"rates": lambda step, steps: (1 - step / steps) * min(1.0, (step + 1) / 3)}),
+    "schedules.warmup_linear.warmup_share": (
+        {**WARM, "schedules.learning_rate.warmup_share": 0.5},
+        {"rates": lambda step, steps: (1 - step / steps) * min(1.0, (step + 1) / (steps / 2))}),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from electra_lab.ablation.file import load_ablation
 from electra_lab.cli import new
-from electra_lab.config.load import load
+from electra_lab.config.load import is_suite_file, load, load_finetuning, load_suite
 from tests.helpers import ROOT
 
 SHIPPED = ROOT / "experiments"
@@ -49,6 +49,14 @@ def test_a_copy_needs_nothing_but_what_was_copied(lab, tmp_path: Path, name: str
         ablation = load_ablation(Path(file))
         assert ablation.config.name == Path(name).name
         loaded = ablation.base
+    elif verb == "finetune":
+        if is_suite_file(Path(file)):
+            suite = load_suite(Path(file)).config
+            assert suite.name == Path(name).name
+            loaded = load_finetuning(suite.tasks[-1])
+        else:
+            loaded = load_finetuning(Path(file))
+            assert loaded.config.name == Path(name).name
     else:
         assert verb == "run"
         loaded = load(Path(file))

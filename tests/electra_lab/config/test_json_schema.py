@@ -19,10 +19,12 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 
 from electra_lab.ablation.file import AblationConfig, is_ablation
 from electra_lab.config.component import Of, Sizes
+from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema, left_out
-from electra_lab.config.load import load, load_plugins
+from electra_lab.config.load import is_finetuning_file, is_suite_file, load, load_plugins
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import parse, read_file
+from electra_lab.config.suite import SuiteConfig
 from registry import backbones, generators, samplers, schedules
 from registry.signature import Strict, validate
 from tests.electra_lab.config import generated
@@ -119,9 +121,14 @@ def test_every_shipped_file_and_all_that_they_extend_pass_as_written():
     assert len(files) > 10
     for file in files:
         load_plugins(file)
-    schemas = [Draft202012Validator(each()) for each in (experiment_schema, ablation_schema)]
+    finetuning_schema, suite_schema = (
+        partial(file_schema, FinetuningConfig, "f"),
+        partial(file_schema, SuiteConfig, "s"),
+    )
+    made = (experiment_schema, ablation_schema, finetuning_schema, suite_schema)
+    schemas = [Draft202012Validator(each()) for each in made]
     for file in files:
-        kind = schemas[is_ablation(file)]
+        kind = schemas[1 * is_ablation(file) + 2 * is_finetuning_file(file) + 3 * is_suite_file(file)]
         raw = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         for values in (raw, read_file(file).plain()):
             assert kind.is_valid(values), (file, [error.message for error in kind.iter_errors(values)])

@@ -50,7 +50,7 @@ def test_columns_and_plain_tags(tmp_path: Path) -> None:
 
 
 def test_words_without_tags(tmp_path: Path) -> None:
-    dataset = conll(tmp_path, "-DOCSTART-\n\none\ntwo\n\nthree\n")
+    dataset = conll(tmp_path, "-DOCSTART-\n\none\ntwo\n\nthree\n", tag_column=3)
     assert [(each.words, each.tags) for each in dataset.read("test")] == [(("one", "two"), None), (("three",), None)]
 
 
@@ -83,9 +83,9 @@ def test_the_scheme_is_found(scheme: Any, tags: str, expected: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("tags", "line", "reason"),
     [
-        ("B-A I-A | O I-A", 5, "the tag 'I-A' does not fit IOB2, which the lines before it do."),
-        ("I-A I-B | O B-A", 5, "the tag 'B-A' does not fit IOB1, which the lines before it do."),
-        ("S-A O | B-A O", 5, "the tag 'O' does not fit BIOES, which the lines before it do."),
+        ("B-A I-A | O I-A", 5, "the tag 'I-A' does not fit IOB2, and the other schemes fit even less."),
+        ("I-A I-B | O B-A", 5, "the tag 'B-A' does not fit IOB1, and the other schemes fit even less."),
+        ("S-A O | B-A O", 5, "the tag 'O' does not fit BIOES, and the other schemes fit even less."),
         ("O O | O L-A", 5, "the tag 'L-A' is neither O nor B-, I-, E- or S- with a type."),
         ("B-A O | NN O", 4, "the tag 'NN' is neither O nor B-, I-, E- or S- with a type."),
     ],
@@ -103,7 +103,7 @@ def test_tags_of_no_scheme_are_refused(tags: str, line: int, reason: str, tmp_pa
     ("content", "options", "line", "reason"),
     [
         ("a B\n\nb C D\n", {}, 3, "has 3 columns, not 2 as the lines before it. Correct it."),
-        ("a X O\n\nb\n", {}, 3, "has 1 columns, not 3 as the lines before it. Correct it."),
+        ("a X O\n\nb\n", {}, 3, "has 1 column, not 3 as the lines before it. Correct it."),
         ("\na X O\n", {"tag_column": 3}, 2, "has 3 columns, but tag_column is 3. They are counted from 0."),
         ("a X O\n", {"word_column": -4}, 1, "has 3 columns, but word_column is -4. They are counted from 0."),
         ("a X O\n", {"word_column": 2}, 1, "word_column and tag_column are the same column. Change one of them."),

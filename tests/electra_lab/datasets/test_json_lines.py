@@ -83,7 +83,7 @@ def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
-    content = json_lines({"text": "a", "pair": "b", "id": 0}) + "\n" + line
+    content = json_lines({"text": "a", "pair": "b", "id": 0}) + " \t\n" + line
     with pytest.raises(DataError) as refused:
         read(tmp_path, content, pair="pair", id="id")
     assert str(refused.value) == f"{tmp_path / 'a.jsonl'}:3: {reason}"

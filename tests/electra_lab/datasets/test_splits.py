@@ -86,4 +86,4 @@ def test_ids_are_unique() -> None:
 def test_a_split_without_examples(dataset: Listed, split: str, reason: str) -> None:
     with pytest.raises(DataError) as refused:
         list(dataset.read(split))
-    assert str(refused.value) == f"the list {[*dataset.sources][0]}: there are no examples for {reason}"
+    assert str(refused.value) == f"the list {next(iter(dataset.sources))}: there are no examples for {reason}"

@@ -17,14 +17,16 @@ from tests.electra_lab.datasets.written import CONTEXT, answer, article, article
 def test_answers_no_answers_and_unknown_ones(tmp_path: Path) -> None:
     known = question("a", answers=[answer("London"), answer("in London")], is_impossible=False)
     none = question("b", answers=[], is_impossible=True, plausible_answers=[answer("Ada")])
+    without = question("d", is_impossible=True)
     unknown = question("c")
     place = f"{tmp_path / 'dev.json'}: question"
-    assert list(squad(tmp_path, known, none, unknown).read("validation")) == [
+    assert list(squad(tmp_path, known, none, unknown, without).read("validation")) == [
         QuestionExample(
             "Who or what is a?", CONTEXT, (Answer("London", 16), Answer("in London", 13)), True, "a", f"{place} a"
         ),
         QuestionExample("Who or what is b?", CONTEXT, (), True, "b", f"{place} b"),
         QuestionExample("Who or what is c?", CONTEXT, (), False, "c", f"{place} c"),
+        QuestionExample("Who or what is d?", CONTEXT, (), True, "d", f"{place} d"),
     ]
 
 

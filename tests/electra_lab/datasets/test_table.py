@@ -98,6 +98,12 @@ def test_a_wrong_row_is_named(tmp_path: Path, content: str, ending: str, line: i
     assert str(refused.value).startswith(f"{tmp_path / f'a{ending}'}:{line}: {reason}. ")
 
 
+def test_rows_without_content_are_left_out(tmp_path: Path) -> None:
+    """Such as those that Excel writes at the end."""
+    assert len(read(tmp_path, "text,label\n\na,b\n,\n , \n")) == 1
+    assert len(read(tmp_path, "text\tlabel\n\na\tb\n\t\n \t \n", ".tsv")) == 1
+
+
 def test_long_texts(tmp_path: Path) -> None:
     """Python's reader has a limit of 131,072 characters."""
     assert len(read(tmp_path, "text,label\n" + "a" * 200_000 + ",x\n")[0].text) == 200_000

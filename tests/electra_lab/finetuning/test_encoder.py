@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from electra_lab.data.vocabulary import make_vocabulary
@@ -110,6 +110,16 @@ def test_a_word_may_have_no_token(encoder: TextEncoder) -> None:
     [alone] = encoder.words([["the", "cat"]])
     assert [word for word in found.words if word == 4] == [4] * alone.words.count(1)
     assert encoder.words([[], ["", " "]]) == [type(found)([], [], [])] * 2
+
+
+def test_a_tokenizer_that_adds_special_tokens_does_not_add_them() -> None:
+    tokenizer = make("wordpiece")
+    plain = of(make("wordpiece"))
+    ends = [("[CLS]", plain.vocabulary.cls_id), ("[SEP]", plain.vocabulary.sep_id)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    assert len(tokenizer.encode("the cat").ids) == 4
+    assert of(tokenizer).texts(["the cat"]) == plain.texts(["the cat"])
+    assert of(tokenizer).words([["the", "cat"]]) == plain.words([["the", "cat"]])
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])  # Unigram's own table has the names of special tokens

@@ -167,6 +167,7 @@ def test_detection_sums_the_log_probability_of_original_over_the_tokens_of_the_s
     assert prediction["good_score"] == pytest.approx(2 * original["a"])
     assert prediction["bad_score"] == pytest.approx(original["a"] + original["b"])
     assert (prediction["prediction"], prediction["correct"], prediction["id"]) == ("good", True, "7")
+    assert prediction["label"] == "good"
     assert prediction["certainty"] == pytest.approx(original["a"] - original["b"])
 
 

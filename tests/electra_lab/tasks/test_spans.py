@@ -105,6 +105,14 @@ def test_evaluation_does_not_see_the_right_start() -> None:
 
 
 @torch.no_grad()
+def test_dropout_is_on_the_states() -> None:
+    for head in (Joint(DIM, 0.5, classifier=True, beam=2, longest=3), Independent(DIM, 0.5, classifier=True)):
+        given = batch(start=torch.tensor([4, 0, 0, 2]))
+        one, other = head(states(), given), head(states(), given)
+        assert not any(torch.equal(one[name], other[name]) for name in one)
+
+
+@torch.no_grad()
 def test_independent_logits() -> None:
     torch.manual_seed(1)
     head = Independent(DIM, 0.0, classifier=True).eval()

@@ -20,7 +20,8 @@ TAGS = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 DROPPED = "\u200d"  # a character that BERT's normaliser removes
 
 words = st.sampled_from([*WORDS, "x" * 40, "Åse's", DROPPED])
-sentences = st.lists(st.tuples(words, st.sampled_from(TAGS)), max_size=25)
+pairs = st.tuples(words, st.sampled_from(TAGS))
+sentences = st.integers(0, 25).flatmap(lambda number: st.lists(pairs, min_size=number, max_size=number))
 
 
 def task(**options: Any) -> TokenClassification:
@@ -124,6 +125,21 @@ def test_plain_tags_are_judged_word_by_word() -> None:
         ["NN", pytest.approx(4 / 7), 0.4, 1.0, 2, 5],
         ["VB", 0.0, 0.0, 0.0, 2, 0],
     ]
+
+
+def test_words_without_tokens_are_tagged_o() -> None:
+    """Even where another tag is more frequent."""
+    given = TokenClassification()
+    facts = given.learn([example([("the", "B-X"), ("cat", "B-X"), ("sat", "O")])])
+    assert facts == {"tags": ["B-X", "O"], "usual": "O"}
+
+
+def test_dropout_is_before_the_last_layer() -> None:
+    head = task().head(6, 0.5)
+    states = torch.ones(2, 9, 6)
+    given: Any = None  # the batch
+    assert not torch.equal(head(states, given), head(states, given))
+    assert torch.equal(head.eval()(states, given), head(states, given))
 
 
 def test_the_loss_is_the_cross_entropy_of_labelled_places() -> None:

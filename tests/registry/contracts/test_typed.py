@@ -21,9 +21,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from registry import (
-    Batch, Generator, Losses, Masked, Metric, Network, Outcome, Packed, Random, Streams, TextExample, Tokens, Trained,
-    Vocabulary, Work, backbones, corpora, datasets, generators, launchers, masking_strategies, measures, objectives,
-    optimizers, packings, samplers, schedules, tokenizers,
+    Batch, Encoder, Generator, Losses, Masked, Metric, Network, Outcome, Packed, Random, Results, Row, Streams, Term,
+    TextExample, Tokens, Trained, Vocabulary, Work, backbones, corpora, datasets, generators, launchers,
+    masking_strategies, measures, objectives, optimizers, packings, samplers, schedules, tasks, tokenizers,
 )
 from registry.contracts.packing import IndexArray
 """
@@ -99,6 +99,30 @@ class Examples:
 
     def fingerprint(self) -> str:
         return ""
+""",
+    "tasks": """
+class Labels:
+    metrics = {"accuracy": Metric()}
+
+    def __init__(self, /) -> None: ...
+
+    def learn(self, examples: Sequence[Any]) -> Mapping[str, Any]:
+        return {}
+
+    def know(self, facts: Mapping[str, Any]) -> None: ...
+
+    def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> list[list[Row]]:
+        return []
+
+    def head(self, dim: int, dropout: float) -> nn.Module:
+        return nn.Linear(dim, 1)
+
+    def losses(self, outputs: Mapping[str, Tensor], batch: Batch) -> Mapping[str, Term]:
+        return {}
+
+    def results(self, examples: Sequence[Any], rows: Sequence[Sequence[Row]], outputs: Sequence[Sequence[Any]]
+                ) -> Results:
+        return Results({}, [])
 """,
     "tokenizers": """
 def trained(documents: Iterable[str], /, *, vocab_size: int = 10) -> Tokenizer:
@@ -179,6 +203,9 @@ WRONG = {
     "a dataset that reads a single example":
         ("datasets", 'Iterator[TextExample]:\n        yield TextExample("text")',
          'TextExample:\n        return TextExample("text")'),
+    "a task without a head": ("tasks", "def head", "def top"),
+    "a task that returns numbers": ("tasks", "-> Results:\n        return Results({}, [])",
+                                    "-> dict[str, float]:\n        return {}"),
     "a tokenizer that returns its path": ("tokenizers", "-> Tokenizer", "-> str"),
     "a packing of lists": ("packings", "rows: IndexArray, /) -> Packed", "rows: list[int], /) -> list[int]"),
     "a packing without a length": ("packings", "def __len__", "def length"),

@@ -1,0 +1,144 @@
+"""Hugging Face datasets: fields, names of labels, splits; local folders as they are, the hub without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.datasets.hugging_face import HuggingFace
+from registry import TextExample
+from registry import datasets as registered
+from registry.errors import DataError
+from registry.folder_or_name import FolderOrName
+from registry.signature import validate
+from tests.electra_lab.datasets.written import json_lines, write
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No progress bars, no network, and an empty cache."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+
+
+def dataset(path: Path | str, **options: Any) -> HuggingFace:
+    return HuggingFace(path=FolderOrName(str(path)), **options)
+
+
+def saved(folder: Path, **splits: Any) -> Path:
+    datasets.DatasetDict({name: datasets.Dataset.from_dict(each) for name, each in splits.items()}).save_to_disk(folder)
+    return folder
+
+
+def with_names(values: list[int | None]) -> Any:
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
+    )
+    rows = {"text": [f"text {n}" for n in range(len(values))], "label": values}
+    return datasets.Dataset.from_dict(rows, features=features)
+
+
+def test_fields_and_splits(tmp_path: Path) -> None:
+    rows = {"a": [{"one": " x ", "n": 5}], "two": ["y"], "class": ["good"]}
+    made = dataset(saved(tmp_path / "a", train=rows, test=rows), text="a.one", pair="two", label="class", id="a.n",
+                   held_out=0)  # fmt: skip
+    assert made.splits == ["train", "test"]
+    for split in made.splits:
+        assert list(made.read(split)) == [TextExample("x", "y", "good", "5", f"{tmp_path / 'a'}: {split}: row 1")]
+
+
+def test_labels_with_names(tmp_path: Path) -> None:
+    datasets.DatasetDict({"train": with_names([1, 0, -1, None])}).save_to_disk(tmp_path / "a")
+    made = dataset(tmp_path / "a", held_out=0)
+    assert [each.label for each in made.read("train")] == ["good", "bad", None, None]
+    numbers = dataset(tmp_path / "a", held_out=0, label_type="number")
+    assert [each.label for each in numbers.read("train")] == [1.0, 0.0, -1.0, None]
+
+
+def test_labels_with_names_in_parquet(tmp_path: Path) -> None:
+    with_names([1, 0]).to_parquet(write(tmp_path / "train.parquet", b""))
+    assert [each.label for each in dataset(tmp_path, held_out=0).read("train")] == ["good", "bad"]
+
+
+def test_labels_without_names_and_files_in_other_formats(tmp_path: Path) -> None:
+    for name, content in (
+        ("a/train.jsonl", json_lines({"text": "b", "label": 1})),
+        ("b/train.csv", "text,label\nb,1\n"),
+    ):
+        write(tmp_path / name, content)
+        (found,) = dataset(tmp_path / name[0], held_out=0).read("train")
+        assert (found.text, found.label) == ("b", "1")
+
+
+def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
+    unlabelled, labelled = {"text": ["a"]}, {"text": ["a"], "label": ["x"]}
+    made = dataset(saved(tmp_path / "a", train=labelled, test=unlabelled), held_out=0)
+    assert [each.label for each in made.read("test")] == [None]
+    write(tmp_path / "b" / "train.jsonl", json_lines(labelled | {"text": "a", "label": "x"}))
+    write(tmp_path / "b" / "test.jsonl", json_lines({"text": "a"}))
+    for folder in (saved(tmp_path / "c", train=unlabelled), tmp_path / "c"):
+        with pytest.raises(DataError, match=r"c: train: has no field 'label'\. Known: text\."):
+            list(dataset(folder, held_out=0).read("train"))
+
+
+def test_splits_by_other_names(tmp_path: Path) -> None:
+    rows = {name: {"text": [name], "label": ["x"]} for name in ("train", "dev_matched", "dev_mismatched")}
+    folder = saved(tmp_path / "a", **rows)
+    assert dataset(folder).splits == ["train", "validation", "dev_matched", "dev_mismatched"]
+    made = dataset(folder, splits={"train": "train", "validation": "dev_matched"})
+    assert made.splits == ["train", "validation"]
+    assert [each.text for each in made.read("validation")] == ["dev_matched"]
+    assert made.fingerprint() != dataset(folder).fingerprint()
+    with pytest.raises(
+        DataError, match=r"a: has no split 'dev_match'\. Did you mean 'dev_matched'\? .* Set `splits`\."
+    ):
+        list(dataset(folder, splits={"test": "dev_match"}).read("test"))
+
+
+def test_a_share_of_train_is_held_out(tmp_path: Path) -> None:
+    rows = {"text": [f"text {n % 200}" for n in range(400)], "label": ["x"] * 400}
+    made = dataset(saved(tmp_path / "a", train=rows))
+    train, validation = ({each.text for each in made.read(split)} for split in made.splits)
+    assert len(train) + len(validation) == len(train | validation) == 200
+    assert 8 < len(validation) < 35
+
+
+def test_wrong_values_are_named(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "a", test={"text": ["a", None], "label": ["x", "y"]})
+    with pytest.raises(DataError) as refused:
+        list(dataset(folder).read("test"))
+    assert str(refused.value) == f"{folder}: test: row 2: the field 'text' is null, not text. Correct it."
+    with pytest.raises(DataError, match=r"a: test: has no field 'txt'\. Did you mean 'text'\?"):
+        list(dataset(folder, text="txt").read("test"))
+    with pytest.raises(DataError, match=r"c: train: there are no examples for train, as held_out is 0\.999\."):
+        list(dataset(saved(tmp_path / "c", train={"text": ["a"], "label": ["x"]}), held_out=0.999).read("train"))
+    with pytest.raises(DataError, match=r"nothing/there: is not a folder\. For files there are json_lines and table\."):
+        dataset(tmp_path / "nothing/there")
+
+
+def test_a_folder_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "test.jsonl", json_lines({"text": "one"}))
+    made = dataset(tmp_path / "a")
+    made.fingerprint()
+    write(tmp_path / "a" / "test.jsonl", json_lines({"text": "two"}))
+    with pytest.raises(DataError, match=r"test\.jsonl: changed while it was read\."):
+        list(made.read("test"))
+
+
+def test_the_hub_is_not_asked_before_it_is_needed() -> None:
+    made = dataset("nobody/nothing")
+    with pytest.raises(
+        DataError, match=r"nobody/nothing: the dataset cannot be loaded \(.+\)\. Check `path`, `name`, "
+    ):
+        _ = made.splits
+
+
+def test_the_options_of_yaml(tmp_path: Path) -> None:
+    options = {"path": str(tmp_path), "splits": {"train": "a"}, "label_type": "number"}
+    assert validate(registered.get("hugging_face").schema, options).model_dump()["splits"] == {"train": "a"}
