@@ -15,8 +15,10 @@ from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import Built, build, make_optimizer, sketch, untrained_tokenizer
 from electra_lab.assembly.earlier import load_earlier, refuse_other_runs
 from electra_lab.assembly.start import refuse_start, start
+from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import rate_of
+from electra_lab.config.schema import ExperimentConfig
 from electra_lab.data.build import Recipe
 from electra_lab.data.rows import Rows
 from electra_lab.data.spool import Progress, TooLittleText
@@ -32,6 +34,7 @@ from electra_lab.training.loop import Run, Settings
 from registry import (
     Batches,
     Corpus,
+    Flops,
     Launcher,
     Tokens,
     Vocabulary,
@@ -196,7 +199,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
 
     restored  a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
     """
-    config, train = loaded.config, loaded.config.train
+    config = loaded.config
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
     # Weights are drawn on the CPU, so that a seed means the same ones on every device.
     with torch.random.fork_rng(devices=[]):
@@ -204,21 +207,8 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
     earlier = {} if restored else load_earlier(loaded, built, store)
     init = {} if restored else start(loaded, built, store.tokenizer)
     objective = built.learner.objective.to(device)
-    settings = Settings(
-        seed=config.seed,
-        steps=built.steps,
-        batch_size=train.batch_size,
-        micro_batch_size=train.micro_batch_size or train.batch_size,
-        learning_rate=train.learning_rate,
-        rate=rate_of(config.schedules["learning_rate"]),
-        clip_norm=train.clip_norm,
-        precision=choose_precision(train.precision, device),
-        log_every=train.log_every,
-        evaluate_every=config.evaluate.every,
-        evaluate_batch_size=config.evaluate.batch_size,
-        on_non_finite=train.on_non_finite,
-        flops=built.flops,
-        examples=config.evaluate.examples,
+    settings = loop_settings(
+        config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples, device=device
     )
     accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary))
     rows, validation, test = (pack(loaded, each, vocabulary) for each in (store.train, store.validation, store.test))
@@ -242,6 +232,35 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
         earlier=earlier,
         init=init,
         paper_flops=built.paper_flops.total(built.steps),
+    )
+
+
+def loop_settings(
+    config: ExperimentConfig | FinetuningConfig,
+    *,
+    seed: int,
+    steps: int,
+    flops: Flops,
+    examples: int,
+    device: torch.device,
+) -> Settings:
+    """Return what the loop needs of a config."""
+    train = config.train
+    return Settings(
+        seed=seed,
+        steps=steps,
+        batch_size=train.batch_size,
+        micro_batch_size=train.micro_batch_size or train.batch_size,
+        learning_rate=train.learning_rate,
+        rate=rate_of(config.schedules["learning_rate"]),
+        clip_norm=train.clip_norm,
+        precision=choose_precision(train.precision, device),
+        log_every=train.log_every,
+        evaluate_every=config.evaluate.every,
+        evaluate_batch_size=config.evaluate.batch_size,
+        on_non_finite=train.on_non_finite,
+        flops=flops,
+        examples=examples,
     )
 
 

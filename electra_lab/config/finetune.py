@@ -15,8 +15,8 @@ from pydantic import (
 
 import registry
 from electra_lab.config.component import Component, Of, default
-from electra_lab.config.problems import problem, problems
-from electra_lab.config.schema import Positive, Wrong, distinct, with_learning_rate
+from electra_lab.config.problems import problems
+from electra_lab.config.schema import Positive, Wrong, distinct, refuse_uneven, with_learning_rate
 from electra_lab.config.source import DEFAULTS
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict
@@ -75,8 +75,7 @@ class FinetuningTrain(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.micro_batch_size and self.batch_size % self.micro_batch_size:
-            raise problem(("micro_batch_size",), f"must divide batch_size {self.batch_size}.", self.micro_batch_size)
+        refuse_uneven(self.batch_size, self.micro_batch_size)
         return self
 
 

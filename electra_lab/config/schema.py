@@ -43,6 +43,12 @@ def one_budget(given: Mapping[str, Any]) -> str | None:
     return f"set one of {', '.join(BUDGETS)}; {' and '.join(named) + ' are' if named else 'none is'} set."
 
 
+def refuse_uneven(batch_size: int, micro_batch_size: int | None) -> None:
+    """Raise ValidationError if micro-batches are not of one size."""
+    if micro_batch_size and batch_size % micro_batch_size:
+        raise problem(("micro_batch_size",), f"must divide batch_size {batch_size}.", micro_batch_size)
+
+
 class Data(Strict):
     """The rows that are cut from the corpus."""
 
@@ -140,8 +146,7 @@ class Train(Strict):
     def _fits_together(self) -> Self:
         if reason := one_budget(self.__dict__):
             raise problem((), reason)
-        if self.micro_batch_size and self.batch_size % self.micro_batch_size:
-            raise problem(("micro_batch_size",), f"must divide batch_size {self.batch_size}.", self.micro_batch_size)
+        refuse_uneven(self.batch_size, self.micro_batch_size)
         return self
 
 

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import optimizer_of, weights_from
+from electra_lab.assembly.experiment import loop_settings
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
-from electra_lab.config.schedule import rate_of, rate_problem
+from electra_lab.config.schedule import rate_problem
 from electra_lab.data.rows import permuted
 from electra_lab.finetuning.collect import Collected
 from electra_lab.finetuning.encoder import TextEncoder
@@ -22,7 +23,6 @@ from electra_lab.finetuning.model import TaskModel, with_layer_rates
 from electra_lab.finetuning.rows import TaskRows
 from electra_lab.finetuning.source import Source, open_source
 from electra_lab.model.flops import MATRIX_PRODUCTS
-from electra_lab.training.device import choose_precision
 from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
@@ -164,22 +164,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     mean = round(float(np.mean([len(row.tokens) for each in splits[TRAIN].rows for row in each])))
     forward = MATRIX_PRODUCTS.forward(network, mean, 0)
     per_step = round(train.batch_size * forward * (1 if train.frozen else 1 + MATRIX_PRODUCTS.backward))
-    settings = Settings(
-        seed=seed,
-        steps=steps,
-        batch_size=train.batch_size,
-        micro_batch_size=train.micro_batch_size or train.batch_size,
-        learning_rate=train.learning_rate,
-        rate=rate_of(config.schedules["learning_rate"]),
-        clip_norm=train.clip_norm,
-        precision=choose_precision(train.precision, device),
-        log_every=train.log_every,
-        evaluate_every=config.evaluate.every,
-        evaluate_batch_size=config.evaluate.batch_size,
-        on_non_finite=train.on_non_finite,
-        flops=Flops(per_step),
-        examples=0,
-    )
+    settings = loop_settings(config, seed=seed, steps=steps, flops=Flops(per_step), examples=0, device=device)
     optimizer = optimizer_of(config.optimizer, train.learning_rate, model)
     optimizer = with_layer_rates(optimizer, model, train.layer_decay, train.layer_decay_rule)
     found = Finetuning(

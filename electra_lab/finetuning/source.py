@@ -52,7 +52,7 @@ class Source:
 def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> Source:
     """Open the model that a fine-tuning file names. Raises ConfigError, DataError, CheckpointError.
 
-    seed  draw the weights anew from this seed instead of reading them
+    seed  draw the weights from this seed instead of reading them
     """
     config = loaded.config
     name, loc = os.path.expanduser(str(config.model)), ("model",)

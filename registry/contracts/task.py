@@ -69,7 +69,7 @@ class Results:
 
     metrics      numbers, by names that the task declares; empty if labels are not known
     predictions  one for each example, in their order: JSON values by name. `id`, `prediction` and, if it is known,
-                 `label` and `correct` are always there; `certainty`, a number, if the task has one
+                 `label` are always there; `correct` and `certainty`, a number, if the task has them
     """
 
     metrics: Mapping[str, float]

@@ -121,14 +121,11 @@ def test_every_shipped_file_and_all_that_they_extend_pass_as_written():
     assert len(files) > 10
     for file in files:
         load_plugins(file)
-    finetuning_schema, suite_schema = (
-        partial(file_schema, FinetuningConfig, "f"),
-        partial(file_schema, SuiteConfig, "s"),
-    )
-    made = (experiment_schema, ablation_schema, finetuning_schema, suite_schema)
-    schemas = [Draft202012Validator(each()) for each in made]
+    kinds = {is_ablation: AblationConfig, is_finetuning_file: FinetuningConfig, is_suite_file: SuiteConfig}
+    models = (ExperimentConfig, *kinds.values())
+    schemas = {model: Draft202012Validator(file_schema(model, "any")) for model in models}
     for file in files:
-        kind = schemas[1 * is_ablation(file) + 2 * is_finetuning_file(file) + 3 * is_suite_file(file)]
+        kind = schemas[next((model for fits, model in kinds.items() if fits(file)), ExperimentConfig)]
         raw = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         for values in (raw, read_file(file).plain()):
             assert kind.is_valid(values), (file, [error.message for error in kind.iter_errors(values)])

@@ -14,17 +14,14 @@ from registry.errors import DataError
 from registry.folder_or_name import FolderOrName
 from registry.signature import validate
 from tests.electra_lab.datasets.written import json_lines, write
+from tests.helpers import datasets_offline
 
 datasets = pytest.importorskip("datasets")
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No progress bars, no network, and an empty cache."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    datasets.disable_progress_bars()
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    datasets_offline(monkeypatch, tmp_path_factory.mktemp("cache"))
 
 
 def dataset(path: Path | str, **options: Any) -> HuggingFace:

@@ -11,11 +11,22 @@ from torch import Tensor
 
 from electra_lab.finetuning.encoder import TextEncoder
 from electra_lab.interop.hugging_face.export import export
-from registry import Encoded, Pretrained, Vocabulary
+from electra_lab.tasks.minimal_pairs import MinimalPairs
+from registry import Encoded, PairExample, Pretrained, Results, Vocabulary
 from tests.electra_lab.interop.exports import finished, opened
 from tests.electra_lab.runs.tiny import for_a_module
 
 CPU = torch.device("cpu")
+
+
+PAIRS = [
+    ("the cat sat on the mat and saw 37 dogs", "the cat sats on the mat and saw 37 dogs"),
+    ("the cat number 12345 sat", "the number 12345 cat sat"),
+    ("and saw dogs, doesn't it?", "and saw dogs, does not it?"),
+    ("zebras", "a zebra"),
+]
+EXAMPLES = [PairExample(good, bad, "order", "syntax", str(i)) for i, (good, bad) in enumerate(PAIRS)]
+SENTENCES = [text for pair in PAIRS for text in pair]
 
 
 def trained(folder: Path, **sections: str) -> tuple[Pretrained, Path]:
@@ -46,7 +57,7 @@ class Letters:
         return found
 
     def words(self, sentences: Any) -> list[Encoded]:
-        raise NotImplementedError
+        raise AssertionError("tasks without training read texts, not words")
 
 
 class Given:
@@ -86,3 +97,12 @@ def given(length: int = 20, /, **networks: Any) -> Pretrained:
 
 def with_heads(model: Pretrained, **heads: tuple[str, ...]) -> Pretrained:
     return replace(model, heads=heads)
+
+
+def scores(found: Results) -> list[float]:
+    """Return the scores in the order of SENTENCES."""
+    return [each[side] for each in found.predictions for side in ("good_score", "bad_score")]
+
+
+def masked(**options: Any) -> MinimalPairs:
+    return MinimalPairs(score="pseudo_likelihood", **options)

@@ -1,14 +1,8 @@
-"""Minimal pairs: scores equal those of minicons and transformers, and each choice of the protocol is kept."""
+"""Minimal pairs: each choice of the protocol is kept."""
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,134 +10,12 @@ import torch
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
-from transformers import AutoTokenizer, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra_lab.tasks._rates import mean_of_shares, wilson
 from electra_lab.tasks.minimal_pairs import MinimalPairs, differing
-from registry import PairExample, Pretrained, Results, tasks
+from registry import PairExample, Pretrained, tasks
 from registry.errors import ConfigError, DataError, DivergedError
-from tests.electra_lab.tasks.judged import Given, Letters, given, trained, with_heads
-
-PAIRS = [
-    ("the cat sat on the mat and saw 37 dogs", "the cat sats on the mat and saw 37 dogs"),
-    ("the cat number 12345 sat", "the number 12345 cat sat"),
-    ("and saw dogs, doesn't it?", "and saw dogs, does not it?"),
-    ("zebras", "a zebra"),
-]
-EXAMPLES = [PairExample(good, bad, "order", "syntax", str(i)) for i, (good, bad) in enumerate(PAIRS)]
-SENTENCES = [text for pair in PAIRS for text in pair]
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path]:
-    return trained(tmp_path_factory.mktemp("pairs"))
-
-
-@pytest.fixture(scope="module")
-def model(exported: tuple[Pretrained, Path]) -> Pretrained:
-    return exported[0]
-
-
-@pytest.fixture(scope="module")
-def minicons() -> Iterator[Any]:
-    """minicons, with a stand-in for a library that it imports for other things, if that is not installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        if find_spec("wonderwords") is None:
-            stand_in = ModuleType("wonderwords")
-            stand_in.__getattr__ = lambda name: None  # type: ignore[method-assign]
-            patch.setitem(sys.modules, "wonderwords", stand_in)
-        yield pytest.importorskip("minicons.scorer", reason="minicons cannot be imported", exc_type=ImportError)
-
-
-def scores(found: Results) -> list[float]:
-    """Return the scores in the order of SENTENCES."""
-    return [each[side] for each in found.predictions for side in ("good_score", "bad_score")]
-
-
-def masked(**options: Any) -> MinimalPairs:
-    return MinimalPairs(score="pseudo_likelihood", **options)
-
-
-def opened(folder: Path) -> tuple[Any, Any]:
-    """Return the tokenizer and the generator in transformers."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder / "generator")
-    return tokenizer, ElectraForMaskedLM.from_pretrained(folder / "generator")
-
-
-# The scores, against other implementations
-
-
-@pytest.mark.parametrize(("variant", "theirs"), [("salazar", "original"), ("within_word", "within_word_l2r")])
-def test_pseudo_log_likelihood_is_that_of_minicons(
-    exported: tuple[Pretrained, Path], minicons: Any, variant: Any, theirs: str
-) -> None:
-    model, folder = exported
-    tokenizer, network = opened(folder)
-    scorer = minicons.MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
-    read = tokenizer(SENTENCES, padding=True)  # minicons would do it by a method that transformers 5 does not have
-    expected = scorer.sequence_score(read, reduction=lambda each: each.sum(0).item(), PLL_metric=theirs)
-    found = masked(variant=variant)(EXAMPLES, model)
-    assert scores(found) == pytest.approx(expected, abs=1e-4)
-    assert max(map(abs, expected)) > 10
-
-
-@torch.no_grad()
-def by_hand(tokenizer: Any, network: Any, sentence: str, *, rest_of_word: bool) -> float:
-    """Return the pseudo-log-likelihood of a sentence, one row at a time."""
-    read = tokenizer(sentence, return_tensors="pt")
-    ids, words, total = read["input_ids"], read.word_ids(0), 0.0
-    for place in range(1, ids.shape[1] - 1):
-        hidden = ids.clone()
-        for other in range(place, ids.shape[1] - 1) if rest_of_word else [place]:
-            if words[other] == words[place]:
-                hidden[0, other] = tokenizer.mask_token_id
-        logits = network(input_ids=hidden, attention_mask=read["attention_mask"]).logits[0, place]
-        total += logits.log_softmax(-1)[ids[0, place]].item()
-    return total
-
-
-@pytest.mark.parametrize("variant", ["salazar", "within_word"])
-def test_pseudo_log_likelihood_by_hand(exported: tuple[Pretrained, Path], variant: Any) -> None:
-    model, folder = exported
-    tokenizer, network = opened(folder)
-    network.double()
-    rest = variant == "within_word"
-    expected = [by_hand(tokenizer, network, sentence, rest_of_word=rest) for sentence in SENTENCES]
-    assert scores(masked(variant=variant)(EXAMPLES, model)) == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_variants_differ(model: Pretrained) -> None:
-    one, other = (scores(masked(variant=variant)(EXAMPLES, model)) for variant in ("salazar", "within_word"))
-    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.01
-
-
-@torch.no_grad()
-def test_detection_is_that_of_transformers(exported: tuple[Pretrained, Path]) -> None:
-    model, folder = exported
-    network = ElectraForPreTraining.from_pretrained(folder / "discriminator").double()
-    tokenizer = AutoTokenizer.from_pretrained(folder / "discriminator")
-    expected = []
-    for sentence in SENTENCES:
-        logits = network(**tokenizer(sentence, return_tensors="pt")).logits[0, 1:-1]
-        expected.append((1 - logits.sigmoid()).log().sum().item())
-    assert scores(MinimalPairs()(EXAMPLES, model)) == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("task", [MinimalPairs(), masked(), masked(variant="within_word", tokens="differing")])
-def test_the_size_of_the_batch_does_not_matter(model: Pretrained, task: MinimalPairs) -> None:
-    expected = scores(task(EXAMPLES, model))
-    for size in (1, 3, 100):
-        assert scores(task(EXAMPLES, replace(model, batch_size=size))) == pytest.approx(expected, abs=2e-5)
-
-
-@pytest.mark.parametrize("task", [MinimalPairs(), masked()])
-def test_float32_whatever_surrounds_it(model: Pretrained, task: MinimalPairs) -> None:
-    expected = task(EXAMPLES, model)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert scores(task(EXAMPLES, model)) == scores(expected)
-
-
-# The scores, by hand
+from tests.electra_lab.tasks.judged import SENTENCES, Given, Letters, given, masked, scores, with_heads
 
 
 def example(good: str, bad: str, paradigm: str = "", field: str = "", place: str = "") -> PairExample:

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, ElectraModel
 from electra_lab.tasks.sentence_similarity import SentenceSimilarity
 from registry import Pretrained, Results, TextExample, tasks
 from registry.errors import ConfigError, DataError, DivergedError
-from tests.electra_lab.tasks.judged import Given, given, trained
+from tests.electra_lab.tasks.judged import Given, given
 
 PAIRS = [
     ("the cat sat on the mat", "the dogs sat on the mat and saw 3 cats"),
@@ -27,16 +27,6 @@ PAIRS = [
 LABELS = [3.2, 0.0, 1.0, 5]
 EXAMPLES = [TextExample(a, b, label, str(i), f"sts.tsv:{i}") for i, ((a, b), label) in
             enumerate(zip(PAIRS, LABELS, strict=True), 2)]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path]:
-    return trained(tmp_path_factory.mktemp("similar"))
-
-
-@pytest.fixture(scope="module")
-def model(exported: tuple[Pretrained, Path]) -> Pretrained:
-    return exported[0]
 
 
 def cosines(found: Results) -> list[float]:

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from registry import Pretrained
+from tests.electra_lab.tasks.judged import trained
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path]:
+    return trained(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="module")
+def model(exported: tuple[Pretrained, Path]) -> Pretrained:
+    return exported[0]
