@@ -17,7 +17,7 @@ from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import check
 from electra_lab.backbones import reformer
 from electra_lab.config.finetune import FinetuningConfig, FinetuningTrain
-from electra_lab.config.load import Loaded, dump, is_suite_file, load, load_finetuning, load_suite
+from electra_lab.config.load import Loaded, dump, is_finetuning_file, is_suite_file, load, load_finetuning, load_suite
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.finetuning.experiment import absent_examples
 from registry.errors import ConfigError
@@ -165,6 +165,29 @@ def test_files_that_the_docs_show_are_those_that_are_shipped() -> None:
         assert text == "".join(line for line in shipped if not line.startswith("#"))
 
 
+SHOWN = [
+    pytest.param(block, id=f"{page.stem}-{re.findall('^name: (.*)$', block, re.MULTILINE)[0]}")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    if re.search("^name: ", block, re.MULTILINE) and not re.search("^base: ../|^imports:", block, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_whole_files_that_the_docs_show_are_valid(tmp_path: Path, text: str) -> None:
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    file = tmp_path / "shown.yaml"
+    file.write_text(text, encoding="utf-8")
+    if is_suite_file(file):
+        assert load_suite(file).config.tasks
+    elif is_finetuning_file(file):
+        load_finetuning(file)
+    elif is_ablation(file):
+        load_ablation(file)
+    else:
+        load(file)
+
+
 def reformers() -> Iterator[Any]:
     """Every shipped experiment, and every variant of an ablation, with a reformer in it; no plug-in is imported."""
     for file in [each for each in FILES if each.parent.name != "plugins"]:
@@ -177,7 +200,7 @@ def reformers() -> Iterator[Any]:
                 yield pytest.param(cell.loaded, id=f"{file.stem}-{label}")
 
 
-@pytest.mark.parametrize("loaded", reformers())
+@pytest.mark.parametrize("loaded", list(reformers()))
 def test_every_shipped_reformer_hashes(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows have several pairs of buckets, and states depend on the rotations: attention that is full does not."""
     networks: Any = build(loaded, stand_in_vocabulary(200), seed=0).networks.values()

@@ -20,7 +20,8 @@ from electra_lab.ablation.file import digest
 from electra_lab.config.component import Component
 from electra_lab.config.load import dump, load, load_finetuning
 from electra_lab.data.rows import Rows
-from electra_lab.finetuning.run import advance, declared
+from electra_lab.finetuning.experiment import declared
+from electra_lab.finetuning.run import advance
 from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
 from electra_lab.storage.ablation_folder import AblationFolder
@@ -237,7 +238,7 @@ def _finetune(folder: AblationFolder, id: str, device: torch.device, file: Path)
     own.write("finetuning.yaml", dump(loaded.config))
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         advance(own, loaded, device)
-    leading = next(iter(declared(loaded.config)))
+    leading = next(iter(declared(loaded)))
     for split in own.splits():
         if found := own.values(split, leading):
             return sum(found.values()) / len(found)

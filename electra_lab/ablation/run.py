@@ -97,8 +97,20 @@ def dry_run(
     target = torch.device(device) if device == "cuda" else choose_device(device)
     folder, plan, forecasts = AblationFolder(path), ablation.plan(), ablation.forecasts(target)
     missing = {cell.id: folder.state(cell.id, plan).missing for cell in ablation.pieces}
-    seconds = ablation.seconds(forecasts, target)
+    with _threads(getattr(launch, "threads", None)):
+        seconds = ablation.seconds(forecasts, target)
     return summary.forecast(ablation, forecasts, missing, seconds, path, getattr(launch, "workers", workers or 1))
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Let torch use so many threads, as the cells of the ablation will."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _prepared(

@@ -193,11 +193,3 @@ class FinetuningConfig(Strict):
                 yield ("seeds",), f"{self.task.type} trains nothing, so every seed gives the same. Keep one.", None
         if self.init == "random" and self.train.frozen:
             yield ("train", "frozen"), "would probe states of random weights; write init: pretrained.", None
-        metrics = getattr(task.component, "metrics", {})
-        if self.evaluate.metric is not None and self.evaluate.metric not in metrics:
-            from registry.errors import did_you_mean
-
-            reason = (
-                f"{self.task.type} has no metric '{self.evaluate.metric}'.{did_you_mean(self.evaluate.metric, metrics)}"
-            )
-            yield ("evaluate", "metric"), reason, self.evaluate.metric

@@ -37,6 +37,11 @@ class Loaded(Generic[C]):
         """Return an error that was found later, during assembly, at the line that caused it."""
         return kind(f"{mark_at(self.marks, loc)}: {'.'.join(map(str, loc))}: {reason}")
 
+    def caused(self, loc: Loc, error: LabError) -> LabError:
+        """Return an error of the same documented kind, at the line of the config that led to it."""
+        kind = next(each for each in type(error).__mro__ if each.__module__ == LabError.__module__)
+        return self.problem(loc, str(error), kind)
+
 
 Source = Path | Mapping[str, Any]  # an experiment file or its content; then paths begin in the working directory
 

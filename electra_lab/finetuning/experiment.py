@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, cast
 
@@ -26,8 +26,8 @@ from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
-from registry import Dataset, Flops, Row, Task, datasets, tasks
-from registry.errors import DataError, LabError
+from registry import Dataset, Flops, Metric, Row, Task, datasets, tasks
+from registry.errors import DataError, LabError, did_you_mean
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -60,6 +60,15 @@ class Finetuning:
         held = self.splits[split]
         return Collected(self.task, held.examples, held.rows, self.model.of_tokens)
 
+    def lost(self) -> dict[str, dict[str, float]]:
+        """Return what the rows lack of the examples: by metric, its value on each split."""
+        found: dict[str, dict[str, float]] = {}
+        for split in (TRAIN, *self.held_out):
+            held = self.splits[split]
+            for name, value in self.task.lost(held.examples, held.rows).items():
+                found.setdefault(name, {})[split] = value
+        return found
+
     @property
     def held_out(self) -> list[str]:
         """The names of all splits but that of training, validation first."""
@@ -81,7 +90,7 @@ def check(loaded: Loaded[FinetuningConfig]) -> DataError | None:
 
 def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
     """The same without its model, which may be another one in the end."""
-    make_task(loaded)
+    declared(loaded)
     try:
         open_dataset(loaded)
     except DataError as error:
@@ -110,6 +119,20 @@ def make_task(loaded: Loaded[FinetuningConfig]) -> Any:
         raise loaded.problem(("task",), f"{chosen.type} refuses this: {error}") from error
 
 
+def declared(loaded: Loaded[FinetuningConfig]) -> Mapping[str, Metric]:
+    """Return the metrics of the task, the one that reports lead with first; it is shown while training.
+
+    Raises ConfigError if the task has no such metric.
+    """
+    config, found = loaded.config, dict(cast("Task", make_task(loaded)).metrics)
+    first = config.evaluate.metric or next(iter(found))
+    if first not in found:
+        reason = f"{config.task.type} has no metric '{first}'.{did_you_mean(first, found)}"
+        raise loaded.problem(("evaluate", "metric"), reason)
+    leading = replace(found[first], brief=found[first].title or first)
+    return {first: leading, **{name: metric for name, metric in found.items() if name != first}}
+
+
 def longest_row(loaded: Loaded[FinetuningConfig], source: Source) -> int:
     """Return the length of the longest row in tokens. Raises ConfigError."""
     wanted = loaded.config.data.max_length or min(source.length, source.longest)
@@ -124,7 +147,7 @@ def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset, split: str) 
     try:
         found = list(dataset.read(split))
     except LabError as error:
-        raise loaded.problem(("dataset",), str(error), type(error)) from None
+        raise loaded.caused(("dataset",), error) from None
     if not found:
         raise loaded.problem(("dataset",), f"the split {split} has no examples.", DataError)
     return found
@@ -150,7 +173,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
             for name, each in examples.items()
         }
     except LabError as error:
-        raise loaded.problem(("dataset",), str(error), type(error)) from None
+        raise loaded.caused(("dataset",), error) from None
     network = source.networks[config.network]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for what a head draws itself while it is built

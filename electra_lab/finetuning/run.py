@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +21,7 @@ from electra_lab.finetuning.experiment import (
     VALIDATION,
     Finetuning,
     assemble,
+    declared,
     examples_of,
     longest_row,
     make_task,
@@ -41,7 +41,7 @@ from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
 from electra_lab.training.loop import Record, train
-from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks
+from registry import Dataset, Judgement, Metric, Pretrained, Results
 from registry.errors import ConfigError, DataError
 
 
@@ -50,7 +50,8 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     refuse_several_processes()
     refuse_used(out)
     loaded, target = load_finetuning(file, overrides), choose_device(device)
-    open_dataset(loaded)  # a mistake of the file comes before anything is written
+    declared(loaded)  # a mistake of the file comes before anything is written
+    open_dataset(loaded)
     open_source(loaded)
     folder = FinetuningFolder.create(out, loaded.config.name)
     with folder.locked():
@@ -85,14 +86,6 @@ def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: 
     console.say(summary.closing(folder, report, time.perf_counter() - started))
 
 
-def declared(config: FinetuningConfig) -> Mapping[str, Metric]:
-    """Return the metrics of the task, the one that reports lead with first; it is shown while training."""
-    found: dict[str, Metric] = dict(cast("Any", tasks.get(config.task.type).component).metrics)
-    first = config.evaluate.metric or next(iter(found))
-    leading = replace(found[first], brief=found[first].title or first)
-    return {first: leading, **{name: metric for name, metric in found.items() if name != first}}
-
-
 _LOSS = {"loss": Metric("loss of the task", "loss", "nats", higher_is_better=False, brief="loss")}
 
 
@@ -109,7 +102,7 @@ def _train(
 ) -> None:
     config = loaded.config
     built = assemble(loaded, seed, device)
-    run, settings, metrics = built.run, built.settings, declared(config)
+    run, settings, metrics = built.run, built.settings, declared(loaded)
     _begin(
         directory, loaded, built.source, built.dataset, device, settings.precision, console, **_facts(built, metrics)
     )
@@ -154,7 +147,7 @@ def _train(
         step = load_module(RunDirectory(best).checkpoints, built.model)
     _keep_model(directory, config, built)
     found = {split: _results(built, split) for split in built.held_out}
-    _keep_results(directory, built.dataset, seed, step, found)
+    _keep_results(directory, built.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)
 
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
@@ -231,7 +224,7 @@ def _judge(
         "steps": 0,
         "flops_per_step": 0,
         "flops": 0,
-        "metrics": dict(declared(config)),
+        "metrics": dict(declared(loaded)),
     }
     _begin(directory, loaded, source, dataset, device, "fp32", console, **facts)
     model = Pretrained(
@@ -247,8 +240,8 @@ def _judge(
         try:
             found[split] = task(examples, model)
         except (ConfigError, DataError) as error:
-            raise loaded.problem(("task",), str(error), type(error)) from None
-    _keep_results(directory, dataset, seed, 0, found)
+            raise loaded.caused(("task",), error) from None
+    _keep_results(directory, dataset, SeedResults(seed=seed, step=0, splits={}), found)
 
 
 # Both
@@ -296,9 +289,7 @@ def _begin(
         console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
 
 
-def _keep_results(
-    directory: RunDirectory, dataset: Dataset, seed: int, step: int, found: Mapping[str, Results]
-) -> None:
+def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:
     """Write predictions, files for the benchmark, and last of all results.json, which marks a finished run."""
     for split, results in found.items():
         lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in results.predictions)
@@ -308,7 +299,7 @@ def _keep_results(
             name, text = submission
             directory.path.joinpath("submission").mkdir(exist_ok=True)
             directory.write(f"submission/{name}", text)
-    splits = {
+    kept.splits = {
         split: SplitResults(
             examples=len(results.predictions),
             metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
@@ -317,4 +308,4 @@ def _keep_results(
         )
         for split, results in found.items()
     }  # fmt: skip
-    directory.write_json("results.json", SeedResults(seed=seed, step=step, splits=splits).model_dump(mode="json"))
+    directory.write_json("results.json", kept.model_dump(mode="json"))

@@ -62,7 +62,7 @@ def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> So
         else:
             source = _of_folder(name, config.network, mark_at(loaded.marks, loc).folder, seed)
     except LabError as error:
-        raise loaded.problem(loc, str(error), type(error)) from None
+        raise loaded.caused(loc, error) from None
     if config.trains and config.network not in source.networks:
         reason = f"{config.model} has no {config.network}. Write network: {next(iter(source.networks))}."
         raise loaded.problem(("network",), reason)

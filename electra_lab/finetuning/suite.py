@@ -11,8 +11,8 @@ from typing import Any
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning, load_suite
 from electra_lab.config.suite import SuiteConfig
-from electra_lab.finetuning.experiment import check
-from electra_lab.finetuning.run import advance, declared
+from electra_lab.finetuning.experiment import check, declared
+from electra_lab.finetuning.run import advance
 from electra_lab.reports.suite_page import table_text, write_report
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import refuse_several_processes
@@ -78,7 +78,7 @@ def _all(folder: SuiteFolder, suite: Loaded[SuiteConfig], pairs: list[Pair], dev
     gaps, failures, leading = dict[str, str](), dict[str, str](), dict[str, str]()
     for pair in pairs:
         own = FinetuningFolder(folder.place(pair.model, pair.task))
-        leading[pair.task] = next(iter(declared(pair.loaded.config)))
+        leading[pair.task] = next(iter(declared(pair.loaded)))
         if pair.task in gaps:
             continue
         try:

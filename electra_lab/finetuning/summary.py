@@ -5,7 +5,7 @@ from pathlib import Path
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.finetuning.experiment import TRAIN, Finetuning
-from electra_lab.reports.finetuning_page import Row, results_table
+from electra_lab.reports.finetuning_page import Row, lost, results_table
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import datasets, tasks
 
@@ -35,6 +35,8 @@ def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
         seeds = max((row.seeds for row in rows), default=0)
         lines += [f"on {split}{f', {seeds} seeds' if seeds > 1 else ''}"] if rows else [f"on {split}: no labels"]
         lines += [f"  {_line(row)}" for row in rows]
+    if done := [seed for seed in folder.seeds() if folder.results(seed)]:
+        lines += [f"{title}: {shares}" for title, shares in lost(folder, done[0])]
     return "\n".join([*lines, "", f"took {seconds:,.0f} s; report {report}"])
 
 

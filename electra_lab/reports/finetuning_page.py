@@ -113,11 +113,22 @@ def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in began.parameters.items())),
         ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
     ]
+    facts += lost(folder, seeds[0])
     if began.steps:
         facts.append(("training", f"{began.steps:,} steps, {began.flops:.3g} FLOPs"))
         if config["evaluate"]["select"] == "best":
             facts.append(("weights", "the best on validation data, whose numbers are too good for that reason"))
     return facts
+
+
+def lost(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
+    """Return what the rows lack of the examples: titles, and the shares of each split. Raises CheckpointError."""
+    results, metrics = folder.results(seed), folder.seed(seed).provenance().metrics
+    return [
+        (metrics[name].title or name, ", ".join(f"{split} {value:.1%}" for split, value in shares.items()))
+        for name, shares in (results.lost if results else {}).items()
+        if name in metrics
+    ]
 
 
 def _shown(table: dict[str, list[Row]], seeds: list[int]) -> int:

@@ -24,11 +24,15 @@ class SplitResults(BaseModel):
 
 
 class SeedResults(BaseModel):
-    """The results of one seed, and the step whose weights were judged."""
+    """The results of one seed, and the step whose weights were judged.
+
+    lost  by metric and split, that of training included, what the rows lack of the examples
+    """
 
     seed: int
     step: int
     splits: dict[str, SplitResults]
+    lost: dict[str, dict[str, float]] = {}
 
 
 class FinetuningFolder(RunDirectory):

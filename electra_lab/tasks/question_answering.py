@@ -160,6 +160,11 @@ class QuestionAnswering:
             terms["no_answer"] = Term(loss, count, self.weight)
         return terms
 
+    def lost(self, examples: Sequence[QuestionExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+        found = {"cut_questions": float(np.mean([each[0].keep.cut for each in rows]))}
+        missed = [self._misses(each) for each, example in zip(rows, examples, strict=True) if example.answers]
+        return found | ({"missed_answers": float(np.mean(missed))} if missed else {})
+
     def results(
         self, examples: Sequence[QuestionExample], rows: Sequence[Sequence[Row]], outputs: Sequence[Sequence[Outputs]]
     ) -> Results:
@@ -177,11 +182,8 @@ class QuestionAnswering:
         metrics = {
             "f1": float(final[:, 1].mean()),
             "exact_match": float(final[:, 0].mean()),
-            "cut_questions": float(np.mean([each[0].keep.cut for each in rows])),
+            **self.lost(examples, rows),
         }
-        if answerable.any():
-            missed = [self._misses(each) for each, known in zip(rows, answerable, strict=True) if known]
-            metrics["missed_answers"] = float(np.mean(missed))
         tables = []
         if self.unanswerable:
             if answerable.any():

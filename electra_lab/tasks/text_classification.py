@@ -58,6 +58,9 @@ class TextClassification:
         labels = [None if example.label is None else numbers[str(example.label)] for example in examples]
         return text_rows(examples, encoder, length, labels)
 
+    def lost(self, examples: Sequence[TextExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+        return cut_share(rows)
+
     def head(self, dim: int, dropout: float) -> nn.Module:
         return FirstState(dim, len(self.labels), dropout, dense=self.dense)
 

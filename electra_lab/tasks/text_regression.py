@@ -53,6 +53,9 @@ class TextRegression:
             labels.append(None if example.label is None else (example.label - self.low) / (self.high - self.low))
         return text_rows(examples, encoder, length, labels)
 
+    def lost(self, examples: Sequence[TextExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+        return cut_share(rows)
+
     def head(self, dim: int, dropout: float) -> nn.Module:
         return FirstState(dim, 1, dropout, dense=self.dense)
 

@@ -112,6 +112,10 @@ class TokenClassification:
                 raise DataError(f"{_place(example)}: {reason}")
         return [number[tag] for tag in tags]
 
+    def lost(self, examples: Sequence[WordsExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+        words, judged = sum(len(example.words) for example in examples), sum(len(r.keep) for each in rows for r in each)
+        return {"dropped_words": (words - judged) / max(words, 1)}
+
     def head(self, dim: int, dropout: float) -> nn.Module:
         return EachState(dim, len(self.tags), dropout)
 
@@ -130,12 +134,8 @@ class TokenClassification:
         if any(example.tags is None for example in examples):
             return Results({}, predictions)
         pairs = [pair for each in predictions for pair in zip(each["label"], each["prediction"], strict=True)]
-        judged = sum(len(row.keep) for each in rows for row in each)
-        number = max(len(pairs), 1)
-        metrics = {
-            "accuracy": sum(actual == predicted for actual, predicted in pairs) / number,
-            "dropped_words": (len(pairs) - judged) / number,
-        }
+        right = sum(actual == predicted for actual, predicted in pairs)
+        metrics = {"accuracy": right / max(len(pairs), 1), **self.lost(examples, rows)}
         of = entities if self.scheme == "entities" else single_words
         found = compare(*([of(each[side]) for each in predictions] for side in ("label", "prediction")))
         if self.scheme == "entities":

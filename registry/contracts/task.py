@@ -105,6 +105,12 @@ class Task(Protocol):
         Examples without labels have rows without labels.
         """
 
+    def lost(self, examples: Sequence[Any], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+        """Return metrics of what the rows lack, such as the share of the examples that were cut.
+
+        They are also in `results`, if labels are known. Runs report them for all splits, that of training included.
+        """
+
     def head(self, dim: int, dropout: float) -> nn.Module:
         """Return the layers on top of states: forward(states Float[B T D], batch: Batch) -> Tensor.
 

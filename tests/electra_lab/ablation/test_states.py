@@ -26,6 +26,7 @@ from electra_lab.reports.ablation_page import STATES, write_report
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State
 from electra_lab.storage.files import seal
 from electra_lab.storage.plan import FORMAT, Plan, PlannedMeasure
+from registry import launchers
 from tests.electra_lab.ablation.small import InProcess, write
 from tests.electra_lab.reports.synthetic import fail, provenance
 from tests.pages import Page
@@ -203,6 +204,24 @@ def test_the_dry_run_counts_the_same(laid: AblationFolder, bench: Bench, monkeyp
     measure = sum(bool(state.missing) and TRAINING not in state.missing for state in found)
     assert f", 2 reference runs, {sum(not state.missing for state in found)} already done, in " in text
     assert re.search(r"left to do: (\d+) to train, (\d+) to measure, ", text).groups() == (str(train), str(measure))
+
+
+def test_the_dry_run_times_steps_with_the_threads_that_cells_will_have(
+    tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen = torch.get_num_threads(), list[int]()
+
+    def seconds(self: Checked, forecasts: dict[str, Forecast], device: torch.device) -> dict[str, float]:
+        seen.append(torch.get_num_threads())
+        return dict.fromkeys(forecasts, 1.0)
+
+    monkeypatch.setattr(Checked, "forecasts", lambda self, device: bench.forecasts)
+    monkeypatch.setattr(Checked, "seconds", seconds)
+    for launch in (launchers.get("local").component(threads=before + 1), InProcess()):
+        monkeypatch.setattr(run, "_prepared", lambda *_, launch=launch: (bench.checked, launch, tmp_path))
+        run.dry_run(Path(), [], None, "cpu", None, None)
+        assert torch.get_num_threads() == before
+    assert seen == [before + 1, before]
 
 
 @some

@@ -70,6 +70,77 @@ def test_mistakes_have_the_documented_exit_code(
     assert not list(Path.cwd().iterdir())
 
 
+SST = "sentence\tlabel\n" + "the cat sat\t1\nthe dogs sat\t0\n" * 6
+TAGS = "the DT B-NP\ncat NN I-NP\n\nit PP B-NP\nsat VB B-VP\n\n" * 4
+WRONG_ANSWER = {"id": "q", "question": "who?", "answers": [{"text": "dog", "answer_start": 4}]}
+SQUAD = json.dumps(
+    {"data": [{"title": "t", "paragraphs": [{"context": "the cat sat", "qas": [WRONG_ANSWER]}]}]}, indent=0
+)
+CONLL = {"type": "conll", "train": "data/train.txt", "validation": "data/test.txt"}
+TABLE = {"type": "table", "train": "data/train.csv", "validation": "data/dev.csv"}
+CSV = "text,label\n" + "the cat,a\nthe dogs,b\n" * 4
+
+
+@pytest.mark.parametrize(
+    ("task", "dataset", "files", "reason"),
+    [
+        (
+            "text_classification",
+            {"type": "glue", "name": "SST-2", "folder": "data"},
+            {"train.tsv": SST + "one column\n", "dev.tsv": SST},
+            "train.tsv:14: has 1 column, not 2",
+        ),
+        (
+            "text_classification",
+            {"type": "glue", "name": "SST-2", "folder": "data"},
+            {"train.tsv": SST, "dev.tsv": SST.encode() + b"caf\xe9\t1\n"},
+            "dev.tsv:14: byte",
+        ),
+        ("text_classification", TABLE, {"train.csv": CSV, "dev.csv": CSV + "the cat,c\n"}, "dev.csv:10: the label 'c'"),
+        ("text_classification", TABLE, {"train.csv": "", "dev.csv": CSV}, "train.csv"),
+        ("text_classification", TABLE, {"train.csv": CSV, "dev.csv": "text\nthe cat\n"}, "dev.csv:1: "),
+        ("token_classification", CONLL, {"train.txt": TAGS, "test.txt": TAGS + "one\n"}, "test.txt:"),
+        ("token_classification", CONLL, {"train.txt": TAGS, "test.txt": "the DT B-XX\n"}, "test.txt:1: the tag 'B-XX'"),
+        ("token_classification", CONLL, {"train.txt": "", "test.txt": TAGS}, "train.txt"),
+        (
+            "question_answering",
+            {"type": "squad", "train": "data/train.json", "validation": "data/dev.json"},
+            {"train.json": SQUAD, "dev.json": SQUAD},
+            "the answer 'dog' is not in its context at character 4",
+        ),
+        (
+            "question_answering",
+            {"type": "squad", "train": "data/train.json", "validation": "data/dev.json"},
+            {"train.json": SQUAD[:40], "dev.json": SQUAD},
+            "train.json:",
+        ),
+        ("minimal_pairs", {"type": "blimp", "folder": "data"}, {"a.jsonl": '{"sentence_good": 3}\n'}, "a.jsonl:1"),
+    ],
+)
+def test_examples_that_are_wrong_are_named_by_file_and_line(
+    lab: Lab,
+    tmp_path: Path,
+    model: Path,
+    task: str,
+    dataset: dict[str, Any],
+    files: dict[str, str | bytes],
+    reason: str,
+) -> None:
+    (tmp_path / "data").mkdir()
+    for name, content in files.items():
+        (tmp_path / "data" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    trains = {} if task == "minimal_pairs" else QUICK
+    given: dict[str, Any] = {"task": {"type": task}, "dataset": dataset, "imports": None, "train": None,
+                             "evaluate": None, "checkpoint": None, **trains}  # fmt: skip
+    file = write_finetuning(tmp_path, model, **given)
+    code, out, err = lab("finetune", file, "--out", tmp_path / "out")
+    assert (code, out) == (3, "")
+    assert reason in err
+    assert f"{file}:" in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1, "one sentence, on one line"
+
+
 def test_an_interruption_says_how_to_resume(
     lab: Lab, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

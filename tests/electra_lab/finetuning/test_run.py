@@ -207,6 +207,33 @@ def test_a_label_that_training_has_not_seen_names_its_line(tmp_path: Path, model
     assert said.startswith(f"{path}:")
 
 
+def test_what_rows_lack_is_told_of_every_split(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of training, and those without labels, included."""
+    path = write_finetuning(tmp_path, model, train={"epochs": 1, "batch_size": 6, "precision": "fp32"})
+    for split, longer in (("train", 6), ("test", 3)):
+        file = tmp_path / "texts" / f"{split}.txt"
+        lines = file.read_text().splitlines()
+        file.write_text("".join(f"{each}{' and a mat' * 20 * (n < longer)}\n" for n, each in enumerate(lines)))
+    folder = finetune(path, [], tmp_path / "out", "cpu")
+    results = FinetuningFolder(folder).results(0)
+    assert results is not None
+    assert results.lost == {"cut_examples": {"train": 0.25, "validation": 0.0, "test": 0.5}}
+    said = "cut examples: train 25.0%, validation 0.0%, test 50.0%"
+    assert said in capsys.readouterr().err
+    assert said.split(": ")[1] in (folder / "report.html").read_text()
+
+
+def test_the_metrics_are_those_of_the_task_as_it_is_chosen(tmp_path: Path, model: Path) -> None:
+    section = {"type": "conll", "train": "train.txt", "validation": "validation.txt", "scheme": "plain"}
+    for name in ("train.txt", "validation.txt"):
+        (tmp_path / name).write_text("the DT\ncat NN\n\nit PP\nsat VB\n\n" * 6)
+    path = write_finetuning(tmp_path, model, task={"type": "token_classification", "scheme": "plain"}, dataset=section)
+    folder = finetune(path, ["train.epochs=1"], tmp_path / "out", "cpu")
+    table = json.loads((folder / "results.json").read_text())["validation"]
+    assert list(table) == ["accuracy", "dropped_words"]
+    assert "token_classification has no metric 'f1'" in refusal(path, "evaluate.metric=f1")
+
+
 @pytest.mark.parametrize(
     ("override", "key", "reason"),
     [
