@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -38,7 +38,8 @@ class TokenClassification:
     """A tag for each word, predicted at the word's first token, as in google-research/electra.
 
     The layers on top are dropout and a linear one. Sentences that are longer than a row are read in windows; each word
-    is trained and predicted once, in the window where it has the most context. A word without tokens, of characters
+    is trained and predicted once, in the window where it has the most context. The tags are those of the training
+    examples and, for entities, I-X if there is B-X and the like. A word without tokens, of characters
     that the tokenizer drops, is tagged O or, where that is not a tag, with the most frequent one; the report counts
     them.
 
@@ -79,8 +80,8 @@ class TokenClassification:
                 raise DataError(f"{_place(example)}: {reason}. For tags of other kinds write scheme: plain.")
         if not counts:
             raise DataError("there are no words to learn tags from.")
-        tags = sorted(counts)
-        return {"tags": tags, "usual": "O" if "O" in counts else max(tags, key=counts.__getitem__)}
+        tags = sorted(counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts)
+        return {"tags": tags, "usual": "O" if "O" in counts else max(sorted(counts), key=counts.__getitem__)}
 
     def know(self, facts: Mapping[str, Any]) -> None:
         self.tags, self.usual = list(facts["tags"]), str(facts["usual"])
@@ -162,6 +163,15 @@ class TokenClassification:
         if example.tags is not None:
             found |= {"label": list(example.tags), "correct": tags == list(example.tags)}
         return found
+
+
+def _with_counterparts(tags: Iterable[str]) -> set[str]:
+    """Return each kind of tag, such as B- and I-, of each type of entity.
+
+    A rare type may have only one-word entities in training: CoNLL-2000 has I-LST in its test alone.
+    """
+    found = [tag for tag in tags if tag != "O"]
+    return {one[:1] + other[1:] for one in found for other in found}
 
 
 def _place(example: WordsExample) -> str:

@@ -109,6 +109,18 @@ def test_predictions_and_tables() -> None:
     assert sure == pytest.approx([1 / (1 + 4 * np.exp(-9))] * len(sure))
 
 
+def test_entities_have_every_kind_of_tag_of_their_types() -> None:
+    """CoNLL-2000 has I-LST in its test alone. A type that training has not seen is refused."""
+    given = TokenClassification()
+    facts = given.learn([example([("the", "O"), ("cat", "B-X"), ("sat", "I-X"), ("mat", "B-LST")], "1")])
+    assert facts == {"tags": ["B-LST", "B-X", "I-LST", "I-X", "O"], "usual": "O"}
+    given.know(facts)
+    assert given.rows([example([("cat", "B-LST"), ("sat", "I-LST")], "2")], encoder(), 16)
+    with pytest.raises(DataError, match="the tag 'B-Y' of 'sat' is in no training example"):
+        given.rows([example([("cat", "O"), ("sat", "B-Y")], "3")], encoder(), 16)
+    assert given.learn([example([("cat", "S-X"), ("sat", "B-Y")], "1")])["tags"] == ["B-X", "B-Y", "S-X", "S-Y"]
+
+
 def test_plain_tags_are_judged_word_by_word() -> None:
     given = TokenClassification(scheme="plain")
     examples = [example([("the", "DT"), ("cat", "NN"), ("sat", "VB"), ("mat", "NN"), (DROPPED, "VB")], "1")]
