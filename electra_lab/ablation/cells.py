@@ -18,9 +18,9 @@ import torch
 
 from electra_lab.ablation.file import digest
 from electra_lab.config.component import Component
-from electra_lab.config.load import dump, load, load_finetuning
+from electra_lab.config.load import load, load_finetuning
 from electra_lab.data.rows import Rows
-from electra_lab.finetuning.experiment import declared
+from electra_lab.finetuning.experiment import declared, identity
 from electra_lab.finetuning.run import advance
 from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
@@ -232,16 +232,13 @@ def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callab
 def _finetune(folder: AblationFolder, id: str, device: torch.device, file: Path) -> float:
     """Fine-tune a cell, or take what was done of it up again; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
-    digest = hashlib.sha256(dump(loaded.config).encode()).hexdigest()[:10]
-    own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{digest}")
+    own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     own.path.mkdir(parents=True, exist_ok=True)
-    own.write("finetuning.yaml", dump(loaded.config))
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+    with own.locked(), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         advance(own, loaded, device)
     leading = next(iter(declared(loaded)))
-    for split in own.splits():
-        if found := own.values(split, leading):
-            return sum(found.values()) / len(found)
+    if found := own.judged_by(leading):
+        return sum(found.values()) / len(found)
     raise DataError(f"{file}: no held-out split has labels, so there is no {leading}.")
 
 

@@ -19,7 +19,7 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.config.schema import BUDGETS
 from electra_lab.config.source import mark_at
-from electra_lab.finetuning.experiment import absent_examples
+from electra_lab.finetuning.experiment import absent_examples, identity
 from electra_lab.storage.plan import FORMAT, Plan, PlannedCell, PlannedMeasure, PlannedVariant
 from registry import measures
 from registry.errors import ConfigError, DataError
@@ -104,7 +104,7 @@ class Checked:
         """Return the measure's name with a hash of everything that its numbers depend on."""
         file = measures.get(measure.type).file
         code = [plugin.sha256 for plugin in self.ablation.plugins if plugin.file == file]
-        files = [dump(finetuning.config) for finetuning in _finetunings(measure)]
+        files = [identity(finetuning) for finetuning in _finetunings(measure)]
         content = json.dumps([measure.dump(), references, _rows(self.ablation.base), code, *files], sort_keys=True)
         return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import build
-from electra_lab.config.load import Loaded, validated
+from electra_lab.config.load import Loaded, describes_finetuning, validated
 from electra_lab.config.source import read_file, with_overrides
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.storage.checkpoint import load_module
@@ -19,6 +19,7 @@ from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Vocabulary
 from registry.discovery import already_loaded
+from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -63,8 +64,13 @@ def run_config(path: Path) -> Loaded:
     directory = RunDirectory.open(path)
     provenance = directory.provenance()
     directory.refuse_other_format(provenance)
+    root = read_file(path / "config.yaml")
+    if describes_finetuning(root):
+        raise ConfigError(
+            f"{path}: is a seed of a fine-tuning, not a pre-training run. Open its model/, if it has one."
+        )
     imports = json.dumps([str(file) for file in _plugins(directory, provenance)])
-    return validated(with_overrides(read_file(path / "config.yaml"), [f"imports={imports}"]))
+    return validated(with_overrides(root, [f"imports={imports}"]))
 
 
 def _plugins(directory: RunDirectory, provenance: Provenance) -> list[Path]:

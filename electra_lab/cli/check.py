@@ -8,31 +8,41 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli.run import Set
+from registry.errors import ConfigError
 
 
 def check(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The experiment, the ablation or the fine-tuning, a YAML file.")
+        Path,
+        typer.Argument(metavar="FILE", help="The experiment, the ablation, the fine-tuning or the suite, a YAML file."),
     ],
     set_: Set = None,
 ) -> None:
     """Find all errors of an experiment without running it; print it complete, with the origin of each value.
 
-    For an ablation, every cell is checked and listed.
+    For an ablation, every cell is checked and listed; for a suite, every model on every task is checked.
     """
     from electra_lab.ablation.file import is_ablation, load_ablation
     from electra_lab.ablation.plan import checked
     from electra_lab.ablation.summary import overview
     from electra_lab.assembly.experiment import check as check_experiment
-    from electra_lab.config.load import is_finetuning_file, load, load_finetuning
+    from electra_lab.config.load import is_finetuning_file, is_suite_file, load, load_finetuning, load_suite
     from electra_lab.config.origins import dump_with_origins
     from electra_lab.finetuning.experiment import check as check_finetuning
+    from electra_lab.finetuning.suite import pairs_of
     from electra_lab.runs.console import folded
 
     with redirect_stdout(sys.stderr):  # output of plug-ins is not YAML
         if is_ablation(file):
             ablation = checked(load_ablation(file, set_ or []))
             text, absent = overview(ablation) + "\n", ablation.absent
+        elif is_suite_file(file):
+            if set_:
+                raise ConfigError("a suite takes no --set: write the changes in the file.")
+            suite = load_suite(file)
+            pairs = list(pairs_of(suite))
+            absent = next(filter(None, (check_finetuning(pair.loaded) for pair in pairs)), None)
+            text = dump_with_origins(suite)
         elif is_finetuning_file(file):
             finetuning = load_finetuning(file, set_ or [])
             absent = check_finetuning(finetuning)

@@ -191,5 +191,7 @@ class FinetuningConfig(Strict):
                     yield (key,), f"{self.task.type} trains nothing; remove this key.", None
             if len(self.seeds) > 1 and self.init == "pretrained":
                 yield ("seeds",), f"{self.task.type} trains nothing, so every seed gives the same. Keep one.", None
+        if self.trains and self.evaluate.select == "best" and self.evaluate.every is None:
+            yield ("evaluate", "select"), "best needs several evaluations; set evaluate.every.", None
         if self.init == "random" and self.train.frozen:
             yield ("train", "frozen"), "would probe states of random weights; write init: pretrained.", None

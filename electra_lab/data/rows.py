@@ -19,7 +19,7 @@ from registry import Batch, Packing
 IndexArray = NDArray[np.int64]
 
 ROUNDS = 8  # of the Feistel network, an even number
-WINDOW = 16  # batches whose rows are found at a time, and grouped by length
+WINDOW = 50  # batches whose rows are found at a time, and grouped by length, as many as in transformers
 
 
 class Rows:

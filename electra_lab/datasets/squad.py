@@ -64,7 +64,9 @@ class Squad(FileSplits[QuestionExample]):
             raise BadInput(where, f"the field 'id' is {kind_of(name)}, so it cannot be an id", CURE)
         place = f"{file}: question {name}"
         asked = _text(question, place, "question")
-        impossible = question.get("is_impossible", False)
+        impossible = question.get("is_impossible") or False
+        if not isinstance(impossible, bool):
+            raise BadInput(place, f"the field 'is_impossible' is {kind_of(impossible)}, not true or false", CURE)
         if not impossible and "answers" not in question:
             return QuestionExample(asked, context, (), False, str(name), place)
         answers = [] if impossible else _items(question, place, "answers")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any, cast
 
 import numpy as np
@@ -98,6 +99,14 @@ def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
     return None
 
 
+def identity(loaded: Loaded[FinetuningConfig]) -> str:
+    """Return a hash of all that the numbers depend on but for the model: settings, plug-ins and, if here, examples."""
+    config = loaded.config.model_dump(mode="json", exclude={"model"})
+    examples = None if absent_examples(loaded) else open_dataset(loaded).fingerprint()
+    content = json.dumps([config, [plugin.sha256 for plugin in loaded.plugins], examples], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:10]
+
+
 def open_dataset(loaded: Loaded[FinetuningConfig]) -> Dataset:
     """Raises DataError if its files are not there, ConfigError if the component refuses its options."""
     chosen = loaded.config.dataset
@@ -174,6 +183,9 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
         }
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
+    if not splits[VALIDATION].rows[0][0].labels:
+        reason = "the examples of validation have no labels, so nothing can be measured on them."
+        raise loaded.problem(("dataset",), reason, DataError)
     network = source.networks[config.network]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for what a head draws itself while it is built
@@ -181,7 +193,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     _draw_head(model.head, seed)
     model = model.to(device)
     rows = len(splits[TRAIN].batches)
-    steps = max(1, round(train.epochs * ceil(rows / train.batch_size)))
+    steps = max(1, round(train.epochs * rows / train.batch_size))
     if misfit := rate_problem(config.schedules["learning_rate"], steps):
         raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
     mean = round(float(np.mean([len(row.tokens) for each in splits[TRAIN].rows for row in each])))
@@ -210,6 +222,11 @@ def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
 
 def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, by_length: bool) -> Split:
     rows = task.rows(examples, encoder, length)
+    known = [bool(each[0].labels) for each in rows]
+    if any(known) and not all(known):
+        example = examples[known.index(False)]
+        reason = "has no label, but others of its split have one. Leave out those without."
+        raise DataError(f"{example.place or example.id}: {reason}")
     return Split(examples, rows, TaskRows([row for each in rows for row in each], group_by_length=by_length))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +38,7 @@ from electra_lab.runs.follow import follow, keep_checkpoint
 from electra_lab.runs.provenance import began, differences, environment
 from electra_lab.storage.checkpoint import load_module, load_newest
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
-from electra_lab.storage.provenance import Data
+from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
@@ -56,7 +58,6 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     folder = FinetuningFolder.create(out, loaded.config.name)
     with folder.locked():
         folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
-        folder.write("finetuning.yaml", dump(loaded.config))
         advance(folder, loaded, target)
     return folder.path
 
@@ -72,18 +73,32 @@ def resume(path: Path, device: str) -> Path:
 
 
 def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
-    """Run the seeds that are not finished, and report. Raises LabError."""
+    """Run the seeds that are not finished, and report. Raises LabError.
+
+    Seeds may be added to a folder. ConfigError if a seed began with other settings, DataError if with other data or
+    weights: the numbers of one folder go together.
+    """
     config, console, started = loaded.config, Console(), time.perf_counter()
+    for seed in folder.seeds():
+        now = hashlib.sha256(dump(_with(seed, loaded).config).encode()).hexdigest()
+        if (then := _earlier(folder.seed(seed))) and then.config_sha256 != now:
+            reason = f"the settings have changed since seed {seed} began. Undo that, or start a new one."
+            raise ConfigError(f"{folder.path / 'finetuning.yaml'}: {reason}")
+    folder.write("finetuning.yaml", dump(config))
     for seed in config.seeds:
-        directory = folder.seed(seed)
         if folder.results(seed) is None:
             with enough_memory():
                 if config.trains:
-                    _train(folder, directory, loaded, seed, device, console)
+                    _train(folder, _with(seed, loaded), seed, device, console)
                 else:
-                    _judge(folder, directory, loaded, seed, device)
+                    _judge(folder, _with(seed, loaded), seed, device)
     report = write_report(folder)
     console.say(summary.closing(folder, report, time.perf_counter() - started))
+
+
+def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
+    """Return the file as it is for one seed."""
+    return replace(loaded, config=loaded.config.model_copy(update={"seeds": [seed]}))
 
 
 _LOSS = {"loss": Metric("loss of the task", "loss", "nats", higher_is_better=False, brief="loss")}
@@ -93,19 +108,13 @@ _LOSS = {"loss": Metric("loss of the task", "loss", "nats", higher_is_better=Fal
 
 
 def _train(
-    folder: FinetuningFolder,
-    directory: RunDirectory,
-    loaded: Loaded[FinetuningConfig],
-    seed: int,
-    device: torch.device,
-    console: Console,
+    folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device, console: Console
 ) -> None:
-    config = loaded.config
+    config, directory = loaded.config, folder.seed(seed)
     built = assemble(loaded, seed, device)
     run, settings, metrics = built.run, built.settings, declared(loaded)
-    _begin(
-        directory, loaded, built.source, built.dataset, device, settings.precision, console, **_facts(built, metrics)
-    )
+    facts = _facts(built, metrics)
+    _begin(folder, seed, loaded, built.source, built.dataset, device, settings.precision, console, **facts)
     if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
         run.restore(state)
         directory.truncate(run.step)
@@ -116,7 +125,10 @@ def _train(
     def show(record: Record) -> None:
         if config.evaluate.select == "best" and record.values["split"] == VALIDATION:
             before = [r[first] for r in directory.records() if r["split"] == VALIDATION and r.get(first) is not None]
-            value, sign = record.values[first], 1 if metrics[first].higher_is_better else -1
+            value, sign = record.values.get(first, math.nan), 1 if metrics[first].higher_is_better else -1
+            if not math.isfinite(value):
+                reason = f"{first} has no value on validation data, so no weights are the best."
+                raise loaded.problem(("evaluate", "metric"), reason, DataError)
             if all(sign * value > sign * each for each in before):
                 keep_best = partial(keep_checkpoint, RunDirectory(best), run, settings, 1)
                 keep_best()
@@ -207,9 +219,7 @@ def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _judge(
-    folder: FinetuningFolder, directory: RunDirectory, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device
-) -> None:
+def _judge(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> None:
     config, console = loaded.config, Console()
     task, dataset = cast("Judgement", make_task(loaded)), open_dataset(loaded)
     source = open_source(loaded, seed if config.init == "random" else None)
@@ -226,10 +236,13 @@ def _judge(
         "flops": 0,
         "metrics": dict(declared(loaded)),
     }
-    _begin(directory, loaded, source, dataset, device, "fp32", console, **facts)
+    judged = [config.network] if config.network == "generator" else list(source.networks)
+    if judged[0] not in source.networks:
+        raise loaded.problem(("network",), f"{config.model} has no {judged[0]}.")
+    _begin(folder, seed, loaded, source, dataset, device, "fp32", console, **facts)
     model = Pretrained(
-        networks={name: each.to(device).eval() for name, each in source.networks.items()},
-        heads=source.heads,
+        networks={name: source.networks[name].to(device).eval() for name in judged},
+        heads={name: source.heads[name] for name in judged},
         encoder=TextEncoder(source.tokenizer, source.vocabulary),
         length=longest_row(loaded, source),
         device=device,
@@ -241,14 +254,15 @@ def _judge(
             found[split] = task(examples, model)
         except (ConfigError, DataError) as error:
             raise loaded.caused(("task",), error) from None
-    _keep_results(directory, dataset, SeedResults(seed=seed, step=0, splits={}), found)
+    _keep_results(folder.seed(seed), dataset, SeedResults(seed=seed, step=0, splits={}), found)
 
 
 # Both
 
 
 def _begin(
-    directory: RunDirectory,
+    folder: FinetuningFolder,
+    seed: int,
     loaded: Loaded[FinetuningConfig],
     source: Source,
     dataset: Dataset,
@@ -257,7 +271,7 @@ def _begin(
     console: Console,
     **facts: Any,
 ) -> None:
-    """Write what a run begins with; if it began earlier, compare. Raises ConfigError, DataError."""
+    """Write what a run begins with; compare it with that of all that began earlier. Raises ConfigError, DataError."""
     config = dump(loaded.config)
     now = began(
         config,
@@ -266,27 +280,36 @@ def _begin(
         init={loaded.config.network: source.start},
         **facts,
     )
+    for each in folder.seeds():
+        if then := _earlier(folder.seed(each)):
+            _refuse_changes(folder.seed(each).path, then, now, source.start.source)
+    directory = folder.seed(seed)
     path = directory.path
     if not (path / "provenance.json").is_file():
         path.mkdir(exist_ok=True)
         directory.write("config.yaml", config)
         directory.keep_tokens(source.tokenizer, source.vocabulary.counts)
         directory.write_json("provenance.json", now.model_dump(mode="json"))
-        return
+    elif changes := differences(directory.provenance().environment, now.environment):
+        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
+
+
+def _earlier(directory: RunDirectory) -> Provenance | None:
+    """Return what a run began with; None if it did not begin."""
+    if not (directory.path / "provenance.json").is_file():
+        return None
     then = directory.provenance()
     directory.refuse_other_format(then)
-    if then.config_sha256 != now.config_sha256:
-        raise ConfigError(f"{path}: finetuning.yaml was changed since the run began. Undo that, or start a new one.")
+    return then
+
+
+def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -> None:
     if then.data.store != now.data.store:
         raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
     if then.init != now.init:
-        raise DataError(
-            f"{path}: the weights of {source.start.source} have changed since the run began. Start a new one."
-        )
+        raise DataError(f"{path}: the weights of {model} have changed since the run began. Start a new one.")
     if [code.sha256 for code in then.plugins] != [code.sha256 for code in now.plugins]:
         raise ConfigError(f"{path}: the plug-ins have changed since the run began. Restore them, or start a new one.")
-    if changes := differences(then.environment, now.environment):
-        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
 
 
 def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:

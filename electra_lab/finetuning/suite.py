@@ -10,8 +10,8 @@ from typing import Any
 
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning, load_suite
-from electra_lab.config.suite import SuiteConfig
-from electra_lab.finetuning.experiment import check, declared
+from electra_lab.config.suite import Candidate, SuiteConfig
+from electra_lab.finetuning.experiment import absent_examples, declared
 from electra_lab.finetuning.run import advance
 from electra_lab.reports.suite_page import table_text, write_report
 from electra_lab.runs.console import Console
@@ -19,7 +19,7 @@ from electra_lab.runs.execute import refuse_several_processes
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder, SuitePlan
 from electra_lab.storage.run_directory import refuse_used
 from electra_lab.training.device import choose_device
-from registry.errors import CellsFailed, ConfigError, DataError, DivergedError
+from registry.errors import CellsFailed, ConfigError, LabError, Stopped
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def run_suite(file: Path, out: Path | None, device: str) -> Path:
     refuse_several_processes()
     refuse_used(out)
     suite = load_suite(file)
-    pairs = list(_pairs(suite))
+    pairs = list(pairs_of(suite))
     folder = SuiteFolder.create(out, suite.config.name)
     with folder.locked():
         folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
@@ -49,24 +49,31 @@ def resume_suite(path: Path, device: str) -> Path:
     refuse_several_processes()
     folder, suite = SuiteFolder(path), load_suite(path / "suite.yaml")
     with folder.locked():
-        return _all(folder, suite, list(_pairs(suite)), device)
+        return _all(folder, suite, list(pairs_of(suite)), device)
 
 
-def _pairs(suite: Loaded[SuiteConfig]) -> Iterator[Pair]:
+def pairs_of(suite: Loaded[SuiteConfig]) -> Iterator[Pair]:
     """Validate every pair. Raises ConfigError."""
     config, names = suite.config, dict[str, Path]()
     for index, file in enumerate(config.tasks):
         for label, candidate in config.models.items():
             chosen = {**config.set, **{key: _yaml(value) for key, value in candidate}}
-            chosen |= {} if config.seeds is None else {"seeds": config.seeds}
             try:
+                chosen |= {} if config.seeds is None else {"seeds": _needed(config.seeds, file, candidate)}
                 loaded = load_finetuning(file, [f"{key}={json.dumps(value)}" for key, value in chosen.items()])
+                absent_examples(loaded)
             except ConfigError as error:
                 raise suite.problem(("tasks", index), str(error)) from None
             name = loaded.config.name
             if names.setdefault(name, file) != file:
                 raise suite.problem(("tasks", index), f"{file} has the name '{name}' too, as {names[name]} has.")
             yield Pair(label, name, loaded)
+
+
+def _needed(seeds: list[int], file: Path, candidate: Candidate) -> list[int]:
+    """Return the seeds that differ: without training and random weights, one says all."""
+    alike = candidate.init == "pretrained" and not load_finetuning(file).config.trains
+    return seeds[:1] if alike else seeds
 
 
 def _yaml(value: Any) -> Any:
@@ -81,16 +88,18 @@ def _all(folder: SuiteFolder, suite: Loaded[SuiteConfig], pairs: list[Pair], dev
         leading[pair.task] = next(iter(declared(pair.loaded)))
         if pair.task in gaps:
             continue
+        unfinished = any(own.results(seed) is None for seed in pair.loaded.config.seeds)
+        if unfinished and (absent := absent_examples(pair.loaded)):
+            gaps[pair.task] = str(absent)
+            console.say(f"{pair.task}: left out: {absent}")
+            continue
         try:
-            if not own.path.exists() and (absent := check(pair.loaded)):
-                raise absent
             own.path.mkdir(parents=True, exist_ok=True)
-            own.write("finetuning.yaml", dump(pair.loaded.config))
-            advance(own, pair.loaded, target)
-        except DataError as error:
-            gaps[pair.task] = str(error)
-            console.say(f"{pair.task}: left out: {error}")
-        except DivergedError as error:
+            with own.locked():
+                advance(own, pair.loaded, target)
+        except Stopped as error:
+            raise type(error)(str(error).replace(str(own.path), str(folder.path))) from None
+        except LabError as error:
             failures[f"{pair.model} on {pair.task}"] = str(error)
             console.say(f"{pair.model} on {pair.task}: failed: {error}")
     plan = SuitePlan(models=list(suite.config.models), tasks=leading, gaps=gaps, failures=failures)

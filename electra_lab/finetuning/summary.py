@@ -30,18 +30,24 @@ def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path
 
 def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
     """Summarize the results over the seeds."""
-    lines = [""]
+    lines, done = [""], [seed for seed in folder.seeds() if folder.results(seed)]
+    seeds = f", {len(done)} seeds" if len(done) > 1 else ""
     for split, rows in results_table(folder).items():
-        seeds = max((row.seeds for row in rows), default=0)
-        lines += [f"on {split}{f', {seeds} seeds' if seeds > 1 else ''}"] if rows else [f"on {split}: no labels"]
-        lines += [f"  {_line(row)}" for row in rows]
-    if done := [seed for seed in folder.seeds() if folder.results(seed)]:
+        lines.append(f"on {split}{seeds}" if rows else f"on {split}: no labels")
+        lines += [f"  {_line(row, len(done))}" for row in rows]
+    if done:
         lines += [f"{title}: {shares}" for title, shares in lost(folder, done[0])]
     return "\n".join([*lines, "", f"took {seconds:,.0f} s; report {report}"])
 
 
-def _line(row: Row) -> str:
-    if row.seeds == 1:
+def _line(row: Row, seeds: int) -> str:
+    if row.median is None:
+        return f"{row.title:<28}{'-':>8}  {row.meaning}"
+    if seeds == 1:
         return f"{row.title:<28}{row.median:>8.3f}  {row.meaning}"
-    interval = f", 95% interval {row.low:.3f} to {row.high:.3f}" if row.low is not None and row.high is not None else ""
-    return f"{row.title:<28}{row.median:>8.3f}  median; mean {row.mean:.3f}{interval}, SD {row.deviation:.3f}"
+    shown = f"{row.title:<28}{row.median:>8.3f}  median; mean {row.mean:.3f}"
+    if row.low is not None and row.high is not None:
+        shown += f", 95% interval {row.low:.3f} to {row.high:.3f}"
+    if row.deviation is not None:
+        shown += f", SD {row.deviation:.3f}"
+    return shown if row.seeds == seeds else f"{shown}; over {row.seeds} of {seeds} seeds"

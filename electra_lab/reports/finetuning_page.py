@@ -6,13 +6,11 @@ from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
-import yaml
-
 from electra_lab.reports.charts import drawing, look, render, svg
 from electra_lab.reports.findings import heading
 from electra_lab.reports.records import of_split
 from electra_lab.reports.statistics import estimate
-from electra_lab.storage.finetuning_folder import FinetuningFolder
+from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
 from registry import Metric
 from registry.errors import CheckpointError
 
@@ -21,14 +19,14 @@ LONGEST_TEXT = 400  # characters of an example's fields that are shown
 
 @dataclass(frozen=True)
 class Row:
-    """A metric on a split over the seeds; the interval is Student's t, None with one seed."""
+    """A metric on a split over the seeds; None where no seed has a number. The interval is Student's t."""
 
     name: str
     title: str
     meaning: str
     values: dict[int, float]
-    median: float
-    mean: float
+    median: float | None
+    mean: float | None
     deviation: float | None
     low: float | None
     high: float | None
@@ -39,14 +37,19 @@ class Row:
 
 
 def results_table(folder: FinetuningFolder) -> dict[str, list[Row]]:
-    """Return, for each held-out split, its metrics over the finished seeds. Raises CheckpointError."""
+    """Return, for each held-out split, its metrics over the finished seeds, the leading one first.
+
+    A split without labels has none. Raises CheckpointError.
+    """
     seeds = [seed for seed in folder.seeds() if folder.results(seed)]
     if not seeds:
         return {}
     metrics, first = folder.seed(seeds[0]).provenance().metrics, folder.results(seeds[0])
     assert first is not None
-    return {split: [_row(folder, split, name, metrics[name]) for name in each.metrics if name in metrics
-                    and folder.values(split, name)] for split, each in first.splits.items()}  # fmt: skip
+    return {
+        split: [_row(folder, split, name, metric) for name, metric in metrics.items() if name in each.metrics]
+        for split, each in first.splits.items()
+    }
 
 
 def _row(folder: FinetuningFolder, split: str, name: str, metric: Metric) -> Row:
@@ -58,8 +61,8 @@ def _row(folder: FinetuningFolder, split: str, name: str, metric: Metric) -> Row
         title=metric.title or name,
         meaning=metric.summary,
         values=values,
-        median=median(numbers),
-        mean=sum(numbers) / len(numbers),
+        median=median(numbers) if numbers else None,
+        mean=over.mean,
         deviation=stdev(numbers) if len(numbers) > 1 else None,
         low=over.low,
         high=over.high,
@@ -68,12 +71,8 @@ def _row(folder: FinetuningFolder, split: str, name: str, metric: Metric) -> Row
 
 def write_report(folder: FinetuningFolder) -> Path:
     """Write report.html and results.json, the numbers over all seeds. Raises CheckpointError."""
-    try:
-        text = (folder.path / "finetuning.yaml").read_text(encoding="utf-8")
-        config = yaml.safe_load(text)
-        name = config["name"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
-        raise CheckpointError(f"{folder.path / 'finetuning.yaml'}: is damaged.") from None
+    file = folder.path / "finetuning.yaml"
+    config = config_of(file)
     table, seeds = results_table(folder), [seed for seed in folder.seeds() if folder.results(seed)]
     folder.write_json(
         "results.json",
@@ -82,18 +81,22 @@ def write_report(folder: FinetuningFolder) -> Path:
          for split, rows in table.items()},
     )  # fmt: skip
     shown = _shown(table, seeds)
+    try:
+        facts, name, most = _facts(folder, config, seeds), config["name"], config["evaluate"]["errors"]
+    except (KeyError, TypeError):
+        raise CheckpointError(f"{file}: is damaged.") from None
     page = render(
         "finetuning.html.j2",
         name=name,
         folder=folder.path.name,
-        facts=_facts(folder, config, seeds),
+        facts=facts,
         table=table,
         seeds=seeds,
         curve=_curve(folder, table),
         shown=shown,
         tables=_tables(folder, shown),
-        errors=_errors(folder, shown, config["evaluate"]["errors"]),
-        config=text,
+        errors=_errors(folder, shown, most),
+        config=file.read_text(encoding="utf-8"),
         provenance=json.dumps(folder.seed(shown).read_json("provenance.json"), indent=1) if seeds else "",
     )
     folder.write("report.html", page)
@@ -107,12 +110,14 @@ def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -
     environment = began.environment
     documents = ", ".join(f"{split} {number:,}" for split, number in began.data.documents.items())
     facts = [
-        ("model", f"{config['network']} of {config['model']}, weights {config['init']}"),
+        ("model", f"{config['network'] + ' of ' if began.steps else ''}{config['model']}, weights {config['init']}"),
         ("task", f"{config['task']['type']} on {config['dataset']['type']}"),
         ("examples", documents),
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in began.parameters.items())),
         ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
     ]
+    if absent := [seed for seed in config["seeds"] if seed not in seeds]:
+        facts.append(("not finished", f"seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"))
     facts += lost(folder, seeds[0])
     if began.steps:
         facts.append(("training", f"{began.steps:,} steps, {began.flops:.3g} FLOPs"))
@@ -133,10 +138,11 @@ def lost(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
 
 def _shown(table: dict[str, list[Row]], seeds: list[int]) -> int:
     """Return the seed whose tables and errors are shown: the one nearest to the median of the leading metric."""
-    first = next((rows[0] for rows in table.values() if rows), None)
-    if first is None:
+    values = next((rows[0].values for rows in table.values() if rows and rows[0].values), None)
+    if values is None:
         return seeds[0] if seeds else 0
-    return min(first.values, key=lambda seed: abs(first.values[seed] - first.median))
+    middle = median(values.values())
+    return min(values, key=lambda seed: abs(values[seed] - middle))
 
 
 def _curve(folder: FinetuningFolder, table: dict[str, list[Row]]) -> tuple[str, str] | None:
@@ -161,7 +167,10 @@ def _curve(folder: FinetuningFolder, table: dict[str, list[Row]]) -> tuple[str, 
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-        axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+        axes.legend(
+            frameon=False, ncols=5, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0,
+            columnspacing=1, handlelength=1.2, handletextpad=0.5,
+        )  # fmt: skip
         return heading(metric), svg(figure, name, heading(metric))
 
 
@@ -170,18 +179,21 @@ def _tables(folder: FinetuningFolder, seed: int) -> list[tuple[str, dict[str, An
     return [(split, table) for split, each in results.splits.items() for table in each.tables] if results else []
 
 
-def _errors(folder: FinetuningFolder, seed: int, most: int) -> list[list[tuple[str, str]]]:
-    """Return the wrong predictions of the first split that has some, the most certain first."""
+def _errors(folder: FinetuningFolder, seed: int, most: int) -> tuple[str, list[list[tuple[str, str]]]]:
+    """Return the first split that has wrong predictions, and these, the most certain first."""
     results = folder.results(seed)
     for split in results.splits if results else []:
-        lines = (folder.seed(seed).path / f"predictions-{split}.jsonl").read_text(encoding="utf-8").splitlines()
-        wrong = [each for each in map(json.loads, lines) if each.get("correct") is False]
+        wrong = [each for each in folder.predictions(seed, split) if each.get("correct") is False]
         if wrong:
             wrong.sort(key=lambda each: -each.get("certainty", 0.0))
-            return [[(key, _brief(value)) for key, value in each.items() if key != "correct"] for each in wrong[:most]]
-    return []
+            return split, [
+                [(key, _brief(value)) for key, value in each.items() if key != "correct"] for each in wrong[:most]
+            ]
+    return "", []
 
 
 def _brief(value: Any) -> str:
-    text = value if isinstance(value, str) else f"{value:.3f}" if isinstance(value, float) else json.dumps(value)
+    if not isinstance(value, str):
+        value = f"{value:.3f}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    text: str = value
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"

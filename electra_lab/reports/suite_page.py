@@ -1,13 +1,14 @@
 """The table of a suite on the terminal and as a page: models by tasks, and differences to the first model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from electra_lab.reports.charts import render
 from electra_lab.reports.statistics import Difference, difference, holm, p_text
-from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder
+from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder, config_of
 from registry import Metric
+from registry.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,7 @@ def read_suite(folder: SuiteFolder) -> Suite:
     first, *others = plan.models
     pairs = {(m, t): difference(cells[m, t].values, cells[first, t].values) for m in others for t in plan.tasks}
     corrected = holm([each.p for each in pairs.values()])
-    differences = {
-        key: Difference(d.n, d.mean, d.low, d.high, d.why, d.p, p)
-        for (key, d), p in zip(pairs.items(), corrected, strict=True)
-    }
+    differences = {key: replace(each, holm=p) for (key, each), p in zip(pairs.items(), corrected, strict=True)}
     metrics = {task: _metric(folder, plan.models, task, name) for task, name in plan.tasks.items()}
     return Suite(plan.models, metrics, cells, differences, plan.gaps, plan.failures)
 
@@ -62,7 +60,8 @@ def _metric(folder: SuiteFolder, models: list[str], task: str, name: str) -> Met
         held = FinetuningFolder(folder.place(model, task))
         for seed in held.seeds():
             if held.results(seed):
-                return held.seed(seed).provenance().metrics.get(name, Metric(title=name))
+                found = held.seed(seed).provenance().metrics.get(name, Metric())
+                return replace(found, title=found.title or name)
     return Metric(title=name)
 
 
@@ -78,34 +77,37 @@ def table_text(folder: SuiteFolder) -> str:
     lines += ["", "median over seeds, times 100: " + ", ".join(f"{t} {m.title}" for t, m in suite.metrics.items())]
     for (model, task), found in suite.differences.items():
         if found.mean is not None:
-            lines.append(f"{model} - {suite.models[0]} on {task}: {described(found)}")
+            lines.append(f"{model} - {suite.models[0]} on {task}: {in_words(found)}")
     lines += [f"{task}: left out: {reason}" for task, reason in suite.gaps.items()]
     lines += [f"{pair}: failed: {reason}" for pair, reason in suite.failures.items()]
     return "\n".join(lines)
 
 
-def described(found: Difference) -> str:
+def in_words(found: Difference) -> str:
     """`-12.3 [-14.0, -10.6] over 5 seeds, Holm p < 0.001`."""
     assert found.mean is not None
     if found.low is None or found.high is None:
-        return f"{100 * found.mean:+.1f} over {found.n} seeds ({found.why})"
+        return f"{100 * found.mean:+.1f} over {found.n} seed{'s' * (found.n > 1)} ({found.why})"
     interval = f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     return f"{100 * found.mean:+.1f} {interval} over {found.n} seeds, Holm {p_text(found.holm)}"
 
 
 def write_report(folder: SuiteFolder) -> Path:
     """Write report.html and results.json. Raises CheckpointError."""
-    suite = read_suite(folder)
+    suite, file = read_suite(folder), folder.path / "suite.yaml"
+    config = config_of(file)
+    if "name" not in config:
+        raise CheckpointError(f"{file}: is damaged.")
     folder.write_json(
         "results.json",
         {model: {task: suite.cells[model, task].values for task in suite.metrics} for model in suite.models},
     )
     page = render(
         "suite.html.j2",
-        name=folder.path.parent.name,
+        name=config["name"],
         folder=folder.path.name,
         suite=suite,
-        differences=[(model, task, described(found)) for (model, task), found in suite.differences.items()
+        differences=[(model, task, in_words(found)) for (model, task), found in suite.differences.items()
                      if found.mean is not None],
     )  # fmt: skip
     folder.write("report.html", page)

@@ -6,13 +6,16 @@ seed-<n>/  a run directory of each seed, with predictions-<split>.jsonl, submiss
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 
 from electra_lab.storage.files import read_as
 from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError
 
 
 class SplitResults(BaseModel):
@@ -55,11 +58,27 @@ class FinetuningFolder(RunDirectory):
         """Return the held-out splits, in their order."""
         return next((list(results.splits) for seed in self.seeds() if (results := self.results(seed))), [])
 
+    def predictions(self, seed: int, split: str) -> list[dict[str, Any]]:
+        """Raises CheckpointError."""
+        file = self.seed(seed).path / f"predictions-{split}.jsonl"
+        try:
+            with file.open(encoding="utf-8") as lines:  # JSON allows in a string what `splitlines` takes as an end
+                return [json.loads(line) for line in lines]
+        except (OSError, ValueError, RecursionError):
+            cure = "Delete results.json beside it and resume."
+            raise CheckpointError(f"{file}: is missing or damaged. {cure}") from None
+
     def values(self, split: str, metric: str) -> dict[int, float]:
         """Return a metric by seed, of the seeds that are finished and have it."""
         done = {seed: results for seed in self.seeds() if (results := self.results(seed))}
         found = {seed: each.splits[split].metrics.get(metric) for seed, each in done.items() if split in each.splits}
         return {seed: value for seed, value in found.items() if value is not None}
+
+    def judged_by(self, metric: str) -> dict[int, float]:
+        """Return a metric by seed on the first held-out split that has it, even if it has no number there."""
+        done = next((results for seed in self.seeds() if (results := self.results(seed))), None)
+        splits = [split for split, each in done.splits.items() if metric in each.metrics] if done else []
+        return self.values(splits[0], metric) if splits else {}
 
 
 def is_finetuning(path: Path) -> bool:
@@ -87,9 +106,17 @@ class SuiteFolder(RunDirectory):
 
     def values(self, model: str, task: str, metric: str) -> dict[int, float]:
         """Return a metric by seed on the first held-out split that has it."""
-        held = FinetuningFolder(self.place(model, task))
-        return next((found for split in held.splits() if (found := held.values(split, metric))), {})
+        return FinetuningFolder(self.place(model, task)).judged_by(metric)
 
 
 def is_suite(path: Path) -> bool:
     return (path / "suite.yaml").is_file()
+
+
+def config_of(file: Path) -> dict[str, Any]:
+    """Return the complete config in a file that the lab wrote. Raises CheckpointError."""
+    try:
+        found: dict[str, Any] = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, TypeError, ValueError, RecursionError):
+        raise CheckpointError(f"{file}: is damaged.") from None
+    return found

@@ -11,7 +11,9 @@ from registry import Batch, Encoder, Metric, Row, TextExample
 
 Head = Literal["linear", "dense"]
 CUT = "cut_examples"
-CUT_METRIC = {CUT: Metric("share of the examples that were longer than a row, and cut", "cut examples")}
+CUT_METRIC = {
+    CUT: Metric("share of the examples that were longer than a row, and cut", "cut examples", higher_is_better=False)
+}
 
 
 class FirstState(nn.Module):

@@ -40,6 +40,11 @@ def test_a_suite_is_run_by_the_same_command(lab: Lab, tmp_path: Path, model: Pat
     code, out, err = lab("finetune", file, "--out", tmp_path / "out")
     assert (code, out) == (0, f"{tmp_path / 'out'}\n")
     assert "average" in err
+    page = tmp_path / "out" / "report.html"
+    before = page.read_text()
+    page.unlink()
+    assert lab("report", tmp_path / "out")[:2] == (0, f"{page}\n")
+    assert page.read_text() == before
     shutil.rmtree(tmp_path / "out" / "ours" / "second" / "seed-0")
     assert lab("resume", tmp_path / "out")[0] == 0
     assert (tmp_path / "out" / "ours" / "second" / "seed-0" / "results.json").is_file()
@@ -156,6 +161,17 @@ def test_an_interruption_says_how_to_resume(
     assert (tmp_path / "out" / "seed-0" / "results.json").is_file()
 
 
+def test_a_seed_is_not_taken_for_a_pre_training_run(lab: Lab, tmp_path: Path, model: Path) -> None:
+    lab("finetune", write_finetuning(tmp_path, model, **QUICK), "--out", tmp_path / "out")
+    for command in (
+        ("export", tmp_path / "out" / "seed-0", tmp_path / "exported"),
+        ("report", tmp_path / "out" / "seed-0"),
+    ):
+        code, out, err = lab(*command)
+        assert (code, out) == (2, "")
+        assert "is a seed of a fine-tuning, not a pre-training run" in err
+
+
 def test_other_commands_name_the_right_one(lab: Lab, tmp_path: Path, model: Path) -> None:
     file = write_finetuning(tmp_path, model)
     assert lab("run", file)[2] == f"{file}: is a fine-tuning. To run it: electra-lab finetune {file}\n"
@@ -178,6 +194,26 @@ def test_check_prints_the_complete_file_with_origins(lab: Lab, tmp_path: Path, m
     assert code == 0
     assert "note: " in err
     assert "has no .txt files. A run would stop there." in err
+
+
+def test_check_validates_every_model_of_a_suite_on_every_task(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_suite(tmp_path, model)
+    code, out, err = lab("check", file)
+    assert (code, err) == (0, "")
+    assert yaml.safe_load(out)["models"]["from nothing"] == {
+        "model": str(model), "network": "discriminator", "init": "random"
+    }  # fmt: skip
+    shutil.rmtree(tmp_path / "texts")
+    code, _, err = lab("check", file)
+    assert code == 0
+    assert "has no .txt files. A run would stop there." in err
+    assert lab("check", file, "--set", "seeds=[0]")[0] == 2
+    second = tmp_path / "second.yaml"
+    second.write_text(second.read_text().replace("matthews", "mathews"))
+    code, _, err = lab("check", file)
+    assert code == 2
+    assert err.startswith(f"{file}:")
+    assert "text_classification has no metric 'mathews'. Did you mean 'matthews'?" in err
 
 
 def test_report_writes_the_page_again(lab: Lab, tmp_path: Path, model: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_folder_of_neither_kind_stops_before_anything_is_written(lab: Lab, fol
     assert (code, out) == (2, "")
     assert err == (
         f"{tmp_path}: is neither the folder of an ablation (it has no plan.json), nor of a fine-tuning (it has no "
-        "finetuning.yaml), nor a run directory (it has no config.yaml and provenance.json).\n"
+        "finetuning.yaml) or a suite (suite.yaml), nor a run directory (it has no config.yaml and provenance.json).\n"
     )
     assert not (folder / "report.html").exists()
 

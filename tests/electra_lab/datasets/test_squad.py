@@ -61,6 +61,7 @@ def test_offsets_count_characters(tmp_path: Path) -> None:
         ({"answers": [{"text": "Ada", "answer_start": "0"}]},
          "a: the field 'answer_start' is text, not a whole number. Correct it."),
         ({"question": None}, "a: the field 'question' is null, not text. Correct it."),
+        ({"is_impossible": "false"}, "a: the field 'is_impossible' is text, not true or false. Correct it."),
     ],
 )  # fmt: skip
 def test_a_wrong_question_is_named(fields: dict[str, Any], reason: str, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from electra_lab.config.load import load_finetuning
 from electra_lab.finetuning import run
+from electra_lab.finetuning.experiment import assemble
 from electra_lab.finetuning.run import finetune, resume
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import ConfigError, DataError, Interrupted, LabError
@@ -136,7 +138,7 @@ def test_a_run_that_has_begun_keeps_its_examples_and_its_config(
     else:
         file = tmp_path / "out" / "finetuning.yaml"
         file.write_text(file.read_text().replace("clip_norm: 1.0", "clip_norm: 2.0"))
-        with pytest.raises(ConfigError, match="was changed since the run began"):
+        with pytest.raises(ConfigError, match="the settings have changed since seed 0 began"):
             resume(tmp_path / "out", "cpu")
 
 
@@ -207,6 +209,46 @@ def test_a_label_that_training_has_not_seen_names_its_line(tmp_path: Path, model
     assert said.startswith(f"{path}:")
 
 
+def test_seeds_may_be_added_if_nothing_else_has_changed(tmp_path: Path, model: Path) -> None:
+    """Numbers of one folder go together: a finished seed is not mixed with seeds of other settings or examples."""
+    path = write_finetuning(tmp_path, model)
+    folder = finetune(path, ["seeds=[0]"], tmp_path / "out", "cpu")
+    file, before = folder / "finetuning.yaml", (folder / "finetuning.yaml").read_text()
+    file.write_text(before.replace("seeds:\n- 0\n", "seeds:\n- 0\n- 1\n"))
+    resume(folder, "cpu")
+    assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
+    file.write_text(before.replace("epochs: 3.0", "epochs: 1.0"))
+    with pytest.raises(ConfigError, match=r"finetuning.yaml: the settings have changed since seed 0 began"):
+        resume(folder, "cpu")
+    file.write_text(before.replace("seeds:\n- 0\n", "seeds:\n- 0\n- 2\n"))
+    train = tmp_path / "texts" / "train.txt"
+    train.write_text(train.read_text() + "cat\tthe cat sat\n")
+    with pytest.raises(DataError, match="seed-0: the examples have changed since the run began"):
+        resume(folder, "cpu")
+    assert not (folder / "seed-2").exists()
+
+
+def test_an_epoch_is_a_number_of_rows(tmp_path: Path, model: Path) -> None:
+    """Batches are always full and go on into the next epoch, so a last small one must not count as a whole one."""
+    path = write_finetuning(tmp_path, model)
+    for number, epochs, steps in ((7, 3, 4), (7, 1, 1), (9, 2, 3)):  # batches of 6
+        given = [f"data.train_examples={number}", f"train.epochs={epochs}", "evaluate.every=null"]
+        assert assemble(load_finetuning(path, given), 0, torch.device("cpu")).settings.steps == steps
+
+
+@pytest.mark.parametrize("select", ["last", "best"])
+def test_validation_examples_without_labels_are_refused_before_training(
+    tmp_path: Path, model: Path, select: str
+) -> None:
+    path = write_finetuning(tmp_path, model, evaluate={"every": 4, "select": select})
+    file = tmp_path / "texts" / "validation.txt"
+    file.write_text((tmp_path / "texts" / "test.txt").read_text())
+    assert "dataset: the examples of validation have no labels" in refusal(path)
+    file.write_text("cat\tthe cat\n\tthe cat\n")
+    with pytest.raises(DataError, match=f"{file}:2: has no label, but others of its split have one"):
+        assemble(load_finetuning(path), 0, torch.device("cpu"))
+
+
 def test_what_rows_lack_is_told_of_every_split(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That of training, and those without labels, included."""
     path = write_finetuning(tmp_path, model, train={"epochs": 1, "batch_size": 6, "precision": "fp32"})
@@ -246,6 +288,11 @@ def test_the_metrics_are_those_of_the_task_as_it_is_chosen(tmp_path: Path, model
         ),
         ("model=nowhere/at-all/there", "model", "does not exist"),
         ("seeds=[1, 1]", "seeds", "1 appears twice"),
+        (
+            "evaluate={select: best, every: null}",
+            "evaluate.select",
+            "best needs several evaluations; set evaluate.every",
+        ),
         ("train.micro_batch_size=4", "train.micro_batch_size", "must divide batch_size 6"),
         ("schedules.learning_rate.warmup_steps=100", "schedules.learning_rate", "does not fit into 12 steps"),
         ("dataset.folder=empty", "dataset", "has no .txt files"),
@@ -317,6 +364,17 @@ def test_a_task_without_training_judges_the_model_as_it_is(tmp_path: Path, model
     (folder / "seed-0" / "results.json").unlink()
     resume(folder, "cpu")
     assert (folder / "results.json").read_text() == before
+
+
+def test_a_task_without_training_judges_the_network_that_the_file_names(tmp_path: Path, model: Path) -> None:
+    scores = []
+    for number, given in enumerate((["network=generator"], ["task.network=generator"], [])):
+        task = ["task.score=pseudo_likelihood"] if given else []
+        folder = finetune(write_finetuning(tmp_path, model, **PAIRS), [*given, *task], tmp_path / str(number), "cpu")
+        scores.append([each["good_score"] for each in predictions(folder / "seed-0", "test")])
+    assert scores[0] == scores[1] != scores[2]
+    said = refusal(write_finetuning(tmp_path, model, **PAIRS), "network=generator", "task.score=detection")
+    assert "needs the head 'replaced', but of the model's the generator has tokens" in said
 
 
 def test_random_weights_give_the_null_distribution(tmp_path: Path, model: Path) -> None:

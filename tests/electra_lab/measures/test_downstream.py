@@ -75,6 +75,11 @@ def test_nothing_is_done_again_unless_the_file_changes(tmp_path: Path) -> None:
     text = (tmp_path / "animals.yaml").read_text()
     (tmp_path / "animals.yaml").write_text(text.replace("learning_rate: 0.003", "learning_rate: 0.002"))
     assert checked(load_ablation(file)).plan().measures[0].key != before
+    (tmp_path / "animals.yaml").write_text(text.replace("model: ", "model: another-"))  # it is replaced by the cell
+    assert checked(load_ablation(file)).plan().measures[0].key == before
+    with (tmp_path / "texts" / "train.txt").open("a") as train:
+        train.write("cat\tthe cat sat\n")
+    assert checked(load_ablation(file)).plan().measures[0].key != before
 
 
 @pytest.mark.parametrize(

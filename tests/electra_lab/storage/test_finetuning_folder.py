@@ -1,0 +1,164 @@
+"""The folders of fine-tunings and suites: which seeds, splits and numbers they have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.storage.finetuning_folder import (
+    FinetuningFolder,
+    SuiteFolder,
+    config_of,
+    is_finetuning,
+    is_suite,
+)
+from registry.errors import CheckpointError
+from tests.electra_lab.reports.finetuned import scores, write_finetuned, write_seed, write_suite
+
+
+def test_the_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    folder = FinetuningFolder(write_finetuned(tmp_path / "a", scores("accuracy", 0.5, 0.6, first=9)))
+    write_seed(folder.path, 2, None)
+    for other in ("seed-x", "seed-", "seed--1", "old-seed-7"):
+        (folder.path / other).mkdir()
+    assert folder.seeds() == [2, 9, 10]
+    assert folder.seed(10).path == folder.path / "seed-10"
+    assert folder.seed(10).provenance().steps == 1200
+
+
+def test_only_a_finished_seed_has_results(tmp_path: Path) -> None:
+    folder = FinetuningFolder(write_finetuned(tmp_path / "a", {0: {"validation": {"accuracy": 0.5}}}))
+    write_seed(folder.path, 1, None)
+    found = folder.results(0)
+    assert found is not None
+    assert (found.seed, found.step, found.splits["validation"].metrics) == (0, 1200, {"accuracy": 0.5})
+    assert folder.results(1) is None
+    assert folder.results(7) is None
+    assert folder.values("validation", "accuracy") == {0: 0.5}
+
+
+def test_results_of_an_older_version_have_no_losses_and_no_tables(tmp_path: Path) -> None:
+    folder = FinetuningFolder(tmp_path)
+    (tmp_path / "seed-3").mkdir()
+    old = {"seed": 3, "step": 0, "splits": {"test": {"examples": 2, "metrics": {}}}}
+    (tmp_path / "seed-3" / "results.json").write_text(json.dumps(old))
+    found = folder.results(3)
+    assert found is not None
+    assert (found.lost, found.splits["test"].tables) == ({}, [])
+
+
+def test_values_are_of_the_seeds_that_have_a_number(tmp_path: Path) -> None:
+    seeds = {
+        0: {"validation": {"accuracy": 0.5, "matthews": None}, "test": {}},
+        1: {"validation": {"accuracy": None, "matthews": 0.0}, "test": {}},
+        2: {"test": {"accuracy": 0.9}},
+    }
+    folder = FinetuningFolder(write_finetuned(tmp_path / "a", seeds))
+    assert folder.values("validation", "accuracy") == {0: 0.5}
+    assert folder.values("validation", "matthews") == {1: 0.0}
+    assert folder.values("test", "accuracy") == {2: 0.9}
+    assert folder.values("dev", "accuracy") == {}
+
+
+def test_the_splits_are_those_of_the_first_finished_seed(tmp_path: Path) -> None:
+    folder = FinetuningFolder(write_finetuned(tmp_path / "a", {4: {"validation": {}, "test": {}, "extra": {}}}))
+    write_seed(folder.path, 0, None)
+    assert folder.splits() == ["validation", "test", "extra"]
+    assert FinetuningFolder(tmp_path / "nothing").splits() == []
+
+
+def test_a_metric_is_judged_on_the_first_split_that_has_it(tmp_path: Path) -> None:
+    """A number that is missing there is not taken from the next split."""
+    splits = {"unlabelled": {}, "dev": {"accuracy": 0.5}, "test": {"accuracy": 0.9, "f1": 0.8}}
+    seeds = {1: splits, 2: splits | {"dev": {"accuracy": None}}}
+    folder = FinetuningFolder(write_finetuned(tmp_path / "a", seeds))
+    write_seed(folder.path, 0, None)
+    assert folder.judged_by("accuracy") == {1: 0.5}
+    assert folder.judged_by("f1") == {1: 0.8, 2: 0.8}
+    assert folder.judged_by("matthews") == {}
+    null = {seed: splits | {"dev": {"accuracy": None}} for seed in (0, 1)}
+    assert FinetuningFolder(write_finetuned(tmp_path / "b", null)).judged_by("accuracy") == {}
+    assert FinetuningFolder(tmp_path / "nothing").judged_by("accuracy") == {}
+
+
+def test_predictions_are_lines_of_json_whatever_is_in_them(tmp_path: Path) -> None:
+    """JSON leaves characters in strings that Python's `splitlines` takes for the end of a line."""
+    texts = ["one\u2028two", "one\x85two", "one\u2029two", "one\ntwo\r\x0b\x0c\x1c"]
+    given = [{"id": str(number), "text": text} for number, text in enumerate(texts)]
+    write_finetuned(tmp_path / "a", {0: {"test": {}}}, predictions={"test": given})
+    assert FinetuningFolder(tmp_path / "a").predictions(0, "test") == given
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "bytes"])
+def test_predictions_that_cannot_be_read_say_how_to_make_them_again(tmp_path: Path, damage: str) -> None:
+    folder = FinetuningFolder(write_finetuned(tmp_path / "a", {0: {"test": {}}}))
+    file = folder.path / "seed-0" / "predictions-test.jsonl"
+    file.unlink()
+    if damage != "missing":
+        file.write_bytes(b'{"id": ' if damage == "cut" else b'{"id": "\xff"}\n')
+    with pytest.raises(CheckpointError) as caught:
+        folder.predictions(0, "test")
+    assert str(caught.value) == f"{file}: is missing or damaged. Delete results.json beside it and resume."
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"seed": 0, "step": 1, "splits": {"test": {"examples": "many"}}}'])
+def test_damaged_results_say_how_to_make_them_again(tmp_path: Path, text: str) -> None:
+    folder = FinetuningFolder(write_finetuned(tmp_path / "a", {0: {"test": {}}}))
+    file = folder.path / "seed-0" / "results.json"
+    file.write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        folder.results(0)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert str(caught.value).endswith(" Delete it and resume.")
+
+
+def test_the_kind_of_a_folder_is_told_by_its_config(tmp_path: Path) -> None:
+    suite = write_suite(tmp_path / "suite", {"ours": {"first": [0.5]}}, {"first": "accuracy"})
+    assert (is_suite(suite), is_finetuning(suite)) == (True, False)
+    own = SuiteFolder(suite).place("ours", "first")
+    assert own == suite / "ours" / "first"
+    assert (is_suite(own), is_finetuning(own)) == (False, True)
+    (tmp_path / "other" / "suite.yaml").mkdir(parents=True)
+    assert not is_suite(tmp_path / "other")
+
+
+def test_a_suite_knows_its_plan_and_its_numbers(tmp_path: Path) -> None:
+    found: dict[str, Any] = {"b": {"first": [0.5, 0.6]}, "a": {"first": [None, 0.7]}}
+    gaps, failures = {"second": "no data"}, {"a on first": "diverged"}
+    tasks = {"second": "f1", "first": "accuracy"}
+    folder = SuiteFolder(write_suite(tmp_path / "s", found, tasks, gaps=gaps, failures=failures))
+    plan = folder.plan()
+    assert (plan.models, list(plan.tasks.items())) == (["b", "a"], list(tasks.items()))
+    assert (plan.gaps, plan.failures) == (gaps, failures)
+    assert folder.values("b", "first", "accuracy") == {0: 0.5, 1: 0.6}
+    assert folder.values("a", "first", "accuracy") == {1: 0.7}
+    assert folder.values("a", "second", "f1") == {}
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"models": ["a"]}'])
+def test_a_suite_without_a_sound_plan_can_be_resumed(tmp_path: Path, text: str | None) -> None:
+    folder = SuiteFolder(tmp_path)
+    if text is not None:
+        (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        folder.plan()
+    assert str(caught.value).startswith(f"{tmp_path / 'plan.json'}: ")
+    assert str(caught.value).endswith(f" Resume the suite: electra-lab resume {tmp_path}")
+
+
+def test_a_config_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "finetuning.yaml").write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")
+    assert config_of(tmp_path / "finetuning.yaml") == {"name": "größe", "seeds": [0, 1]}
+
+
+@pytest.mark.parametrize("content", [None, b"name: [", b"", b"1", b"name: \xff", b"- a\n"])
+def test_a_damaged_config_is_named(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "suite.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        config_of(file)
+    assert str(caught.value) == f"{file}: is damaged."
