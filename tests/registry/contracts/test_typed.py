@@ -114,6 +114,9 @@ class Labels:
     def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> list[list[Row]]:
         return []
 
+    def lost(self, examples: Sequence[Any], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+        return {}
+
     def head(self, dim: int, dropout: float) -> nn.Module:
         return nn.Linear(dim, 1)
 
