@@ -54,10 +54,6 @@ class FinetuningFolder(RunDirectory):
         file = self.seed(seed).path / "results.json"
         return read_as(SeedResults, file, "Delete it and resume.") if file.is_file() else None
 
-    def splits(self) -> list[str]:
-        """Return the held-out splits, in their order."""
-        return next((list(results.splits) for seed in self.seeds() if (results := self.results(seed))), [])
-
     def predictions(self, seed: int, split: str) -> list[dict[str, Any]]:
         """Raises CheckpointError."""
         file = self.seed(seed).path / f"predictions-{split}.jsonl"

@@ -63,13 +63,6 @@ def test_values_are_of_the_seeds_that_have_a_number(tmp_path: Path) -> None:
     assert folder.values("dev", "accuracy") == {}
 
 
-def test_the_splits_are_those_of_the_first_finished_seed(tmp_path: Path) -> None:
-    folder = FinetuningFolder(write_finetuned(tmp_path / "a", {4: {"validation": {}, "test": {}, "extra": {}}}))
-    write_seed(folder.path, 0, None)
-    assert folder.splits() == ["validation", "test", "extra"]
-    assert FinetuningFolder(tmp_path / "nothing").splits() == []
-
-
 def test_a_metric_is_judged_on_the_first_split_that_has_it(tmp_path: Path) -> None:
     """A number that is missing there is not taken from the next split."""
     splits = {"unlabelled": {}, "dev": {"accuracy": 0.5}, "test": {"accuracy": 0.9, "f1": 0.8}}
