@@ -97,7 +97,7 @@ def batches(draw: st.DrawFn, size: int) -> tuple[Tensor, Tensor]:
 
 def count(mask_prob: float, maskable: int) -> int:
     """Return how many of `maskable` tokens are masked, in exact arithmetic: an oracle for registry.count."""
-    return ceil(Fraction(mask_prob) * maskable - Fraction(1, 10**9))
+    return ceil(Fraction(mask_prob) * maskable - Fraction(1e-9))  # the double itself, or a mask_prob of 1e-9 differs
 
 
 def chi_square_p(counts: Tensor, probabilities: Tensor) -> float:

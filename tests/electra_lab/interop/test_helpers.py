@@ -86,7 +86,7 @@ def test_draws_follow_the_global_generator() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(data=st.data(), prob=st.one_of(st.sampled_from([0.0, 0.15, 0.5, 1.0]), st.floats(0, 1)))
+@given(data=st.data(), prob=st.one_of(st.sampled_from([0.0, 1e-9, 0.15, 0.5, 1.0]), st.floats(0, 1)))
 def test_exactly_the_share_of_each_row(data: st.DataObject, prob: float) -> None:
     """ceil(prob * m) of the m True positions, and no other; rows with none included."""
     length = data.draw(st.integers(1, 60))
