@@ -12,13 +12,11 @@ import platform
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from _alternating import alternate, table, write
 from electra_pytorch import Electra
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from electra_lab.assembly.build import build, make_optimizer

@@ -54,7 +54,7 @@ masking_strategies: Registry[MaskingStrategy] = Registry(
     home="electra_lab.masking",
 )  # fmt: skip
 samplers: Registry[Sampler] = Registry(
-    "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False}
+    "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False, "of_softmax": None}
 )
 objectives: Registry[Callable[..., Objective]] = Registry(
     "objective", "objectives", "Objective", ("generator", "discriminator", "masking", "sampler", "vocabulary")

@@ -1,6 +1,7 @@
 """Steps that objectives share: mask a batch, predict the masked tokens, draw replacements, count losses."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from electra_lab.model.softmax import cross_entropy
 from registry import Batch, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
 
 
@@ -19,24 +21,22 @@ class Cloze:
     originals: Int[Tensor, "B K"]
     hidden: Float[Tensor, "B T D"]  # the network's states
     logits: Float[Tensor, "B K V"]  # in float32 or wider
+    cross_entropy: Float[Tensor, "B K"]  # of each slot in nats
+    probabilities: Float[Tensor, "B K V"]  # softmax(logits), without a gradient; backward overwrites it
 
     def losses(self, smoothing: float | Tensor = 0.0) -> Float[Tensor, "B K"]:
         """Return the cross-entropy of each slot in nats. `smoothing` spreads a share of the target over all tokens."""
-        flat, targets = self.logits.flatten(0, 1), self.originals.flatten()
-        if isinstance(smoothing, float):
-            losses = F.cross_entropy(flat, targets, reduction="none", label_smoothing=smoothing)
-            return losses.view_as(self.originals)
-        # The same for a number that follows a schedule, which label_smoothing would read on the host. All tokens share
-        # the softmax's denominator, so its logarithm is computed once.
-        plain = F.cross_entropy(flat, targets, reduction="none").view_as(self.originals)
-        chosen = self.logits.gather(-1, self.originals.unsqueeze(-1)).squeeze(-1).to(plain.dtype)
-        return plain + smoothing * (chosen - self.logits.mean(-1, dtype=plain.dtype))
+        if isinstance(smoothing, float) and not smoothing:
+            return self.cross_entropy
+        # All tokens share the softmax's denominator, so its logarithm is computed once.
+        chosen = self.logits.gather(-1, self.originals.unsqueeze(-1)).squeeze(-1)
+        return self.cross_entropy + smoothing * (chosen - self.logits.mean(-1))
 
     def prediction(self, vocabulary: Vocabulary) -> Prediction:
         """Return the input of metrics."""
         hidden = self.masked.inputs.gather(1, self.masked.positions) == vocabulary.mask_id
         correct = self.logits.argmax(-1) == self.originals
-        return Prediction(self.masked.positions, self.masked.valid, hidden, self.losses(), correct)
+        return Prediction(self.masked.positions, self.masked.valid, hidden, self.cross_entropy, correct)
 
 
 def mask(masking: Callable[..., Masked], batch: Batch, vocabulary: Vocabulary, rng: Streams) -> Masked:
@@ -49,7 +49,8 @@ def cloze(network: Network, masked: Masked, batch: Batch) -> Cloze:
     """Let `network` predict the masked tokens, at their positions alone."""
     hidden = states(network, masked.inputs, batch)
     logits = full_precision(network.token_logits(hidden, masked.positions))
-    return Cloze(masked, batch.tokens.gather(1, masked.positions), hidden, logits)
+    originals = batch.tokens.gather(1, masked.positions)
+    return Cloze(masked, originals, hidden, logits, *cross_entropy(logits, originals))
 
 
 def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T D"]:
@@ -74,11 +75,27 @@ def replace(
 
     disallow_correct  the original token is never drawn (an option of google-research/electra)
     """
-    logits = guess.logits.detach()
-    if disallow_correct:
-        logits = logits.scatter(-1, guess.originals.unsqueeze(-1), float("-inf"))
-    sampled = draw(sampler, logits, vocabulary, rng("sampling"))
+    of_softmax = getattr(sampler, "of_softmax", None)
+    if of_softmax is not None and guess.probabilities.dtype == torch.float32 and not disallow_correct:
+        with without(guess.probabilities, vocabulary.special_ids) as weights:
+            sampled = of_softmax(weights.flatten(0, 1), rng("sampling")).view_as(guess.originals)
+    else:
+        logits = guess.logits.detach()
+        if disallow_correct:
+            logits = logits.scatter(-1, guess.originals.unsqueeze(-1), float("-inf"))
+        sampled = draw(sampler, logits, vocabulary, rng("sampling"))
     return batch.tokens.scatter(1, guess.masked.positions, torch.where(guess.masked.valid, sampled, guess.originals))
+
+
+@contextmanager
+def without(probabilities: Float[Tensor, "B K V"], ids: Sequence[int]) -> Iterator[Float[Tensor, "B K V"]]:
+    """Give these tokens the probability 0 for a moment, in place: a copy would cost as much as the softmax."""
+    before = [probabilities[..., each].clone() for each in ids]
+    for each in ids:
+        probabilities[..., each] = 0.0
+    yield probabilities
+    for each, column in zip(ids, before, strict=True):
+        probabilities[..., each] = column
 
 
 @torch.no_grad()

@@ -8,9 +8,12 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from electra_lab.objectives._shared import cloze, full_precision, mask, replace, states, term
 from registry import Batch, Flops, Losses, Masked, Needs, Network, Prediction, Price, Streams, Vocabulary, objectives
+
+AT_ONCE = 512  # positions of a batch whose logits exist at the same time
 
 
 @objectives.register("all_tokens_mlm")
@@ -53,20 +56,43 @@ class AllTokensMlm(nn.Module):
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
         hidden = states(self.discriminator, inputs, batch)
         everywhere = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
-        logits = full_precision(self.discriminator.token_logits(hidden, everywhere))
         copy = full_precision(self.copy(hidden)).squeeze(-1)
-        losses = copy_losses(logits, copy, inputs, batch.tokens)
+        # Logits of some positions at a time, computed again in the backward pass: memory does not grow with T x V.
+        parts = [
+            checkpoint(
+                self._read, at, hidden, copy, inputs, batch.tokens, use_reentrant=False, preserve_rng_state=False
+            )
+            for at in torch.split(everywhere, max(1, AT_ONCE // len(inputs)), dim=1)
+        ]
+        losses, likeliest = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         terms = {
             "generator": term(guess.losses(), masked.valid, self.generator_weight),
             "discriminator": term(losses, batch.attention_mask, self.discriminator_weight),
         }
         if self.training:
             return Losses(terms)
-        at, gate = masked.positions, copy.sigmoid().unsqueeze(-1)
-        likeliest = ((1 - gate) * logits.softmax(-1)).scatter_add(-1, inputs.unsqueeze(-1), gate).argmax(-1)
+        at = masked.positions
         correct, unseen = likeliest.gather(1, at) == guess.originals, torch.zeros_like(masked.valid)  # never [MASK]
         second = Prediction(at, masked.valid, unseen, losses.gather(1, at), correct)
         return Losses(terms, {"generator": guess.prediction(self.vocabulary), "discriminator": second})
+
+    def _read(
+        self,
+        at: Int[Tensor, "B n"],
+        hidden: Float[Tensor, "B T D"],
+        copy: Float[Tensor, "B T"],
+        inputs: Int[Tensor, "B T"],
+        tokens: Int[Tensor, "B T"],
+    ) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
+        """Return the losses of the positions `at`, and in eval mode their most likely tokens, otherwise the inputs."""
+        logits = full_precision(self.discriminator.token_logits(hidden, at))
+        copy, inputs, tokens = (each.gather(1, at) for each in (copy, inputs, tokens))
+        losses = copy_losses(logits, copy, inputs, tokens)
+        if self.training:
+            return losses, inputs
+        gate = copy.sigmoid().unsqueeze(-1)
+        mixed = ((1 - gate) * logits.softmax(-1)).scatter_add(-1, inputs.unsqueeze(-1), gate)
+        return losses, mixed.argmax(-1)
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens, and of tokens that are not padding."""

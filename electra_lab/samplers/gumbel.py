@@ -6,10 +6,20 @@ from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
+from electra_lab.samplers._weights import by_rows, weights_of
 from registry import Random, samplers
 
 
-@samplers.register("gumbel", unbiased=lambda *, temperature: temperature == 1.0)
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, "N"]:
+    return by_rows(_largest, weights, rng.uniform(*weights.shape))
+
+
+def _largest(weights: Float32[Tensor, "n V"], numbers: Float32[Tensor, "n V"]) -> Int[Tensor, "n"]:
+    """Return the index of the largest log(weight) - log(-log(number)): that of the least weight / log(number)."""
+    return (weights / numbers.log()).argmin(-1)
+
+
+@samplers.register("gumbel", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
 def gumbel(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(ge=1e-6)] = 1.0
 ) -> Int[Tensor, "N"]:
@@ -19,7 +29,8 @@ def gumbel(
     would never be drawn. It takes one random number per token; `temperature` draws the same distribution from one per
     row.
     """
-    # The largest logit is subtracted first, so that a small temperature cannot produce infinity minus infinity.
-    scores = (logits - logits.amax(-1, keepdim=True)) / temperature
-    noise = rng.uniform(*logits.shape).log_().neg_().log_().neg_()
-    return (scores + noise).argmax(-1)
+
+    def draw(logits: Tensor, numbers: Tensor) -> Tensor:
+        return _largest(weights_of(logits, temperature), numbers)
+
+    return by_rows(draw, logits, rng.uniform(*logits.shape))

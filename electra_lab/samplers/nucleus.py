@@ -6,11 +6,30 @@ from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.samplers._inverse_cdf import inverse_cdf
+from electra_lab.samplers._weights import ascending, by_rows, inverse_cdf, weights_of
 from registry import Random, samplers
 
 
-@samplers.register("nucleus")
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, p: float | Tensor) -> Int[Tensor, "N"]:
+    return by_rows(lambda rows, numbers: inverse_cdf(_nucleus(rows, p), numbers), weights, rng.uniform(len(weights), 1))
+
+
+def _nucleus(weights: Float32[Tensor, "n V"], p: float | Tensor) -> Float32[Tensor, "n V"]:
+    """Return the weights of the nucleus, and 0 for other tokens."""
+    # Only the least weight of the nucleus is needed, so values are sorted without their tokens.
+    ordered = ascending(weights)
+    cumulative = ordered.double().cumsum(-1)
+    total = cumulative[:, -1:]
+    # A token belongs to it if those before it, from the most likely on, have less than p. Relative to the sum, which is
+    # not exactly 1 in float32: otherwise p = 1 could lose the least likely tokens.
+    size = (total - cumulative < p * total).sum(-1, keepdim=True).clamp(min=1)
+    least = ordered.gather(-1, weights.shape[-1] - size)
+    above, level = weights > least, weights == least
+    first = level.cumsum(-1) <= size - above.sum(-1, keepdim=True)  # of equal ones, those with smaller ids
+    return weights.where(above | (level & first), 0.0)
+
+
+@samplers.register("nucleus", of_softmax=of_softmax)
 def nucleus(
     logits: Float32[Tensor, "N V"],
     rng: Random,
@@ -23,12 +42,8 @@ def nucleus(
 
     p = 1 is `temperature`; a small p is `argmax`.
     """
-    scores = (logits - logits.amax(-1, keepdim=True)) / temperature
-    likely, tokens = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    probabilities = likely.double()
-    cumulative = probabilities.cumsum(-1)
-    # Relative to the sum, which is not exactly 1 in float32: otherwise p = 1 could lose the least likely tokens.
-    enough = cumulative - probabilities >= p * cumulative[:, -1:]
-    drawn = inverse_cdf(probabilities.masked_fill(enough, 0.0), rng)
-    chosen: Tensor = tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
-    return chosen
+
+    def draw(logits: Tensor, numbers: Tensor) -> Tensor:
+        return inverse_cdf(_nucleus(weights_of(logits, temperature), p), numbers)
+
+    return by_rows(draw, logits, rng.uniform(len(logits), 1))

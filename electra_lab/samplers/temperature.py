@@ -6,11 +6,15 @@ from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.samplers._inverse_cdf import inverse_cdf
+from electra_lab.samplers._weights import by_rows, inverse_cdf, weights_of
 from registry import Random, samplers
 
 
-@samplers.register("temperature", unbiased=lambda *, temperature: temperature == 1.0)
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, "N"]:
+    return by_rows(inverse_cdf, weights, rng.uniform(len(weights), 1))
+
+
+@samplers.register("temperature", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
 def temperature(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(ge=1e-6)] = 1.0
 ) -> Int[Tensor, "N"]:
@@ -18,5 +22,8 @@ def temperature(
 
     The distribution is that of `gumbel`, at a V-th of its random numbers. The limit of a small temperature is `argmax`.
     """
-    scores = (logits - logits.amax(-1, keepdim=True)) / temperature
-    return inverse_cdf(scores.softmax(-1).double(), rng)
+
+    def draw(logits: Tensor, numbers: Tensor) -> Tensor:
+        return inverse_cdf(weights_of(logits, temperature), numbers)
+
+    return by_rows(draw, logits, rng.uniform(len(logits), 1))

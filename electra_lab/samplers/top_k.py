@@ -6,11 +6,17 @@ from jaxtyping import Float32, Int
 from pydantic import Field
 from torch import Tensor
 
-from electra_lab.samplers._inverse_cdf import inverse_cdf
+from electra_lab.samplers._weights import inverse_cdf, weights_of
 from registry import Random, samplers
 
 
-@samplers.register("top_k")
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, k: int) -> Int[Tensor, "N"]:
+    best, tokens = weights.topk(min(k, weights.shape[-1]), dim=-1)
+    drawn = inverse_cdf(best, rng.uniform(len(weights), 1))
+    return tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
+
+
+@samplers.register("top_k", of_softmax=of_softmax)
 def top_k(
     logits: Float32[Tensor, "N V"],
     rng: Random,
@@ -24,5 +30,5 @@ def top_k(
     k above the vocabulary's size is `temperature`; k = 1 is `argmax`.
     """
     best, tokens = logits.topk(min(k, logits.shape[-1]), dim=-1)
-    drawn = inverse_cdf(((best - best[:, :1]) / temperature).softmax(-1).double(), rng)
+    drawn = inverse_cdf(weights_of(best, temperature), rng.uniform(len(logits), 1))
     return tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from electra_lab.objectives._shared import draw
 from electra_lab.testing.common import Contract, assert_follows, law, on_each_device, random_numbers, vocabulary, worst
+from electra_lab.training.guards import GuardedSampler
 from registry import samplers
 from registry.signature import validate
 
@@ -25,6 +27,10 @@ class SamplerContract(Contract):
     registry = samplers
     precisions: Sequence[str] = ("float32",)
     rounds = 4
+
+    def all_options(self) -> dict[str, Any]:
+        """Return the options with their defaults."""
+        return {**validate(self.registry.get(self.name).schema, {}).model_dump(), **self.options}
 
     def distribution(self, logits: Tensor) -> Tensor:
         """Return the probabilities that the sampler claims, Float64[V], for float32 logits [V]."""
@@ -72,12 +78,26 @@ class SamplerContract(Contract):
         counts = torch.bincount(drawn.flatten().cpu(), minlength=size).double()
         assert_follows(counts, expected, f"logits {[round(float(each), 2) for each in logits]}")
 
+    @on_each_device
+    def test_of_softmax_follows_it_too(self, device: str) -> None:
+        """Where the lab calls the sampler with the softmax, of which special ids have lost their share."""
+        sampler = GuardedSampler(self.registry.get(self.name), **self.all_options())
+        if sampler.of_softmax is None:
+            pytest.skip("this sampler cannot be called with the softmax")
+        size, rows = 300, 10_000
+        words = vocabulary(size, device)
+        logits = (torch.randn(size, generator=torch.Generator().manual_seed(7)) * 2).to(device)
+        expected = self.distribution(logits.masked_fill(words.is_special, -math.inf)).cpu()
+        weights = logits.softmax(-1).masked_fill(words.is_special, 0.0).expand(rows, size)
+        drawn = sampler.of_softmax(weights, random_numbers(0, rows, device))
+        assert_follows(torch.bincount(drawn.cpu(), minlength=size).double(), expected, "weights")
+
     def test_unbiased_means_the_softmax_itself(self) -> None:
         """A sampler that declares itself unbiased with these options claims softmax(logits)."""
         entry = self.registry.get(self.name)
         declared = entry.declared["unbiased"]
         if callable(declared):
-            declared = declared(**{**validate(entry.schema, {}).model_dump(), **self.options})
+            declared = declared(**self.all_options())
         if not declared:
             pytest.skip("this sampler does not declare itself unbiased with these options")
         logits = torch.randn(50, generator=torch.Generator().manual_seed(7)) * 2

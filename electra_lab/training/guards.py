@@ -69,16 +69,27 @@ class GuardedSampler(_Guard):
     names = ("logits",)
 
     def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, "N"]:
-        drawn: Tensor = self.returned(logits, rng)
-        number, size = logits.shape
+        return self._checked(self.returned(logits, rng), logits, float("-inf"))
+
+    @property
+    def of_softmax(self) -> Callable[[Float32[Tensor, "N V"], Random], Int[Tensor, "N"]] | None:
+        """The sampler as a function of softmax(logits), None if it cannot be one with these options."""
+        declared, warmth = self.entry.declared["of_softmax"], self.options.get("temperature", 1.0)
+        if declared is None or isinstance(warmth, Tensor) or warmth != 1:
+            return None
+        options = {name: value for name, value in self.options.items() if name != "temperature"}
+        return lambda weights, rng: self._checked(declared(weights, rng, **options), weights, 0.0)
+
+    def _checked(self, drawn: Tensor, given: Float32[Tensor, "N V"], excluded: float) -> Tensor:
+        number, size = given.shape
         self.like("tokens", drawn, (number,), torch.int64)
         if self.reads(drawn) and number:
             low, high = int(drawn.min()), int(drawn.max())
             if low < 0 or high >= size:
                 raise self.refuse(f"drew the id {low if low < 0 else high}; ids are 0 to {size - 1}.")
-            excluded = logits.gather(1, drawn.unsqueeze(1)) == float("-inf")
-            if excluded.any() and not logits.isnan().any():  # NaN is reported as a diverged run
-                token = int(drawn[excluded.squeeze(1)][0])
+            wrong = given.gather(1, drawn.unsqueeze(1)) == excluded
+            if wrong.any() and not given.isnan().any():  # NaN is reported as a diverged run
+                token = int(drawn[wrong.squeeze(1)][0])
                 raise self.refuse(f"drew the id {token}, whose logit is -inf: special tokens must never be drawn.")
         return drawn
 
@@ -208,11 +219,11 @@ def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str,
 
 def rehearse(
     learner: Learner, entry: Entry[Any], batch: Batch, seed: int, precision: Precision, accumulate: Accumulate | None
-) -> None:
+) -> bool:
     """Run one forward and backward pass and one evaluation on a few rows, without metrics if there is no accumulator.
 
     So a component that fails, fails before anything is written. Leaves neither gradients nor changed buffers behind.
-    Raises BadResult, or what the component raises.
+    Returns whether every parameter that learns got a gradient. Raises BadResult, or what the component raises.
     """
     objective = learner.objective
     # Modules with at_step draw for themselves, and would not notice that their buffers have changed back.
@@ -225,6 +236,7 @@ def rehearse(
     losses = learner.losses(batch, seed, 0, precision)
     refuse_losses(losses, names, entry, batch)
     backward(losses.terms)
+    reached = all(p.grad is not None for p in objective.parameters() if p.requires_grad)
     objective.zero_grad(set_to_none=True)
     with torch.no_grad(), learner.evaluating(seed):
         losses = learner.losses(batch, seed, 0, precision)
@@ -233,6 +245,7 @@ def rehearse(
             _refuse_metrics(accumulate({0}), entry, batch, losses)
     for buffer, value in before:
         buffer.copy_(value)
+    return reached
 
 
 def _refuse_metrics(found: Any, entry: Entry[Any], batch: Batch, losses: Losses) -> None:

@@ -19,6 +19,7 @@ def _signed(word: int) -> int:
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
+_AT_ONCE = 1 << 16  # numbers; on the CPU, more at a time would not stay in its cache
 _M1, _M2 = _signed(0x7FEB352D), _signed(0x846CA68B)
 
 
@@ -66,14 +67,26 @@ class Random:
         if numbers > 1 << 32:
             raise ValueError(f"uniform: {numbers} numbers for one example are more than 2^32.")
         self._calls += 1
-        counter = torch.arange(numbers, device=first.device).to(torch.int32)
         call = _signed(self._calls * 0x9E3779B9)
-        bits = counter + mix_(first + call).unsqueeze(1)
         # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
-        mix_(mix_(bits).bitwise_xor_(mix_(second ^ call).unsqueeze(1)))
-        # 23 bits and a half: exact in float32, and never 0 or 1.
-        bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
-        return bits.float().mul_(2.0**-23).add_(2.0**-24).view(rows, *shape)
+        first, second = mix_(first + call), mix_(second ^ call)
+        if first.device.type != "cpu" or examples * numbers <= _AT_ONCE or torch.compiler.is_compiling():
+            return _numbers(0, numbers, first, second).view(rows, *shape)
+        made = torch.empty(examples, numbers)
+        for row in range(examples):
+            for begin in range(0, numbers, _AT_ONCE):
+                end = min(begin + _AT_ONCE, numbers)
+                made[row, begin:end] = _numbers(begin, end, first[row : row + 1], second[row : row + 1])[0]
+        return made.view(rows, *shape)
+
+
+def _numbers(begin: int, end: int, first: Int32[Tensor, "B"], second: Int32[Tensor, "B"]) -> Float32[Tensor, "B n"]:
+    """Return the numbers from `begin` to `end` of each example."""
+    bits = torch.arange(begin, end, device=first.device).to(torch.int32) + first.unsqueeze(1)
+    mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
+    # 23 bits and a half: exact in float32, and never 0 or 1.
+    bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
+    return bits.float().mul_(2.0**-23).add_(2.0**-24)
 
 
 class Streams:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electra_lab.objectives import all_tokens_mlm
 from electra_lab.objectives.all_tokens_mlm import copy_losses
 from electra_lab.testing import CLS, PAD, SEP
 from electra_lab.training.random import Streams
@@ -101,3 +102,28 @@ def test_every_token_teaches_and_padding_does_not() -> None:
     # The sampled token at its place, the tokens that were seen at the others: the gate reads the states of what it saw.
     assert found["copy.weight"][0].nonzero().flatten().tolist() == [CLS, SEP, 5, 8]
     assert "generator.guesses" not in found
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_some_positions_at_a_time_are_all_of_them(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses, gradients and predictions do not depend on how many; never more logits at once than asked for."""
+    found, most = [], []
+    for number in (1000, 3):
+        monkeypatch.setattr(all_tokens_mlm, "AT_ONCE", number)
+        objective, batch = berts("all_tokens_mlm"), sentences(2, 8)
+        objective.train(training)
+        sizes: list[int] = []
+        objective.discriminator.heads["tokens"].register_forward_hook(
+            lambda _, __, out, sizes=sizes: sizes.append(out.shape[0] * out.shape[1])
+        )
+        losses = objective(batch, Streams(0, 0, batch.example_ids))
+        term = losses.terms["discriminator"]
+        term.sum.backward()
+        gradients = [p.grad.clone() for p in objective.parameters() if p.grad is not None]
+        found.append((term.sum, gradients, losses.predictions["discriminator"].correct if not training else None))
+        most.append(max(sizes))
+    assert most[1] <= 3 < most[0]
+    torch.testing.assert_close(found[0][0], found[1][0])
+    for one, two in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, two)
+    assert training or torch.equal(found[0][2], found[1][2])

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import Cloze, draw
+from electra_lab.model.softmax import cross_entropy
+from electra_lab.objectives._shared import Cloze, draw, replace
 from electra_lab.testing import vocabulary
-from registry import Masked
+from electra_lab.training.random import Streams
+from registry import Batch, Masked
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -40,10 +42,34 @@ def test_smoothing_is_that_of_torch_and_may_be_a_tensor(dtype: torch.dtype, smoo
         logits.flatten(0, 1), originals.flatten(), reduction="none", label_smoothing=smoothing
     ).view(2, 3)
     masked = Masked(originals, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
-    guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits)
     [slope] = torch.autograd.grad(expected.sum(), logits)
     for given in (smoothing, torch.tensor(smoothing, dtype=torch.float64)):
+        guess = Cloze(masked, originals, torch.zeros(2, 3, 1), logits, *cross_entropy(logits, originals))
         found = guess.losses(given)
         assert found.dtype == dtype
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found.sum(), logits)[0], slope, rtol=1e-4, atol=1e-8)
+
+
+def test_a_sampler_of_the_softmax_gets_it_without_special_tokens_and_the_gradient_with_them() -> None:
+    words, seen = vocabulary(12), []
+
+    class Sampler:
+        def of_softmax(self, weights: torch.Tensor, rng: Any) -> torch.Tensor:
+            seen.append(weights.clone())
+            return weights.argmax(-1)
+
+    logits = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    tokens = torch.full((2, 5), 7)
+    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(2))
+    masked = Masked(tokens, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
+    originals = torch.tensor([[0, 5, 6], [7, 8, 9]])  # a special token has a loss too
+    guess = Cloze(masked, originals, torch.zeros(2, 5, 1), logits, *cross_entropy(logits, originals))
+    inputs = replace(guess, batch, Sampler(), words, Streams(0, 0, batch.example_ids))
+    expected = logits.softmax(-1)
+    assert torch.equal(seen[0].view(2, 3, 12), expected.masked_fill(words.is_special, 0.0))
+    assert torch.equal(inputs[:, :3], seen[0].argmax(-1).view(2, 3))
+    assert torch.equal(guess.probabilities, expected)
+    [slope] = torch.autograd.grad(F.cross_entropy(logits.flatten(0, 1), originals.flatten(), reduction="sum"), logits)
+    guess.losses().sum().backward()
+    torch.testing.assert_close(logits.grad, slope)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from electra_lab.testing import SIGNIFICANCE
+from electra_lab.training import random
 from electra_lab.training.random import Random, Streams, digest, mix_, seed_global
 
 
@@ -168,3 +169,12 @@ def test_cuda_numbers_are_those_of_the_cpu() -> None:
         if device == "cpu":
             expected = numbers
     assert all(torch.equal(a, b) for a, b in zip(expected, numbers, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (3, 7), (12,)])
+def test_numbers_do_not_depend_on_how_many_are_made_at_a_time(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Streams(0, 1, torch.arange(3))("sampling").uniform(*shape)
+    monkeypatch.setattr(random, "_AT_ONCE", 4)
+    assert torch.equal(Streams(0, 1, torch.arange(3))("sampling").uniform(*shape), whole)

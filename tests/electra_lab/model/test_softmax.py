@@ -1,0 +1,64 @@
+"""The cross-entropy that shares its softmax, against torch's."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from electra_lab.model.softmax import cross_entropy
+from electra_lab.testing import on_each_device
+from electra_lab.testing.common import law
+
+
+@on_each_device
+@law
+@given(seed=st.integers(0, 2**32), rows=st.integers(0, 5), size=st.integers(1, 400), scale=st.floats(0, 1000))
+def test_value_and_gradient_are_those_of_torch(device: str, seed: int, rows: int, size: int, scale: float) -> None:
+    source = torch.Generator().manual_seed(seed)
+    given = (torch.randn(rows, size, generator=source, dtype=torch.float64) * scale).to(device)
+    targets = torch.randint(0, size, (rows,), generator=source).to(device)
+    weights = torch.rand(rows, generator=source, dtype=torch.float64).to(device)
+    ours, theirs = given.clone().requires_grad_(), given.clone().requires_grad_()
+    losses, probabilities = cross_entropy(ours, targets)
+    expected = F.cross_entropy(theirs, targets, reduction="none")
+    assert torch.allclose(losses, expected, rtol=1e-12, atol=1e-9)
+    assert torch.equal(probabilities, given.softmax(-1))
+    assert not probabilities.requires_grad
+    (losses * weights).sum().backward()
+    (expected * weights).sum().backward()
+    assert torch.allclose(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 0)])
+def test_any_leading_axes(shape: tuple[int, ...]) -> None:
+    losses, probabilities = cross_entropy(torch.zeros(*shape, 7), torch.zeros(shape, dtype=torch.long))
+    assert losses.shape == shape
+    assert probabilities.shape == (*shape, 7)
+    assert torch.allclose(losses, torch.tensor(math.log(7)))
+
+
+def test_an_unlikely_target_keeps_its_digits() -> None:
+    """Its probability is 0 in float32, but the loss is not infinite."""
+    logits = torch.tensor([[300.0, 0.0], [1e4, -1e4]], requires_grad=True)
+    losses, probabilities = cross_entropy(logits, torch.tensor([1, 1]))
+    assert probabilities[:, 1].tolist() == [0.0, 0.0]
+    assert losses.tolist() == [300.0, 2e4]
+    losses.sum().backward()
+    assert logits.grad.tolist() == [[1.0, -1.0], [1.0, -1.0]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_stays_so(bad: float) -> None:
+    logits = torch.tensor([[bad, 0.0, 0.0]])
+    assert not cross_entropy(logits, torch.tensor([1]))[0].isfinite().any()
+
+
+def test_a_second_backward_is_refused() -> None:
+    logits = torch.zeros(1, 3, requires_grad=True)
+    loss = cross_entropy(logits, torch.tensor([0]))[0].sum()
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="call backward once"):
+        loss.backward()
