@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 
-.PHONY: run test test-cluster soak test-report test-wheel test-onnx notebooks check format docs clean
+.PHONY: run test test-cluster test-parallel test-trackers soak test-report test-wheel test-onnx notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -40,7 +40,16 @@ soak: $(VENV)/dev.stamp
 # The cluster launchers on a real Slurm and a real Ray of this machine; Slurm needs root, and
 # `apt-get install slurmctld slurmd munge`. About fifteen minutes, most of them waiting.
 test-cluster: $(VENV)/clusters.stamp
-	ELECTRA_LAB_CLUSTERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/launchers/test_cluster_*.py
+	ELECTRA_LAB_CLUSTERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/launchers/test_cluster_*.py \
+		tests/electra_lab/parallel/test_cluster_slurm.py
+
+# Training in several processes, with all objectives, and stopped, killed and resumed: about ten minutes.
+test-parallel: $(VENV)/dev.stamp
+	ELECTRA_LAB_PARALLEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/parallel
+
+# Every tracker with its real library: about five minutes.
+test-trackers: $(VENV)/trackers.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/trackers
 
 # The pages of all config keys, from the descriptions in the schema; README's table of differences, from docs/official.yaml.
 docs: $(VENV)/dev.stamp
@@ -73,6 +82,10 @@ $(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps electra-pytorch mlm-pytorch minicons
+	touch $@
+
+$(VENV)/trackers.stamp: $(VENV)/dev.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tensorboard,wandb,mlflow,trackio]'
 	touch $@
 
 $(VENV)/clusters.stamp: $(VENV)/dev.stamp

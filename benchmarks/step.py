@@ -5,11 +5,16 @@
 All train the same ELECTRA (dropout 0, a vocabulary of 30,522) with AdamW and clipped gradients. electra-pytorch's
 `Electra` gets transformers' networks; the usual step computes logits at every position, takes the cross-entropy of the
 masked ones and draws replacements by `torch.multinomial`. Ours is written as precision[+compile][+sampler].
+
+Each runs with the memory settings that it brings: our trainings keep what they free (training/allocator.py), the others
+have glibc's defaults. `--clock processor` counts the processor's time instead of the clock's.
 """
 
 import argparse
+import ctypes
 import platform
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +27,8 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from electra_lab.assembly.build import build, make_optimizer
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.training.allocator import keep_freed_memory
+from electra_lab.training.compilation import compile_modules
 from electra_lab.training.step import training_step
 from registry import Batch
 
@@ -65,6 +72,7 @@ train: {{steps: 100000, batch_size: {batch}, precision: {precision}, compile: {c
         loaded = load(file, [])
     vocabulary = stand_in_vocabulary(VOCABULARY)
     built = build(loaded, vocabulary, seed=0)
+    compile_modules(compile_, built.learner.objective, built.networks.values())  # type: ignore[arg-type]
     optimizer = make_optimizer(loaded, built.learner.objective)
     for group in optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
@@ -169,6 +177,17 @@ def matrix_peak(threads: int) -> float:
     return float(2 * 2048**3 / min(seconds))
 
 
+def memory_of(name: str) -> None:
+    """Set glibc's malloc as `name` has it, and return what is free to the system."""
+    libc = ctypes.CDLL(None)
+    if name.startswith("electra_lab"):
+        keep_freed_memory()
+    else:
+        libc.mallopt(-4, 65_536)  # the defaults of M_MMAP_MAX and M_TRIM_THRESHOLD
+        libc.mallopt(-1, 128 * 1024)
+        libc.malloc_trim(0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="small")
@@ -178,6 +197,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ours", nargs="+", default=["fp32"])
     parser.add_argument("--peers", nargs="*", default=["electra-pytorch", "transformers"])
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -186,11 +206,18 @@ def main() -> None:
     case = (given.size, given.length, given.batch)
     ways = {name: makers[name](*case) for name in given.peers}
     ways |= {f"electra_lab {how}": ours(*case, how) for how in given.ours}
-    seconds = alternate(ways, given.rounds, warm_up=2)
+    clock = time.process_time if given.clock == "processor" else time.perf_counter
+    seconds = alternate(ways, given.rounds, warm_up=2, before=memory_of, clock=clock)
     print(f"ELECTRA-{given.size}, {given.length} x {given.batch}, {given.threads} threads, torch {torch.__version__}")
     print(f"matrix products at {matrix_peak(given.threads) / 1e9:.0f} GFLOP/s\n")
     print(table(seconds, given.peers or [next(iter(ways))]))
-    about = {"size": given.size, "length": given.length, "batch": given.batch, "threads": given.threads}
+    about = {
+        "size": given.size,
+        "length": given.length,
+        "batch": given.batch,
+        "threads": given.threads,
+        "clock": given.clock,
+    }
     write(given.json, about | {"machine": platform.processor(), "torch": torch.__version__}, seconds)
 
 

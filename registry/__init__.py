@@ -38,6 +38,7 @@ from registry.contracts.sampler import Sampler
 from registry.contracts.schedule import Schedule
 from registry.contracts.task import Encoded, Encoder, Judgement, Pretrained, Results, Row, Table, Task
 from registry.contracts.tokenizer import TokenizerTrainer
+from registry.contracts.tracker import Ended, Tracked, Tracker
 from registry.core import Entry, Registry
 from registry.discovery import Plugin, blame, load_plugin
 from registry.errors import LabError
@@ -69,7 +70,7 @@ packings: Registry[Callable[..., Packing]] = Registry(
     declares={"crosses_documents": False, "separates_documents": False},
 )  # fmt: skip
 optimizers: Registry[Callable[..., Optimizer]] = Registry(
-    "optimizer", "optimizers", "Optimizer", ("parameters", "learning_rate")
+    "optimizer", "optimizers", "Optimizer", ("parameters", "learning_rate"), declares={"elementwise": False}
 )
 schedules: Registry[Schedule] = Registry("schedule", "schedules", "Schedule", ("progress",), ("step", "steps"))
 measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Measure")
@@ -80,20 +81,21 @@ tasks: Registry[Callable[..., Judgement | Task]] = Registry(
 launchers: Registry[Callable[..., Launcher]] = Registry(
     "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}
 )
+trackers: Registry[Callable[..., Tracker]] = Registry("tracker", "trackers", "Tracker")
 
 ALL: tuple[Registry[Any], ...] = (
     backbones, masking_strategies, samplers, objectives, generators, corpora, tokenizers, packings, optimizers,
-    schedules, measures, datasets, tasks, launchers,
+    schedules, measures, datasets, tasks, launchers, trackers,
 )  # fmt: skip
 
 __all__ = [
     "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "Batches", "Corpus", "Dataset", "Detection",
-    "Document", "Encoded", "Encoder", "Entry", "Example", "Flops", "Generator", "Judgement", "LabError",
+    "Document", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator", "Judgement", "LabError",
     "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure", "Metric", "Needs", "Network",
-    "Objective", "Optimizer", "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction",
-    "Pretrained", "Price", "QuestionExample", "Random", "Registry", "Results", "Row", "Sampler", "Schedule",
-    "Setup", "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer",
-    "Tokens", "Trained", "Vocabulary", "WordsExample", "Work", "backbones", "blame", "corpora", "count",
-    "datasets", "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives",
-    "optimizers", "packings", "samplers", "schedules", "tasks", "tokenizers",
+    "Objective", "Optimizer", "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction", "Pretrained",
+    "Price", "QuestionExample", "Random", "Registry", "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped",
+    "Split", "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker",
+    "Trained", "Vocabulary", "WordsExample", "Work", "backbones", "blame", "corpora", "count", "datasets",
+    "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives", "optimizers",
+    "packings", "samplers", "schedules", "tasks", "tokenizers", "trackers",
 ]  # fmt: skip

@@ -86,6 +86,14 @@ class BadResult(ConfigError):
     """A component returned something that its contract does not allow."""
 
 
+class Reported(LabError):
+    """Another process of the same run has failed and said why; this one ends with the same exit code, in silence."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("another process of this run has failed, and says why")
+        self.exit_code = exit_code
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the tail of an error: the nearest known word, and all of them."""
     names = sorted(known)

@@ -259,6 +259,18 @@ class TestAdafactor(OptimizerContract):
     name = "adafactor"
 
 
+class TestAdamWNoBiasCorrection(OptimizerContract):
+    name = "adamw_no_bias_correction"
+
+
+class TestMuon(OptimizerContract):
+    name = "muon"
+
+
+class TestMuonOriginal(OptimizerContract):
+    name, options = "muon", {"adjust_lr_fn": "original", "nesterov": False, "momentum": 0.5, "ns_steps": 3}
+
+
 class TestContiguous(PackingContract):
     name = "contiguous"
 
@@ -297,6 +309,26 @@ class TestWarmupLinear(ScheduleContract):
 
 class TestWarmupLinearWithoutWarmup(ScheduleContract):
     name, options = "warmup_linear", {"warmup_steps": 0}
+
+
+class TestConstant(ScheduleContract):
+    name = "constant"
+
+
+class TestConstantAfterWarmup(ScheduleContract):
+    name, options = "constant", {"warmup_steps": 100}
+
+
+class TestWarmupStableDecay(ScheduleContract):
+    name, options = "warmup_stable_decay", {"warmup_steps": 100, "decay_share": 0.2, "end": 0.1}
+
+
+class TestWarmupStableDecayByShares(ScheduleContract):
+    name, options = "warmup_stable_decay", {"warmup_share": 0.1, "shape": "1-sqrt"}
+
+
+class TestWarmupStableDecayCosine(ScheduleContract):
+    name, options = "warmup_stable_decay", {"warmup_steps": 0, "decay_share": 1.0, "shape": "cosine"}
 
 
 SUITES = [

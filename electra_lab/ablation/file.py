@@ -37,6 +37,7 @@ OWN: dict[Loc, str] = {
 FIXED: dict[Loc, str] = OWN | {
     ("imports",): "cannot be varied: list plug-ins under the ablation's own `imports`",
     ("data", "store"): "cannot be varied: the place of token stores changes no result",
+    ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
 
 
@@ -292,7 +293,7 @@ def _changed(
 
 def _content(loaded: Loaded) -> dict[str, Any]:
     """Return everything that the outcome of a run depends on, except for the seed."""
-    excluded: Any = {"name": True, "seed": True, "imports": True, "data": {"store"}}
+    excluded: Any = {"name": True, "seed": True, "imports": True, "trackers": True, "data": {"store"}}
     values = loaded.config.model_dump(mode="json", exclude=excluded)
     return {**values, "plugins": sorted({plugin.sha256 for plugin in loaded.plugins})}
 

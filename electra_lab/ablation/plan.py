@@ -14,6 +14,7 @@ from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import Built, sketch
 from electra_lab.assembly.experiment import absent_data
 from electra_lab.assembly.forecast import Forecast, forecast, trial_seconds
+from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
@@ -22,7 +23,7 @@ from electra_lab.config.source import mark_at
 from electra_lab.finetuning.experiment import absent_examples, identity
 from electra_lab.storage.plan import FORMAT, Plan, PlannedCell, PlannedMeasure, PlannedVariant
 from registry import measures
-from registry.errors import ConfigError, DataError
+from registry.errors import ConfigError, LabError
 
 References = dict[str, dict[str, Cell]]  # by measure and by name, the experiments that serve it alone
 
@@ -35,7 +36,7 @@ class Checked:
     references: References
     firsts: dict[str, Cell]  # one cell of each variant, by its label, and the references, by their ids
     sketches: dict[str, Built]  # of `firsts`
-    absent: DataError | None  # what a run would raise for data that is not on this machine
+    absent: LabError | None  # what a run would raise for what is not on this machine
 
     @property
     def pieces(self) -> list[Cell]:
@@ -112,7 +113,7 @@ class Checked:
 def checked(ablation: LoadedAblation) -> Checked:
     """Find every problem that does not require reading a corpus or trying a step. Raises ConfigError with all."""
     problems, references, sketches = Problems(), References(), dict[str, Built]()
-    absent = list[DataError | None]()
+    absent = list[LabError | None]()
 
     def build(cells: dict[str, Cell]) -> None:
         for label, cell in cells.items():
@@ -130,7 +131,7 @@ def checked(ablation: LoadedAblation) -> Checked:
         except ConfigError as error:
             problems.add(error)
         try:
-            absent += [absent_examples(finetuning) for finetuning in _finetunings(each)]
+            absent += [absent_examples(one) or absent_tracker(one) for one in _finetunings(each)]
         except ConfigError as error:
             problems.add(f"{mark_at(ablation.marks, ('measure', i))}: measure.{i}: {error}")
     build(by_id(references))

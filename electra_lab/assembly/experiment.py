@@ -14,7 +14,9 @@ import torch
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import Built, build, make_optimizer, sketch, untrained_tokenizer
 from electra_lab.assembly.earlier import load_earlier, refuse_other_runs
+from electra_lab.assembly.share import refuse_uneven, share
 from electra_lab.assembly.start import refuse_start, start
+from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import rate_of
@@ -26,7 +28,9 @@ from electra_lab.data.store import FORMAT, Store, is_store, load_store, open_sto
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.model.network import Network
+from electra_lab.parallel.world import ALONE, World
 from electra_lab.storage.provenance import Start
+from electra_lab.training.compilation import Compile, choose_compile, compile_modules
 from electra_lab.training.device import choose_precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.guards import rehearse
@@ -45,7 +49,7 @@ from registry import (
     tokenizers,
 )
 from registry.component import entries_of
-from registry.errors import DataError
+from registry.errors import DataError, LabError
 
 
 @dataclass(frozen=True)
@@ -66,19 +70,23 @@ class Experiment:
     earlier: dict[str, str]  # by network, the checkpoint of another run that its weights come from
     init: dict[str, Start]  # by network, the weights that `init` named
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
+    compiled: tuple[Compile, str]  # what is compiled, and why `auto` chose it
 
 
-def check(loaded: Loaded) -> DataError | None:
+def check(loaded: Loaded) -> LabError | None:
     """Find every problem that does not require reading the corpus. Raises ConfigError.
 
-    Data that is not here is not an error of the file: the error that a run would raise for it is returned.
+    What is not on this machine is not an error of the file: the error that a run would raise for it is returned.
     """
     return absent_data(loaded, sketch(loaded))
 
 
-def absent_data(loaded: Loaded, built: Built) -> DataError | None:
-    """Return the error that a run would raise for data that is not here, None if there is none. Raises ConfigError."""
-    absent = None
+def absent_data(loaded: Loaded, built: Built) -> LabError | None:
+    """Return the error that a run would raise for data or a tracker's library that is not here, None if there is none.
+
+    Raises ConfigError.
+    """
+    absent: LabError | None = None
     looks: list[Callable[[], object]] = [
         lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
         lambda: refuse_other_runs(loaded, built.learner.objective),
@@ -89,7 +97,7 @@ def absent_data(loaded: Loaded, built: Built) -> DataError | None:
             look()
         except DataError as error:
             absent = absent or error
-    return absent
+    return absent or absent_tracker(loaded)
 
 
 def open_data(
@@ -194,12 +202,16 @@ def open_corpus(loaded: Loaded) -> Corpus:
         raise loaded.problem(("corpus",), f"{component.type} refuses this: {error}") from error
 
 
-def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bool = False) -> Experiment:
+def assemble(
+    loaded: Loaded, store: Store, device: torch.device, *, restored: bool = False, world: World = ALONE
+) -> Experiment:
     """Assemble an experiment. Raises ConfigError at the line that caused it.
 
     restored  a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
+    world     the processes that train it
     """
     config = loaded.config
+    refuse_uneven(loaded, world)
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
     # Weights are drawn on the CPU, so that a seed means the same ones on every device.
     with torch.random.fork_rng(devices=[]):
@@ -215,7 +227,13 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
     batch = rows.training_batch(settings.seed, 0, 2, device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         entry = objectives.get(config.objective.type)
-        rehearse(built.learner, entry, batch, settings.seed, settings.precision, accumulate)
+        reached = rehearse(built.learner, entry, batch, settings.seed, settings.precision, accumulate)
+    compiled, reason = choose_compile(
+        config.train.compile, device, settings.precision, settings.flops.total(settings.steps)
+    )
+    compile_modules(compiled, objective, built.networks.values())
+    # An objective that changes with the step may leave out other parameters later.
+    share(loaded, built, world, device, partly=not reached or hasattr(objective, "at_step"))
     run, parameters = Run(built.learner, make_optimizer(loaded, objective)), count_parameters(built.networks)
     return Experiment(
         run=run,
@@ -232,6 +250,7 @@ def assemble(loaded: Loaded, store: Store, device: torch.device, *, restored: bo
         earlier=earlier,
         init=init,
         paper_flops=built.paper_flops.total(built.steps),
+        compiled=(compiled, reason),
     )
 
 

@@ -3,11 +3,12 @@
 import time
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from electra_lab.assembly.budget import count_parameters
-from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, tried_optimizer, vocabulary_size
+from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, vocabulary_size
 from electra_lab.config.load import Loaded
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training.device import Precision, choose_precision
@@ -62,7 +63,8 @@ def forecast(loaded: Loaded, built: Built, device: torch.device) -> Forecast:
             learner.objective.zero_grad(set_to_none=True)
         working = None if None in peaks else max(peak for peak in peaks if peak is not None)
         evaluating = peak_bytes(evaluation)
-    optimizer, parameters = tried_optimizer(loaded), list(learner.objective.parameters())
+    optimizer: Any = make_optimizer(loaded, learner.objective)  # the real one: state may depend on names
+    parameters = list(learner.objective.parameters())
     if working is not None and not is_fused(optimizer):  # gradients, and copies to return to after a skipped step
         learning = [p for p in parameters if p.requires_grad]
         working = max(working, sum(8 * p.numel() + optimizer.state_bytes(p) for p in learning))

@@ -24,7 +24,7 @@ from electra_lab.cli import (
     run,
     schema,
 )  # fmt: skip
-from registry.errors import LabError
+from registry.errors import LabError, Reported
 
 app = typer.Typer(
     name="electra-lab",
@@ -71,7 +71,8 @@ def main() -> None:
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
     except LabError as error:
-        _complain(error)
+        if not isinstance(error, Reported):
+            _complain(error)
         raise SystemExit(error.exit_code) from None
     except MemoryError as error:
         _complain(f"there is not enough memory ({error}). Use a smaller corpus, batch or network.")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli.run import Device, OnDevice
+from electra_lab.cli.run import Device, OnDevice, answer
 
 
 def resume(
@@ -25,4 +25,4 @@ def resume(
     elif is_finetuning(run_dir):
         print(resume_finetuning(run_dir, device.value))
     else:
-        print(resume_run(run_dir, device.value))
+        answer(str(resume_run(run_dir, device.value)))

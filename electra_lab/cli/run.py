@@ -44,7 +44,9 @@ def run(
 
 
 def answer(text: str) -> None:
-    """Print the answer of a command, folded to the width of a terminal."""
+    """Print the answer of a command, folded to the width of a terminal; one of several processes does."""
+    from electra_lab.parallel.session import is_first
     from electra_lab.runs.console import folded
 
-    print(folded(text, sys.stdout))
+    if is_first():
+        print(folded(text, sys.stdout))

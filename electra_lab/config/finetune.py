@@ -16,12 +16,12 @@ from pydantic import (
 import registry
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.problems import problems
-from electra_lab.config.schema import Positive, Wrong, distinct, refuse_uneven, with_learning_rate
+from electra_lab.config.schema import TRACKERS, Positive, Wrong, distinct, refuse_uneven, with_learning_rate
 from electra_lab.config.source import DEFAULTS
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict
 
-OF_TRAINING = ("optimizer", "schedules", "train", "checkpoint")  # keys
+OF_TRAINING = ("optimizer", "schedules", "train", "checkpoint", "trackers")  # keys
 WARMUP = 0.1  # share of the steps; warmup_proportion of google-research/electra
 
 
@@ -159,6 +159,7 @@ class FinetuningConfig(Strict):
         description="Evaluation on validation data while training, and on all held-out data at the end.",
     )
     checkpoint: FinetuningCheckpoint = Field(FinetuningCheckpoint.model_validate({}), description="Checkpoints.")
+    trackers: list[Annotated[Component, Of(registry.trackers)]] = Field(default_factory=list, description=TRACKERS)
 
     @property
     def trains(self) -> bool:

@@ -26,6 +26,7 @@ Positive = Annotated[int, Field(gt=0)]
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 
 BUDGETS = ("steps", "tokens", "flops", "paper_flops")
+TRACKERS = "Programs and services that the records are sent to, beside metrics.jsonl; see docs/trackers.md."
 
 
 def distinct(seeds: list[int]) -> list[int]:
@@ -130,8 +131,19 @@ class Train(Strict):
     micro_batch_size: Positive | None = Field(
         None, description="Rows at a time, if a batch does not fit into memory. Changes no mask and no draw."
     )
+    parallel: Literal["auto", "ddp", "fsdp"] = Field(
+        "auto",
+        description="What several processes share, if torchrun or accelerate starts them: with ddp, which is auto, "
+        "each holds all parameters; with fsdp each holds a part of them, and of the optimizer's state. Changes no "
+        "mask and no draw.",
+    )
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto", description="Precision of matrix products; auto is bf16 if the device supports it natively."
+    )
+    compile: Literal["auto", "off", "layers", "full"] = Field(
+        "auto",
+        description="What torch.compile compiles: each layer of the backbones, or the whole objective, which takes "
+        "minutes. auto is layers for long trainings on CUDA and on CPUs with bf16 matrix units, otherwise off.",
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         5e-4, description="Peak learning rate; `schedules.learning_rate` multiplies it."
@@ -244,6 +256,7 @@ class ExperimentConfig(Strict):
     train: Train = Field(description="How long and how to train.")
     evaluate: Evaluate = Field(Evaluate.model_validate({}), description="Evaluation on held-out documents.")
     checkpoint: Checkpoint = Field(Checkpoint.model_validate({}), description="Checkpoints.")
+    trackers: list[Annotated[Component, Of(registry.trackers)]] = Field(default_factory=list, description=TRACKERS)
 
     @property
     def needs(self) -> Needs:
@@ -336,6 +349,9 @@ class ExperimentConfig(Strict):
         if self.init.generator and (self.generator is None or not self.generator.sizes):
             reason = f"{self.generator.type} learns nothing" if self.generator else "there is no generator"
             yield ("init", "generator"), f"{reason}, so it starts from no weights. Remove this key.", None
+        if self.train.parallel == "fsdp" and not registry.optimizers.get(self.optimizer.type).declared["elementwise"]:
+            reason = f"{self.optimizer.type} needs whole parameters. Use adamw, or train.parallel: ddp."
+            yield ("optimizer", "type"), reason, None
         length, longest = self.data.sequence_length, self.embedding.max_length
         if length > longest:
             yield ("data", "sequence_length"), f"{length} is above embedding.max_length {longest}.", length

@@ -72,13 +72,13 @@ class Rows:
         rows, width = self._global(seed, step, size)
         return self.batch(rows[part], examples, device, width)
 
-    def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
+    def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield all rows once, for evaluation.
 
         A row's example id is its number in the packing, so that neither the batch size nor the sample changes anything.
         Each position has its document if the packing can tell, which training does not pay for.
         """
-        for start in range(0, self.number, size):
+        for start in range(0, self.number, size)[part]:
             rows = self._spread(np.arange(start, min(start + size, self.number)))
             batch = self.batch(rows, rows, device)
             if hasattr(self.packing, "sources"):

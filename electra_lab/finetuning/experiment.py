@@ -14,6 +14,7 @@ from torch import nn
 
 from electra_lab.assembly.build import optimizer_of, weights_from
 from electra_lab.assembly.experiment import loop_settings
+from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import rate_problem
@@ -76,12 +77,13 @@ class Finetuning:
         return sorted((name for name in self.splits if name != TRAIN), key=lambda name: name != VALIDATION)
 
 
-def check(loaded: Loaded[FinetuningConfig]) -> DataError | None:
+def check(loaded: Loaded[FinetuningConfig]) -> LabError | None:
     """Find every problem that does not require reading the examples. Raises ConfigError.
 
-    Data or a model that is not here is not an error of the file: the error that a run would raise is returned.
+    Data, a model or a tracker's library that is not here is not an error of the file: the error that a run would raise
+    is returned.
     """
-    absent = absent_examples(loaded)
+    absent = absent_examples(loaded) or absent_tracker(loaded)
     try:
         longest_row(loaded, open_source(loaded))
     except DataError as error:
@@ -101,7 +103,7 @@ def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
 
 def identity(loaded: Loaded[FinetuningConfig]) -> str:
     """Return a hash of all that the numbers depend on but for the model: settings, plug-ins and, if here, examples."""
-    config = loaded.config.model_dump(mode="json", exclude={"model"})
+    config = loaded.config.model_dump(mode="json", exclude={"model", "trackers"})
     examples = None if absent_examples(loaded) else open_dataset(loaded).fingerprint()
     content = json.dumps([config, [plugin.sha256 for plugin in loaded.plugins], examples], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:10]

@@ -37,10 +37,10 @@ class TaskRows(Rows):
         found = super().batch(rows, example_ids, device)
         return replace(found, labels={n: torch.from_numpy(a).to(device) for n, a in self._rows.labels(rows).items()})
 
-    def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
+    def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield all rows once, the longest first, so that little is padded and a lack of memory shows at once."""
         order = np.argsort(-self._rows.sizes, kind="stable")
-        for start in range(0, self.number, size):
+        for start in range(0, self.number, size)[part]:
             rows = order[start : start + size]
             yield self.batch(rows, rows, device)
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.finetuning import summary
@@ -36,6 +37,7 @@ from electra_lab.runs.console import Console
 from electra_lab.runs.execute import enough_memory, refuse_several_processes
 from electra_lab.runs.follow import follow, keep_checkpoint
 from electra_lab.runs.provenance import began, differences, environment
+from electra_lab.runs.track import tracking
 from electra_lab.storage.checkpoint import load_module, load_newest
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
@@ -55,6 +57,8 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     declared(loaded)  # a mistake of the file comes before anything is written
     open_dataset(loaded)
     open_source(loaded)
+    if absent := absent_tracker(loaded):
+        raise absent
     folder = FinetuningFolder.create(out, loaded.config.name)
     with folder.locked():
         folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
@@ -142,18 +146,21 @@ def _train(
         lambda _: built.accumulate(VALIDATION),
         device,
     )
-    follow(
-        records,
-        directory,
-        console,
-        steps=settings.steps,
-        done=run.step,
-        metrics=_LOSS | dict(metrics),
-        is_kept=lambda step: step % config.checkpoint.every == 0,
-        keep=keep,
-        show=show,
-        resume=folder.path,
-    )
+    name = f"{config.name}-{folder.path.resolve().name}-{directory.path.name}"
+    with tracking(config, directory, console.say, name=name, step=run.step) as track:
+        follow(
+            records,
+            directory,
+            console,
+            steps=settings.steps,
+            done=run.step,
+            metrics=_LOSS | dict(metrics),
+            is_kept=lambda step: step % config.checkpoint.every == 0,
+            keep=keep,
+            show=show,
+            track=track,
+            resume=folder.path,
+        )
     step = run.step
     if config.evaluate.select == "best":
         step = load_module(RunDirectory(best).checkpoints, built.model)

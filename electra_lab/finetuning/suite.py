@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning, load_suite
 from electra_lab.config.suite import Candidate, SuiteConfig
@@ -37,6 +38,8 @@ def run_suite(file: Path, out: Path | None, device: str) -> Path:
     refuse_used(out)
     suite = load_suite(file)
     pairs = list(pairs_of(suite))
+    if absent := next(filter(None, (absent_tracker(pair.loaded) for pair in pairs)), None):
+        raise absent
     folder = SuiteFolder.create(out, suite.config.name)
     with folder.locked():
         folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))

@@ -1,9 +1,12 @@
-"""Parameter groups."""
+"""Parameter groups, and the options that several optimizers have."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import nn
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 def decayed(parameters: Sequence[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, Any]]:

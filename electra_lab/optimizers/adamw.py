@@ -6,18 +6,16 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn, optim
 
-from electra_lab.optimizers._groups import decayed
+from electra_lab.optimizers._groups import Beta, decayed
 from registry import optimizers
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
-
-@optimizers.register("adamw")
+@optimizers.register("adamw", elementwise=True)
 class AdamW(optim.AdamW):
     """AdamW (Loshchilov and Hutter 2019) with the hyper-parameters of google-research/electra.
 
-    Biases and gains do not decay. torch corrects the bias of the averages, google-research/electra does not; the
-    difference is gone after some thousand steps, and the warm-up hides it before that.
+    Biases and gains do not decay. torch corrects the bias of the averages, google-research/electra does not (see
+    `adamw_no_bias_correction`); the difference is gone after some thousand steps, and the warm-up hides it before that.
     """
 
     def __init__(

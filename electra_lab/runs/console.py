@@ -15,10 +15,13 @@ from registry import Metric
 
 
 class Console:
-    """Writes to standard error; standard output is for the answer of a command."""
+    """Writes to standard error; standard output is for the answer of a command.
 
-    def __init__(self) -> None:
-        self._rich = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+    quiet  write nothing, as another process does
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._rich = RichConsole(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
         self._progress: Progress | None = None
 
     def say(self, text: str) -> None:
@@ -26,7 +29,7 @@ class Console:
 
     @contextmanager
     def progress(self, done: int, total: int | None, title: str = "training", unit: str = "steps") -> Iterator[None]:
-        if not sys.stderr.isatty():
+        if self._rich.quiet or not sys.stderr.isatty():
             yield
             return
         columns = (

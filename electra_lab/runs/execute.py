@@ -1,11 +1,10 @@
 """Run, resume and reopen experiments."""
 
 import hashlib
-import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -16,17 +15,23 @@ from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data
 from electra_lab.assembly.forecast import forecast
 from electra_lab.config.load import Loaded, Source, dump, load, text_of
+from electra_lab.data.store import Store, load_store
+from electra_lab.parallel.session import is_first, processes, session
+from electra_lab.parallel.world import ALONE, World
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
 from electra_lab.runs.console import Console
 from electra_lab.runs.follow import follow, keep_checkpoint
 from electra_lab.runs.progress import Phases
 from electra_lab.runs.provenance import differences, environment, provenance
+from electra_lab.runs.track import tracking
 from electra_lab.storage.checkpoint import checkpoints, load_newest
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
+from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
 from electra_lab.training.loop import Record, train
-from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError
+from electra_lab.training.step import backward
+from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Reported
 
 
 def run(file: Source, overrides: list[str], out: Path | None, device: str) -> Path:
@@ -34,29 +39,46 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str) -> Pa
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
-    refuse_several_processes()
-    refuse_used(out)
-    loaded = load(file, overrides)
-    source = text_of(file)  # now: it may be edited while the corpus is read
-    if absent := check(loaded):
-        raise absent
-    target, console = choose_device(device), Console()
-    with Phases(console) as progress:
-        store = open_data(loaded, console.say, progress)
-    with enough_memory():
-        experiment = assemble(loaded, store, target)
-        directory = RunDirectory.create(out, loaded.config.name)
-        with directory.locked():
-            config = dump(loaded.config)
-            directory.write("source.yaml", source)
-            directory.write("config.yaml", config)
-            began = provenance(loaded, experiment, config)
-            for code, plugin in zip(began.plugins, loaded.plugins, strict=True):
-                directory.keep_plugin(code, plugin.source)
-            directory.keep_tokens(store.tokenizer, experiment.vocabulary.counts)
-            directory.write_json("provenance.json", began.model_dump(mode="json"))
-            _train(directory, loaded, experiment, console)
-    return directory.path
+    with session(device) as world:
+        if world.first:
+            refuse_used(out)
+        loaded = load(file, overrides)
+        source = text_of(file)  # now: it may be edited while the corpus is read
+        if absent := check(loaded):
+            raise absent
+        target, console = choose_device(device), Console(quiet=not world.first)
+        store = _shared_data(loaded, console, world)
+        with enough_memory():
+            experiment = assemble(loaded, store, target, world=world)
+            path = world.once(lambda: str(RunDirectory.create(out, loaded.config.name).path))
+            directory = RunDirectory(Path(path))
+            with directory.locked() if world.first else nullcontext():
+                if world.first:
+                    _begin(directory, loaded, source, experiment)
+                _train(directory, loaded, experiment, console)
+        return directory.path
+
+
+def _shared_data(loaded: Loaded, console: Console, world: World) -> Store:
+    """Open the token store, which rank 0 builds if needed."""
+    if world.first:
+        with Phases(console) as progress:
+            store = open_data(loaded, console.say, progress)
+        world.once(lambda: str(store.folder))
+        return store
+    return load_store(Path(world.once(str)))
+
+
+def _begin(directory: RunDirectory, loaded: Loaded, source: str, experiment: Experiment) -> None:
+    """Write what a run directory holds from the start."""
+    config = dump(loaded.config)
+    directory.write("source.yaml", source)
+    directory.write("config.yaml", config)
+    began = provenance(loaded, experiment, config)
+    for code, plugin in zip(began.plugins, loaded.plugins, strict=True):
+        directory.keep_plugin(code, plugin.source)
+    directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)
+    directory.write_json("provenance.json", began.model_dump(mode="json"))
 
 
 def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> str:
@@ -73,19 +95,21 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> 
 
 def resume(path: Path, device: str) -> Path:
     """Continue a run from its newest valid checkpoint. Raises LabError."""
-    refuse_several_processes()
-    directory = RunDirectory.open(path)
-    with directory.locked(), enough_memory():
-        loaded, experiment, console, state = _reopened(directory, device)
-        directory.truncate(experiment.run.step)
-        directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # older runs lack them
-        if not state:
-            console.say("there is no checkpoint yet; starting again from the beginning")
-        elif experiment.run.step >= experiment.settings.steps:
-            console.say("the run is already complete")
-        else:
-            console.say(f"resuming after step {experiment.run.step}")
-        _train(directory, loaded, experiment, console)
+    with session(device) as world:
+        directory = RunDirectory.open(path)
+        with directory.locked() if world.first else nullcontext(), enough_memory():
+            loaded, experiment, console, state = _reopened(directory, device, world)
+            world.wait()  # nobody reads checkpoints any longer
+            if world.first:
+                directory.truncate(experiment.run.step)
+                directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # older runs lack them
+            if not state:
+                console.say("there is no checkpoint yet; starting again from the beginning")
+            elif experiment.run.step >= experiment.settings.steps:
+                console.say("the run is already complete")
+            else:
+                console.say(f"resuming after step {experiment.run.step}")
+            _train(directory, loaded, experiment, console)
     return path
 
 
@@ -101,7 +125,7 @@ def reopen(path: Path, device: str) -> tuple[Loaded, Experiment]:
     return loaded, experiment
 
 
-def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment, Console, bool]:
+def _reopened(directory: RunDirectory, device: str, world: World = ALONE) -> tuple[Loaded, Experiment, Console, bool]:
     """Assemble the experiment of a run directory, and load its newest checkpoint if there is one."""
     path = directory.path
     began = directory.provenance()
@@ -116,16 +140,15 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
             raise ConfigError(
                 f"{name}: the plug-ins changed since the run began; {path / 'plugins'} has the originals."
             )
-    target, console = choose_device(device), Console()
-    with Phases(console) as progress:
-        store = open_data(loaded, console.say, progress)
+    target, console = choose_device(device), Console(quiet=not world.first)
+    store = _shared_data(loaded, console, world)
     if store.key != began.data.store:
         raise DataError(
             f"{path}: the corpus or the tokenizer is not the one that the run began with (token store {store.key}, was "
             f"{began.data.store}). Its files changed, or the version of tokenizers; for corpus docstrings, of Python "
             "or torch."
         )
-    experiment = assemble(loaded, store, target, restored=bool(checkpoints(directory.checkpoints)))
+    experiment = assemble(loaded, store, target, restored=bool(checkpoints(directory.checkpoints)), world=world)
     if experiment.earlier and experiment.earlier != began.earlier_runs:
         raise DataError(
             f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.earlier}, was "
@@ -136,7 +159,9 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
             f"{path}: the weights that `init` names have changed since the run began, and it has no checkpoint yet. "
             "Start a new run."
         )
-    if changes := differences(began.environment, environment(target, experiment.settings.precision)):
+    if changes := differences(
+        began.environment, environment(target, experiment.settings.precision, world.size, experiment.compiled[0])
+    ):
         console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
     run = experiment.run
     state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, console.say)
@@ -147,7 +172,10 @@ def _reopened(directory: RunDirectory, device: str) -> tuple[Loaded, Experiment,
 
 def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:
     run, settings, checkpoint = experiment.run, experiment.settings, loaded.config.checkpoint
+    world = run.learner.world
     console.say(summary.opening(loaded, experiment, directory.path))
+    if experiment.compiled[0] != "off":
+        console.say(f"compiled in {warm_up(experiment):.0f} s")
     started, milestones = time.perf_counter(), loaded.config.milestones
     keep = partial(keep_checkpoint, directory, run, settings, checkpoint.keep, milestones)
     if run.step == 0 and milestones:
@@ -166,34 +194,58 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
         experiment.accumulate,
         experiment.device,
     )
-    follow(
-        records,
-        directory,
-        console,
-        steps=settings.steps,
-        done=run.step,
-        metrics=experiment.accumulate(()).metrics,
-        is_kept=lambda step: step % checkpoint.every == 0 or step in milestones,
-        keep=keep,
-        show=show,
-    )
-    report = write_report(directory)
-    console.say(summary.closing(directory, report, time.perf_counter() - started))
+    name = f"{loaded.config.name}-{directory.path.resolve().name}"
+    tracked = tracking(loaded.config, directory, console.say, name=name, step=run.step)
+    with tracked if world.first else nullcontext(lambda _: None) as track:
+        follow(
+            records,
+            directory,
+            console,
+            steps=settings.steps,
+            done=run.step,
+            metrics=experiment.accumulate(()).metrics,
+            is_kept=lambda step: step % checkpoint.every == 0 or step in milestones,
+            keep=keep,
+            show=show,
+            track=track,
+            world=world,
+        )
+    if world.first:
+        report = write_report(directory)
+        console.say(summary.closing(directory, report, time.perf_counter() - started))
+
+
+def warm_up(experiment: Experiment) -> float:
+    """Compile what a step needs, by the forward and backward pass of one that is not taken; returns its seconds."""
+    run, settings, device = experiment.run, experiment.settings, experiment.device
+    learner, began = run.learner, time.perf_counter()
+    part = run.learner.world.part(settings.batch_size)
+    batch = experiment.train.training_batch(settings.seed, run.step, settings.batch_size, device, part=part)
+    learner.objective.train()
+    learner.at_step(settings.seed, run.step)
+    backward(learner.losses(batch[: settings.micro_batch_size], settings.seed, run.step, settings.precision).terms)
+    run.optimizer.zero_grad(set_to_none=True)
+    return time.perf_counter() - began
 
 
 def refuse_several_processes() -> None:
-    """Raise ConfigError under torchrun and the like: every process would train the same run."""
-    number = os.environ.get("WORLD_SIZE", "1")
-    if number != "1":
-        raise ConfigError(
-            f"WORLD_SIZE is {number}: training in several processes is not supported yet, and each of them would train "
-            "the same run. Start one process, without torchrun; an ablation runs its cells in parallel by itself."
-        )
+    """Raise ConfigError under torchrun and the like, for what would be done once by every process."""
+    if (number := processes()) == 1:
+        return
+    if not is_first():
+        raise Reported(ConfigError.exit_code)
+    raise ConfigError(
+        f"WORLD_SIZE is {number}: only `run` and `resume` train in several processes. Start this command without "
+        "torchrun; ablations and fine-tuning suites run their parts in parallel by themselves."
+    )
 
 
 @contextmanager
 def enough_memory() -> Iterator[None]:
-    """Turn torch's complaints about memory into OutOfMemoryError; on the CPU they come as a plain RuntimeError."""
+    """Train with memory that is kept, and turn torch's complaints about it into OutOfMemoryError; on the CPU they come
+    as a plain RuntimeError.
+    """
+    keep_freed_memory()
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -27,7 +27,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
     return began(
         config_yaml,
         loaded.plugins,
-        environment(experiment.device, settings.precision),
+        environment(experiment.device, settings.precision, experiment.run.learner.world.size, experiment.compiled[0]),
         data=data_of(experiment),
         earlier_runs=experiment.earlier,
         init=experiment.init,
@@ -67,7 +67,7 @@ def data_of(experiment: Experiment) -> Data:
     )
 
 
-def environment(device: torch.device, precision: str) -> Environment:
+def environment(device: torch.device, precision: str, processes: int = 1, compiled: str = "off") -> Environment:
     """Return the parts of the machine that numbers can depend on; they are compared when a run is resumed."""
     return Environment(
         python=platform.python_version(),
@@ -76,6 +76,8 @@ def environment(device: torch.device, precision: str) -> Environment:
         processor=torch.backends.cpu.get_cpu_capability(),
         threads=torch.get_num_threads(),
         precision=precision,
+        processes=processes,
+        compile=compiled,
     )
 
 

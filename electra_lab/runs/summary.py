@@ -44,14 +44,16 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         "optimizer": (optimizers, config.optimizer),
     }
     rows = f"{settings.batch_size} x {config.data.sequence_length} tokens"
-    lines = [
-        f"{config.name}: {settings.steps:,} steps of {rows} on {experiment.device}, {settings.precision}, into {path}"
-    ]
+    number, how = experiment.run.learner.world.size, config.train.parallel.replace("auto", "ddp")
+    where = f"{experiment.device.type} in {number} processes ({how})" if number > 1 else experiment.device
+    lines = [f"{config.name}: {settings.steps:,} steps of {rows} on {where}, {settings.precision}, into {path}"]
     for key, (registry, component) in parts.items():
         if component is None:
             continue
         size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
         lines.append(f"  {key:<14}{component.type + '  ':<14}{registry.get(component.type).place}{size}")
+    how, why = experiment.compiled
+    lines.append(f"  compile       {how}{f', as {why}' if why else ''}")
     lines += [f"  init.{network}: {_account(start)}" for network, start in experiment.init.items()]
     lines += [
         f"  data          {facts['data']}; vocabulary {experiment.vocabulary.size:,}",

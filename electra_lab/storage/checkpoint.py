@@ -9,7 +9,7 @@ manifest is verified before anything is loaded; a damaged checkpoint is reported
 import json
 import re
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,24 @@ def save(
     state: dict[str, Any],
     keep: int,
     milestones: Collection[int] = (),
+    *,
+    writes: bool = True,
 ) -> Path:
     """Write checkpoints/step-*, then remove all but the newest `keep`. Raises CheckpointError, losing nothing.
 
     Those of milestones stay and do not count. Checkpoints of later steps are from a continuation that was rolled back,
     as they were damaged: they go too.
+
+    writes  this process does it; of several that share the tensors, the others only give their parts of them
     """
-    final = place(folder, step)
+    final, tensors = place(folder, step), dict(_tensors(module, optimizer, keep=writes))
+    if not writes:
+        return final
     try:
         for leftover in folder.glob(".step-*"):  # of a process that was killed: the run directory is locked
             shutil.rmtree(leftover)
         with new_folder(final) as building:  # one that is there was damaged and skipped
-            save_file(_tensors(module, optimizer), building / _TENSORS)
+            save_file(tensors, building / _TENSORS)
             (building / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
             seal(building)
     except Exception as error:  # safetensors wraps a full disk in its own exception, so the type says little
@@ -155,16 +161,42 @@ def _fill(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> Non
     if wrong:
         raise CheckpointError(f"{refusal}; {min(wrong)} (and {len(wrong) - 1} more) do not fit.")
     for name, value in own.items():
-        value.copy_(given[name])
+        value.copy_(_like(value, given[name]))
 
 
-def _tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return parameters (a shared one once), buffers, and the optimizer's state under the parameters' names."""
-    tensors = {f"model.{name}": value.detach() for name, value in _model_tensors(module).items()}
-    for name, parameter in module.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer.{key}.{name}"] = value
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+def _tensors(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yield parameters (a shared one once), buffers, and the optimizer's state under the parameters' names.
+
+    Those that are divided over several processes are put together on all of them, and yielded if this one keeps them.
+    """
+
+    def named() -> Iterator[tuple[str, Tensor]]:
+        yield from ((f"model.{name}", value.detach()) for name, value in _model_tensors(module).items())
+        for name, parameter in module.named_parameters():
+            for key, value in optimizer.state.get(parameter, {}).items():
+                yield f"optimizer.{key}.{name}", value
+
+    for name, tensor in named():
+        if _is_divided(tensor):
+            whole = tensor.full_tensor()  # type: ignore[attr-defined]
+            if keep:
+                yield name, whole.cpu()
+        elif keep:
+            yield name, tensor.contiguous()
+
+
+def _is_divided(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # a DTensor
+
+
+def _like(target: Tensor, whole: Tensor) -> Tensor:
+    """Return a tensor, or this process's part of it if the target is divided over several; all have read the whole."""
+    if not _is_divided(target):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = target.device_mesh, target.placements  # type: ignore[attr-defined]
+    return distribute_tensor(whole.to(target.device), mesh, placements, src_data_rank=None)
 
 
 def _model_tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -185,7 +217,8 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
         _, kind, name = key.split(".", 2)
         if named.get(name) not in numbers:
             raise CheckpointError(f"{path}: belongs to another optimizer; it has {key}.")
-        state.setdefault(numbers[named[name]], {})[kind] = saved[key]
+        parameter, value = named[name], saved[key]
+        state.setdefault(numbers[parameter], {})[kind] = _like(parameter, value) if value.ndim else value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     for number, exact in state.items():  # torch has cast all of it to the type of the parameter
         held = optimizer.state[parameters[number]]

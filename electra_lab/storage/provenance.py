@@ -26,6 +26,8 @@ class Environment(BaseModel):
     processor: str
     threads: int
     precision: str
+    processes: int = 1  # that train together
+    compile: str = "off"
 
 
 class Data(BaseModel):

@@ -25,6 +25,7 @@ _HOME = {
     "SamplerContract": "samplers",
     "ScheduleContract": "schedules",
     "TaskContract": "tasks",
+    "TrackerContract": "trackers",
     "ArrayTokens": "packings",
     "assert_lawfully_masked": "masking",
     **dict.fromkeys(

@@ -35,6 +35,9 @@ def evaluate(
 ) -> Evaluation:
     """Return the losses over all rows, and the metrics of the objective, with gains over baselines if it has any.
 
+    With several processes, each reads its share of the batches, and rank 0 has the result, bit for bit that of one
+    process; the others have none.
+
     accumulate  makes the objective's accumulator; it takes the indices of the rows to return as examples
     examples    how many rows to return, spread over all of them, as neighbours are alike
     """
@@ -42,9 +45,11 @@ def evaluate(
     found = accumulate(set(batches.example_ids(places)))
     sums: dict[str, list[Any]] = {}
     tokens = 0
+    world = learner.world
     with learner.evaluating(seed):
-        for batch in batches.in_order(batch_size, device):
-            losses = learner.losses(batch, seed, EVALUATION, precision)
+        mine = batches.in_order(batch_size, device, part=slice(world.rank, None, world.size))
+        seen = ((batch, learner.losses(batch, seed, EVALUATION, precision)) for batch in mine)
+        for batch, losses in world.in_turn(seen):
             tokens += batch.tokens.numel()
             for name, term in losses.terms.items():
                 so_far = sums.get(name, [0.0, 0])

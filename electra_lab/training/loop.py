@@ -131,12 +131,14 @@ def train(
     """Train from run.step to settings.steps, yielding after every step. Raises DivergedError.
 
     `validation` is evaluated now and then and after the last step, `test` after the last step alone, if at all.
-    Between two records nothing is in flight: the consumer may save a checkpoint of `run`, or stop.
+    Between two records nothing is in flight: the consumer may save a checkpoint of `run`, or stop. With several
+    processes, each computes its part of every batch, and records are the same on all but for evaluations.
     """
-    started, since = time.perf_counter(), run.tokens
+    started, since, world = time.perf_counter(), run.tokens, run.learner.world
     run.learner.objective.train()
     while run.step < settings.steps:
-        batch = batches.training_batch(settings.seed, run.step, settings.batch_size, device)
+        part = world.part(settings.batch_size)
+        batch = batches.training_batch(settings.seed, run.step, settings.batch_size, device, part=part)
         rate = settings.rate(run.step, settings.steps)
         result = training_step(
             run.learner,
@@ -150,7 +152,7 @@ def train(
             precision=settings.precision,
         )
         run.step += 1
-        run.tokens += batch.tokens.numel()
+        run.tokens += batch.tokens.numel() * world.size
         run.window.add(result)
         last = run.step == settings.steps
         if run.step % settings.log_every == 0 or last:

@@ -7,8 +7,10 @@ global batch, and there is no state to save, lose or corrupt.
 
 import hashlib
 
+import numpy as np
 import torch
 from jaxtyping import Float32, Int, Int32
+from numpy.typing import NDArray
 from torch import Tensor
 
 EVALUATION = -1  # the "step" of evaluation: its masks and draws depend on the seed alone
@@ -19,7 +21,7 @@ def _signed(word: int) -> int:
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
-_AT_ONCE = 1 << 16  # numbers; on the CPU, more at a time would not stay in its cache
+_AT_ONCE = 1 << 15  # numbers; on the CPU, more at a time would not stay in its cache
 _M1, _M2 = _signed(0x7FEB352D), _signed(0x846CA68B)
 
 
@@ -42,7 +44,11 @@ def digest(*parts: object) -> int:
 
 def seed_global(seed: int, step: int, rank: int = 0) -> None:
     """Seed torch's own generators, from which libraries draw dropout masks and LSH rotations."""
-    torch.manual_seed(digest("global", seed, step, rank))
+    number = digest("global", seed, step, rank)
+    torch.default_generator.manual_seed(number)
+    # torch.manual_seed also remembers a call, with its stack, for a device that is not used yet: 3 ms, at every step.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
 
 
 class Random:
@@ -70,23 +76,46 @@ class Random:
         call = _signed(self._calls * 0x9E3779B9)
         # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
         first, second = mix_(first + call), mix_(second ^ call)
-        if first.device.type != "cpu" or examples * numbers <= _AT_ONCE or torch.compiler.is_compiling():
-            return _numbers(0, numbers, first, second).view(rows, *shape)
-        made = torch.empty(examples, numbers)
-        for row in range(examples):
-            for begin in range(0, numbers, _AT_ONCE):
-                end = min(begin + _AT_ONCE, numbers)
-                made[row, begin:end] = _numbers(begin, end, first[row : row + 1], second[row : row + 1])[0]
-        return made.view(rows, *shape)
+        # Tensors that have only shapes, and compiled code, take the operations of torch.
+        if type(first) is Tensor and first.device.type == "cpu" and not torch.compiler.is_compiling():
+            return torch.from_numpy(_on_the_cpu(numbers, *(each.numpy() for each in (first, second)))).view(
+                rows, *shape
+            )
+        bits = torch.arange(numbers, device=first.device).to(torch.int32) + first.unsqueeze(1)
+        mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
+        # 23 bits and a half: exact in float32, and never 0 or 1.
+        bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
+        return bits.float().mul_(2.0**-23).add_(2.0**-24).view(rows, *shape)
 
 
-def _numbers(begin: int, end: int, first: Int32[Tensor, "B"], second: Int32[Tensor, "B"]) -> Float32[Tensor, "B n"]:
-    """Return the numbers from `begin` to `end` of each example."""
-    bits = torch.arange(begin, end, device=first.device).to(torch.int32) + first.unsqueeze(1)
-    mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
-    # 23 bits and a half: exact in float32, and never 0 or 1.
-    bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
-    return bits.float().mul_(2.0**-23).add_(2.0**-24)
+def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Return what `uniform` does, [B numbers], in a quarter of the time: some numbers at a time, which stay in the
+    cache, by numpy, which has shifts without a sign and no overhead to speak of.
+    """
+    made = np.empty((len(first), numbers), dtype=np.float32)
+    keys = first.view(np.uint32)[:, None], second.view(np.uint32)[:, None]
+    height, width = max(1, _AT_ONCE // max(numbers, 1)), min(numbers, _AT_ONCE)
+    bits, spare = (np.empty((height, width), dtype=np.uint32) for _ in range(2))
+    for row in range(0, len(first), height):
+        for begin in range(0, numbers, _AT_ONCE):
+            part = made[row : row + height, begin : begin + _AT_ONCE]
+            x, y = (each[: part.shape[0], : part.shape[1]] for each in (bits, spare))
+            one, two = (key[row : row + height] for key in keys)
+            counter = np.arange(begin, begin + part.shape[1], dtype=np.uint32)
+            _mix_on_the_cpu(np.add(counter, one, out=x), y)
+            _mix_on_the_cpu(np.bitwise_xor(x, two, out=x), y)
+            np.right_shift(x, 9, out=x)
+            part[...] = x
+            part *= np.float32(2.0**-23)
+            part += np.float32(2.0**-24)
+    return made
+
+
+def _mix_on_the_cpu(x: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
+    for shift, factor in ((16, _M1), (15, _M2), (16, None)):
+        np.bitwise_xor(x, np.right_shift(x, shift, out=spare), out=x)
+        if factor is not None:
+            np.multiply(x, np.uint32(factor & 0xFFFFFFFF), out=x)
 
 
 class Streams:

@@ -9,6 +9,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from electra_lab.parallel.world import ALONE
 from electra_lab.training.device import Precision, autocast
 from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scheduled import Schedules
@@ -16,15 +17,20 @@ from registry import Batch, Losses, Term
 
 
 class Learner:
-    """An objective, and everything that changes from step to step beside its weights."""
+    """An objective, and everything that changes from step to step beside its weights.
+
+    world   the processes that train it
+    module  what is called: the objective itself, or what exchanges its gradients around it
+    """
 
     def __init__(self, objective: nn.Module, schedules: Schedules | None = None) -> None:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
+        self.world, self.module = ALONE, objective
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
 
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step: torch's global generator, scheduled numbers, and what components draw for themselves."""
-        seed_global(seed, step)
+        seed_global(seed, step, self.world.rank)
         self.schedules.at_step(step)
         for module in self._changing:
             # The objective comes first and may freeze a network; a frozen one, in eval mode, no longer changes.
@@ -39,14 +45,15 @@ class Learner:
         seed_global(seed, EVALUATION)
         self.schedules.at_end()
         try:
-            yield
+            with self.world.gathered(self.objective):
+                yield
         finally:
             self.objective.train(was_training)
 
     def losses(self, batch: Batch, seed: int, step: int, precision: Precision) -> Losses:
         """Return the losses of one batch."""
         with autocast(batch.tokens.device, precision):
-            losses: Losses = self.objective(batch, Streams(seed, step, batch.example_ids))
+            losses: Losses = self.module(batch, Streams(seed, step, batch.example_ids))
         return losses
 
 
@@ -73,7 +80,7 @@ def training_step(
     micro_batch_size: int,
     precision: Precision,
 ) -> StepResult:
-    """Forward, backward and update on one global batch.
+    """Forward, backward and update on one global batch, of which this rank has its part.
 
     Masks, draws and the losses' divisors do not depend on how the batch is split; dropout and LSH rotations do, as
     libraries draw them from torch's global generator, once per micro-batch. A step whose loss or gradient is not finite
@@ -82,23 +89,25 @@ def training_step(
     rate  factor of each parameter group's own learning rate
     """
     learner.at_step(seed, step)
-    objective, starts = learner.objective, range(0, len(batch), micro_batch_size)
+    objective, world, starts = learner.objective, learner.world, range(0, len(batch), micro_batch_size)
     parts = [batch[start : start + micro_batch_size] for start in starts]
     # Each micro-batch is divided by the counts of the whole batch, so these must be known before the first backward.
     known = None
-    if len(parts) > 1:
+    if len(parts) * world.size > 1:
         count: Callable[[Batch, Streams], dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # contract
-        known = _total([count(part, Streams(seed, step, part.example_ids)) for part in parts])
+        known = world.sum(_total([count(part, Streams(seed, step, part.example_ids)) for part in parts]))
 
     sums: dict[str, Tensor] = {}
     counts: dict[str, Tensor] = {}
     for part in parts:
+        world.synchronize(learner.module, part is parts[-1])
         terms = learner.losses(part, seed, step, precision).terms
         backward(terms, known)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])
 
-    norm = nn.utils.clip_grad_norm_(objective.parameters(), clip_norm)
+    sums, counts = world.sum(sums), known or counts
+    norm = whole(nn.utils.clip_grad_norm_(objective.parameters(), clip_norm))
     finite = norm.isfinite() & torch.stack(list(sums.values())).isfinite().all()
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * rate
@@ -112,6 +121,12 @@ def backward(terms: Mapping[str, Term], counts: Mapping[str, Tensor] | None = No
     divisors = counts or {name: term.count for name, term in terms.items()}
     loss = torch.stack([t.weight * t.sum / divisors[name].clamp(min=1) for name, t in terms.items()]).sum()
     loss.backward()  # type: ignore[no-untyped-call]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return all of a tensor that may be divided over ranks, on each of them."""
+    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full
 
 
 def is_fused(optimizer: Optimizer) -> bool:

@@ -83,8 +83,11 @@ class Batches(Protocol):
     ) -> Batch:
         """Return the rows `part` of the global batch of a step, which is a function of (seed, step, size) alone."""
 
-    def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
-        """Yield every row once, `size` rows at a time; example ids do not depend on `size`."""
+    def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
+        """Yield every row once, `size` rows at a time; example ids do not depend on `size`.
+
+        part  the batches to yield, by their numbers; no others are read
+        """
 
     def example_ids(self, places: Sequence[int]) -> list[int]:
         """Return the example ids of the rows at the given places of `in_order`."""

@@ -16,7 +16,7 @@ KINDS = {
 
 def test_exit_codes_are_those_of_the_design() -> None:
     assert {name: kind.exit_code for name, kind in KINDS.items()} == {
-        "LabError": 1,
+        "LabError": 1, "Reported": 1,
         "ConfigError": 2, "InUse": 2, "UnknownName": 2, "DuplicateName": 2, "BadSignature": 2, "PluginError": 2,
         "BadResult": 2,
         "DataError": 3, "CheckpointError": 4, "DivergedError": 5, "OutOfMemoryError": 6, "CellsFailed": 7,

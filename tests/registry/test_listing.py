@@ -53,7 +53,7 @@ print(json.dumps([listing, sorted(loaded())]))
     assert done.returncode == 0, done.stderr
     listing, lookup = json.loads(done.stdout)
     assert listing == []
-    assert lookup == ["electra_lab.samplers.gumbel", "torch"]
+    assert lookup == ["electra_lab.samplers._weights", "electra_lab.samplers.gumbel", "torch"]
 
 
 def test_a_name_is_read_for_its_own_registry_only(tmp_path: Path):

@@ -16,6 +16,7 @@ from electra_lab.config.load import load
 from electra_lab.runs import execute
 from electra_lab.training.memory import peak_bytes
 from electra_lab.training.step import backward
+from registry import optimizers
 from registry.errors import ConfigError
 from tests.electra_lab.training.tiny import experiment
 from tests.helpers import line_of, python, write_experiment
@@ -225,7 +226,7 @@ def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
     assert of("train.batch_size=128", "train.precision=bf16")[1] < 0.9 * two
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+@pytest.mark.parametrize("optimizer", optimizers.names())
 def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
     """State to the byte; working memory as counted around a real forward and backward pass with numbers.
 

@@ -7,15 +7,18 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.config.schema import Checkpoint, Evaluate, Train
 from electra_lab.runs import execute
 from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training import compilation
 from electra_lab.training.random import Streams
 from registry import optimizers, schedules
 from registry.errors import DivergedError
@@ -31,6 +34,10 @@ BASE: dict[str, Any] = {
 WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end")}  # back to the default schedule
 SLOPE = {"schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 0.0}
 ADAFACTOR = {"optimizer": "{type: adafactor}", "train.learning_rate": 0.05}
+UNCORRECTED = {"optimizer": "{type: adamw_no_bias_correction, epsilon: 0.01, weight_decay: 0.0}"}
+MUON = {"optimizer": "{type: muon, epsilon: 0.01, weight_decay: 0.0}"}
+CONSTANT = {**WARM, "schedules.learning_rate.type": "constant"}
+STABLE = {**WARM, "schedules.learning_rate.type": "warmup_stable_decay", "schedules.learning_rate.warmup_steps": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +83,49 @@ def adafactor(weight_decay: float = 0.0, **options: Any) -> Callable[[Any], Any]
     return lambda parameters: torch.optim.Adafactor(grouped(parameters, weight_decay), **settings)
 
 
+class Uncorrected(torch.optim.Optimizer):
+    """AdamW of google-research/electra, line by line."""
+
+    def __init__(self, groups: Any, betas: tuple[float, float] = (0.9, 0.999), eps: float = 0.01) -> None:
+        super().__init__(groups, {"lr": RATE, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            one, two = group["betas"]
+            for p in group["params"]:
+                m, v = self.state[p].get("m", 0.0), self.state[p].get("v", 0.0)
+                m, v = one * m + (1 - one) * p.grad, two * v + (1 - two) * p.grad**2
+                self.state[p] = {"m": m, "v": v}
+                p -= group["lr"] * (m / (v.sqrt() + group["eps"]) + group["weight_decay"] * p)
+
+
+def uncorrected(weight_decay: float = 0.0, **options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: Uncorrected(grouped(parameters, weight_decay), **options)
+
+
+class Both:
+    """Two of torch's own: Muon for linear layers of encoders and their inputs, which are marked, AdamW for others."""
+
+    def __init__(self, parameters: list[torch.Tensor], decay: float, scale: float, **options: Any) -> None:
+        adam = {key: options.pop(key) for key in ("betas", "eps") if key in options}
+        hidden, others = ([p for p in parameters if hasattr(p, "hidden") == marked] for marked in (True, False))
+        settings = {"adjust_lr_fn": "match_rms_adamw", **options}
+        self.parts = [
+            torch.optim.Muon(hidden, RATE, decay, **settings),
+            torch.optim.AdamW(grouped(others, decay), **{"lr": RATE * scale, "eps": 0.01, **adam}),
+        ]
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+
+def muon(weight_decay: float = 0.0, adamw_scale: float = 1.0, **options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: Both(parameters, weight_decay, adamw_scale, **options)
+
+
 def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]]:
     return [{"params": [p for p in parameters if (p.ndim > 1) == wide], "weight_decay": decay * wide}
             for wide in (True, False)]  # fmt: skip
@@ -90,6 +140,10 @@ def by_hand(
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
     objective: Any = made.run.learner.objective.train()
     parameters = list(objective.parameters())
+    for network in (objective.generator, objective.discriminator):
+        for each in (*network.backbone.modules(), network.project):
+            if isinstance(each, torch.nn.Linear):
+                each.weight.hidden = True  # type: ignore[assignment]
     trained = (optimizer or adamw())(parameters)
     first = [group["lr"] for group in trained.param_groups]
     for step in range(steps):
@@ -114,6 +168,10 @@ def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     return all(torch.allclose(one[name], two[name], rtol=1e-3, atol=2e-5) for name in one)
 
 
+def apart(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    return math.sqrt(sum(float((one[name] - two[name]).square().sum()) for name in one))
+
+
 def half_cosine(step: int, steps: int) -> float:
     return (1 + math.cos(math.pi * step / (steps - 1))) / 2
 
@@ -135,6 +193,21 @@ WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "optimizer.adafactor.epsilon": (
         {**ADAFACTOR, "optimizer.epsilon": 0.1}, {"optimizer": adafactor(eps=(None, 0.1))}),
     "optimizer.adafactor.clip": ({**ADAFACTOR, "optimizer.clip": 1.2}, {"optimizer": adafactor(d=1.2)}),
+    "optimizer.adamw_no_bias_correction.weight_decay": (
+        {**UNCORRECTED, "optimizer.weight_decay": 0.9}, {"optimizer": uncorrected(weight_decay=0.9)}),
+    "optimizer.adamw_no_bias_correction.betas": (
+        {**UNCORRECTED, "optimizer.betas": [0.5, 0.7]}, {"optimizer": uncorrected(betas=(0.5, 0.7))}),
+    "optimizer.adamw_no_bias_correction.epsilon": (
+        {**UNCORRECTED, "optimizer.epsilon": 1.0}, {"optimizer": uncorrected(eps=1.0)}),
+    "optimizer.muon.momentum": ({**MUON, "optimizer.momentum": 0.2}, {"optimizer": muon(momentum=0.2)}),
+    "optimizer.muon.nesterov": ({**MUON, "optimizer.nesterov": False}, {"optimizer": muon(nesterov=False)}),
+    "optimizer.muon.ns_steps": ({**MUON, "optimizer.ns_steps": 1}, {"optimizer": muon(ns_steps=1)}),
+    "optimizer.muon.adjust_lr_fn": (
+        {**MUON, "optimizer.adjust_lr_fn": "original"}, {"optimizer": muon(adjust_lr_fn="original")}),
+    "optimizer.muon.weight_decay": ({**MUON, "optimizer.weight_decay": 0.9}, {"optimizer": muon(weight_decay=0.9)}),
+    "optimizer.muon.adamw_scale": ({**MUON, "optimizer.adamw_scale": 0.2}, {"optimizer": muon(adamw_scale=0.2)}),
+    "optimizer.muon.betas": ({**MUON, "optimizer.betas": [0.5, 0.7]}, {"optimizer": muon(betas=(0.5, 0.7))}),
+    "optimizer.muon.epsilon": ({**MUON, "optimizer.epsilon": 1.0}, {"optimizer": muon(eps=1.0)}),
     "schedules.linear.start": (
         {"schedules.learning_rate.start": 3.0}, {"rates": lambda step, steps: 3.0 - 2.0 * step / (steps - 1)}),
     "schedules.linear.end": (
@@ -156,6 +229,24 @@ WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "schedules.warmup_linear.warmup_share": (
         {**WARM, "schedules.learning_rate.warmup_share": 0.5},
         {"rates": lambda step, steps: (1 - step / steps) * min(1.0, (step + 1) / (steps / 2))}),
+    "schedules.constant.warmup_steps": (
+        {**CONSTANT, "schedules.learning_rate.warmup_steps": 3}, {"rates": lambda step, _: min(1.0, (step + 1) / 3)}),
+    "schedules.constant.warmup_share": (
+        {**CONSTANT, "schedules.learning_rate.warmup_share": 0.5}, {"rates": lambda step, _: min(1.0, (step + 1) / 2)}),
+    "schedules.warmup_stable_decay.warmup_steps": (
+        {**STABLE, "schedules.learning_rate.warmup_steps": 2}, {"rates": lambda step, _: [0.5, 1.0, 1.0, 1.0][step]}),
+    "schedules.warmup_stable_decay.warmup_share": (
+        {**STABLE, "schedules.learning_rate.warmup_share": 0.5}, {"rates": lambda step, _: [0.5, 1.0, 1.0, 1.0][step]}),
+    "schedules.warmup_stable_decay.decay_share": (
+        {**STABLE, "schedules.learning_rate.decay_share": 0.5}, {"rates": lambda step, _: [1.0, 1.0, 1.0, 0.5][step]}),
+    "schedules.warmup_stable_decay.decay_steps": (
+        {**STABLE, "schedules.learning_rate.decay_steps": 4}, {"rates": lambda step, _: 1.0 - step / 4}),
+    "schedules.warmup_stable_decay.shape": (
+        {**STABLE, "schedules.learning_rate.decay_steps": 4, "schedules.learning_rate.shape": "1-sqrt"},
+        {"rates": lambda step, _: 1.0 - math.sqrt(step / 4)}),
+    "schedules.warmup_stable_decay.end": (
+        {**STABLE, "schedules.learning_rate.decay_steps": 4, "schedules.learning_rate.end": 0.6},
+        {"rates": lambda step, _: 1.0 - 0.4 * step / 4}),
 }  # fmt: skip
 
 
@@ -177,10 +268,14 @@ def test_a_key_changes_the_weights_as_the_plain_loop_does(plain: Any, tmp_path: 
     file, unchanged = plain
     changes, options = WEIGHTS[key]
     got = tensors(run(file, tmp_path / "run", *overrides(changes)))
+    if changes.get("optimizer") == MUON["optimizer"]:  # it iterates in bf16, which magnifies differences of rounding
+        assert apart(by_hand(file, **options), got) < 0.3 * apart(by_hand(file, optimizer=muon()), got)
+        return
     assert equal(by_hand(file, **options), got)
     assert not equal(unchanged, got), "the key makes no difference here"
-    if changes.keys() & ADAFACTOR.keys() and changes != ADAFACTOR:
-        assert not equal(by_hand(file, optimizer=adafactor()), got), "the key makes no difference here"
+    for optimizer, made in ((ADAFACTOR, adafactor), (UNCORRECTED, uncorrected)):
+        if changes != optimizer and changes.get("optimizer") == optimizer["optimizer"]:
+            assert not equal(by_hand(file, optimizer=made()), got), "the key makes no difference here"
 
 
 # What does not show in the weights of a plain loop.
@@ -198,6 +293,25 @@ def check_micro_batch_size(file: Path, out: Path) -> None:
     assert [len(p.examples) for p in training] == [2] * (STEPS * BATCH // 2)
     assert [p.examples for p in training[:2]] == [[0, 1], [2, 3]]
     assert equal(by_hand(file), tensors(path))
+
+
+def check_parallel(file: Path, out: Path) -> None:
+    """In one process nothing is shared; several are the matter of tests/electra_lab/parallel."""
+    path, _, _ = seen(file, out, {"train.parallel": "fsdp"})
+    assert equal(by_hand(file), tensors(path))
+
+
+def check_compile(file: Path, out: Path) -> None:
+    """By a backend that only records what it is given; the numbers are the matter of training/test_compilation.py."""
+    with patch.object(compilation, "BACKEND", "eager"):
+        torch._dynamo.reset()
+        counters.clear()
+        path, _, _ = seen(file, out, {"train.compile": "layers"})
+    assert counters["stats"]["unique_graphs"]
+    assert RunDirectory.open(path).provenance().environment.compile == "layers"
+    counters.clear()
+    seen(file, out.with_name("off"), {"train.compile": "off"})
+    assert not counters["stats"]
 
 
 def check_precision(file: Path, out: Path) -> None:
@@ -310,6 +424,8 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.flops": check_flops,
     "train.paper_flops": check_paper_flops,
     "train.micro_batch_size": check_micro_batch_size,
+    "train.parallel": check_parallel,
+    "train.compile": check_compile,
     "train.precision": check_precision,
     "train.log_every": check_log_every,
     "train.on_non_finite": check_on_non_finite,

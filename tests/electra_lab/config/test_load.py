@@ -147,7 +147,7 @@ def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Pat
         ("optimizer=adamw", "optimizer: must be a mapping such as {type: adafactor}."),
         ("optimizer.lr=1", "optimizer.lr: unknown parameter. Known: betas, epsilon, weight_decay."),
         ("schedules=linear", 'schedules: must be a mapping of keys to values, is "linear".'),
-        ("schedules.learning_rate=3", "schedules.learning_rate: must be a mapping such as {type: cosine}."),
+        ("schedules.learning_rate=3", "schedules.learning_rate: must be a mapping such as {type: constant}."),
         ("schedules.learning_rate.type=~", "schedules.learning_rate.type: is required: it names the schedule."),
         ("seed=-1", "seed: must be greater than or equal to 0, is -1."),
         ("seed=9223372036854775808", "seed: must be less than 9223372036854775808, is 9223372036854775808."),

@@ -193,7 +193,7 @@ def test_a_schedule_that_leaves_the_bounds_of_its_number_is_refused(
 
 
 def test_a_plug_in_schedule_of_either_kind(tmp_path: Path) -> None:
-    def constant(progress, /, *, number: float = 1.0):
+    def steady(progress, /, *, number: float = 1.0):
         """Always the same."""
         return number
 
@@ -204,10 +204,10 @@ def test_a_plug_in_schedule_of_either_kind(tmp_path: Path) -> None:
         return 0.5
 
     with schedules.isolated():
-        schedules.register("constant")(constant)
+        schedules.register("steady")(steady)
         schedules.register("only_long")(only_long)
-        path = scheduled(tmp_path, "sampler.temperature", "{type: constant, number: 2.0}")
-        assert check(load(path, ["schedules.learning_rate={type: constant}"])) is None
+        path = scheduled(tmp_path, "sampler.temperature", "{type: steady, number: 2.0}")
+        assert check(load(path, ["schedules.learning_rate={type: steady}"])) is None
         assert check(load(path, ["schedules.learning_rate={type: only_long}", "train.steps=10"])) is None
         place = "--set schedules.learning_rate={type: only_long}: schedules.learning_rate"
         wrong = only_problem(path, "schedules.learning_rate={type: only_long}")

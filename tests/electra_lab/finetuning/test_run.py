@@ -388,6 +388,7 @@ def test_random_weights_give_the_null_distribution(tmp_path: Path, model: Path) 
     ("override", "reason"),
     [
         ("train.epochs=1", "train: minimal_pairs trains nothing; remove this key."),
+        ("trackers=[{type: tensorboard}]", "trackers: minimal_pairs trains nothing; remove this key."),
         ("seeds=[0, 1]", "seeds: minimal_pairs trains nothing, so every seed gives the same. Keep one."),
         ("task.score=pseudo_likelihood", "task: "),
     ],

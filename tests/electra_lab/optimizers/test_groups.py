@@ -45,7 +45,7 @@ class Tied(nn.Module):
         self.norm = nn.LayerNorm(4).requires_grad_(False)
 
 
-@pytest.mark.parametrize("name", ["adamw", "adafactor"])
+@pytest.mark.parametrize("name", optimizers.names())
 def test_shared_parameters_are_there_once_and_step_once(name: str) -> None:
     """As the lab passes them: named_parameters, those that learn."""
     module = Tied()
@@ -54,8 +54,14 @@ def test_shared_parameters_are_there_once_and_step_once(name: str) -> None:
     listed = [p for group in optimizer.param_groups for p in group["params"]]
     assert {id(p) for p in listed} == {id(module.table.weight), id(module.out.bias)}
     assert len(listed) == 2
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.3, 0.0]
-    for parameter in listed:
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays == {id(module.table.weight): 0.3, id(module.out.bias): 0.0}
+    before = module.table.weight.detach().clone()
+    once = nn.Parameter(before.clone())
+    single = optimizers.get(name).component([("table.weight", once)], 0.01, weight_decay=0.3)
+    for parameter in (*listed, once):
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    assert all(float(optimizer.state[p]["step"]) == 1 for p in listed)
+    single.step()
+    assert torch.equal(module.table.weight, once)
+    assert not torch.equal(once, before)

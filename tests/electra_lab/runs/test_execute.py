@@ -248,7 +248,7 @@ def test_records_are_on_the_disk_before_a_checkpoint(path: Path, monkeypatch: py
     order: list[str] = []
     flush, save = RunDirectory.flush, follow.save
     monkeypatch.setattr(RunDirectory, "flush", lambda self: (order.append("flush"), flush(self)))
-    monkeypatch.setattr(follow, "save", lambda *given: (order.append("save"), save(*given)))
+    monkeypatch.setattr(follow, "save", lambda *given, **how: (order.append("save"), save(*given, **how)))
     execute.resume(path, "cpu")
     assert order == ["flush", "save"]
 
@@ -268,10 +268,13 @@ def test_reopened_it_has_its_final_weights(finished: Path, path: Path) -> None:
         execute.reopen(path, "cpu")
 
 
-def test_several_processes_are_refused(path: Path, finished: Path, tmp_path: Path, monkeypatch) -> None:
-    """As torchrun starts them; one process alone is no reason to refuse."""
+def test_one_of_several_processes_needs_to_know_the_others(
+    path: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they do together is the matter of tests/electra_lab/parallel; `torchrun --nproc-per-node 1` is one alone."""
+    monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    sentence = re.escape("WORLD_SIZE is 2: training in several processes is not supported yet")
+    sentence = re.escape("WORLD_SIZE is 2, but MASTER_ADDR is not set.")
     with pytest.raises(ConfigError, match=sentence):
         run(finished / "tiny.yaml", tmp_path / "new")
     assert not (tmp_path / "new").exists()

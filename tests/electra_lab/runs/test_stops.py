@@ -193,7 +193,15 @@ def stop_at(step: int, train: Callable[[], object]) -> None:
             train()
 
 
-@pytest.mark.parametrize("optimizer", ["adafactor", "momentum"])
+STATES = {  # by optimizer; all but the last are ours
+    "adafactor": {"step", "rows", "columns", "variance"},
+    "adamw_no_bias_correction": {"exp_avg", "exp_avg_sq"},
+    "muon": {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"},
+    "momentum": {"momentum_buffer"},
+}
+
+
+@pytest.mark.parametrize("optimizer", STATES)
 def test_the_state_of_any_optimizer_survives_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
@@ -216,7 +224,7 @@ def test_the_state_of_any_optimizer_survives_a_kill(
             run(file, path)
     assert newest(path) == 6
     state = {name.split(".")[1] for name in tensors(path) if name.startswith("optimizer.")}
-    assert state == ({"step", "rows", "columns", "variance"} if optimizer == "adafactor" else {"momentum_buffer"})
+    assert state == STATES[optimizer]
     execute.resume(path, "cpu")
     assert_same(whole, path)
 

@@ -56,6 +56,8 @@ class Counting(torch.optim.Optimizer):
 OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
     "adamw": lambda module: registered("adamw", module),
     "adafactor": lambda module: registered("adafactor", module),
+    "adamw_no_bias_correction": lambda module: registered("adamw_no_bias_correction", module),
+    "muon": lambda module: registered("muon", module),
     "momentum": lambda module: torch.optim.SGD(learning(module), lr=0.1, momentum=0.9, nesterov=True),
     "adagrad": lambda module: torch.optim.Adagrad(learning(module), lr=0.1),
     "counting": lambda module: Counting(learning(module)),

@@ -66,7 +66,9 @@ class Asked:
     def __len__(self) -> int:
         return self.number
 
-    def training_batch(self, seed: int, step: int, size: int, device: torch.device) -> Batch:
+    def training_batch(
+        self, seed: int, step: int, size: int, device: torch.device, *, part: slice = slice(None)
+    ) -> Batch:
         self.training.append((seed, step, size))
         self.now += 2.0
         return rows(size)
@@ -74,7 +76,7 @@ class Asked:
     def example_ids(self, places: Sequence[int]) -> list[int]:
         return list(places)
 
-    def in_order(self, size: int, device: torch.device) -> Iterator[Batch]:
+    def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         self.evaluations.append(size)
         self.now += 1000.0
         yield rows(self.number)

@@ -178,3 +178,10 @@ def test_numbers_do_not_depend_on_how_many_are_made_at_a_time(
     whole = Streams(0, 1, torch.arange(3))("sampling").uniform(*shape)
     monkeypatch.setattr(random, "_AT_ONCE", 4)
     assert torch.equal(Streams(0, 1, torch.arange(3))("sampling").uniform(*shape), whole)
+
+
+@pytest.mark.parametrize("shape", [(3, 40_000), (6, 5), (0, 5), (3, 0)])
+def test_the_numbers_of_numpy_are_those_of_torch(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Streams(5, 1, torch.arange(3))("sampling").uniform(*shape)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.equal(Streams(5, 1, torch.arange(3))("sampling").uniform(*shape), ours)

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from registry import (
     Batch, Encoder, Generator, Losses, Masked, Metric, Network, Outcome, Packed, Random, Results, Row, Streams, Term,
-    TextExample, Tokens, Trained, Vocabulary, Work, backbones, corpora, datasets, generators, launchers,
-    masking_strategies, measures, objectives, optimizers, packings, samplers, schedules, tasks, tokenizers,
+    TextExample, Tokens, Tracked, Trained, Vocabulary, Work, backbones, corpora, datasets, generators, launchers,
+    masking_strategies, measures, objectives, optimizers, packings, samplers, schedules, tasks, tokenizers, trackers,
 )
 from registry.contracts.packing import IndexArray
 """
@@ -183,6 +183,21 @@ class Launcher:
     def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
         yield "", Outcome("done")
 """,
+    "trackers": """
+class Tracker:
+    rewinds = False
+
+    def __init__(self, /) -> None: ...
+
+    def check(self) -> None: ...
+
+    def start(self, run: Tracked, /) -> str:
+        return ""
+
+    def record(self, step: int, values: Mapping[str, float], /) -> None: ...
+
+    def close(self, outcome: str, /) -> None: ...
+""",
 }
 # fmt: off
 WRONG = {
@@ -222,6 +237,10 @@ WRONG = {
     "a launcher that returns a list":
         ("launchers", 'Iterator[tuple[str, Outcome]]:\n        yield "", Outcome("done")',
          "list[Outcome]:\n        return []"),
+    "a tracker without rewinds": ("trackers", "rewinds = False", "pass"),
+    "a tracker that cannot be closed": ("trackers", "def close", "def finish"),
+    "a tracker whose run has no id": ("trackers", 'str:\n        return ""', "None:\n        return"),
+    "a tracker of words": ("trackers", "Mapping[str, float]", "Mapping[str, str]"),
 }
 # fmt: on
 

@@ -1,0 +1,41 @@
+"""Share the training of an experiment among several processes."""
+
+from typing import Any
+
+import torch
+
+from electra_lab.assembly.build import Built
+from electra_lab.config.load import Loaded
+from electra_lab.parallel.world import World
+
+
+def refuse_uneven(loaded: Loaded, world: World) -> None:
+    """Raise ConfigError if a batch cannot be divided among the processes."""
+    if (rows := loaded.config.train.batch_size) % world.size:
+        reason = f"{rows} rows cannot be divided evenly among {world.size} processes. Use a multiple of {world.size}."
+        raise loaded.problem(("train", "batch_size"), reason)
+
+
+def share(loaded: Loaded, built: Built, world: World, device: torch.device, *, partly: bool) -> None:
+    """Let the learner exchange gradients, and with fsdp divide its parameters, before there is an optimizer for them.
+
+    partly  a step may leave parameters without a gradient. Raises ConfigError.
+    """
+    if world.size == 1:
+        return
+    from electra_lab.parallel.wrap import Replicated, shard
+
+    learner = built.learner
+    learner.world = world
+    if loaded.config.train.parallel != "fsdp":
+        learner.module = Replicated(learner.objective, partly=partly)
+        return
+    backbones: list[Any] = [getattr(network, "backbone", None) for network in built.networks.values()]
+    backbones = [backbone for backbone in backbones if backbone is not None]
+    reason = "fsdp cannot divide reversible layers. Use ddp, or reversible: false."
+    if any(getattr(backbone, "reversible", False) for backbone in backbones):
+        raise loaded.problem(("train", "parallel"), reason)
+    try:
+        shard(learner.objective, [layer for backbone in backbones for layer in backbone.layers], device)
+    except ValueError as error:
+        raise loaded.problem(("train", "parallel"), f"fsdp cannot divide these networks: {error}") from error

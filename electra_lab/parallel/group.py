@@ -1,0 +1,93 @@
+"""Several processes, by torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from electra_lab.parallel.wire import pack, unpack
+from electra_lab.parallel.world import Seen, World
+from electra_lab.parallel.wrap import gathered
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Work
+
+
+class Group(World):
+    """This process among others. Tensors of training go by the default process group, all else by `host`, on the CPU.
+
+    host  a gloo group whose waits are long; it notices at once when a process is gone, which NCCL does not
+    """
+
+    def __init__(self, device: torch.device, host: ProcessGroup) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.device, self._host = device, host
+        self._asked: tuple[Work, Tensor] | None = None
+
+    def sum(self, scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        values = torch.stack([value.double() for value in scalars.values()])  # counts up to 2^53 stay exact
+        dist.all_reduce(values)
+        return {name: total.to(scalars[name].dtype) for name, total in zip(scalars, values, strict=True)}
+
+    def synchronize(self, module: nn.Module, wanted: bool) -> None:
+        module.set_requires_gradient_sync(wanted)  # type: ignore[operator]  # of Replicated and of FSDPModule
+
+    def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
+        return gathered(module)
+
+    def in_turn(self, seen: Iterator[Seen]) -> Iterator[Seen]:
+        if not self.first:
+            for item in seen:
+                self._send(pack(*item))
+            self._send(b"")
+            return
+        others = list(range(1, self.size))
+        own = next(seen, None)
+        while own or others:
+            if own:
+                yield own
+                own = next(seen, None)
+            for rank in tuple(others):
+                if data := self._receive(rank):
+                    yield unpack(data, self.device)
+                else:
+                    others.remove(rank)
+
+    def once(self, work: Callable[[], str]) -> str:
+        text = work().encode() if self.first else b""
+        length = torch.tensor(len(text))
+        dist.broadcast(length, 0, group=self._host)
+        data = torch.tensor(list(text), dtype=torch.uint8) if self.first else torch.zeros(int(length)).byte()
+        dist.broadcast(data, 0, group=self._host)
+        return bytes(data.tolist()).decode()
+
+    def agreed(self, number: int) -> int:
+        said = 0
+        if self._asked:
+            work, largest = self._asked
+            work.wait()
+            said = int(largest)
+        mine = torch.tensor(number)
+        self._asked = dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._host, async_op=True), mine
+        return said
+
+    def wait(self) -> None:
+        dist.barrier(group=self._host)
+
+    def _send(self, data: bytes) -> None:
+        dist.send(torch.tensor(len(data)), 0, group=self._host)
+        if data:
+            dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, group=self._host)
+
+    def _receive(self, rank: int) -> bytes:
+        length = torch.tensor(0)
+        dist.recv(length, rank, group=self._host)
+        data = torch.empty(int(length), dtype=torch.uint8)
+        if len(data):
+            dist.recv(data, rank, group=self._host)
+        return data.numpy().tobytes()

@@ -1,0 +1,144 @@
+"""Join the processes that torchrun, accelerate or srun started, and leave them together.
+
+The environment variables are torch's: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _abort_process_group
+from torch.distributed.rendezvous import rendezvous
+
+from electra_lab.parallel.world import ALONE, World
+from registry import blame
+from registry.errors import ConfigError, LabError, Reported
+
+JOIN = timedelta(minutes=10)  # until all processes are there
+STEP = timedelta(minutes=30)  # for an exchange within a step
+WORK = timedelta(days=14)  # for what rank 0 does alone, such as building a token store
+LINGER = 3.0  # seconds for which rank 0, where the others look up who failed, waits for them
+_LOST = re.compile(r"gloo|NCCL|[Cc]onnection (closed|reset|refused|was)|Broken pipe|[Ss]ocket", re.IGNORECASE)
+
+
+def processes() -> int:
+    """Return how many processes have been started together. Raises ConfigError."""
+    return _number("WORLD_SIZE", 1, lowest=1)
+
+
+def is_first() -> bool:
+    """Return True for the one process that answers. Raises ConfigError."""
+    return processes() == 1 or _number("RANK", 0) == 0
+
+
+@contextmanager
+def session(device: str) -> Iterator[World]:
+    """Train with the other processes that were started with this one; alone if there are none. Raises ConfigError.
+
+    If the block fails on a rank, the others notice by their broken connections, and all end with the exit code of the
+    first that failed, which alone raises its own error; the others raise Reported.
+
+    device  `cpu`, `cuda` or `auto`, which is CUDA if there is one; each process of a machine takes the GPU LOCAL_RANK
+    """
+    if processes() == 1:
+        yield ALONE
+        return
+    store, world = _join(device)
+    failed = False
+    try:
+        yield world
+        world.wait()
+    except Exception as error:
+        failed = True
+        # What launchers send to the others when a first one has ended must not change their exit codes.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(ValueError):  # not in the main thread
+                signal.signal(number, signal.SIG_IGN)
+        reason = _reason(error, store, world)
+        if reason is error:
+            raise
+        raise reason from error
+    finally:
+        _leave(store, world, failed=failed)
+
+
+def _join(device: str) -> tuple[Store, World]:
+    from electra_lab.parallel.group import Group  # with DDP and FSDP2, which one process alone does without
+
+    rank, size = _number("RANK"), processes()
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise ConfigError(f"WORLD_SIZE is {size}, but {missing[0]} is not set. Start the processes by torchrun.")
+    backend, chosen = "gloo", torch.device("cpu")
+    if device != "cpu" and torch.cuda.is_available():
+        local, here = _number("LOCAL_RANK"), torch.cuda.device_count()
+        if local >= here:
+            raise ConfigError(
+                f"LOCAL_RANK is {local}, but this machine has {here} CUDA devices: start one process for each device "
+                "(torchrun --nproc-per-node), or use --device cpu."
+            )
+        torch.cuda.set_device(local)
+        backend, chosen = "nccl", torch.device("cuda", local)
+    try:
+        store, *_ = next(rendezvous("env://", timeout=JOIN))
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=STEP,
+            device_id=chosen if backend == "nccl" else None,
+        )  # fmt: skip
+        host = dist.new_group(backend="gloo", timeout=WORK)
+        world = Group(chosen, host)
+        world.wait()
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise LabError(
+            f"process {rank} of {size} cannot join the others at {where} ({_brief(error)}). All must start within "
+            f"{JOIN.seconds // 60} minutes, with the same MASTER_ADDR and MASTER_PORT."
+        ) from error
+    return PrefixStore("electra_lab", store), world
+
+
+def _reason(error: Exception, store: Store, world: World) -> Exception:
+    """Return what this rank ends with: its own error if it is the first to fail."""
+    lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error)))
+    with suppress(RuntimeError):  # the store is gone, with rank 0
+        if store.add("failures", 1) > 1:
+            return Reported(int(store.get("exit_code")))
+        known = error if isinstance(error, LabError) else blame(error)
+        store.set("exit_code", str(known.exit_code if known else 1))
+    if not lost:
+        return error
+    return LabError(
+        f"another of the {world.size} processes ended without a word (killed, or its machine failed), so that all end "
+        f"({_brief(error)}). Continue from the last checkpoint: electra-lab resume RUN_DIR"
+    )
+
+
+def _leave(store: Store, world: World, *, failed: bool) -> None:
+    with suppress(Exception):  # whatever is broken by now, this process ends
+        if failed and dist.get_backend() == "nccl":
+            _abort_process_group()  # its exchanges would be waited for
+        else:
+            dist.destroy_process_group()
+        here, until = store.add("left", 1), time.monotonic() + LINGER
+        while world.first and here < world.size and time.monotonic() < until:
+            time.sleep(0.02)
+            here = store.add("left", 0)
+
+
+def _number(name: str, default: int | None = None, lowest: int = 0) -> int:
+    text = os.environ.get(name, "" if default is None else str(default))
+    if not text.isdecimal() or int(text) < lowest:
+        raise ConfigError(f"{name} is {text!r}, must be a number from {lowest}. Start the processes by torchrun.")
+    return int(text)
+
+
+def _brief(error: Exception) -> str:
+    """Return the reason in the long messages of gloo and NCCL."""
+    text = str(error)
+    known = re.search(r"[Cc]onnection (closed|reset|refused)( by peer)?|[Tt]imed? ?out[^.,\n]*|Broken pipe", text)
+    return known[0] if known else (text.splitlines() or [type(error).__name__])[0][:200]

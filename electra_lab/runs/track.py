@@ -1,0 +1,136 @@
+"""Pass the records of a run on to its trackers. One that fails never stops the run."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from textwrap import shorten
+from typing import Any
+
+from pydantic import BaseModel
+
+from electra_lab.assembly.trackers import make_tracker
+from electra_lab.config.component import Component
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.schema import ExperimentConfig
+from electra_lab.storage.files import read_as
+from electra_lab.storage.run_directory import RunDirectory
+from registry import Ended, Tracked, Tracker
+from registry.errors import CheckpointError, LabError, Stopped
+
+FILE = "trackers.json"  # in the run directory
+Line = Mapping[str, Any]  # of metrics.jsonl
+
+
+class Known(BaseModel):
+    """What is kept of a tracker until the run is resumed."""
+
+    type: str
+    id: str | None = None  # of the tracker's own run
+    sent: int = 0  # lines of metrics.jsonl; a resumed run writes those after its checkpoint again, with equal values
+
+
+@contextmanager
+def tracking(
+    config: ExperimentConfig | FinetuningConfig,
+    directory: RunDirectory,
+    say: Callable[[str], None],
+    *,
+    name: str,
+    step: int,
+) -> Iterator[Callable[[Line], None]]:
+    """Yield a function that takes each record once it is in metrics.jsonl.
+
+    name  of the run; that of its group is the config's
+    step  that the run has reached
+    """
+    trackers = _Trackers(config.trackers, directory, say)
+    complete = config.model_dump(mode="json", exclude_none=True)
+    trackers.start(Tracked(name, config.name, directory.path, complete, step, None))
+    outcome: Ended = "failed"
+    try:
+        yield trackers.take
+        outcome = "done"
+    except (Stopped, KeyboardInterrupt):
+        outcome = "stopped"
+        raise
+    finally:
+        trackers.close(outcome)
+
+
+class _Trackers:
+    """The trackers of a run, each until it fails."""
+
+    def __init__(self, chosen: Sequence[Component], directory: RunDirectory, say: Callable[[str], None]) -> None:
+        self._chosen, self._directory, self._say = chosen, directory, say
+        self._known = [Known(type=each.type) for each in chosen]
+        self._live: dict[int, Tracker] = {}  # by their place in the config
+        self._lines = 0  # of metrics.jsonl
+
+    def start(self, run: Tracked) -> None:
+        if not self._chosen:
+            return
+        with suppress(CheckpointError):  # none yet, or damaged
+            kept = read_as(list[Known], self._directory.path / FILE)
+            if [each.type for each in kept] == [each.type for each in self._known]:
+                self._known = kept
+        lines = self._directory.records()
+        self._lines = len(lines)
+        for place, known in enumerate(self._known):
+            self._attempt(place, "at the start", partial(self._begin, place, known, run))
+        self._send(lines)
+
+    def _begin(self, place: int, known: Known, run: Tracked) -> None:
+        tracker = make_tracker(self._chosen[place])
+        tracker.check()
+        known.id = tracker.start(replace(run, id=known.id))
+        if tracker.rewinds:
+            known.sent = min(known.sent, self._lines)
+        self._live[place] = tracker
+
+    def take(self, line: Line) -> None:
+        if self._live:
+            self._lines += 1
+            self._send([line])
+
+    def _send(self, lines: Sequence[Line]) -> None:
+        """Send the last lines to each tracker that has not had them."""
+        before = [known.sent for known in self._known]
+        for place in self._live:
+            self._known[place].sent = max(before[place], self._lines)
+        self._keep()  # first: a line that a kill falls upon is lost rather than sent twice
+        for place in list(self._live):
+            for number, line in enumerate(lines, start=self._lines - len(lines)):
+                if place in self._live and number >= before[place]:
+                    act = partial(self._live[place].record, line["step"], _numbers(line))
+                    if not self._attempt(place, f"at step {line['step']}", act):
+                        self._known[place].sent = number
+                        self._keep()
+
+    def _keep(self) -> None:
+        with suppress(CheckpointError):  # if the disk is full, metrics.jsonl and the checkpoints say it
+            self._directory.write_json(FILE, [each.model_dump() for each in self._known])
+
+    def close(self, outcome: Ended) -> None:
+        for place in list(self._live):
+            self._attempt(place, "at the end", partial(self._live[place].close, outcome))
+
+    def _attempt(self, place: int, when: str, act: Callable[[], object]) -> bool:
+        """Return True if it worked; otherwise say why it did not, and go on without the tracker."""
+        try:
+            act()
+        except (Exception, SystemExit) as error:
+            self._live.pop(place, None)
+            said = shorten(str(error), 300, placeholder=" ...")
+            reason = said if isinstance(error, LabError) else f"failed {when} ({type(error).__name__}: {said})."
+            name = self._chosen[place].type
+            self._say(f"note: the tracker {name} {reason} The run goes on without it; metrics.jsonl has every record.")
+            return False
+        return True
+
+
+def _numbers(line: Line) -> dict[str, float]:
+    """Return the finite numbers of a line, by names such as `train/loss`."""
+    numbers = {name: value for name, value in line.items() if name not in ("step", "split") and value is not None}
+    return {f"{line['split']}/{name}": value for name, value in numbers.items() if math.isfinite(value)}

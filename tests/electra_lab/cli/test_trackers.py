@@ -1,0 +1,168 @@
+"""Trackers on the command line: what is refused before a run, and what never stops one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_lab.config.load import load_finetuning
+from electra_lab.finetuning.experiment import identity
+from electra_lab.runs import execute
+from tests.electra_lab.finetuning.small import PLUGIN, write_finetuning
+from tests.electra_lab.runs.test_track import DIARY, diary, expected, given, tracked
+from tests.electra_lab.runs.tiny import lines
+
+SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32, log_every: 1}", "evaluate": "{examples: 0}"}
+PAPER = "trackers.0: diary needs paper. Install it: pip install paper."
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+
+
+def line_of(file: Path) -> int:
+    return next(n for n, line in enumerate(file.read_text().splitlines(), start=1) if line.startswith("trackers:"))
+
+
+def test_a_missing_library_is_refused_before_a_run_begins(lab: Any, tmp_path: Path) -> None:
+    file = tracked(tmp_path, {"fails": "check"}, **SHORT)
+    said = f"{file}:{line_of(file)}: {PAPER}\n"
+    assert lab("run", file, "--out", tmp_path / "run") == (2, "", said)
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("command", [("check",), ("run", "--dry-run")])
+def test_a_missing_library_is_no_mistake_of_the_file(lab: Any, tmp_path: Path, command: tuple[str, ...]) -> None:
+    file = tracked(tmp_path, {"fails": "check"}, **SHORT)
+    code, out, err = lab(command[0], file, *command[1:])
+    assert (code, err) == (0, f"note: {file}:{line_of(file)}: {PAPER} A run would stop there.\n")
+    assert out
+
+
+def test_without_its_library_a_run_can_still_be_resumed(lab: Any, tmp_path: Path) -> None:
+    """Its config cannot be changed any more."""
+    path = tmp_path / "run"
+    assert lab("run", tracked(tmp_path, {}, **SHORT), "--out", path)[0] == 0
+    before = len(given(tmp_path))
+    shutil.rmtree(path / "checkpoints")
+    (tmp_path / "no paper").touch()
+    code, _, err = lab("resume", path)
+    assert code == 0
+    assert [line for line in err.splitlines() if "diary" in line] == [
+        "note: the tracker diary needs paper. Install it: pip install paper. The run goes on without it; "
+        "metrics.jsonl has every record."
+    ]
+    assert len(lines(path)) == 5
+    assert len(given(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+    ("trackers", "reason"),
+    [
+        ("[{type: tensorbord}]", "trackers.0.type: no tracker is called 'tensorbord'. Did you mean 'tensorboard'?"),
+        ("[{type: wandb, mode: off}]", "trackers.0.mode: must be 'online' or 'offline'"),
+        ("{type: wandb}", "trackers: must be a list"),
+        ("[{type: tensorboard, foldr: x}]", "trackers.0.foldr: unknown parameter. Did you mean 'folder'?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(lab: Any, tmp_path: Path, trackers: str, reason: str) -> None:
+    file = tracked(tmp_path, **SHORT)
+    number = line_of(file)
+    file.write_text(file.read_text().replace("trackers: []", f"trackers: {trackers}"))
+    code, _, err = lab("check", file)
+    assert code == 2
+    assert err.startswith(f"{file}:{number}: {reason}"), err
+
+
+def test_a_tracker_may_refuse_its_options(lab: Any, tmp_path: Path) -> None:
+    file = tracked(tmp_path, {"fails": "build"}, **SHORT)
+    said = f"{file}:{line_of(file)}: trackers.0: diary refuses this: no such diary\n"
+    assert lab("check", file) == (2, "", said)
+
+
+def test_trackers_that_fail_stop_nothing(lab: Any, tmp_path: Path) -> None:
+    """At three moments, one of them by sys.exit; the exit code is that of the run."""
+    bad = [{"fails": "start"}, {"fails": "record", "at_step": 2, "exits": True}, {"fails": "close"}]
+    file = tracked(tmp_path, *bad, **SHORT)
+    code, out, err = lab("run", file, "--out", tmp_path / "run")
+    assert (code, out) == (0, f"{tmp_path / 'run'}\n")
+    notes = [line.split(". The run goes on")[0] for line in err.splitlines() if line.startswith("note:")]
+    assert notes == [
+        "note: the tracker diary failed at the start (OSError: no ink to start)",
+        "note: the tracker diary failed at step 2 (SystemExit: 3)",
+        "note: the tracker diary failed at the end (OSError: no ink to close)",
+    ]
+    assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2, 3, 3, 3]
+
+
+def test_fine_tunings_have_trackers_too(lab: Any, tmp_path: Path) -> None:
+    """A run of the tracker for each seed; a missing library is refused before anything is written."""
+    own = {"type": "diary", "path": str(tmp_path / "diary")}
+    short = {"train": {"epochs": 1, "batch_size": 6, "precision": "fp32", "log_every": 2}, "evaluate": {}}
+    plugins = {"imports": [str(PLUGIN), str(DIARY)], **short}
+    assert lab("run", tracked(tmp_path, **SHORT), "--out", tmp_path / "model")[0] == 0
+    file = write_finetuning(tmp_path, tmp_path / "model", seeds=[3, 5], trackers=[own], **plugins)
+    code, _, err = lab("finetune", file, "--out", tmp_path / "tuned")
+    assert code == 0, err
+    starts = diary(tmp_path, "start")
+    assert [start[:3] for start in starts] == [
+        [f"animals-tuned-seed-{seed}", "animals", str(tmp_path / "tuned" / f"seed-{seed}")] for seed in (3, 5)
+    ]
+    assert given(tmp_path) == [each for seed in (3, 5) for each in expected(tmp_path / "tuned" / f"seed-{seed}")]
+    file = write_finetuning(tmp_path, tmp_path / "model", trackers=[own | {"fails": "check"}], **plugins)
+    code, _, err = lab("finetune", file, "--out", tmp_path / "refused")
+    assert (code, PAPER in err) == (2, True)
+    assert not (tmp_path / "refused").exists()
+    code, _, err = lab("check", file)
+    assert (code, f"{PAPER} A run would stop there." in err) == (0, True)
+    with_it, without = load_finetuning(file), load_finetuning(file, ["trackers=[]"])
+    assert identity(with_it) == identity(without), "the measure `downstream` would be taken again"
+
+
+def test_fine_tunings_of_suites_and_measures_are_refused_beforehand_too(lab: Any, tmp_path: Path) -> None:
+    base = tracked(tmp_path, **SHORT)
+    assert lab("run", base, "--out", tmp_path / "model")[0] == 0
+    lacking = {"type": "diary", "path": str(tmp_path / "diary"), "fails": "check"}
+    file = write_finetuning(tmp_path, tmp_path / "model", trackers=[lacking], imports=[str(PLUGIN), str(DIARY)])
+    suite, ablation = tmp_path / "suite.yaml", tmp_path / "pair.yaml"
+    models = {"one": {"model": str(tmp_path / "model")}}
+    suite.write_text(yaml.safe_dump({"name": "two", "models": models, "tasks": [file.name]}))
+    measure = [{"type": "downstream", "file": file.name, "name": "animals"}]
+    variants = {"base": base.name, "vary": {"embedding.dim": [8, 16]}, "seeds": [0], "measure": measure}
+    ablation.write_text(yaml.safe_dump({"name": "pair", **variants}))
+    for command, path in (("finetune", suite), ("ablate", ablation)):
+        code, _, err = lab(command, path, "--out", tmp_path / "out")
+        assert (code, PAPER in err) == (2, True), err
+        assert not (tmp_path / "out").exists()
+
+
+def test_the_cells_of_an_ablation_have_those_of_the_base(lab: Any, tmp_path: Path) -> None:
+    """Each has a run of its own in the group of the ablation; what tracks a cell does not make it another one."""
+    base = tracked(tmp_path, {}, **SHORT)
+    content = {"name": "pair", "base": base.name, "vary": {"embedding.dim": [8, 16]}, "seeds": [0],
+               "measure": [{"type": "pretraining"}], "launcher": {"type": "local", "workers": 1}}  # fmt: skip
+    file = tmp_path / "pair.yaml"
+    file.write_text(yaml.safe_dump(content))
+    code, _, err = lab("ablate", file, "--out", tmp_path / "pair")
+    assert code == 0, err
+    cells = sorted(path.name for path in (tmp_path / "pair" / "cells").iterdir() if path.is_dir())
+    assert sorted(start[0] for start in diary(tmp_path, "start")) == [f"pair-{cell}" for cell in cells]
+    assert {start[1] for start in diary(tmp_path, "start")} == {"pair"}
+    plan = json.loads((tmp_path / "pair" / "plan.json").read_text())
+    base.write_text("".join(line for line in base.open() if not line.startswith("trackers:")))
+    assert lab("ablate", file, "--out", tmp_path / "pair")[0] == 0
+    assert json.loads((tmp_path / "pair" / "plan.json").read_text())["cells"] == plan["cells"]
+    content["vary"] = {"trackers": [[], []]}
+    file.write_text(yaml.safe_dump(content))
+    code, _, err = lab("check", file)
+    assert (code, "vary: trackers cannot be varied: trackers change no result; write them under `set`" in err) == (
+        2,
+        True,
+    )

@@ -1,0 +1,129 @@
+"""AdamW of google-research/electra, against its formula in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_lab.optimizers.adamw import AdamW
+from electra_lab.optimizers.adamw_no_bias_correction import AdamWNoBiasCorrection
+from electra_lab.training.step import is_fused
+from registry import optimizers
+
+SHAPES = {"matrix": (6, 5), "bias": (7,), "cube": (3, 4, 5), "scalar": (), "row": (1, 8)}
+STEPS, RATE = 40, 0.02
+
+
+def parameters() -> list[tuple[str, nn.Parameter]]:
+    numbers = torch.Generator().manual_seed(0)
+    return [(name, nn.Parameter(torch.randn(shape, generator=numbers))) for name, shape in SHAPES.items()]
+
+
+def gradients(step: int) -> list[Tensor]:
+    """Of sizes from 1e-4 to 10."""
+    numbers = torch.Generator().manual_seed(100 + step)
+    return [torch.randn(shape, generator=numbers) * 10.0 ** (1 - n) for n, shape in enumerate(SHAPES.values())]
+
+
+class Official:
+    """One variable of AdamWeightDecayOptimizer.apply_gradients, in the order of its formula."""
+
+    def __init__(self, value: Tensor, decay: float, betas: tuple[float, float], epsilon: float) -> None:
+        self.value = value.detach().double().numpy().copy()
+        self.m, self.v = np.zeros_like(self.value), np.zeros_like(self.value)
+        self.decay, self.betas, self.epsilon = decay, betas, epsilon
+
+    def step(self, gradient: Tensor, rate: float) -> None:
+        g, (one, two) = gradient.double().numpy(), self.betas
+        self.m = one * self.m + (1 - one) * g
+        self.v = two * self.v + (1 - two) * np.square(g)
+        update = self.m / (np.sqrt(self.v) + self.epsilon)
+        update = update + self.decay * self.value
+        self.value = self.value - rate * update
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weight_decay": 0.5, "betas": (0.8, 0.95), "epsilon": 1e-3},
+        {"weight_decay": 0.0, "betas": (0.0, 0.9), "epsilon": 0.3},
+    ],
+    ids=str,
+)
+def test_every_step_is_the_official_one(options: dict[str, Any]) -> None:
+    """Weights and both averages, while the learning rate changes as schedules change it."""
+    named = parameters()
+    settings = {"weight_decay": 0.01, "betas": (0.9, 0.999), "epsilon": 1e-6} | options
+    optimizer = AdamWNoBiasCorrection(named, RATE, **options)
+    others = [
+        Official(p, settings["weight_decay"] if p.ndim >= 2 else 0.0, settings["betas"], settings["epsilon"])
+        for _, p in named
+    ]
+    for step in range(STEPS):
+        rate = RATE * (1 - step / STEPS)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for (_, parameter), gradient in zip(named, gradients(step), strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+        for (name, parameter), other, gradient in zip(named, others, gradients(step), strict=True):
+            other.step(gradient, rate)
+            state = optimizer.state[parameter]
+            assert state.keys() == {"exp_avg", "exp_avg_sq"}
+            for what, mine, theirs in (
+                (name, parameter.detach(), other.value),
+                (f"m of {name}", state["exp_avg"], other.m),
+                (f"v of {name}", state["exp_avg_sq"], other.v),
+            ):
+                np.testing.assert_allclose(mine.numpy(), theirs, rtol=2e-6, atol=2e-6, err_msg=f"{what} at step {step}")
+
+
+def test_the_first_step_by_hand() -> None:
+    """Averages 0.1 g and 0.001 g^2: an update of 0.1 / sqrt(0.001) = 3.162 learning rates, where torch's is 1."""
+    sizes = []
+    for kind in (AdamWNoBiasCorrection, AdamW):
+        weight = nn.Parameter(torch.tensor([2.0]))
+        weight.grad = torch.tensor([500.0])
+        kind([("w", weight)], 0.1).step()
+        sizes.append((2.0 - weight.item()) / 0.1)
+    assert sizes == pytest.approx([3.1623, 1.0], abs=1e-4)
+
+
+def test_options_and_defaults_are_those_of_adamw() -> None:
+    mine, theirs = (
+        optimizers.get(name).schema.model_json_schema()["properties"] for name in ("adamw_no_bias_correction", "adamw")
+    )
+    assert mine == theirs
+
+
+def test_parameters_without_a_gradient_stay_and_have_no_state() -> None:
+    named = parameters()
+    before = [p.detach().clone() for _, p in named]
+    optimizer = AdamWNoBiasCorrection(named, 0.1, weight_decay=0.5)
+    optimizer.step()
+    assert not any(optimizer.state.values())
+    named[0][1].grad = torch.ones(6, 5)
+    optimizer.step()
+    assert [name for (name, p), old in zip(named, before, strict=True) if not torch.equal(p, old)] == ["matrix"]
+    assert list(optimizer.state) == [named[0][1]]
+
+
+def test_its_kernel_unscales_gradients_and_skips_steps_by_itself() -> None:
+    """So that no copies are needed to return to, and torch's GradScaler leaves both to it."""
+    assert is_fused(AdamWNoBiasCorrection(parameters(), 0.1))
+    plain, scaled = parameters(), parameters()
+    for named, scale in ((plain, 1.0), (scaled, 8.0)):
+        optimizer = AdamWNoBiasCorrection(named, 0.1)
+        optimizer.grad_scale = torch.tensor(scale)
+        for finite in (True, False, True):
+            optimizer.found_inf = torch.tensor(0.0 if finite else 1.0)
+            for (_, parameter), gradient in zip(named, gradients(0), strict=True):
+                parameter.grad = scale * gradient if finite else torch.full_like(gradient, float("nan"))
+            optimizer.step()
+    assert all(torch.equal(one, two) for (_, one), (_, two) in zip(plain, scaled, strict=True))
+    assert all(parameter.isfinite().all() for _, parameter in plain)

@@ -1,0 +1,257 @@
+"""Muon against torch's own on the matrices and torch's AdamW on the rest; and which parameters belong to which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from electra_lab.backbones.bert import Bert
+from electra_lab.finetuning.model import TaskModel, with_layer_rates
+from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.optimizers.muon import Muon, is_hidden
+from tests.electra_lab.training.tiny import DISCRIMINATORS, experiment
+
+SHAPES = {
+    "embeddings.tokens.weight": (9, 4),
+    "project.weight": (6, 4),
+    "layers.wide.weight": (3, 8),
+    "layers.square.weight": (5, 5),
+    "layers.bias": (5,),
+    "layers.memory": (2, 3, 4),
+    "heads.out.weight": (4, 6),
+}
+HIDDEN = ["project.weight", "layers.wide.weight", "layers.square.weight"]
+RATE = 0.02
+
+
+def parameters() -> list[tuple[str, nn.Parameter]]:
+    numbers = torch.Generator().manual_seed(0)
+    return [(name, nn.Parameter(torch.randn(shape, generator=numbers))) for name, shape in SHAPES.items()]
+
+
+def gradients(step: int) -> list[Tensor]:
+    numbers = torch.Generator().manual_seed(100 + step)
+    return [torch.randn(shape, generator=numbers) for shape in SHAPES.values()]
+
+
+def theirs(named: list[tuple[str, nn.Parameter]], **options: Any) -> list[torch.optim.Optimizer]:
+    decay, scale = options.pop("weight_decay", 0.01), options.pop("adamw_scale", 1.0)
+    betas, epsilon = options.pop("betas", (0.9, 0.999)), options.pop("epsilon", 1e-6)
+    settings = {"adjust_lr_fn": "match_rms_adamw"} | options
+    others = [(name, p) for name, p in named if name not in HIDDEN]
+    groups = [
+        {"params": [p for _, p in others if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for _, p in others if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [
+        torch.optim.Muon([p for name, p in named if name in HIDDEN], lr=RATE, weight_decay=decay, **settings),
+        torch.optim.AdamW(groups, lr=RATE * scale, betas=betas, eps=epsilon, fused=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"momentum": 0.5},
+        {"nesterov": False},
+        {"ns_steps": 2},
+        {"adjust_lr_fn": "original"},
+        {"weight_decay": 0.7},
+        {"adamw_scale": 0.25},
+        {"betas": (0.5, 0.6)},
+        {"epsilon": 0.1},
+    ],
+    ids=str,
+)
+def test_every_step_is_that_of_torch_bit_for_bit(options: dict[str, Any]) -> None:
+    """Weights and state, while the learning rate changes as schedules change it."""
+    ours, others = parameters(), parameters()
+    optimizer, references = Muon(ours, RATE, **options), theirs(others, **options)
+    first = [group["lr"] for group in optimizer.param_groups]
+    for step in range(8):
+        for named in (ours, others):
+            for (_, parameter), gradient in zip(named, gradients(step), strict=True):
+                parameter.grad = gradient.clone()
+        factor = 1 / (1 + step)
+        for group, rate in zip(optimizer.param_groups, first, strict=True):
+            group["lr"] = rate * factor
+        optimizer.step()
+        for reference, scale in zip(references, (1.0, options.get("adamw_scale", 1.0)), strict=True):
+            for group in reference.param_groups:
+                group["lr"] = RATE * scale * factor
+            reference.step()
+        for (name, one), (_, two) in zip(ours, others, strict=True):
+            assert torch.equal(one, two), f"{name} at step {step}"
+            other = references[name not in HIDDEN].state[two]
+            assert optimizer.state[one].keys() == other.keys()
+            assert all(torch.equal(value, other[key]) for key, value in optimizer.state[one].items()), name
+
+
+def test_every_option_above_makes_a_difference() -> None:
+    """Otherwise the comparison would not see it."""
+    finals = []
+    for options in ({}, {"momentum": 0.5}, {"nesterov": False}, {"ns_steps": 2}, {"adjust_lr_fn": "original"},
+                    {"weight_decay": 0.7}, {"adamw_scale": 0.25}, {"betas": (0.5, 0.6)}, {"epsilon": 0.1}):  # fmt: skip
+        named = parameters()
+        optimizer = Muon(named, RATE, **options)
+        for step in range(3):
+            for (_, parameter), gradient in zip(named, gradients(step), strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+        finals.append(torch.cat([p.detach().flatten() for _, p in named]))
+    assert all((finals[0] - other).abs().max() > 1e-3 for other in finals[1:])
+
+
+def test_the_update_of_a_matrix_is_nearly_orthogonal_and_as_large_as_adamws() -> None:
+    """Its singular values are equal up to a factor, so that its root mean square is about 0.2 learning rates."""
+    matrix = nn.Parameter(torch.zeros(24, 8))
+    matrix.grad = torch.randn(24, 8, generator=torch.Generator().manual_seed(0)) * torch.logspace(-1, 1, 8)
+    Muon([("w", matrix)], 1.0).step()
+    values = torch.linalg.svdvals(matrix.detach()) / (0.2 * 24**0.5)
+    assert values.min() > 0.5
+    assert values.max() < 1.5
+    assert float(matrix.detach().square().mean().sqrt()) == pytest.approx(0.2, rel=0.3)
+
+
+def test_the_groups_of_a_small_module() -> None:
+    named = parameters()
+    groups = Muon(named, RATE, weight_decay=0.3, adamw_scale=0.5).param_groups
+    names = {parameter: name for name, parameter in named}
+    assert [(group["lr"], group["weight_decay"], [names[p] for p in group["params"]]) for group in groups] == [
+        (RATE, 0.3, HIDDEN),
+        (0.5 * RATE, 0.3, ["embeddings.tokens.weight", "layers.memory", "heads.out.weight"]),
+        (0.5 * RATE, 0.0, ["layers.bias"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("weight", True),
+        ("discriminator.backbone.layers.0.query.weight", True),
+        ("discriminator.project.weight", True),
+        ("backbone.to_heads.weight", True),
+        ("generator.embeddings.tokens.table.weight", False),
+        ("backbone.pos_emb.weight", False),
+        ("generator.heads.tokens.dense.weight", False),
+        ("head.out.weight", False),
+    ],
+)
+def test_names_decide(name: str, hidden: bool) -> None:
+    assert is_hidden(name, torch.ones(3, 4)) == hidden
+    assert not any(is_hidden(name, torch.ones(shape)) for shape in ((), (3,), (1, 4), (4, 1), (2, 3, 4)))
+
+
+def linear_weights(*modules: nn.Module | None) -> set[nn.Parameter]:
+    """The weights of linear layers inside the modules, as layers and not by name."""
+    return {m.weight for module in modules if module for m in module.modules() if isinstance(m, nn.Linear)}
+
+
+def of_muon(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups if "ns_steps" in group for p in group["params"]]
+
+
+BACKBONES = DISCRIMINATORS | {
+    "performer": "{type: performer, dim: 16, depth: 1, heads: 2, rotary: false}",
+    "memory": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, memory: 8, rotary: false, glu: true}",
+}
+
+
+@pytest.mark.parametrize(
+    ("backbone", "tie"),
+    [(name, "tokens") for name in BACKBONES]
+    + [("bert", tie) for tie in ("none", "embeddings", "gradient_disentangled", "all")],
+)
+def test_of_the_networks_it_has_the_linear_layers_of_encoders(tmp_path: Path, backbone: str, tie: str) -> None:
+    """All others are AdamW's: tables, heads, norms, biases. A shared parameter is there once."""
+    check_groups(
+        tmp_path,
+        discriminator=BACKBONES[backbone],
+        embedding=f"{{dim: 8, max_length: 16, tie: {tie}, dropout: 0.0}}",
+        generator="{scale: 1.0}" if tie == "all" else "{scale: 0.5}",
+    )
+
+
+@pytest.mark.parametrize("objective", ["{type: all_tokens_mlm}", "{type: adversarial}"])
+def test_an_objectives_own_outputs_are_adamws(tmp_path: Path, objective: str) -> None:
+    check_groups(tmp_path, objective=objective)
+
+
+def check_groups(folder: Path, **sections: str) -> None:
+    made = experiment(folder, optimizer="{type: muon}", **sections)
+    objective: Any = made.run.learner.objective
+    networks = [network for network in (objective.generator, objective.discriminator) if network is not None]
+    expected = linear_weights(*[part for network in networks for part in (network.backbone, network.project)])
+    listed = [p for group in made.run.optimizer.param_groups for p in group["params"]]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(objective.parameters())
+    assert set(of_muon(made.run.optimizer)) == expected
+    assert expected
+
+
+class Label:
+    """A task with one output per row."""
+
+    def head(self, dim: int, dropout: float) -> nn.Module:
+        return Outputs(dim)
+
+
+class Outputs(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dense, self.out = nn.Linear(dim, dim), nn.Linear(dim, 3)
+
+    def forward(self, states: Tensor, batch: Any) -> Tensor:
+        return self.out(self.dense(states[:, 0]))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_fine_tuning_with_rates_of_layers(frozen: bool) -> None:
+    """The task's own layers are AdamW's; groups that are split by layer keep their optimizer."""
+    network = make_pair(None, 0, Bert(8, 2, 2, 16), 8, EmbeddingSizes(30, 4, 16, 0.0), "none", 0)[1]
+    model: Any = TaskModel(network, Label(), 0.0, frozen=frozen)  # type: ignore[arg-type]  # all that it needs
+    learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    optimizer = Muon(learning, 1.0)
+    assert all(group["params"] for group in optimizer.param_groups)
+    with_layer_rates(optimizer, model, 0.5, "exact")
+    rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates.keys() == {p for _, p in learning}
+    layers = network.backbone.layers
+    expected: dict[nn.Module, float] = {layers[1]: 0.5, layers[0]: 0.25, network.project: 0.125}  # type: ignore[index, dict-item]
+    of_each = {weight: rate for module, rate in expected.items() for weight in linear_weights(module)}
+    assert {p: rates[p] for p in of_muon(optimizer)} == ({} if frozen else of_each)
+    for _, parameter in learning:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for _, parameter in learning:
+        assert optimizer.state[parameter].keys() == (
+            {"momentum_buffer"} if parameter in of_each else {"step", "exp_avg", "exp_avg_sq"}
+        )
+
+
+def test_parameters_without_a_gradient_stay_and_have_no_state() -> None:
+    named = parameters()
+    before = [p.detach().clone() for _, p in named]
+    optimizer = Muon(named, 0.1, weight_decay=0.5)
+    named[1][1].grad, named[4][1].grad = torch.ones(6, 4), torch.ones(5)
+    optimizer.step()
+    moved = [name for (name, p), old in zip(named, before, strict=True) if not torch.equal(p, old)]
+    assert moved == [named[1][0], named[4][0]]
+    assert list(optimizer.state) == [named[1][1], named[4][1]]
+
+
+def test_state_bytes_are_one_moment_of_hidden_matrices() -> None:
+    named = parameters()
+    optimizer = Muon(named, 0.1)
+    for _, parameter in named:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for name, parameter in named:
+        number = parameter.numel()
+        assert optimizer.state_bytes(parameter) == (4 * number if name in HIDDEN else 8 * number + 4), name
+        assert optimizer.state_bytes(parameter) == sum(v.nbytes for v in optimizer.state[parameter].values()), name

@@ -1,0 +1,135 @@
+"""Training and evaluation of tiny experiments, as one process or as one of several: `python -m` this module, FOLDER."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.config.load import load
+from electra_lab.parallel.session import session
+from electra_lab.parallel.world import World
+from electra_lab.storage.checkpoint import load_newest, save
+from electra_lab.training.evaluation import evaluate
+from electra_lab.training.step import training_step
+from tests.electra_lab.training.tiny import CPU
+from tests.helpers import write_experiment
+
+STEPS, ROWS = 3, 8
+_DATA = "{{sequence_length: 16, held_out: 0.3, store: {}/store}}"
+_BASE = {
+    "embedding": "{dim: 8, max_length: 16, dropout: 0.0}",
+    "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.0}",
+    "train": "{steps: 6, batch_size: 8, precision: fp32, learning_rate: 0.01}",
+}
+_TRANSFORMER = "{type: transformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, rmsnorm: true, glu: true}"
+_PERFORMER = "{type: performer, dim: 16, depth: 2, heads: 2, dropout: 0.0, features: 8, redraw_every: 2}"
+_REFORMER = "{type: reformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, bucket_size: 4, hashes: 1}"
+_UNTIED = "{dim: 8, max_length: 16, dropout: 0.0, tie: none}"
+
+# name: sections of the experiment, rows of a micro-batch
+EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
+    "whole": ({}, 8),
+    "micro": ({}, 2),
+    "uneven": ({}, 3),  # micro-batches of 3 and 1 rows on each of two ranks
+    "tied": ({"embedding": _UNTIED.replace("none", "all"), "generator": "{scale: 1.0}"}, 2),
+    "disentangled": ({"embedding": _UNTIED.replace("none", "gradient_disentangled")}, 2),
+    "two_stage": ({"embedding": _UNTIED, "objective": "{type: two_stage, generator_steps: 1}"}, 2),
+    "adversarial": ({"objective": "{type: adversarial}", "sampler": "{type: temperature}"}, 4),
+    "mlm": ({"objective": "{type: mlm}", "generator": "null", "sampler": "null"}, 4),
+    "transformer": ({"discriminator": _TRANSFORMER}, 2),
+    "performer": ({"discriminator": _PERFORMER}, 4),
+    "reformer": ({"discriminator": _REFORMER}, 4),
+    "no_correction": ({"optimizer": "{type: adamw_no_bias_correction}"}, 4),
+    "poisoned": ({}, 4),  # the rows of the last rank have no finite loss in step 1
+    "adafactor": ({"optimizer": "{type: adafactor}"}, 4),
+    "muon": ({"optimizer": "{type: muon}"}, 4),
+    "reversible": ({"discriminator": _REFORMER.replace("hashes", "reversible: true, hashes")}, 4),
+}
+DDP_ALONE = ("adafactor", "muon", "reversible")
+CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
+if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
+    QUICK = {"ddp": "whole uneven two_stage poisoned muon", "fsdp": "micro tied two_stage poisoned transformer"}
+    CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
+
+
+def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, Any]:
+    """Train for some steps, evaluate, save a checkpoint in folder / `checkpoint`; returns what this rank saw."""
+    sections, micro = EXPERIMENTS[name]
+    home = folder / "here" / str(world.rank)
+    train = _BASE["train"].replace("steps", f"parallel: {parallel}, steps")
+    sections = {**_BASE, "data": _DATA.format(home), **sections, "train": train}
+    loaded = load(write_experiment(home, f"{parallel}-{name}.yaml", **sections), [])
+    made = assemble(loaded, open_data(loaded, lambda _: None), CPU, world=world)
+    learner, optimizer = made.run.learner, made.run.optimizer
+    if name == "poisoned" and world.rank == world.size - 1:
+        _poison(learner.objective, lambda: made.run.step == 1)
+    judge = partial(
+        evaluate, learner, made.test, made.accumulate, seed=0, batch_size=2, precision="fp32", device=CPU, examples=3
+    )
+    before, steps = judge(), []
+    read: dict[str, list[list[Any]]] = {"generator": [], "discriminator": []}  # rows by step
+    for role, rows in read.items():
+        if network := getattr(learner.objective, role, None):
+            network.hidden = _noting(network.hidden, rows)
+    learner.objective.train()
+    for number in range(STEPS):
+        made.run.step = number
+        for rows in read.values():
+            rows.append([])
+        batch = made.train.training_batch(0, number, ROWS, CPU, part=world.part(ROWS))
+        result = training_step(
+            learner, optimizer, batch, seed=0, step=number, rate=1.0, clip_norm=1.0, micro_batch_size=micro,
+            precision="fp32",
+        )  # fmt: skip
+        numbers = {key: float(value) for key, value in {**result.sums, "norm": result.gradient_norm}.items()}
+        counts = {key: int(value) for key, value in result.counts.items()}
+        steps.append({"numbers": numbers, "counts": counts, "finite": bool(result.finite)})
+    inputs, drawn = json.loads(json.dumps(read)), float(torch.rand(()))
+    found, checkpoints = judge(), folder / parallel / name / str(world.size)
+    save(checkpoints, STEPS, learner.objective, optimizer, {}, 1, writes=world.first)
+    world.wait()
+    with torch.no_grad():
+        for parameter in learner.objective.parameters():
+            parameter.zero_()
+    optimizer.state.clear()
+    load_newest(checkpoints, learner.objective, optimizer, print)
+    save(checkpoints / "again", STEPS, learner.objective, optimizer, {}, 1, writes=world.first)
+    divided = [name for name, p in learner.objective.named_parameters() if hasattr(p, "full_tensor")]
+    return {
+        "steps": steps, "inputs": inputs, "drawn": drawn, "divided": divided,
+        "before": asdict(before), "evaluation": asdict(found),
+        "parameters": [name for name, _ in learner.objective.named_parameters()],
+        "held": sum(getattr(p, "_local_tensor", p).numel() for p in learner.objective.parameters()),
+        "all": sum(p.numel() for p in learner.objective.parameters()),
+    }  # fmt: skip
+
+
+def _noting(hidden: Any, rows: list[list[Any]]) -> Any:
+    def noting(tokens: torch.Tensor, *others: Any) -> Any:
+        rows[-1] += tokens.tolist()
+        return hidden(tokens, *others)
+
+    return noting
+
+
+def _poison(objective: nn.Module, now: Any) -> None:
+    head = objective.discriminator.heads["replaced"]
+    head.register_forward_hook(lambda module, _, logits: logits * float("nan") if module.training and now() else None)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    with session("cpu") as world:
+        for parallel, name in CASES:
+            found = trained(place, parallel, name, world)
+            (place / f"{parallel}-{name}-{world.rank}.json").write_text(json.dumps(found))

@@ -1,0 +1,58 @@
+"""Several processes on this machine, by torchrun or as Slurm starts them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers import ROOT
+
+QUIET = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def start(*arguments: str, cwd: Path, size: int = 2) -> list[subprocess.Popen[str]]:
+    """Start `python -m arguments` once per rank, with the variables that launchers set; standard error is separate."""
+    shared = {**os.environ, **QUIET, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "WORLD_SIZE": str(size)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+
+
+def ended(processes: list[subprocess.Popen[str]], timeout: float = 300) -> list[tuple[int, str, str]]:
+    """Return exit codes, output and errors, by rank."""
+    try:
+        said = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
+
+
+def torchrun(*arguments: str, cwd: Path, size: int = 2) -> subprocess.Popen[str]:
+    """Start `torchrun ... -m arguments`."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(size),
+        "--master-port",
+        str(port()),
+    ]
+    return subprocess.Popen(
+        [*command, "-m", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, **QUIET},
+    )  # fmt: skip

@@ -1,0 +1,248 @@
+"""`electra-lab` in two processes: by torchrun, and with the variables that Slurm's jobs set."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.runs import execute
+from tests.electra_lab.parallel.launch import ended, start, torchrun
+from tests.electra_lab.runs.tiny import experiment, lines, tensors
+
+SLOW = pytest.mark.skipif("ELECTRA_LAB_PARALLEL" not in os.environ, reason="takes minutes: make test-parallel")
+PLUG_IN = Path(__file__).with_name("trouble.py")
+EXACT = {
+    "embedding": "{dim: 8, max_length: 16, dropout: 0.0}",
+    "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.0}",
+    "evaluate": "{every: 6, batch_size: 2, examples: 2}",
+}
+
+
+def file(folder: Path, deed: str = "") -> Path:
+    """Write an experiment of 12 steps without dropout, whose objective gets into trouble."""
+    return experiment(folder, **EXACT, imports=f"[{PLUG_IN}]", objective=f"{{type: trouble{deed}}}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in one process, nothing interrupts it."""
+    folder, threads = tmp_path_factory.mktemp("whole"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+        path = execute.run(file(folder), [], folder / "run", "cpu")
+    torch.set_num_threads(threads)
+    return path
+
+
+def assert_equal(found: Path, expected: Path) -> None:
+    """Compare records and last checkpoints to 1e-5, and the examples."""
+    records: list[list[dict[str, Any]]] = [
+        [
+            {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+            for record in each
+        ]
+        for each in (lines(found), lines(expected))
+    ]
+    assert len(records[0]) == len(records[1])
+    for one, two in zip(*records, strict=True):
+        assert one.pop("split") == two.pop("split")
+        assert one == pytest.approx(two, rel=1e-5, abs=1e-5)
+    weights, reference = tensors(found), tensors(expected)
+    assert weights.keys() == reference.keys()
+    for name, value in reference.items():
+        torch.testing.assert_close(weights[name], value, rtol=1e-5, atol=1e-5)
+    shown, other = (json.loads((path / "examples.json").read_text()) for path in (found, expected))
+    for row, same in zip(shown, other, strict=True):
+        for token, twin in zip(row, same, strict=True):
+            assert token.pop("probability") == pytest.approx(twin.pop("probability"), abs=2e-4)  # they are rounded
+            assert token == twin
+
+
+def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
+    """One directory, one lock, one answer, one report, and no line twice."""
+    written = file(tmp_path / "there")
+    process = torchrun("electra_lab", "run", str(written), "--device", "cpu", cwd=tmp_path)
+    out, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    (path,) = (tmp_path / "runs" / "tiny").iterdir()
+    assert out == f"{path.relative_to(tmp_path)}\n"
+    assert (path / "report.html").is_file()
+    assert said.count("on cpu in 2 processes (ddp), fp32") == 1
+    assert said.count("step     12  test") == said.count("trained in ") == 1
+    assert json.loads((path / "provenance.json").read_text())["environment"]["processes"] == 2
+    assert_equal(path, whole)
+
+
+def test_one_process_is_killed_and_the_other_says_so(tmp_path: Path) -> None:
+    written = file(tmp_path / "there", ", step: 5, rank: 1, deed: kill")
+    both = start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path)
+    assert both[1].wait(timeout=300) == -signal.SIGKILL
+    killed = time.monotonic()
+    (code, out, said), _ = ended(both, timeout=30)
+    assert time.monotonic() - killed < 30
+    assert (code, out) == (1, "")
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("another of the 2 processes ended without a word (killed, or its machine failed)")
+    assert last.endswith("Continue from the last checkpoint: electra-lab resume RUN_DIR")
+    assert "Traceback" not in said
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
+
+
+@SLOW
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_rank_stops_both_after_one_step_and_other_numbers_of_ranks_continue(
+    tmp_path: Path, whole: Path, rank: int
+) -> None:
+    """2 -> 1 -> 2 ranks, ddp -> one process -> fsdp, as if nothing had been."""
+    written = file(tmp_path / "there", f", step: 4, rank: {rank}")
+    first = ended(start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path))
+    assert [code for code, *_ in first] == [75, 75]
+    complaints = [line for _, _, said in first for line in said.splitlines() if line.startswith("stopped and saved")]
+    assert complaints == [
+        "stopped and saved after step 6. Resume with: electra-lab resume run"
+    ]  # it is agreed in between
+    _only_step(tmp_path / "run", 6)
+
+    second = ended(start("electra_lab", "resume", "run", "--device", "cpu", cwd=tmp_path, size=1), timeout=300)
+    assert second[0][0] == 0, second
+    assert "processes 2 -> 1" in second[0][2]
+    assert_equal(tmp_path / "run", whole)
+
+
+def _only_step(path: Path, step: int) -> None:
+    assert max(each.name for each in (path / "checkpoints").iterdir()) == f"step-{step:08d}"
+
+
+@SLOW
+@pytest.mark.parametrize("kinds", [("fsdp", "ddp"), ("ddp", "fsdp")])
+def test_two_ranks_then_one_then_two(tmp_path: Path, whole: Path, kinds: tuple[str, str]) -> None:
+    """Each is stopped by SIGTERM; checkpoints do not say how they were made, so that the config may change."""
+    written = file(tmp_path / "there", ", step: 3, rank: 1")
+    chosen = ["--set", f"train.parallel={kinds[0]}", "--set", "checkpoint.every=100"]
+    codes = [
+        end[0]
+        for end in ended(
+            start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", *chosen, cwd=tmp_path)
+        )
+    ]
+    assert codes == [75, 75]
+    _only_step(tmp_path / "run", 5)
+
+    (alone,) = start("electra_lab", "resume", "run", "--device", "cpu", cwd=tmp_path, size=1)
+    while len(lines(tmp_path / "run")) < 2:  # step 6's evaluation
+        assert alone.poll() is None
+        time.sleep(0.02)
+    alone.send_signal(signal.SIGTERM)
+    code, _, said = ended([alone])[0]
+    assert code == 75, said
+    _choose(tmp_path / "run", kinds)
+    third = ended(start("electra_lab", "resume", "run", "--device", "cpu", cwd=tmp_path))
+    assert [code for code, *_ in third] == [0, 0], third
+    assert f"2 processes ({kinds[1]})" in third[0][2]
+    assert third[1][2] == ""
+    assert_equal(tmp_path / "run", whole)
+
+
+def _choose(run: Path, kinds: tuple[str, str]) -> None:
+    """Rewrite the config of a run, and its checksum, as no command does."""
+    import hashlib
+
+    config, provenance = run / "config.yaml", run / "provenance.json"
+    config.write_text(config.read_text().replace(f"parallel: {kinds[0]}", f"parallel: {kinds[1]}"))
+    began = json.loads(provenance.read_text())
+    began["config_sha256"] = hashlib.sha256(config.read_bytes()).hexdigest()
+    provenance.write_text(json.dumps(began))
+
+
+@SLOW
+def test_sigterm_to_torchrun_saves(tmp_path: Path) -> None:
+    """It passes the signal on; its own exit code is 1, whatever theirs."""
+    written = file(tmp_path / "there")
+    process = torchrun(
+        "electra_lab",
+        "run",
+        str(written),
+        "--out",
+        "run",
+        "--device",
+        "cpu",
+        "--set",
+        "train.steps=100000",
+        cwd=tmp_path,
+    )
+    while len(lines(tmp_path / "run")) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.count("SIGTERM: saving after this step\n") == 1
+    assert said.count("stopped and saved after step") == 1
+    saved = max(each.name for each in (tmp_path / "run" / "checkpoints").iterdir())
+    assert f"after step {int(saved.removeprefix('step-'))}." in said
+
+
+TROUBLES = {
+    "memory": (6, r"there is not enough memory"),
+    "diverge": (5, r"step 5: the loss or gradient of 1 of the steps"),
+    "fail": (2, r"objective 'trouble' failed: KeyError: 'unforeseen'"),
+}
+
+
+@SLOW
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("deed", TROUBLES)
+def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(tmp_path: Path, deed: str, rank: int) -> None:
+    code, sentence = TROUBLES[deed]
+    written = file(tmp_path / "there", f", step: 4, rank: {rank}, deed: {deed}")
+    both = ended(start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path), timeout=60)
+    assert [each[0] for each in both] == [code, code], both
+    assert sum(sentence in said for *_, said in both) == 1
+    assert not any("Traceback" in said for *_, said in both)
+    assert not any("another process of this run" in said for *_, said in both)
+
+
+@pytest.mark.parametrize("mistake", ["config", pytest.param("data", marks=SLOW), pytest.param("disk", marks=SLOW)])
+def test_an_error_before_training_is_said_once(tmp_path: Path, mistake: str) -> None:
+    written, code, sentence = file(tmp_path / "there"), 2, "must be 'auto', 'ddp' or 'fsdp'"
+    more = ["--set", "train.parallel=fdsp"] if mistake == "config" else []
+    if mistake == "data":
+        (tmp_path / "there" / "corpus.txt").unlink()
+        code, sentence = 3, "no file matches"
+    if mistake == "disk":
+        (tmp_path / "run").write_text("in the way")
+        sentence = "--out run"
+    both = ended(
+        start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", *more, cwd=tmp_path), timeout=60
+    )
+    assert [each[0] for each in both] == [code, code], both
+    assert sum(sentence in said for *_, said in both) == 1, both
+    assert not any("another process of this run" in said for *_, said in both)
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"), [("0", "WORLD_SIZE is 2: only `run` and `resume` train in several"), ("1", "")]
+)
+def test_ablations_and_fine_tunings_are_refused_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, said: str
+) -> None:
+    from electra_lab.cli import main
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    (tmp_path / "any.yaml").write_text("{}")
+    monkeypatch.setattr("sys.argv", ["electra-lab", "finetune", str(tmp_path / "any.yaml")])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith(said)
+    if not said:
+        assert not capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""The variables of the environment that say who trains together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from electra_lab.parallel import session as module
+from electra_lab.parallel.session import is_first, processes, session
+from electra_lab.parallel.world import ALONE
+from registry.errors import ConfigError
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("variables", [{}, {"WORLD_SIZE": "1"}, {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "x"}])
+def test_one_process_is_alone_and_has_no_process_group(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    given(monkeypatch, **variables)
+    assert processes() == 1
+    assert is_first()
+    with session("cpu") as world:
+        assert world is ALONE
+        assert (world.rank, world.size, world.first, world.part(7)) == (0, 1, True, slice(0, 7))
+        assert world.agreed(15) == 15
+        assert world.once(lambda: "done") == "done"
+        assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0', must be a number from 1"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', must be a number from 1"),
+        ({"RANK": ""}, "RANK is '', must be a number from 0"),
+        ({"RANK": "-1"}, "RANK is '-1', must be a number from 0"),
+        ({"MASTER_ADDR": None}, "WORLD_SIZE is 2, but MASTER_ADDR is not set. Start the processes by torchrun."),
+        ({"MASTER_PORT": None}, "WORLD_SIZE is 2, but MASTER_PORT is not set. Start the processes by torchrun."),
+    ],
+)
+def test_wrong_variables_are_named(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, str | None], sentence: str
+) -> None:
+    given(monkeypatch, **{name: value for name, value in (WHOLE | changed).items() if value is not None})
+    with pytest.raises(ConfigError, match=sentence), session("cpu"):
+        pass
+
+
+def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, **WHOLE)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="LOCAL_RANK is 1, but this machine has 1 CUDA devices"), session("auto"):
+        pass
+
+
+def test_only_rank_0_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        given(monkeypatch, WORLD_SIZE="2", RANK=str(rank))
+        assert is_first() == (rank == 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "brief"),
+    [
+        ("[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [::1]:2: Connection reset by peer. GLHF!",
+         "Connection reset by peer"),
+        ("[pair.cc] Connection closed by peer [127.0.0.1]:30", "Connection closed by peer"),
+        ("NCCL error in: here\nand more", "NCCL error in: here"),
+        ("", "RuntimeError"),
+    ],
+)  # fmt: skip
+def test_the_long_messages_of_libraries_are_cut_to_the_reason(said: str, brief: str) -> None:
+    assert module._brief(RuntimeError(said)) == brief

@@ -1,0 +1,55 @@
+"""Batches and losses that go to another process come back as they were."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+from electra_lab.parallel.wire import pack, unpack
+from registry import Batch, Detection, Losses, Prediction, Term
+
+CPU = torch.device("cpu")
+TOKENS = torch.arange(12).view(3, 4)
+BATCH = Batch(TOKENS, TOKENS > 2, TOKENS * 0, torch.tensor([4, 2, 9]))
+
+
+def assert_equal(one: Any, two: Any) -> None:
+    if is_dataclass(one):
+        assert type(one) is type(two)
+        for field in fields(one):
+            assert_equal(getattr(one, field.name), getattr(two, field.name))
+    elif isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key, value in one.items():
+            assert_equal(value, two[key])
+    elif one is None:
+        assert two is None
+    else:
+        one = one if isinstance(one, torch.Tensor) else torch.tensor(one, dtype=torch.float64)
+        assert one.dtype == two.dtype
+        assert torch.equal(one, two)
+
+
+def test_everything_that_there_may_be() -> None:
+    """Half precision, views and expanded tensors, shared memory, odd names, bits of floating point numbers."""
+    batch = Batch(
+        TOKENS, TOKENS > 2, TOKENS * 0, torch.tensor([4, 2, 9]), documents=TOKENS[:, :1].expand(3, 4),
+        labels={"a/b.c": torch.randn(3)}, sources=TOKENS.T.contiguous().T,
+    )  # fmt: skip
+    whole = torch.randn(3, 4)
+    asked = Prediction(TOKENS[:, ::2], TOKENS[:, ::2] > 1, TOKENS[:, ::2] > 5, whole[:, :2], whole[:, 2:] > 0)
+    terms = {
+        "ünusual name": Term(whole.sum(), torch.tensor(7), 0.1),
+        "x": Term(whole[0, 0], torch.tensor(0), whole[1, 1]),
+    }
+    detection = Detection(TOKENS, TOKENS > 3, whole.bfloat16())
+    losses = Losses(terms, {"generator": asked, "discriminator": asked}, detection, {"logits": whole.half()})
+    for one, two in zip((batch, losses), unpack(pack(batch, losses), CPU), strict=True):
+        assert_equal(one, two)
+
+
+def test_as_little_as_there_may_be() -> None:
+    for one, two in zip((BATCH, Losses({})), unpack(pack(BATCH, Losses({})), CPU), strict=True):
+        assert_equal(one, two)

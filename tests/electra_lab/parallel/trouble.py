@@ -1,0 +1,51 @@
+"""A plug-in for tests: ELECTRA that gets one process of several into trouble."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+
+from electra_lab.objectives.electra import Electra
+from registry import objectives
+
+
+@objectives.register("trouble")
+class Trouble(Electra):
+    """ELECTRA that does something to the process of one rank before a step after the first."""
+
+    def __init__(
+        self,
+        generator,
+        discriminator,
+        masking,
+        sampler,
+        vocabulary,
+        /,
+        *,
+        step: int = -1,
+        rank: int = 0,
+        deed: Literal["kill", "signal", "memory", "diverge", "fail"] = "signal",
+    ) -> None:
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
+        self.step, self.rank, self.deed = step, rank, deed
+        self.spoiled = False
+
+    def at_step(self, seed, step):
+        self.spoiled = False
+        if step != self.step or step == 0 or int(os.environ.get("RANK", "0")) != self.rank:
+            return
+        if self.deed in ("kill", "signal"):
+            os.kill(os.getpid(), {"kill": 9, "signal": 15}[self.deed])
+        if self.deed == "memory":
+            torch.empty(1 << 60)
+        if self.deed == "fail":
+            raise KeyError("unforeseen")
+        self.spoiled = self.deed == "diverge"
+
+    def forward(self, batch, rng):
+        losses = super().forward(batch, rng)
+        if self.spoiled:
+            losses.terms["generator"].sum.mul_(float("nan"))
+        return losses

@@ -1,0 +1,56 @@
+"""Libraries that are not here: named before anything starts, with the extra that brings them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from electra_lab.trackers import _library
+from registry import trackers
+from registry.errors import ConfigError
+from tests.helpers import ROOT
+
+NAMES = ("mlflow", "tensorboard", "trackio", "wandb")
+
+
+def test_every_tracker_has_tests() -> None:
+    assert {path.stem for path in Path(__file__).parent.glob("test_*.py")} == {
+        *(f"test_{name}" for name in trackers.names()), "test_library"}  # fmt: skip
+    assert tuple(trackers.names()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """An extra of that name exists, and brings what is missing."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    monkeypatch.setattr(_library, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError) as caught:
+        trackers.get(name).component().check()
+    library, extra = re.fullmatch(
+        r"needs (\w+)\. Install it: pip install 'electra-lab\[(\w+)\]'\.", str(caught.value)
+    ).groups()
+    assert library == name
+    assert any(re.match(rf"{library}\b", package) for package in extras[extra])
+
+
+def test_a_folder_that_is_called_like_a_library_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B itself leaves a folder wandb/ where programs are started."""
+    (tmp_path / "no_library").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"needs no_library\."):
+        _library.require("extra", "json", "no_library")
+
+
+def test_listing_and_looking_up_import_no_library() -> None:
+    code = (
+        "import sys; from registry import trackers; "
+        "print(*(trackers.get(name).name for name in trackers.names())); "
+        f"print(*({{'torch', *{NAMES}}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines() == [" ".join(NAMES), ""]

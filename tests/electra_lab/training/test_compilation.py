@@ -1,0 +1,130 @@
+"""Compiled layers: no graph breaks, code that layers share, the same numbers, and who decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from electra_lab.assembly.build import build
+from electra_lab.config.load import load
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.training import compilation
+from electra_lab.training.compilation import choose_compile, compile_modules, layers_of
+from electra_lab.training.step import backward
+from registry import Batch
+from registry.errors import ConfigError
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def built(name: str, depth: int, **others: Any) -> tuple[Any, Batch]:
+    overrides = [f"discriminator.depth={depth}", "embedding.dropout=0.0", *(f"{k}={v}" for k, v in others.items())]
+    loaded = load(EXPERIMENTS / f"{name}.yaml", overrides)
+    tokens = torch.randint(5, 300, (3, loaded.config.data.sequence_length), generator=torch.Generator().manual_seed(0))
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    real[1, -9:] = False
+    batch = Batch(tokens * real, real, torch.zeros_like(tokens), torch.arange(3))
+    return build(loaded, stand_in_vocabulary(300), seed=0), batch
+
+
+def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the discriminator's loss of a training step, and the gradients of two, with an evaluation in between."""
+    objective, learner = made.learner.objective.train(), made.learner
+    for step in range(2):
+        learner.at_step(0, step)
+        losses = learner.losses(batch, 0, step, "fp32")
+        backward(losses.terms)
+        with torch.no_grad(), learner.evaluating(0):
+            learner.losses(batch, 0, 0, "fp32")
+    return losses.terms["discriminator"].sum.detach(), {n: p.grad for n, p in objective.named_parameters()}
+
+
+# The number of graphs for the pair, at any depth: one for each class of module, of both widths, in training and not.
+@pytest.mark.parametrize(
+    ("name", "graphs"),
+    [("bert_small", 2), ("transformer_small", 16), ("performer_small", 4), ("reformer_small", 6)],
+)
+def test_layers_compile_whole_and_once(name: str, graphs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a backend that only records: no breaks, as many graphs for four layers as for two, the same numbers."""
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    plain, batch = built(name, 4)
+    expected = two_steps(plain, batch)
+    torch._dynamo.reset()
+    counters.clear()
+    made, _ = built(name, 4)
+    compile_modules("layers", made.learner.objective, made.networks.values())
+    found = two_steps(made, batch)
+    assert not counters["graph_break"], dict(counters["graph_break"])
+    assert counters["stats"]["unique_graphs"] <= graphs
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_whole_objective_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    plain, batch = built("bert_small", 1)
+    torch._dynamo.reset()
+    counters.clear()
+    made, _ = built("bert_small", 1)
+    compile_modules("full", made.learner.objective, made.networks.values())
+    torch.testing.assert_close(two_steps(made, batch), two_steps(plain, batch), rtol=1e-5, atol=1e-6)
+    assert counters["stats"]["unique_graphs"] == 2  # training and evaluation
+    assert not counters["graph_break"], dict(counters["graph_break"])
+
+
+def test_code_of_a_compiler_gives_the_same_numbers() -> None:
+    if compilation.missing_compiler():
+        pytest.skip("there is no C++ compiler here")
+    plain, batch = built("bert_small", 1)
+    expected = two_steps(plain, batch)
+    torch._dynamo.reset()
+    made, _ = built("bert_small", 1)
+    compile_modules("layers", made.learner.objective, made.networks.values())
+    torch.testing.assert_close(two_steps(made, batch), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_are_the_modules_that_are_called_and_names_stay() -> None:
+    for name in ("bert_small", "transformer_small", "performer_small", "reformer_small"):
+        made, _ = built(name, 2)
+        before = list(made.learner.objective.state_dict())
+        layers = [layer for network in made.networks.values() for layer in layers_of(network)]
+        assert layers
+        assert not any(type(layer) in (nn.ModuleList, nn.ModuleDict) for layer in layers)
+        compile_modules("layers", made.learner.objective, made.networks.values())
+        assert list(made.learner.objective.state_dict()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "precision", "flops", "amx", "compiler", "expected"),
+    [
+        ("off", CUDA, "bf16", 10**18, True, True, ("off", "")),
+        ("layers", CPU, "fp32", 1, False, True, ("layers", "")),
+        ("full", CUDA, "bf16", 1, False, False, ("full", "")),
+        ("auto", CPU, "fp32", 10**18, True, True, ("off", "compiled layers gain nothing on this CPU")),
+        ("auto", CPU, "bf16", 10**18, False, True, ("off", "compiled layers gain nothing on this CPU")),
+        ("auto", CPU, "bf16", 10**13, True, True, ("off", "the training is short")),
+        ("auto", CPU, "bf16", 10**15, True, False, ("off", "there is no C++ compiler here")),
+        ("auto", CPU, "bf16", 10**15, True, True, ("layers", "the training is long")),
+        ("auto", CUDA, "bf16", 10**15, False, False, ("off", "the training is short")),
+        ("auto", CUDA, "bf16", 10**17, False, False, ("layers", "the training is long")),
+    ],
+)
+def test_auto(
+    name: str, device: torch.device, precision: Any, flops: int, amx: bool, compiler: bool, expected: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
+    monkeypatch.setattr(compilation, "missing_compiler", lambda: None if compiler else "no g++")
+    assert choose_compile(name, device, precision, flops) == expected
+
+
+def test_without_a_compiler_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    monkeypatch.setattr(compilation, "missing_compiler", lambda: "no working C++ compiler found")
+    with pytest.raises(ConfigError, match=r"train.compile: layers needs a C\+\+ compiler, such as g\+\+ \(no working"):
+        choose_compile("layers", CPU, "fp32", 1)
