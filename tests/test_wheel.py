@@ -111,7 +111,19 @@ def test_it_works_where_there_is_no_repository(lab: Environment) -> None:
     assert about["license_expression"] == "MIT"
     assert {url.split(",")[0] for url in about["project_url"]} == {"Homepage", "Documentation", "Changelog", "Issues"}
     assert {"Typing :: Typed", "Programming Language :: Python :: 3.13"} <= set(about["classifier"])
-    assert {"hugging-face", "onnx", "notebooks", "clusters", "data", "fast", "dev"} == set(about["provides_extra"])
+    assert {
+        "hugging-face",
+        "onnx",
+        "notebooks",
+        "clusters",
+        "data",
+        "fast",
+        "tensorboard",
+        "wandb",
+        "mlflow",
+        "trackio",
+        "dev",
+    } == set(about["provides_extra"])
 
     shipped = {file.removesuffix(".yaml") for file in files_below(ROOT / "experiments") if file.endswith(".yaml")}
     assert {line.split()[0] for line in lab("electra-lab", "new").splitlines()} == shipped

@@ -24,19 +24,13 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Float[Tensor, "N"], _: Any) -> tuple[Float[Tensor, "N V"], None]:
-        if ctx.probabilities is None:
-            raise RuntimeError("the cross-entropy overwrites its softmax with the gradient; call backward once.")
-        gradient, ctx.probabilities, weight = ctx.probabilities, None, given.unsqueeze(-1)
-        gradient.mul_(weight).scatter_add_(-1, ctx.at, -weight)
-        return gradient, None
+        weight = given.unsqueeze(-1)
+        return (ctx.probabilities * weight).scatter_add_(-1, ctx.at, -weight), None
 
 
 def cross_entropy(
     logits: Float[Tensor, "*N V"], targets: Int[Tensor, "*N"]
 ) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N V"]]:
-    """Return -log softmax(logits)[target] in nats, and the softmax, which has no gradient.
-
-    Backward writes the gradient into the softmax: it can be called once, when the softmax is no longer needed.
-    """
+    """Return -log softmax(logits)[target] in nats, and the softmax, which has no gradient and must not change."""
     losses, probabilities = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten())  # type: ignore[no-untyped-call]
     return losses.view_as(targets), probabilities.view_as(logits)

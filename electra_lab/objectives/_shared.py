@@ -22,7 +22,7 @@ class Cloze:
     hidden: Float[Tensor, "B T D"]  # the network's states
     logits: Float[Tensor, "B K V"]  # in float32 or wider
     cross_entropy: Float[Tensor, "B K"]  # of each slot in nats
-    probabilities: Float[Tensor, "B K V"]  # softmax(logits), without a gradient; backward overwrites it
+    probabilities: Float[Tensor, "B K V"]  # softmax(logits), without a gradient; backward reads it
 
     def losses(self, smoothing: float | Tensor = 0.0) -> Float[Tensor, "B K"]:
         """Return the cross-entropy of each slot in nats. `smoothing` spreads a share of the target over all tokens."""

@@ -32,7 +32,7 @@ def inverse_cdf(weights: Float[Tensor, "N V"], numbers: Float32[Tensor, "N 1"]) 
     chosen by the sums of all blocks, then one of its weights, so that few numbers are float64.
     """
     whole = weights.shape[-1] // BLOCK * BLOCK
-    blocks = weights[:, :whole].view(len(weights), -1, BLOCK).sum(-1, dtype=torch.float64)
+    blocks = weights[:, :whole].view(len(weights), whole // BLOCK, BLOCK).sum(-1, dtype=torch.float64)
     rest = weights[:, whole:].sum(-1, keepdim=True, dtype=torch.float64)
     block, share = _first_above(torch.cat([blocks, rest], dim=-1), numbers.double())
     places = block * BLOCK + torch.arange(BLOCK, device=weights.device)

@@ -57,7 +57,6 @@ class WeightsAndBiases:
         if mode == "online" and not wandb.login(prompt=False, verify=False):  # otherwise it would ask for a key
             raise RuntimeError("there is no API key: run `wandb login`, set WANDB_API_KEY, or write mode: offline")
         settings = wandb.Settings(
-            silent=True,
             console="off",
             disable_git=True,
             save_code=False,

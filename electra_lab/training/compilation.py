@@ -1,5 +1,6 @@
 """Compile the layers of backbones, where it pays."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -27,7 +28,7 @@ def choose_compile(name: str, device: torch.device, precision: Precision, flops:
     if name == "auto":
         if device.type == "cpu" and not (precision == "bf16" and torch.cpu.get_capabilities().get("amx_bf16")):
             return "off", "compiled layers gain nothing on this CPU"
-        if flops < LONG[device.type]:
+        if flops < LONG.get(device.type, math.inf):
             return "off", "the training is short"
         if device.type == "cpu" and missing_compiler():
             return "off", "there is no C++ compiler here"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from electra_lab.runs import execute
+from registry import objectives
 from tests.electra_lab.parallel.launch import ended, start, torchrun
 from tests.electra_lab.runs.tiny import experiment, lines, tensors
 
@@ -23,6 +25,13 @@ EXACT = {
     "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.0}",
     "evaluate": "{every: 6, batch_size: 2, examples: 2}",
 }
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """What the plug-in registers is gone after a test."""
+    with objectives.isolated():
+        yield
 
 
 def file(folder: Path, deed: str = "") -> Path:

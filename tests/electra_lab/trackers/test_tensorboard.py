@@ -58,6 +58,8 @@ def test_the_folder_and_the_config(tmp_path: Path, own: bool) -> None:
     tracker = TensorBoard(folder=tmp_path / "own") if own else TensorBoard()
     place = tmp_path / "own" / "law-1" if own else tmp_path / "run" / "tensorboard"
     assert tracker.start(Tracked("law-1", "law", tmp_path / "run", {"train": {"steps": 9}}, 0, None)) == str(place)
+    tracker.close("stopped")
+    tracker.start(Tracked("law-1", "law", tmp_path / "run", {"train": {"steps": 9}}, 0, str(place)))
     tracker.close("done")
     (text,) = accumulated(place).Tensors("config/text_summary")
     assert '"steps": 9' in text.tensor_proto.string_val[0].decode()

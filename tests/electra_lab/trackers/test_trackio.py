@@ -66,6 +66,7 @@ def test_the_run_has_project_group_and_config(tmp_path: Path) -> None:
     tracker = Trackio(project="mine")
     id = tracker.start(Tracked("law-1", "law", tmp_path, {"seed": 3}, 0, None))
     tracker.record(1, {"train/loss": 2.0})
+    assert tracker._run._cpu_monitor is None, "the load of the machine is recorded"
     tracker.close("done")
     assert id.startswith("law-1-")
     config = stored(id, "mine").config
