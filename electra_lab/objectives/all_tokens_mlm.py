@@ -62,7 +62,7 @@ class AllTokensMlm(nn.Module):
             checkpoint(
                 self._read, at, hidden, copy, inputs, batch.tokens, use_reentrant=False, preserve_rng_state=False
             )
-            for at in torch.split(everywhere, max(1, AT_ONCE // len(inputs)), dim=1)
+            for at in torch.split(everywhere, max(1, AT_ONCE // max(len(inputs), 1)), dim=1)
         ]
         losses, likeliest = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         terms = {
