@@ -27,9 +27,9 @@ EXACT = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _forgotten() -> Iterator[None]:
-    """What the plug-in registers is gone after a test."""
+    """What the plug-in registers is gone after these tests; some begin in fixtures of the module."""
     with objectives.isolated():
         yield
 
