@@ -7,6 +7,7 @@ import torch
 from electra_lab.assembly.build import Built
 from electra_lab.config.load import Loaded
 from electra_lab.parallel.world import World
+from electra_lab.training.compilation import layers_of
 
 
 def refuse_uneven(loaded: Loaded, world: World) -> None:
@@ -30,12 +31,11 @@ def share(loaded: Loaded, built: Built, world: World, device: torch.device, *, p
     if loaded.config.train.parallel != "fsdp":
         learner.module = Replicated(learner.objective, partly=partly)
         return
-    backbones: list[Any] = [getattr(network, "backbone", None) for network in built.networks.values()]
-    backbones = [backbone for backbone in backbones if backbone is not None]
+    networks: list[Any] = list(built.networks.values())
     reason = "fsdp cannot divide reversible layers. Use ddp, or reversible: false."
-    if any(getattr(backbone, "reversible", False) for backbone in backbones):
+    if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks):
         raise loaded.problem(("train", "parallel"), reason)
     try:
-        shard(learner.objective, [layer for backbone in backbones for layer in backbone.layers], device)
+        shard(learner.objective, layers_of(networks), device)
     except ValueError as error:
         raise loaded.problem(("train", "parallel"), f"fsdp cannot divide these networks: {error}") from error

@@ -33,15 +33,17 @@ def _summed(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     return summed
 
 
-def shard(objective: nn.Module, layers: Iterable[nn.Module], device: torch.device) -> nn.Module:
+def shard(objective: nn.Module, layers: Iterable[list[nn.Module]], device: torch.device) -> nn.Module:
     """Divide the parameters of an objective over all ranks, in place: a layer's at a time, then all others together.
 
-    Embeddings and heads are among the others, as networks may share them.
+    `layers` has the modules of each layer that are called. Embeddings and heads are among the others, as networks may
+    share them.
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     inside: set[nn.Parameter] = set()
-    for layer in dict.fromkeys(layers):
-        fully_shard(parts := running(layer), mesh=mesh)
+    for layer in layers:
+        parts = [part for part in layer if any(True for _ in part.parameters())]
+        fully_shard(parts, mesh=mesh)
         inside |= {parameter for part in parts for parameter in part.parameters()}
     # Libraries may hold a layer's modules in a second place, where they must not be found again.
     fully_shard(objective, mesh=mesh, ignored_params=inside)
@@ -49,13 +51,6 @@ def shard(objective: nn.Module, layers: Iterable[nn.Module], device: torch.devic
         module.set_gradient_divide_factor(1.0)  # sums, as losses are divided by the counts of the global batch already
         module.set_force_sum_reduction_for_comms(True)  # gloo has no factor
     return objective
-
-
-def running(layer: nn.Module) -> list[nn.Module]:
-    """Return the modules of a layer that are called: itself, or what is inside a mere container."""
-    if not isinstance(layer, nn.ModuleList | nn.ModuleDict):
-        return [layer] if any(True for _ in layer.parameters()) else []
-    return [part for child in layer.children() for part in running(child)]
 
 
 @contextmanager

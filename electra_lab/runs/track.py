@@ -117,7 +117,7 @@ class _Trackers:
             self._attempt(place, "at the end", partial(self._live[place].close, outcome))
 
     def _attempt(self, place: int, when: str, act: Callable[[], object]) -> bool:
-        """Return True if it worked; otherwise say why it did not, and go on without the tracker."""
+        """Return True if it worked; otherwise say why it did not, and continue without the tracker."""
         try:
             act()
         except (Exception, SystemExit) as error:
@@ -125,7 +125,9 @@ class _Trackers:
             said = shorten(str(error), 300, placeholder=" ...")
             reason = said if isinstance(error, LabError) else f"failed {when} ({type(error).__name__}: {said})."
             name = self._chosen[place].type
-            self._say(f"note: the tracker {name} {reason} The run goes on without it; metrics.jsonl has every record.")
+            self._say(
+                f"note: the tracker {name} {reason} The run continues without it; metrics.jsonl has every record."
+            )
             return False
         return True
 

@@ -57,18 +57,19 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
     if how == "full":
         objective.compile(backend=BACKEND, dynamic=False)
     if how == "layers":
-        for layer in {id(each): each for network in networks for each in layers_of(network)}.values():
-            layer.compile(backend=BACKEND, dynamic=False)
+        for module in (module for layer in layers_of(networks) for module in layer):
+            module.compile(backend=BACKEND, dynamic=False)
 
 
-def layers_of(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules of each layer that are called; what only holds others, such as a ModuleList, is not."""
-    backbone = getattr(network, "backbone", None)
-    for layer in getattr(backbone, "layers", ()):
-        yield from _called(layer)
+def layers_of(networks: Iterable[nn.Module]) -> list[list[nn.Module]]:
+    """Return the modules that are called of each layer of each backbone; a layer that networks share comes once."""
+    backbones = (getattr(network, "backbone", None) for network in networks)
+    layers = dict.fromkeys(layer for backbone in backbones for layer in getattr(backbone, "layers", ()))
+    return [list(_called(layer)) for layer in layers]
 
 
 def _called(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the module itself, or what is inside one that only holds others, such as a ModuleList."""
     if type(module) in (nn.ModuleList, nn.ModuleDict):
         for child in module.children():
             yield from _called(child)

@@ -46,11 +46,15 @@ class _Guard:
 
     def returned(self, *arguments: Any, **options: Any) -> Any:
         """Call the component. Raises BadResult if it changes a tensor that it is given."""
+        return self.called(self.entry.component, self.names, *arguments, **(self.options | options))
+
+    def called(self, function: Callable[..., Any], names: tuple[str, ...], *arguments: Any, **options: Any) -> Any:
+        """Call a function of the component, whose first arguments have `names`. Raises BadResult like `returned`."""
         tensors = [each for each in arguments if isinstance(each, Tensor)]
         # Compiled code has no version counters; the rehearsal has checked the component by then.
         before = [] if torch.compiler.is_compiling() else [each._version for each in tensors]
-        returned = self.entry.component(*arguments, **(self.options | options))
-        for name, each, version in zip(self.names, tensors, before, strict=False):
+        returned = function(*arguments, **options)
+        for name, each, version in zip(names, tensors, before, strict=False):
             if each._version != version:
                 raise self.refuse(f"changed {name} in place; it must not modify its arguments.")
         return returned
@@ -78,7 +82,9 @@ class GuardedSampler(_Guard):
         if declared is None or isinstance(warmth, Tensor) or warmth != 1:
             return None
         options = {name: value for name, value in self.options.items() if name != "temperature"}
-        return lambda weights, rng: self._checked(declared(weights, rng, **options), weights, 0.0)
+        return lambda weights, rng: self._checked(
+            self.called(declared, ("weights",), weights, rng, **options), weights, 0.0
+        )
 
     def _checked(self, drawn: Tensor, given: Float32[Tensor, "N V"], excluded: float) -> Tensor:
         number, size = given.shape
@@ -213,7 +219,9 @@ def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str,
     for one, two in zip(parameters, skipping, strict=True):
         pairs = [(one, two), *((value, other.state[two][key]) for key, value in optimizer.state[one].items())]
         if not all(torch.equal(first, second) for first, second in pairs):
-            raise _bad(entry, "goes on differently after a skipped step; every tensor of its state must begin at zero.")
+            raise _bad(
+                entry, "continues differently after a skipped step; every tensor of its state must begin at zero."
+            )
     return optimizer
 
 

@@ -23,7 +23,7 @@ class Tracked:
 class Tracker(Protocol):
     """Show the records of a run elsewhere. Registered as a class: __init__(self, /, *, <options>).
 
-    It may fail at any time, by any exception: the run goes on without it, and it is tried again when the run is
+    It may fail at any time, by any exception: the run continues without it, and it is tried again when the run is
     resumed. Nothing of it may print, handle signals, or end the process. Of the libraries that it needs, nothing is
     imported before `start`.
 
@@ -37,7 +37,7 @@ class Tracker(Protocol):
         """Raise ConfigError if a library that the tracker needs is missing here."""
 
     def start(self, run: Tracked, /) -> str:
-        """Begin, or go on with the run that has `run.id`; returns its id."""
+        """Begin, or continue the run that has `run.id`; returns its id."""
 
     def record(self, step: int, values: Mapping[str, float], /) -> None:
         """Take a record of the step: finite numbers, by names such as `train/loss` and `validation/loss`.

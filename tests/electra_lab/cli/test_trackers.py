@@ -56,7 +56,7 @@ def test_without_its_library_a_run_can_still_be_resumed(lab: Any, tmp_path: Path
     code, _, err = lab("resume", path)
     assert code == 0
     assert [line for line in err.splitlines() if "diary" in line] == [
-        "note: the tracker diary needs paper. Install it: pip install paper. The run goes on without it; "
+        "note: the tracker diary needs paper. Install it: pip install paper. The run continues without it; "
         "metrics.jsonl has every record."
     ]
     assert len(lines(path)) == 5
@@ -93,7 +93,7 @@ def test_trackers_that_fail_stop_nothing(lab: Any, tmp_path: Path) -> None:
     file = tracked(tmp_path, *bad, **SHORT)
     code, out, err = lab("run", file, "--out", tmp_path / "run")
     assert (code, out) == (0, f"{tmp_path / 'run'}\n")
-    notes = [line.split(". The run goes on")[0] for line in err.splitlines() if line.startswith("note:")]
+    notes = [line.split(". The run continues")[0] for line in err.splitlines() if line.startswith("note:")]
     assert notes == [
         "note: the tracker diary failed at the start (OSError: no ink to start)",
         "note: the tracker diary failed at step 2 (SystemExit: 3)",

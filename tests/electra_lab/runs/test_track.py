@@ -84,7 +84,8 @@ def test_a_tracker_that_fails_stops_neither_the_run_nor_others(
     when = {"start": "at the start", "record": "at step 5", "close": "at the end"}[fails]
     reason = "SystemExit: 3" if exits else f"OSError: no ink to {fails}"
     assert notes == [
-        f"note: the tracker diary failed {when} ({reason}). The run goes on without it; metrics.jsonl has every record."
+        f"note: the tracker diary failed {when} ({reason}). The run continues without it; "
+        "metrics.jsonl has every record."
     ]
     after = {"start": [], "record": ["start"], "close": ["start", "record"]}[fails]
     assert [call for call in CALLS if diary(tmp_path, call, "bad")] == after

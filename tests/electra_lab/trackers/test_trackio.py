@@ -20,7 +20,7 @@ from tests.electra_lab.trackers.library import needs
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Trackio decides on its folder when it is imported, so every module that has taken the folder's name is told."""
+    """Trackio decides on its folder when it is imported, so the name must change in every module that has taken it."""
     import trackio
 
     folder = tmp_path_factory.mktemp("trackio")

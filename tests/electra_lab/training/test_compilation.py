@@ -45,13 +45,14 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
     return losses.terms["discriminator"].sum.detach(), {n: p.grad for n, p in objective.named_parameters()}
 
 
-# The number of graphs for the pair, at any depth: one for each class of module, of both widths, in training and not.
+# The number of graphs for the pair: one for each class of module, of both widths, in training and not. It is less than
+# four layers would have if each had its own.
 @pytest.mark.parametrize(
     ("name", "graphs"),
     [("bert_small", 2), ("transformer_small", 16), ("performer_small", 4), ("reformer_small", 6)],
 )
 def test_layers_compile_whole_and_once(name: str, graphs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a backend that only records: no breaks, as many graphs for four layers as for two, the same numbers."""
+    """By a backend that only records: no breaks, layers share their graphs, the same numbers."""
     monkeypatch.setattr(compilation, "BACKEND", "eager")
     plain, batch = built(name, 4)
     expected = two_steps(plain, batch)
@@ -92,9 +93,10 @@ def test_layers_are_the_modules_that_are_called_and_names_stay() -> None:
     for name in ("bert_small", "transformer_small", "performer_small", "reformer_small"):
         made, _ = built(name, 2)
         before = list(made.learner.objective.state_dict())
-        layers = [layer for network in made.networks.values() for layer in layers_of(network)]
-        assert layers
-        assert not any(type(layer) in (nn.ModuleList, nn.ModuleDict) for layer in layers)
+        layers = layers_of([*made.networks.values(), made.networks["discriminator"]])
+        assert len(layers) == len({layer for network in made.networks.values() for layer in network.backbone.layers})
+        assert all(layers)
+        assert not any(type(module) in (nn.ModuleList, nn.ModuleDict) for layer in layers for module in layer)
         compile_modules("layers", made.learner.objective, made.networks.values())
         assert list(made.learner.objective.state_dict()) == before
 

@@ -79,6 +79,14 @@ def test_what_is_given_must_be_left_as_it_is() -> None:
     with pytest.raises(BadResult, match="sampler 'gumbel' changed logits in place"):
         sampled(lambda logits, _: logits.mul_(2).argmax(-1), LOGITS.clone())
 
+    def tilts(weights: Tensor, _: Any) -> Tensor:
+        return weights.mul_(2).argmax(-1)
+
+    fast = GuardedSampler(replace(GUMBEL, declared={**GUMBEL.declared, "of_softmax": tilts})).of_softmax
+    assert fast is not None
+    with pytest.raises(BadResult, match="sampler 'gumbel' changed weights in place"):
+        fast(LOGITS.softmax(-1), rng(6))
+
     def spoils(tokens: Tensor, maskable: Tensor, *_: Any, **__: Any) -> Any:
         maskable.logical_not_()
 

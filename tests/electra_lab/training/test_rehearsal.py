@@ -185,7 +185,7 @@ def beginning_elsewhere(optimizer: Any) -> Any:
         (counting, "changes its param_groups in a step; a checkpoint holds only tensors in `state`."),
         (
             beginning_elsewhere,
-            "goes on differently after a skipped step; every tensor of its state must begin",
+            "continues differently after a skipped step; every tensor of its state must begin",
         ),
     ],
 )

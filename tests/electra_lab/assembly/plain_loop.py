@@ -1,0 +1,149 @@
+"""A plain training loop in torch alone, with torch's own optimizers, on an experiment's networks and rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.config.load import load
+from electra_lab.training.random import Streams
+from tests.electra_lab.runs.tiny import spying
+
+STEPS, BATCH, LENGTH, RATE = 4, 4, 16, 0.02
+BASE: dict[str, Any] = {
+    "train.steps": STEPS, "train.batch_size": BATCH, "train.learning_rate": RATE, "train.clip_norm": 1e9,
+    "train.precision": "fp32", "optimizer.weight_decay": 0.0, "optimizer.epsilon": 0.01,
+    "schedules.learning_rate.type": "linear", "schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 1.0,
+    "evaluate.examples": 0,
+}  # fmt: skip
+
+
+def overrides(changes: dict[str, Any]) -> list[str]:
+    """Return BASE with changes, as --set takes them; None leaves a key out."""
+    wanted = BASE | changes
+    if "optimizer" in changes:  # first, as a changed type drops the options that were set before
+        others = {key: value for key, value in wanted.items() if key in changes or not key.startswith("optimizer.")}
+        wanted = {"optimizer": changes["optimizer"], **others}
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in wanted.items()
+            if value is not None]  # fmt: skip
+
+
+def file_in(folder: Path) -> Path:
+    return spying(
+        folder,
+        train="{}",
+        schedules="{}",
+        evaluate="{}",
+        checkpoint="{}",
+        embedding="{dim: 8, max_length: 16, dropout: 0.0}",
+        discriminator="{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
+    )
+
+
+Rates = Callable[[int, int], float]
+
+
+def adamw(**options: Any) -> Callable[[Any], Any]:
+    decay = options.pop("weight_decay", 0.0)
+    settings = {"lr": RATE, "eps": 0.01, **options}
+    return lambda parameters: torch.optim.AdamW(grouped(parameters, decay), **settings)
+
+
+def adafactor(weight_decay: float = 0.0, **options: Any) -> Callable[[Any], Any]:
+    settings = {"lr": 0.05, "eps": (None, 1e-3), **options}
+    return lambda parameters: torch.optim.Adafactor(grouped(parameters, weight_decay), **settings)
+
+
+class Uncorrected(torch.optim.Optimizer):
+    """AdamW of google-research/electra, line by line."""
+
+    def __init__(self, groups: Any, betas: tuple[float, float] = (0.9, 0.999), eps: float = 0.01) -> None:
+        super().__init__(groups, {"lr": RATE, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            one, two = group["betas"]
+            for p in group["params"]:
+                m, v = self.state[p].get("m", 0.0), self.state[p].get("v", 0.0)
+                m, v = one * m + (1 - one) * p.grad, two * v + (1 - two) * p.grad**2
+                self.state[p] = {"m": m, "v": v}
+                p -= group["lr"] * (m / (v.sqrt() + group["eps"]) + group["weight_decay"] * p)
+
+
+def uncorrected(weight_decay: float = 0.0, **options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: Uncorrected(grouped(parameters, weight_decay), **options)
+
+
+class Both:
+    """Two of torch's own: Muon for linear layers of encoders and their inputs, which are marked, AdamW for others."""
+
+    def __init__(self, parameters: list[torch.Tensor], decay: float, scale: float, **options: Any) -> None:
+        adam = {key: options.pop(key) for key in ("betas", "eps") if key in options}
+        hidden, others = ([p for p in parameters if hasattr(p, "hidden") == marked] for marked in (True, False))
+        settings = {"adjust_lr_fn": "match_rms_adamw", **options}
+        self.parts = [
+            torch.optim.Muon(hidden, RATE, decay, **settings),
+            torch.optim.AdamW(grouped(others, decay), **{"lr": RATE * scale, "eps": 0.01, **adam}),
+        ]
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+
+def muon(weight_decay: float = 0.0, adamw_scale: float = 1.0, **options: Any) -> Callable[[Any], Any]:
+    return lambda parameters: Both(parameters, weight_decay, adamw_scale, **options)
+
+
+def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]]:
+    return [{"params": [p for p in parameters if (p.ndim > 1) == wide], "weight_decay": decay * wide}
+            for wide in (True, False)]  # fmt: skip
+
+
+def by_hand(
+    file: Path, *, optimizer: Callable[[Any], Any] | None = None, rates: Rates = lambda *_: 1.0, steps: int = STEPS,
+    batch: int = BATCH, clip: float = 1e9, bf16: bool = False,
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """Train the experiment's own networks on its own rows in a plain torch loop; returns the weights."""
+    loaded = load(file, overrides({}))
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    objective: Any = made.run.learner.objective.train()
+    parameters = list(objective.parameters())
+    for network in (objective.generator, objective.discriminator):
+        for each in (*network.backbone.modules(), network.project):
+            if isinstance(each, torch.nn.Linear):
+                each.weight.hidden = True  # type: ignore[assignment]
+    trained = (optimizer or adamw())(parameters)
+    first = [group["lr"] for group in trained.param_groups]
+    for step in range(steps):
+        rows = made.train.training_batch(0, step, batch, torch.device("cpu"))
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            terms = objective(rows, Streams(0, step, rows.example_ids)).terms
+        loss = terms["generator"].sum / terms["generator"].count
+        loss = loss + 50.0 * terms["discriminator"].sum / terms["discriminator"].count
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in parameters))
+        for parameter in parameters:
+            parameter.grad *= min(1.0, clip / norm)
+        for group, rate in zip(trained.param_groups, first, strict=True):
+            group["lr"] = rate * rates(step, steps)
+        trained.step()
+    return {f"model.{name}": p.detach() for name, p in objective.named_parameters()}
+
+
+def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    """Return True if weights are equal to the accuracy of float32."""
+    return all(torch.allclose(one[name], two[name], rtol=1e-3, atol=2e-5) for name in one)
+
+
+def apart(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    return math.sqrt(sum(float((one[name] - two[name]).square().sum()) for name in one))
