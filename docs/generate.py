@@ -120,8 +120,9 @@ def _type(each: dict[str, Any]) -> str:
 def _types(each: dict[str, Any]) -> Iterator[str]:
     for option in each.get("anyOf", ()):
         yield from _types(option)
-    if "enum" in each:
-        yield ", ".join(f"`{json.dumps(value)}`" for value in each["enum"])
+    values = each.get("enum", [each["const"]] if "const" in each else [])
+    if values:
+        yield ", ".join(f"`{json.dumps(value)}`" for value in values)
     elif "type" in each.get("properties", {}):
         yield "component"
     elif "items" in each:

@@ -139,7 +139,7 @@ def _train(folder: AblationFolder, id: str, device: str) -> None:
         return
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
-    execute.run(file, [], run.path, device)
+    execute.run(file, [], run.path, device, shared=folder.path / "measured")
 
 
 def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import Built, build, make_optimizer, sketch, untrained_tokenizer
+from electra_lab.assembly.choices import Choices, decide
 from electra_lab.assembly.earlier import load_earlier, refuse_other_runs
 from electra_lab.assembly.share import refuse_uneven, share
 from electra_lab.assembly.start import refuse_start, start
@@ -29,8 +30,8 @@ from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.model.network import Network
 from electra_lab.parallel.world import ALONE, World
-from electra_lab.storage.provenance import Start
-from electra_lab.training.compilation import Compile, choose_compile, compile_modules
+from electra_lab.storage.provenance import Environment, Start
+from electra_lab.training.compilation import compile_modules
 from electra_lab.training.device import choose_precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.guards import rehearse
@@ -70,7 +71,7 @@ class Experiment:
     earlier: dict[str, str]  # by network, the checkpoint of another run that its weights come from
     init: dict[str, Start]  # by network, the weights that `init` named
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
-    compiled: tuple[Compile, str]  # what is compiled, and why `auto` chose it
+    choices: Choices
 
 
 def check(loaded: Loaded) -> LabError | None:
@@ -203,12 +204,21 @@ def open_corpus(loaded: Loaded) -> Corpus:
 
 
 def assemble(
-    loaded: Loaded, store: Store, device: torch.device, *, restored: bool = False, world: World = ALONE
+    loaded: Loaded,
+    store: Store,
+    device: torch.device,
+    *,
+    restored: bool = False,
+    world: World = ALONE,
+    began: Environment | None = None,
+    shared: Path | None = None,
 ) -> Experiment:
-    """Assemble an experiment. Raises ConfigError at the line that caused it.
+    """Assemble an experiment. Raises ConfigError at the line that caused it, OutOfMemoryError.
 
     restored  a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
     world     the processes that train it
+    began     what a run that is resumed on the same device computes with
+    shared    the folder of what is decided once for experiments that are compared
     """
     config = loaded.config
     refuse_uneven(loaded, world)
@@ -225,13 +235,11 @@ def assemble(
     accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary))
     rows, validation, test = (pack(loaded, each, vocabulary) for each in (store.train, store.validation, store.test))
     batch = rows.training_batch(settings.seed, 0, 2, device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        entry = objectives.get(config.objective.type)
-        reached = rehearse(built.learner, entry, batch, settings.seed, settings.precision, accumulate)
-    compiled, reason = choose_compile(
-        config.train.compile, device, settings.precision, settings.flops.total(settings.steps)
-    )
-    compile_modules(compiled, objective, built.networks.values())
+    entry = objectives.get(config.objective.type)
+    reached = rehearse(built.learner, entry, batch, settings.seed, settings.precision, accumulate)
+    choices = decide(loaded, built, rows, device, world, began=began, shared=shared)
+    settings = replace(settings, precision=choices.precision, micro_batch_size=choices.micro_batch_size)
+    compile_modules(choices.compile, objective, built.networks.values())
     # An objective that changes with the step may leave out other parameters later.
     share(loaded, built, world, device, partly=not reached or hasattr(objective, "at_step"))
     run, parameters = Run(built.learner, make_optimizer(loaded, objective)), count_parameters(built.networks)
@@ -250,7 +258,7 @@ def assemble(
         earlier=earlier,
         init=init,
         paper_flops=built.paper_flops.total(built.steps),
-        compiled=(compiled, reason),
+        choices=choices,
     )
 
 
@@ -269,7 +277,7 @@ def loop_settings(
         seed=seed,
         steps=steps,
         batch_size=train.batch_size,
-        micro_batch_size=train.micro_batch_size or train.batch_size,
+        micro_batch_size=train.micro_batch_size if isinstance(train.micro_batch_size, int) else train.batch_size,
         learning_rate=train.learning_rate,
         rate=rate_of(config.schedules["learning_rate"]),
         clip_norm=train.clip_norm,

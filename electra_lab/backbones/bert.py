@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.model.attention import Kernel, attend
 from registry import backbones
 
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
@@ -20,12 +21,13 @@ class _Layer(nn.Module):
         self.expand, self.contract = nn.Linear(dim, inner), nn.Linear(inner, dim)
         self.output_norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.heads, self.dropout = heads, dropout
+        self.kernel: Kernel = "fused"
 
     def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B 1 #T T"]) -> Float[Tensor, "B T D"]:
         p = self.dropout if self.training else 0.0
         whole = self.query(x), self.key(x), self.value(x)
         q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
+        attended = attend(q, k, v, visible, p, self.kernel)
         attended = self.attended(attended.transpose(1, 2).flatten(2))
         x = self.attention_norm(x + F.dropout(attended, p))
         fed = self.contract(F.gelu(self.expand(x)))

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.model.attention import Kernel, attend
 from registry import backbones
 
 
@@ -74,6 +75,7 @@ def local_attention(
     visible: Bool[Tensor, "B T"],
     window: int,
     dropout: float,
+    kernel: Kernel = "fused",
 ) -> Float[Tensor, "B H T d"]:
     """Exact softmax attention of each window of positions over itself and the windows beside it; T is whole windows."""
     batch, heads, length, width = query.shape
@@ -85,7 +87,7 @@ def local_attention(
     seen = F.pad(visible, (window, window)).unfold(1, 3 * window, window).flatten(0, 1)[:, None, None, :]
     seen = seen | ~seen.any(-1, keepdim=True)  # a softmax of nothing is NaN in some kernels
     q, k, v = in_windows(query, 0).to(value.dtype), in_windows(key, window).to(value.dtype), in_windows(value, window)
-    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=dropout)
+    attended = attend(q, k, v, seen, dropout, kernel)
     return attended.view(batch, -1, heads, window, width).transpose(1, 2).reshape(batch, heads, length, width)
 
 
@@ -96,6 +98,7 @@ class _Layer(nn.Module):
         self.query, self.key, self.value, self.attended = (nn.Linear(dim, dim) for _ in range(4))
         self.expand, self.contract = nn.Linear(dim, inner), nn.Linear(inner, dim)
         self.heads, self.local_heads, self.window, self.dropout = heads, local_heads, window, dropout
+        self.kernel: Kernel = "fused"
 
     def forward(
         self,
@@ -113,7 +116,7 @@ class _Layer(nn.Module):
         n = self.local_heads
         attended = favor_attention(q[:, n:], k[:, n:], v[:, n:], visible, projection).to(x.dtype)
         if n:
-            near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible, self.window, p)
+            near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible, self.window, p, self.kernel)
             attended = torch.cat([near.to(x.dtype), attended], dim=1)
         x = x + F.dropout(self.attended(attended.transpose(1, 2).flatten(2)), p)
         return x + F.dropout(self.contract(F.gelu(self.expand(self.output_norm(x)))), p)

@@ -6,7 +6,9 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 from x_transformers import Encoder
+from x_transformers.attend import Attend
 
+from electra_lab.model.attention import Kernel
 from registry import backbones
 
 
@@ -17,7 +19,7 @@ class Transformer(nn.Module):
     rotary   rotary positions (Su et al. 2021) instead of the lab's learned ones
     rmsnorm  RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
     glu      gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
-    flash    torch's fused attention kernels
+    flash    torch's fused attention kernels, unless the lab finds that others are faster
     """
 
     length_multiple = 1
@@ -44,7 +46,7 @@ class Transformer(nn.Module):
         if int(dim * ff_mult) < 1:
             raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         self.positions = "own" if rotary else "lab"
-        self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
+        self.dim, self.depth, self.ff_mult, self.glu, self.flash = dim, depth, ff_mult, glu, flash
         self.encoder = Encoder(
             dim=dim,
             depth=depth,
@@ -63,6 +65,18 @@ class Transformer(nn.Module):
         # x-transformers alternates attention and feed-forward; a depth of ours is one of each.
         blocks = list(self.encoder.layers)
         self.layers = [nn.ModuleList(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """What attention is computed by; None without `flash`, which leaves no choice."""
+        attending = [module for module in self.encoder.modules() if isinstance(module, Attend)]
+        return ("fused" if attending[0].flash else "products") if self.flash and attending else None
+
+    @kernel.setter
+    def kernel(self, kernel: Kernel) -> None:
+        for module in self.encoder.modules():
+            if isinstance(module, Attend):
+                module.flash = kernel == "fused"
 
     def forward(
         self,

@@ -44,9 +44,9 @@ def one_budget(given: Mapping[str, Any]) -> str | None:
     return f"set one of {', '.join(BUDGETS)}; {' and '.join(named) + ' are' if named else 'none is'} set."
 
 
-def refuse_uneven(batch_size: int, micro_batch_size: int | None) -> None:
+def refuse_uneven(batch_size: int, micro_batch_size: int | str | None) -> None:
     """Raise ValidationError if micro-batches are not of one size."""
-    if micro_batch_size and batch_size % micro_batch_size:
+    if isinstance(micro_batch_size, int) and batch_size % micro_batch_size:
         raise problem(("micro_batch_size",), f"must divide batch_size {batch_size}.", micro_batch_size)
 
 
@@ -128,8 +128,10 @@ class Train(Strict):
         None, description="The same, counted as in Clark et al. (2020) and google-research/electra."
     )
     batch_size: Positive = Field(128, description="Rows per optimizer step.")
-    micro_batch_size: Positive | None = Field(
-        None, description="Rows at a time, if a batch does not fit into memory. Changes no mask and no draw."
+    micro_batch_size: Positive | Literal["auto"] | None = Field(
+        None,
+        description="Rows at a time, if a batch does not fit into memory; auto halves them until they fit. Changes no "
+        "mask and no draw.",
     )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         "auto",
@@ -138,7 +140,14 @@ class Train(Strict):
         "mask and no draw.",
     )
     precision: Literal["auto", "bf16", "fp32"] = Field(
-        "auto", description="Precision of matrix products; auto is bf16 if the device supports it natively."
+        "auto",
+        description="Precision of matrix products; auto is fp32, unless the device has bf16 and long trainings are "
+        "measured to be faster in it; short ones take bf16 on CUDA.",
+    )
+    attention: Literal["auto", "fused", "products"] = Field(
+        "auto",
+        description="How exact attention is computed: by torch's fused kernels, or by two batched matrix products. "
+        "auto is fused, unless the other is measured to be faster for a long training.",
     )
     compile: Literal["auto", "off", "layers", "full"] = Field(
         "auto",

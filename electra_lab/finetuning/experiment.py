@@ -208,9 +208,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
         Run(Learner(model), optimizer), settings, model, task, facts, dataset, splits, source, length, device
     )
     batch = splits[TRAIN].batches.training_batch(seed, 0, min(2, rows), device)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        entry = tasks.get(config.task.type)
-        rehearse(found.run.learner, entry, batch, seed, settings.precision, None)
+    rehearse(found.run.learner, tasks.get(config.task.type), batch, seed, settings.precision, None)
     return found
 
 

@@ -1,7 +1,6 @@
 """Run, resume and reopen experiments."""
 
 import hashlib
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,19 +22,22 @@ from electra_lab.runs import summary
 from electra_lab.runs.console import Console
 from electra_lab.runs.follow import follow, keep_checkpoint
 from electra_lab.runs.progress import Phases
-from electra_lab.runs.provenance import differences, environment, provenance
+from electra_lab.runs.provenance import device_name, differences, environment_of, provenance
 from electra_lab.runs.track import tracking
 from electra_lab.storage.checkpoint import checkpoints, load_newest
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
 from electra_lab.training.loop import Record, train
+from electra_lab.training.memory import is_shortage
 from electra_lab.training.step import backward
 from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Reported
 
 
-def run(file: Source, overrides: list[str], out: Path | None, device: str) -> Path:
+def run(file: Source, overrides: list[str], out: Path | None, device: str, shared: Path | None = None) -> Path:
     """Train an experiment; returns the run directory.
+
+    shared  the folder of what is decided once for experiments that are compared
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
@@ -49,7 +51,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str) -> Pa
         target, console = choose_device(device), Console(quiet=not world.first)
         store = _shared_data(loaded, console, world)
         with enough_memory():
-            experiment = assemble(loaded, store, target, world=world)
+            experiment = assemble(loaded, store, target, world=world, shared=shared)
             path = world.once(lambda: str(RunDirectory.create(out, loaded.config.name).path))
             directory = RunDirectory(Path(path))
             with directory.locked() if world.first else nullcontext():
@@ -148,7 +150,10 @@ def _reopened(directory: RunDirectory, device: str, world: World = ALONE) -> tup
             f"{began.data.store}). Its files changed, or the version of tokenizers; for corpus docstrings, of Python "
             "or torch."
         )
-    experiment = assemble(loaded, store, target, restored=bool(checkpoints(directory.checkpoints)), world=world)
+    restored, same = bool(checkpoints(directory.checkpoints)), began.environment.device == device_name(target)
+    experiment = assemble(
+        loaded, store, target, restored=restored, world=world, began=began.environment if same else None
+    )
     if experiment.earlier and experiment.earlier != began.earlier_runs:
         raise DataError(
             f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.earlier}, was "
@@ -159,9 +164,7 @@ def _reopened(directory: RunDirectory, device: str, world: World = ALONE) -> tup
             f"{path}: the weights that `init` names have changed since the run began, and it has no checkpoint yet. "
             "Start a new run."
         )
-    if changes := differences(
-        began.environment, environment(target, experiment.settings.precision, world.size, experiment.compiled[0])
-    ):
+    if changes := differences(began.environment, environment_of(experiment)):
         console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
     run = experiment.run
     state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, console.say)
@@ -174,7 +177,7 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
     run, settings, checkpoint = experiment.run, experiment.settings, loaded.config.checkpoint
     world = run.learner.world
     console.say(summary.opening(loaded, experiment, directory.path))
-    if experiment.compiled[0] != "off":
+    if experiment.choices.compile != "off":
         console.say(f"compiled in {warm_up(experiment):.0f} s")
     started, milestones = time.perf_counter(), loaded.config.milestones
     keep = partial(keep_checkpoint, directory, run, settings, checkpoint.keep, milestones)
@@ -242,19 +245,15 @@ def refuse_several_processes() -> None:
 
 @contextmanager
 def enough_memory() -> Iterator[None]:
-    """Train with memory that is kept, and turn torch's complaints about it into OutOfMemoryError; on the CPU they come
-    as a plain RuntimeError.
-    """
+    """Train with memory that is kept, and turn torch's complaints about it into OutOfMemoryError."""
     keep_freed_memory()
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        said = str(error)
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not re.search(
-            r"can't allocate memory|not enough memory|out of memory", said
-        ):
+        if not is_shortage(error):
             raise
         raise OutOfMemoryError(
-            f"there is not enough memory ({(said.splitlines() or ['no details'])[0]}). In a new run, lower "
-            "train.micro_batch_size (which changes no mask and no draw), evaluate.batch_size, or the networks' sizes."
+            f"there is not enough memory ({(str(error).splitlines() or ['no details'])[0]}). In a new run, lower "
+            "train.micro_batch_size (which changes no mask and no draw) or set it to auto, lower evaluate.batch_size, "
+            "or the networks' sizes."
         ) from error

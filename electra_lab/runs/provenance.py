@@ -27,7 +27,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
     return began(
         config_yaml,
         loaded.plugins,
-        environment(experiment.device, settings.precision, experiment.run.learner.world.size, experiment.compiled[0]),
+        environment_of(experiment),
         data=data_of(experiment),
         earlier_runs=experiment.earlier,
         init=experiment.init,
@@ -67,18 +67,34 @@ def data_of(experiment: Experiment) -> Data:
     )
 
 
-def environment(device: torch.device, precision: str, processes: int = 1, compiled: str = "off") -> Environment:
+def environment_of(experiment: Experiment) -> Environment:
+    """Return what an experiment's numbers can depend on beside its config."""
+    choices = experiment.choices
+    return environment(
+        experiment.device,
+        choices.precision,
+        processes=experiment.run.learner.world.size,
+        compile=choices.compile,
+        attention=choices.attention,
+        micro_batch_size=choices.micro_batch_size,
+    )
+
+
+def environment(device: torch.device, precision: str, **choices: Any) -> Environment:
     """Return the parts of the machine that numbers can depend on; they are compared when a run is resumed."""
     return Environment(
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        device=device_name(device),
         processor=torch.backends.cpu.get_cpu_capability(),
         threads=torch.get_num_threads(),
         precision=precision,
-        processes=processes,
-        compile=compiled,
+        **choices,
     )
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def differences(before: Environment, now: Environment) -> list[str]:

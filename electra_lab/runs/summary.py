@@ -1,5 +1,6 @@
 """Terminal output of a run: its parts at the start, its needs in a dry run, its findings at the end."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
             continue
         size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
         lines.append(f"  {key:<14}{component.type + '  ':<14}{registry.get(component.type).place}{size}")
-    how, why = experiment.compiled
-    lines.append(f"  compile       {how}{f', as {why}' if why else ''}")
+    lines += _choices(experiment)
     lines += [f"  init.{network}: {_account(start)}" for network, start in experiment.init.items()]
     lines += [
         f"  data          {facts['data']}; vocabulary {experiment.vocabulary.size:,}",
@@ -62,6 +62,16 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         f"  compute       {compute(settings.flops.total(settings.steps), experiment.paper_flops)}",
     ]
     return "\n".join(lines)
+
+
+def _choices(experiment: Experiment) -> Iterator[str]:
+    """Yield what was decided for this machine, as far as it is not what every machine does."""
+    chosen, batch = experiment.choices, experiment.settings.batch_size // experiment.run.learner.world.size
+    yield f"  compile       {chosen.compile}{f', as {chosen.reason}' if chosen.reason else ''}"
+    if chosen.attention != "fused":
+        yield f"  attention     by {chosen.attention}"
+    if chosen.micro_batch_size < batch:
+        yield f"  micro-batches {chosen.micro_batch_size:,} of {batch:,} rows at a time"
 
 
 def _read(config: ExperimentConfig, experiment: Experiment) -> tuple[str, str]:
@@ -121,7 +131,7 @@ def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
               f"  compute         {prices[0]} (matrix products)",
               f"                  {prices[1]} (as the ELECTRA paper counts)",
               f"  evaluation      {_evaluation(config, needs.steps, *most)}"]  # fmt: skip
-    state, rows = f"{_bytes(needs.state_bytes)} of weights and optimizer", train.micro_batch_size or train.batch_size
+    state, rows = f"{_bytes(needs.state_bytes)} of weights and optimizer", needs.rows
     if needs.working_bytes is None or needs.evaluation_bytes is None:
         memory = f"{state}; the memory of a step cannot be predicted from shapes, as a component reads numbers"
     else:

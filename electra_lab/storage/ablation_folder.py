@@ -25,7 +25,15 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
-OTHERS = ("ablation.yaml", "report.html", "table.csv", "table.md", "slurm", "damaged")  # not there from the start
+OTHERS = (
+    "ablation.yaml",
+    "report.html",
+    "measured",
+    "table.csv",
+    "table.md",
+    "slurm",
+    "damaged",
+)  # not there from the start
 TRAINING = "training"  # the first thing that a cell needs
 
 Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]

@@ -28,6 +28,8 @@ class Environment(BaseModel):
     precision: str
     processes: int = 1  # that train together
     compile: str = "off"
+    attention: str = "fused"
+    micro_batch_size: int | None = None  # of each process
 
 
 class Data(BaseModel):

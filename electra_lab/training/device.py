@@ -21,16 +21,22 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Return whether the device multiplies matrices in bf16 natively."""
+    if device.type == "cuda":
+        # Without a device, a dry run is meant for one of today's.
+        return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
 def choose_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision; `auto` is bf16 where the device supports it natively, otherwise fp32."""
+    """Return the precision; `auto`, where nothing was measured, is bf16 on CUDA if it has it, otherwise fp32.
+
+    On a CPU bf16 pays for large networks alone.
+    """
     if name == "auto":
-        if device.type == "cuda":
-            # Without a device, a dry run is meant for one of today's.
-            native = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
-        else:
-            capabilities = torch.cpu.get_capabilities()
-            native = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-        return "bf16" if native else "fp32"
+        return "bf16" if device.type == "cuda" and has_bf16(device) else "fp32"
     return "bf16" if name == "bf16" else "fp32"
 
 

@@ -5,7 +5,8 @@ and, on the CPU, at every one; elsewhere reading them would make the host wait f
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -234,26 +235,37 @@ def rehearse(
     Returns whether every parameter that learns got a gradient. Raises BadResult, or what the component raises.
     """
     objective = learner.objective
+    with on_trial(objective):
+        counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
+        names = set(counts(batch, Streams(seed, 0, batch.example_ids)))
+        learner.at_step(seed, 0)
+        losses = learner.losses(batch, seed, 0, precision)
+        refuse_losses(losses, names, entry, batch)
+        backward(losses.terms)
+        reached = all(p.grad is not None for p in objective.parameters() if p.requires_grad)
+        with torch.no_grad(), learner.evaluating(seed):
+            losses = learner.losses(batch, seed, 0, precision)
+            refuse_losses(losses, names, entry, batch)
+            if accumulate is not None:
+                _refuse_metrics(accumulate({0}), entry, batch, losses)
+    return reached
+
+
+@contextmanager
+def on_trial(objective: nn.Module) -> Iterator[None]:
+    """Train inside the block without a trace: neither gradients, changed buffers nor random numbers remain."""
     # Modules with at_step draw for themselves, and would not notice that their buffers have changed back.
     unaware = [module for module in objective.modules() if not hasattr(module, "at_step")]
     before = [(buffer, buffer.clone()) for module in unaware for buffer in module.buffers(recurse=False)]
-    counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
-    names = set(counts(batch, Streams(seed, 0, batch.example_ids)))
+    devices = {parameter.device for parameter in objective.parameters() if parameter.device.type == "cuda"}
     objective.train()
-    learner.at_step(seed, 0)
-    losses = learner.losses(batch, seed, 0, precision)
-    refuse_losses(losses, names, entry, batch)
-    backward(losses.terms)
-    reached = all(p.grad is not None for p in objective.parameters() if p.requires_grad)
-    objective.zero_grad(set_to_none=True)
-    with torch.no_grad(), learner.evaluating(seed):
-        losses = learner.losses(batch, seed, 0, precision)
-        refuse_losses(losses, names, entry, batch)
-        if accumulate is not None:
-            _refuse_metrics(accumulate({0}), entry, batch, losses)
-    for buffer, value in before:
-        buffer.copy_(value)
-    return reached
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        objective.zero_grad(set_to_none=True)
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def _refuse_metrics(found: Any, entry: Entry[Any], batch: Batch, losses: Losses) -> None:

@@ -1,10 +1,13 @@
-"""The memory that a computation needs, found from shapes alone."""
+"""The memory that a computation needs, found from shapes alone, and the memory that there is."""
 
+import re
 import weakref
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,3 +68,31 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _free(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.now -= size
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether this is how torch complains of too little memory; on the CPU it does by a plain RuntimeError."""
+    words = r"can't allocate memory|not enough memory|out of memory"
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and bool(re.search(words, str(error)))
+    )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the memory that is free on a device, None if nobody says. On the CPU, a container's limit counts too."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0]) if torch.cuda.is_available() else None
+    known = [value * 1024 for value in (_number("/proc/meminfo", r"MemAvailable:\s+(\d+)"),) if value is not None]
+    most, used = (_number(f"/sys/fs/cgroup/memory.{name}", r"(\d+)") for name in ("max", "current"))
+    if most is not None and used is not None:
+        cached = _number("/sys/fs/cgroup/memory.stat", r"inactive_file (\d+)") or 0  # the kernel drops it if need be
+        known.append(max(0, most - used + cached))
+    return min(known, default=None)
+
+
+def _number(file: str, pattern: str) -> int | None:
+    try:
+        found = re.search(pattern, Path(file).read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return int(found[1]) if found else None

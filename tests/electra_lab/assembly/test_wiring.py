@@ -17,6 +17,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.backbones import bert
 from electra_lab.config.load import load
 from electra_lab.config.schema import Checkpoint, Evaluate, Train
 from electra_lab.runs import execute
@@ -209,6 +210,14 @@ def check_precision(file: Path, out: Path) -> None:
     assert {p.autocast for p in training + evaluated} == {False}
 
 
+def check_attention(file: Path, out: Path) -> None:
+    with patch.object(bert, "attend", wraps=bert.attend) as attending:
+        path, _, _ = seen(file, out, {"train.attention": "products"})
+    assert attending.call_args_list[-1].args[-1] == "products"
+    assert RunDirectory.open(path).provenance().environment.attention == "products"
+    assert equal(by_hand(file), tensors(path))
+
+
 def check_tokens(file: Path, out: Path) -> None:
     path, _, _ = seen(file, out, {"train.steps": None, "train.tokens": 3.5 * BATCH * LENGTH})
     assert [(line["step"], line["tokens"]) for line in lines(path, "train")] == [(3, 3 * BATCH * LENGTH)]
@@ -310,6 +319,7 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.micro_batch_size": check_micro_batch_size,
     "train.parallel": check_parallel,
     "train.compile": check_compile,
+    "train.attention": check_attention,
     "train.precision": check_precision,
     "train.log_every": check_log_every,
     "train.on_non_finite": check_on_non_finite,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from electra_lab.training.memory import peak_bytes, shapes_only
+from electra_lab.training.memory import free_bytes, is_shortage, peak_bytes, shapes_only
 from registry.errors import BadResult
 
 MEGA = 1_000_000
@@ -77,3 +79,42 @@ def test_weights_that_were_built_before_do_not_count() -> None:
     with shapes_only():
         assert peak_bytes(lambda: layer(torch.ones(1, 500)).sum()) == pytest.approx(4004, abs=100)
         assert peak_bytes(lambda: layer(torch.ones(1, 500)).sum().backward()) == pytest.approx(MEGA + 4004, abs=5000)
+
+
+def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own free memory with what the kernel would drop, if that is less than the machine's."""
+    files = {
+        "/proc/meminfo": "MemTotal:  900 kB\nMemAvailable:   500 kB\n",
+        "/sys/fs/cgroup/memory.max": "300000\n",
+        "/sys/fs/cgroup/memory.current": "250000\n",
+        "/sys/fs/cgroup/memory.stat": "anon 5\ninactive_file 20000\n",
+    }
+
+    def read_text(path: Path, **_: object) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert free_bytes(torch.device("cpu")) == 70_000
+    files["/sys/fs/cgroup/memory.max"] = "max\n"
+    assert free_bytes(torch.device("cpu")) == 500 * 1024
+    files.clear()
+    assert free_bytes(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+            True,
+        ),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_how_torch_complains(error: Exception, expected: bool) -> None:
+    assert is_shortage(error) == expected
