@@ -15,7 +15,7 @@ from electra_lab.config.load import Loaded
 from electra_lab.data.rows import Rows
 from electra_lab.model.attention import KERNELS, Kernel, use_kernel
 from electra_lab.parallel.world import World
-from electra_lab.storage.machine import measured_folder, remembered
+from electra_lab.storage.machine import measured_folder, processor, remembered
 from electra_lab.storage.provenance import Environment
 from electra_lab.training.compilation import LONG, Compile, choose_compile, missing_compiler
 from electra_lab.training.device import Precision, choose_precision, has_bf16
@@ -26,7 +26,7 @@ from electra_lab.training.step import backward
 from registry.errors import OutOfMemoryError
 
 WORTH = 0.1  # of the FLOPs that make a training long: above it, a few steps are tried
-TRIAL = {"cpu": 2e11, "cuda": 1e13}  # FLOPs of such a step, at most
+TRIAL = {"cpu": 1e11, "cuda": 1e13}  # FLOPs of such a step, at most
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,7 @@ def _measured(loaded: Loaded, built: Built, rows: Rows, device: torch.device, sh
     ways = [(each, kernel) for each in precisions for kernel in kernels]
     here = {
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "ways": ways,

@@ -20,7 +20,7 @@ from registry import Batch, Flops
 
 SHORT = 3e11  # FLOPs of a step that may be tried
 SMALL = 4e9  # bytes of an experiment that may be tried
-FREE = 0.8  # share of the free memory that tensors may take; kernels and allocators need some, too
+FREE = 0.6  # share of the free memory that tensors may take; allocators leave gaps, and kernels need some, too
 
 
 @dataclass(frozen=True)

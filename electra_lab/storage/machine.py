@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import platform
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,15 @@ T = TypeVar("T", bound=BaseModel)
 def measured_folder() -> Path:
     """Return the folder of this user's measurements: `measured` in electra_lab's part of XDG_CACHE_HOME."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra_lab" / "measured"
+
+
+def processor() -> str:
+    """Return the name of the processor's model."""
+    try:
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def remembered(kind: type[T], folder: Path, about: Any, measure: Callable[[], T]) -> T:

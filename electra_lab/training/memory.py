@@ -1,5 +1,6 @@
 """The memory that a computation needs, found from shapes alone, and the memory that there is."""
 
+import mmap
 import re
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from registry.errors import LabError
+
+PAGE = mmap.PAGESIZE
 
 
 @cache  # one mode for all: the weights of another mode would be copied, and counted as new
@@ -71,15 +74,21 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether this is how torch complains of too little memory; on the CPU it does by a plain RuntimeError."""
-    words = r"can't allocate memory|not enough memory|out of memory"
+    """Return whether this is how torch complains of too little memory; on the CPU it does by a plain RuntimeError.
+
+    oneDNN says only that it "could not create a primitive".
+    """
+    words = r"can't allocate memory|not enough memory|out of memory|could not create a primitive"
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and bool(re.search(words, str(error)))
     )
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that is free on a device, None if nobody says. On the CPU, a container's limit counts too."""
+    """Return the memory that is free on a device, None if nobody says.
+
+    On the CPU, the limits of a container and of the process (`ulimit -v`) count, too.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) if torch.cuda.is_available() else None
     known = [value * 1024 for value in (_number("/proc/meminfo", r"MemAvailable:\s+(\d+)"),) if value is not None]
@@ -87,6 +96,9 @@ def free_bytes(device: torch.device) -> int | None:
     if most is not None and used is not None:
         cached = _number("/sys/fs/cgroup/memory.stat", r"inactive_file (\d+)") or 0  # the kernel drops it if need be
         known.append(max(0, most - used + cached))
+    limit, mapped = _number("/proc/self/limits", r"Max address space +(\d+)"), _number("/proc/self/statm", r"(\d+)")
+    if limit is not None and mapped is not None:
+        known.append(max(0, limit - mapped * PAGE))
     return min(known, default=None)
 
 

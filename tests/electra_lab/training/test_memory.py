@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,8 @@ def test_weights_that_were_built_before_do_not_count() -> None:
         assert peak_bytes(lambda: layer(torch.ones(1, 500)).sum().backward()) == pytest.approx(MEGA + 4004, abs=5000)
 
 
-def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own free memory with what the kernel would drop, if that is less than the machine's."""
+def test_limits_of_a_container_and_of_the_process_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they leave free, with what the kernel would drop, if that is less than the machine's."""
     files = {
         "/proc/meminfo": "MemTotal:  900 kB\nMemAvailable:   500 kB\n",
         "/sys/fs/cgroup/memory.max": "300000\n",
@@ -99,6 +100,11 @@ def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert free_bytes(torch.device("cpu")) == 70_000
     files["/sys/fs/cgroup/memory.max"] = "max\n"
     assert free_bytes(torch.device("cpu")) == 500 * 1024
+    files["/proc/self/limits"] = "Limit  Soft Limit\nMax address space         unlimited            unlimited   bytes\n"
+    files["/proc/self/statm"] = "10 5 3 2 0 1 0\n"
+    assert free_bytes(torch.device("cpu")) == 500 * 1024
+    files["/proc/self/limits"] = "Limit  Soft Limit\nMax address space         90000                unlimited   bytes\n"
+    assert free_bytes(torch.device("cpu")) == 90_000 - 10 * mmap.PAGESIZE
     files.clear()
     assert free_bytes(torch.device("cpu")) is None
 
@@ -112,6 +118,7 @@ def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
             True,
         ),
+        (RuntimeError("could not create a primitive"), True),
         (RuntimeError("shapes cannot be multiplied"), False),
         (ValueError("out of memory"), False),
     ],
