@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from x_transformers import Encoder
 from x_transformers.x_transformers import Attention
 
+from electra_lab.backbones._rotary import turned
 from registry import backbones
 
 
 class _Attention(Attention):  # type: ignore[misc]  # the library has no types
-    """The library's fused attention, to the bit, in half as many passes over memory.
+    """The library's fused attention in half as many passes over memory; rotations may differ in their last bit.
 
     The library expands the mask of the keys to every head and query before it reads it, and turns queries and keys by
     products with ones, copies and empty parts. Compiled and exported code is the library's own.
@@ -38,7 +39,7 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
         if rotary_pos_emb is not None:
             angles = rotary_pos_emb[0]  # each stands there twice: neighbours in a vector are a pair
             turn = torch.complex(angles.cos()[..., ::2], angles.sin()[..., ::2])
-            q, k = _turned(q, turn), _turned(k, turn)
+            q, k = turned(q, turn), turned(k, turn)
         visible = context_mask[:, None, None, :]
         if attn_mask is not None:
             visible = visible & attn_mask
@@ -46,13 +47,6 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=p)
         attended = attended.masked_fill(~visible.any(-1, keepdim=True), 0.0)  # queries that see no key
         return self.to_out(attended.transpose(1, 2).flatten(2)), None
-
-
-def _turned(x: Float[Tensor, "B H T d"], turn: Tensor) -> Float[Tensor, "B H T d"]:
-    """Turn each pair of numbers by its angle: as complex numbers, in float32 at least."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    turned: Tensor = torch.view_as_real(torch.view_as_complex(wide.unflatten(-1, (-1, 2))) * turn)
-    return turned.flatten(-2).to(x.dtype)
 
 
 @backbones.register("transformer")

@@ -23,7 +23,6 @@ from electra_lab.training.step import Learner, backward, update
 from registry import Batch, Entry, Losses, Masked, Random, Term, Vocabulary, count
 from registry.errors import BadResult
 
-
 ALL, EVERY = 4, 64  # calls on the CPU whose values are checked
 
 

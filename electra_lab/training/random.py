@@ -109,7 +109,7 @@ def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32
             counter = np.arange(begin, begin + part.shape[1], dtype=np.uint32)
             _mix_on_the_cpu(np.add(counter, one, out=x), y)
             _mix_on_the_cpu(np.bitwise_xor(x, two, out=x), y)
-            # 23 bits are the fraction of a float32 from 1 to 2; k / 2^23 + 1 / 2^24 has no more than 24, so it is exact.
+            # As the fraction of a float32 from 1 to 2. The difference, (2 k + 1) / 2^24, is exact, as 2 k + 1 < 2^24.
             np.bitwise_or(np.right_shift(x, 9, out=x), _ONE, out=x)
             np.subtract(x.view(np.float32), _BELOW_ONE, out=part)
     return made
