@@ -23,6 +23,8 @@ def _signed(word: int) -> int:
 
 _AT_ONCE = 1 << 15  # numbers; on the CPU, more at a time would not stay in its cache
 _M1, _M2 = _signed(0x7FEB352D), _signed(0x846CA68B)
+_U1, _U2 = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+_ONE, _BELOW_ONE = np.uint32(0x3F800000), np.float32(1.0 - 2.0**-24)  # the bits of 1.0; the float32 before it
 
 
 def mix_(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
@@ -31,6 +33,10 @@ def mix_(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
     The constants are those of Wellons' "lowbias32". int32 multiplication wraps; the shifts are made logical. In place,
     as fresh memory for each operation would cost more than the arithmetic.
     """
+    if _in_numpy(x):
+        words = x.numpy().view(np.uint32)
+        _mix_on_the_cpu(words, np.empty_like(words))
+        return x
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_M1)
     x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(_M2)
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
@@ -76,8 +82,7 @@ class Random:
         call = _signed(self._calls * 0x9E3779B9)
         # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
         first, second = mix_(first + call), mix_(second ^ call)
-        # Tensors that have only shapes, and compiled code, take the operations of torch.
-        if type(first) is Tensor and first.device.type == "cpu" and not torch.compiler.is_compiling():
+        if _in_numpy(first):
             return torch.from_numpy(_on_the_cpu(numbers, *(each.numpy() for each in (first, second)))).view(
                 rows, *shape
             )
@@ -104,18 +109,23 @@ def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32
             counter = np.arange(begin, begin + part.shape[1], dtype=np.uint32)
             _mix_on_the_cpu(np.add(counter, one, out=x), y)
             _mix_on_the_cpu(np.bitwise_xor(x, two, out=x), y)
-            np.right_shift(x, 9, out=x)
-            part[...] = x
-            part *= np.float32(2.0**-23)
-            part += np.float32(2.0**-24)
+            # As the fraction of a float32 from 1 to 2. The difference, (2 k + 1) / 2^24, is exact, as 2 k + 1 < 2^24.
+            np.bitwise_or(np.right_shift(x, 9, out=x), _ONE, out=x)
+            np.subtract(x.view(np.float32), _BELOW_ONE, out=part)
     return made
 
 
+def _in_numpy(tensor: Tensor) -> bool:
+    """Return True if numpy can work on a tensor: not on one that has only shapes, nor in compiled code."""
+    return type(tensor) is Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _mix_on_the_cpu(x: NDArray[np.uint32], spare: NDArray[np.uint32]) -> None:
-    for shift, factor in ((16, _M1), (15, _M2), (16, None)):
+    """Do what `mix_` does. `spare` is memory of the same shape."""
+    for shift, factor in ((16, _U1), (15, _U2), (16, None)):
         np.bitwise_xor(x, np.right_shift(x, shift, out=spare), out=x)
         if factor is not None:
-            np.multiply(x, np.uint32(factor & 0xFFFFFFFF), out=x)
+            np.multiply(x, factor, out=x)
 
 
 class Streams:

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from reformer_pytorch.reformer_pytorch import FeedForward, LocalAttention, LSHSelfAttention
+from reformer_pytorch.reformer_pytorch import (
+    FeedForward,
+    FixedPositionalEmbedding,
+    LocalAttention,
+    LSHSelfAttention,
+    apply_rotary_pos_emb,
+)
 from torch import Tensor
 
-from electra_lab.backbones.reformer import Reformer
+from electra_lab.backbones.reformer import Reformer, _LocalAttention
 
 DIM, DEPTH, HEADS, LENGTH = 16, 2, 2, 32
 OPTIONS = [
@@ -316,3 +322,33 @@ def test_flops_of_local_heads_and_memory() -> None:
     hashed = 3 * 2 * 2 * (2 * 40 * 8 * 4)  # heads, rounds, two products, over two buckets
     local = 1 * 2 * (2 * 32 * 24 * 4)  # two products over three windows of 8
     assert model.flops(32) == projections + hashing + hashed + local + 6 * 32 * 16 * 32
+
+
+class LibrarysLocalAttention(LocalAttention):  # type: ignore[misc]  # the library has no types
+    """The library's computation on turned queries."""
+
+    def __init__(self, bucket_size: int, rotary: torch.nn.Module | None) -> None:
+        super().__init__(2 * bucket_size, shared_qk=True, look_forward=1)
+        self.rotary = rotary
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, input_mask: Tensor) -> Tensor:
+        if self.rotary is not None:
+            query = apply_rotary_pos_emb(query, self.rotary(query))
+        attended: Tensor = super().forward(query, query, value, input_mask=input_mask)
+        return attended
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize("real", [LENGTH, 17, 1])
+def test_a_local_head_is_the_librarys(rotary: bool, real: int) -> None:
+    positions = FixedPositionalEmbedding(16) if rotary else None
+    mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [real]])
+    of_heads = mask.repeat_interleave(3, 0).unsqueeze(-1)
+    drawn = torch.randn(3, 6, LENGTH, 16, generator=torch.Generator().manual_seed(1))
+    results = []
+    for attention in (_LocalAttention(4, 0.0, positions), LibrarysLocalAttention(4, positions)):
+        query, value = (each.clone().requires_grad_() for each in drawn[:2])
+        states = attention(query, query, value, input_mask=mask) * of_heads
+        (states * drawn[2]).sum().backward()
+        results.append((states, query.grad, value.grad))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)

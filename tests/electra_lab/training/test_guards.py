@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from electra_lab.testing import CLS, MASK, PAD, vocabulary
 from electra_lab.training.guards import (
+    ALL,
+    EVERY,
     GuardedMasking,
     GuardedSampler,
     refuse_backbone,
@@ -102,10 +104,56 @@ def test_a_good_sampler_passes_untouched_and_diverged_logits_are_not_its_fault()
     assert sampled(GUMBEL.component, LOGITS[:0]).shape == (0,)
 
 
-def test_on_the_cpu_every_call_is_read_and_not_the_first_alone() -> None:
-    drawn = iter((LOGITS.argmax(-1), torch.full((6,), MASK)))
-    guard = GuardedSampler(replace(GUMBEL, component=lambda *_: next(drawn)))
-    guard(LOGITS, rng(6))
+def masks_wrongly(masked: Masked) -> Masked:
+    return spoiled(masked, inputs=masked.inputs.masked_fill(masked.inputs == MASK, CLS))
+
+
+def calls_until_caught(kind: str, right: int) -> int:
+    """Return how many calls pass once a component has begun to go wrong, after so many right ones."""
+    calls = 0
+
+    def draws(logits: Tensor, _: Any) -> Tensor:
+        return logits.argmax(-1) if calls < right else torch.full((len(logits),), MASK)
+
+    def masks(*arguments: Any, mask_prob: float) -> Masked:
+        made: Masked = REPLACE.component(*arguments, mask_prob=mask_prob, replace_prob=1.0, random_prob=0.0)
+        return made if calls < right else masks_wrongly(made)
+
+    sampler = GuardedSampler(replace(GUMBEL, component=draws))
+    fast = GuardedSampler(replace(GUMBEL, declared={**GUMBEL.declared, "of_softmax": draws})).of_softmax
+    masking = GuardedMasking(replace(REPLACE, component=masks), mask_prob=0.5)
+    weights = LOGITS.softmax(-1)
+    assert fast is not None
+    call: Callable[[], object] = {
+        "sampler": lambda: sampler(LOGITS, rng(6)),
+        "fast sampler": lambda: fast(weights, rng(6)),
+        "masking": lambda: masking(TOKENS, MASKABLE, WORDS, rng(2)),
+    }[kind]
+    while True:
+        try:
+            call()
+        except BadResult:
+            return calls - right
+        calls += 1
+        assert calls < right + 3 * EVERY, "it is never caught"
+
+
+@pytest.mark.parametrize("kind", ["sampler", "fast sampler", "masking"])
+def test_on_the_cpu_a_component_that_goes_wrong_later_is_caught_soon(kind: str) -> None:
+    """The first calls are all read, then every EVERY-th."""
+    assert [calls_until_caught(kind, right) for right in range(ALL)] == [0] * ALL
+    assert [calls_until_caught(kind, right) for right in (ALL, EVERY, EVERY + 1)] == [EVERY - ALL, 0, EVERY - 1]
+
+
+def test_calls_without_values_do_not_count() -> None:
+    """The dry run of a check is not the first call of the training."""
+    drawn = torch.full((6,), MASK)
+    guard = GuardedSampler(
+        replace(GUMBEL, component=lambda logits, _: drawn if type(logits) is Tensor else logits[:, 0].long())
+    )
+    with shapes_only():
+        for _ in range(2 * ALL):
+            guard(torch.zeros(6, 20), rng(6))
     with pytest.raises(BadResult, match="drew the id 4"):
         guard(LOGITS, rng(6))
 

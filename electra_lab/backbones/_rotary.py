@@ -1,0 +1,19 @@
+"""Rotary positions in one pass over memory."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def turned(
+    x: Float[Tensor, "*B T d"], cosine: Float[Tensor, "*#B T half"], sine: Float[Tensor, "*#B T half"]
+) -> Float[Tensor, "*B T d"]:
+    """Turn each pair of neighbouring numbers by its angle (Su et al. 2021, section 3.4.2), in float32 at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    pairs: Tensor = wide.unflatten(-1, (-1, 2))  # type: ignore[no-untyped-call]
+    if torch.compiler.is_compiling():  # compilers and ONNX do not know complex numbers, and join what is apart
+        one, two = pairs.unbind(-1)
+        made = torch.stack((one * cosine - two * sine, two * cosine + one * sine), dim=-1)
+    else:
+        made = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
+    return made.flatten(-2).to(x.dtype)

@@ -1,0 +1,188 @@
+"""What a step of the small experiments costs, without a clock: operations, logits and reads by the host.
+
+Small models spend their time on the number of operations, so that a change which adds some to each layer or parameter
+costs a tenth of the speed, and no other test notices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from electra_lab.assembly.build import build, make_optimizer, vocabulary_size
+from electra_lab.config.load import load
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.training import guards
+from electra_lab.training.guards import ALL
+from electra_lab.training.step import training_step
+from registry import Batch, count
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+ROWS, FIRST = 5, ALL + 1  # rows of a batch; steps that guards may read
+# Operations of a step at depth 1, with a few percent to spare.
+OPERATIONS = {"bert_small": 660, "transformer_tiny": 775, "performer_small": 1150, "reformer_small": 1605}
+# Passes over logits: the product with the table, softmax, the sampler's two, and two of the gradient and one in place.
+PASSES = 7.2
+# Operations whose result the host has to know: a number, or a shape that depends on numbers.
+READING = {"_local_scalar_dense", "item", "nonzero", "masked_select", "is_nonzero", "equal", "unique", "_unique2",
+           "unique_dim", "unique_consecutive", "bincount", "argwhere"}  # fmt: skip
+every_experiment = pytest.mark.parametrize("name", OPERATIONS)
+
+
+@dataclass
+class Trainer:
+    """A small experiment, which takes steps on random tokens."""
+
+    name: str
+    step: int = 0
+    changes: tuple[str, ...] = ()
+    made: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        changes = ["discriminator.depth=1", f"train.batch_size={ROWS}", *self.changes]
+        self.loaded = load(EXPERIMENTS / f"{self.name}.yaml", changes)
+        self.size = vocabulary_size(self.loaded)
+        self.made = build(self.loaded, stand_in_vocabulary(self.size), seed=0)
+        self.optimizer = make_optimizer(self.loaded, self.made.learner.objective)
+        for group in self.optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        self.length = self.loaded.config.data.sequence_length
+        self.made.learner.objective.train()
+
+    def take(self, **options: Any) -> None:
+        drawn = torch.Generator().manual_seed(self.step)
+        tokens = torch.randint(10, self.size, (ROWS, self.length), generator=drawn)
+        batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(ROWS))
+        settings: dict[str, Any] = {"rate": 0.01, "clip_norm": 1.0, "micro_batch_size": ROWS, "precision": "fp32"}
+        training_step(self.made.learner, self.optimizer, batch, seed=0, step=self.step, **(settings | options))
+        self.step += 1
+
+
+class Cost(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count operations by name, rows of logits, and reads by the host.
+
+    A row of logits is what has the vocabulary as its last dimension, but for the token table's gradient [E V].
+    """
+
+    def __init__(self, vocabulary: int, embedding: int = 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.vocabulary, self.embedding = vocabulary, embedding
+        self.operations: Counter[str] = Counter()
+        self.reads: list[str] = []
+        self.logits = self.widest = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function._schema.name.removeprefix("aten::")
+        self.operations[name] += 1
+        if reads(function, name, args):
+            self.reads.append(str(function))
+        made = function(*args, **(kwargs or {}))
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, Tensor) and each.dim() > 1 and each.shape[-1] == self.vocabulary:
+                rows = 0 if function.is_view else each.numel() // self.vocabulary
+                if rows != self.embedding:
+                    self.logits, self.widest = self.logits + rows, max(self.widest, rows)
+        return made
+
+
+def reads(function: Any, name: str, args: Any) -> bool:
+    """Return True if an operation makes the host wait: it returns a number, or its shape depends on numbers."""
+    if name in READING or torch.Tag.data_dependent_output in function.tags:
+        return True
+    if torch.Tag.dynamic_output_shape in function.tags:
+        # Indices of bool are positions that have to be found first; others are not.
+        indices = args[1] if name.startswith("index") and len(args) > 1 else None
+        return indices is None or any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in indices)
+    return False
+
+
+def cost(trainer: Trainer, **options: Any) -> Cost:
+    with Cost(trainer.size, trainer.loaded.config.embedding.dim) as counted:
+        trainer.take(**options)
+    return counted
+
+
+@cache
+def trained(name: str) -> Trainer:
+    """Return an experiment whose next steps no guard reads."""
+    trainer = Trainer(name)
+    while trainer.step < FIRST:
+        trainer.take()
+    return trainer
+
+
+@cache
+def later(name: str, micro: int = ROWS) -> Cost:
+    """Return the cost of a step after the first ones."""
+    return cost(trained(name), micro_batch_size=micro)
+
+
+@every_experiment
+def test_a_step_has_no_more_operations_than_it_needs(name: str) -> None:
+    counted = later(name).operations
+    total = sum(counted.values())
+    assert total <= OPERATIONS[name], (
+        f"a step of {name} has {total} operations, where {OPERATIONS[name]} did. Small models spend their time on "
+        "their number: find what was added (the most frequent are below), do it once a step instead of once a layer, "
+        "or once a run; if it is worth it, raise the bound in OPERATIONS and measure with benchmarks/step.py.\n"
+        f"{counted.most_common(15)}"
+    )
+
+
+@every_experiment
+def test_logits_of_the_vocabulary_are_those_of_masked_positions_alone(name: str) -> None:
+    counted, trainer = later(name), trained(name)
+    slots = ROWS * count(trainer.loaded.config.masking.keywords()["mask_prob"], trainer.length)
+    assert 0 < counted.widest <= slots, f"{counted.widest} positions have logits, of which {slots} are masked."
+    assert counted.logits <= PASSES * slots, (
+        f"a step writes the logits {counted.logits / slots:.1f} times over, where {PASSES} did. Each time costs memory "
+        "and time in proportion to the vocabulary: work in place, or by rows."
+    )
+
+
+@every_experiment
+@pytest.mark.parametrize("micro", [ROWS, ROWS // 2])
+def test_the_host_reads_nothing_in_a_step(name: str, micro: int) -> None:
+    """On an accelerator it would wait there for the device; only guards read, now and then."""
+    found = later(name, micro).reads
+    assert not found, f"the host waits for the device in a step of {name}: {Counter(found)}."
+
+
+def test_guards_read_every_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "EVERY", 6)
+    trainer = Trainer("transformer_tiny", changes=("data.sequence_length=8", "tokenizer.vocab_size=300"))
+    found = [bool(cost(trainer).reads) for _ in range(8)]
+    assert [step for step, read in enumerate(found) if read] == [*range(ALL), 6]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: float(x.sum()),
+        lambda x: bool((x > 0).any()),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: torch.where(x > 0),
+        lambda x: torch.equal(x, x),
+        lambda x: x.unique(),
+    ],
+)
+def test_reads_are_seen(read: Any) -> None:
+    with Cost(0) as counted:
+        read(torch.ones(3))
+    assert counted.reads
+
+
+@pytest.mark.parametrize("do", [lambda x: x[torch.tensor([0, 1])], lambda x: torch.where(x > 0, x, 0.0), nn.ReLU()])
+def test_what_reads_nothing_is_let_pass(do: Any) -> None:
+    with Cost(0) as counted:
+        do(torch.ones(3))
+    assert not counted.reads
