@@ -15,7 +15,7 @@ from registry import backbones
 
 
 class _Attention(Attention):  # type: ignore[misc]  # the library has no types
-    """The library's fused attention in half as many passes over memory; rotations may differ in their last bit.
+    """The library's fused attention in fewer passes over memory; rotations may differ in their last bit.
 
     The library expands the mask of the keys to every head and query before it reads it, and turns queries and keys by
     products with ones, copies and empty parts. Compiled and exported code is the library's own.
