@@ -18,8 +18,8 @@ EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the
 class _LocalAttention(library.LocalAttention):  # type: ignore[misc]  # the library has no types
     """The library's attention within windows, with the positions that it gives to hashed heads alone.
 
-    In half of the library's time, with the same states of real positions up to rounding: hidden scores get a large
-    negative number added, so that neither the softmax nor its gradient feels them, instead of being filled in copies.
+    States of real positions are the library's up to rounding, in less time: hidden scores get a large negative number
+    added, so that neither the softmax nor its gradient feels them, instead of being filled in copies.
     """
 
     def __init__(self, bucket_size: int, dropout: float, rotary: nn.Module | None) -> None:

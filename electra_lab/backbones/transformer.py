@@ -14,7 +14,7 @@ from registry import backbones
 
 
 class _Attention(Attention):  # type: ignore[misc]  # the library has no types
-    """The library's attention by the lab's own kernels, in half as many passes over memory.
+    """The library's attention by the lab's own kernels, in fewer passes over memory.
 
     The library expands the mask of the keys to every head and query before it reads it, and turns queries and keys by
     products with ones, copies and empty parts. Rotations may differ from the library's in their last bit.

@@ -2,8 +2,8 @@
 
 Shapes and types are checked at every call, which costs nothing. The values of tensors are checked at the first call
 and, on the CPU, at the first ALL calls, which are the rehearsal's and those of the first step, and then at every
-EVERY-th: a component that goes wrong later is caught within EVERY calls, for a hundredth of a small model's step
-instead of a tenth. Elsewhere reading values would make the host wait for the device.
+EVERY-th, so that a component that goes wrong later is caught within EVERY calls. Elsewhere reading values would make
+the host wait for the device.
 """
 
 import inspect
