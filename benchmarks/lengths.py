@@ -5,15 +5,17 @@
 A batch is one row, trained on by small pairs of the same sizes: width 128, two layers, four heads; `performer` and
 `reformer` are those of experiments/*_long.yaml. An exponent of 1 means that twice the positions take twice the time.
 Two are given, round by round: of a line through all lengths on logarithmic axes, and from 1,024 to 8,192 positions.
-Memory is measured as in memory.py, in a process for each length. With --out, a plot is written there: lengths.svg.
+Memory is measured first, as in memory.py, in a process for each length; a length that would take half of the memory
+that is free, if memory grew with the square of the length, is left out. With --out, a plot is written to lengths.svg.
 """
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from _alternating import CLOCKS, Seconds, alternate, markdown, parser, spread, write
 from _steps import LAB, Case, Step, make, memory_of
@@ -39,10 +41,23 @@ def case_of(backbone: str, length: int) -> Case:
     return Case(experiment, length, 1, changes)
 
 
-def timed(backbones: list[str], lengths: list[int], rounds: int, clock: str) -> dict[str, ByLength]:
-    """Return the seconds of each round; the backbones take turns at each length."""
-    found: dict[str, ByLength] = {backbone: {} for backbone in backbones}
+def grown(backbone: str, lengths: list[int], threads: int) -> dict[int, float]:
+    """Return the MB of each length, up to the first one that might be too much."""
+    found = dict[int, float]()
     for length in lengths:
+        if found:
+            before = max(found)
+            if found[before] * (length / before) ** 2 > psutil.virtual_memory().available / 1e6 / 2:
+                break
+        found[length] = growth(case_of(backbone, length), WAY, threads, [1])[1]
+    return found
+
+
+def timed(lengths: Mapping[str, Collection[int]], rounds: int, clock: str) -> dict[str, ByLength]:
+    """Return the seconds of each round; the backbones take turns at each length."""
+    found: dict[str, ByLength] = {backbone: {} for backbone in lengths}
+    for length in sorted(set().union(*lengths.values())):
+        backbones = [backbone for backbone, of_it in lengths.items() if length in of_it]
         ways: dict[str, Step] = {backbone: make(case_of(backbone, length), WAY) for backbone in backbones}
         seconds: Seconds = alternate(ways, rounds, before=lambda _: memory_of(WAY), clock=CLOCKS[clock])
         for backbone, values in seconds.items():
@@ -87,24 +102,23 @@ def main() -> None:
     options = parser(__doc__, rounds=3)
     options.add_argument("--backbones", nargs="+", choices=BACKBONES, default=list(BACKBONES))
     options.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    options.add_argument("--no-memory", action="store_true", help="measure time alone")
+    options.add_argument("--no-memory", action="store_true", help="measure time alone, of all lengths")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
-    seconds = timed(given.backbones, given.lengths, given.rounds, given.clock)
-    megabytes = {} if given.no_memory else {
-        name: {n: growth(case_of(name, n), WAY, given.threads)[1] for n in given.lengths} for name in given.backbones
-    }  # fmt: skip
+    wanted = sorted(given.lengths)
+    megabytes = {} if given.no_memory else {name: grown(name, wanted, given.threads) for name in given.backbones}
+    seconds = timed({name: megabytes.get(name, wanted) for name in given.backbones}, given.rounds, given.clock)
     rows = []
     for name, values in seconds.items():
         through_all, inside = exponents(values)
-        cells = [f"{statistics.median(values[n]) * 1e3:,.0f} ms" for n in given.lengths]
+        cells = [f"{statistics.median(values[n]) * 1e3:,.0f} ms" if n in values else "left out" for n in wanted]
         rows.append([f"{name}, time", *cells, spread(through_all), spread(inside) if inside else ""])
-    for name, grown in megabytes.items():
-        slope = between(grown)
-        cells = [f"{value:,.0f} MB" for value in grown.values()]
-        rows.append([f"{name}, memory", *cells, f"{fitted(grown):.2f}", "" if slope is None else f"{slope:.2f}"])
-    titles = ["", *(f"{n:,}" for n in given.lengths), "exponent", f"from {BETWEEN[0]:,} to {BETWEEN[1]:,}"]
+    for name, sizes in megabytes.items():
+        slope = between(sizes)
+        cells = [f"{sizes[n]:,.0f} MB" if n in sizes else "left out" for n in wanted]
+        rows.append([f"{name}, memory", *cells, f"{fitted(sizes):.2f}", "" if slope is None else f"{slope:.2f}"])
+    titles = ["", *(f"{n:,}" for n in wanted), "exponent", f"from {BETWEEN[0]:,} to {BETWEEN[1]:,}"]
     title = f"Lengths: {given.threads} threads, {given.clock} time, torch {torch.__version__}"
     about = {"case": "lengths", "threads": given.threads, "clock": given.clock, "torch": torch.__version__}
     write(given.out, title, markdown(titles, rows), about, {"seconds": seconds, "megabytes": megabytes})

@@ -14,7 +14,7 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import torch
@@ -32,8 +32,8 @@ def resident(key: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024 / 1e6
 
 
-def measure(case: Case, way: str) -> Growth:
-    """Return the growth in this process, which has done nothing else."""
+def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
+    """Return the growth up to the end of these steps in this process, which has done nothing else."""
     torch.manual_seed(0)
     memory_of(way)
     make(Case(case.experiment, case.length, 1, (*case.changes, *MINIATURE)), way)()
@@ -42,16 +42,16 @@ def measure(case: Case, way: str) -> Growth:
     ctypes.CDLL(None).malloc_trim(0)  # what building has left over must not serve the step
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = resident("VmRSS")
-    for number in range(1, max(STEPS) + 1):
+    for number in range(1, max(steps) + 1):
         step()
-        if number in STEPS:
+        if number in steps:
             grown[number] = resident("VmHWM") - before
     return grown
 
 
-def growth(case: Case, way: str, threads: int) -> Growth:
+def growth(case: Case, way: str, threads: int, steps: Collection[int] = STEPS) -> Growth:
     """Return the growth in a process of its own. Raises Missing."""
-    given = json.dumps([case.experiment, case.length, case.batch, case.changes, way, threads])
+    given = json.dumps([case.experiment, case.length, case.batch, case.changes, way, threads, list(steps)])
     done = subprocess.run([sys.executable, __file__, "--child", given], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{case}, {way}: {done.stderr[-2000:]}")
@@ -62,10 +62,10 @@ def growth(case: Case, way: str, threads: int) -> Growth:
 
 
 def child(given: str) -> None:
-    experiment, length, batch, changes, way, threads = json.loads(given)
+    experiment, length, batch, changes, way, threads, steps = json.loads(given)
     torch.set_num_threads(threads)
     try:
-        print(json.dumps(measure(Case(experiment, length, batch, tuple(changes)), way)))
+        print(json.dumps(measure(Case(experiment, length, batch, tuple(changes)), way, steps)))
     except Missing as reason:
         print(json.dumps(str(reason)))
 
