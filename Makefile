@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
+BENCH ?= build/bench
 
-.PHONY: run test test-cluster test-parallel test-trackers soak test-report test-wheel test-onnx notebooks check format docs clean
+.PHONY: run test test-cluster test-parallel test-trackers bench soak test-report test-wheel test-onnx notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -50,6 +51,28 @@ test-parallel: $(VENV)/dev.stamp
 # Every tracker with its real library: about five minutes.
 test-trackers: $(VENV)/trackers.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/trackers
+
+# Everything beside its peers, on an idle machine with 16 GB: half an hour on two cores. Continues results.jsonl and
+# results.md in $(BENCH), and draws lengths.svg there. docs/performance.md has the results of one machine.
+bench: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/step.py --length 128 --batch 16 --ours fp32+temperature fp32+gumbel --out $(BENCH)
+	$(BIN)/python benchmarks/step.py --length 512 --batch 4 --out $(BENCH)
+	$(BIN)/python benchmarks/step.py --experiment electra_base --length 128 --batch 8 --rounds 3 --out $(BENCH)
+	for pair in reformer_small performer_small; do \
+		$(BIN)/python benchmarks/step.py --experiment $$pair --length 512 --batch 4 --out $(BENCH) && \
+		$(BIN)/python benchmarks/memory.py --experiment $$pair --length 512 --batch 4 --out $(BENCH) || exit; \
+	done
+	for tiny in transformer_tiny reformer_small; do \
+		$(BIN)/python benchmarks/step.py --experiment $$tiny --ours fp32+gumbel --rounds 15 --out $(BENCH) && \
+		$(BIN)/python benchmarks/memory.py --experiment $$tiny --ours fp32+gumbel --out $(BENCH) || exit; \
+	done
+	$(BIN)/python benchmarks/memory.py --length 128 --batch 16 --out $(BENCH)
+	$(BIN)/python benchmarks/memory.py --length 512 --batch 4 --out $(BENCH)
+	$(BIN)/python benchmarks/memory.py --experiment electra_base --length 128 --batch 8 --out $(BENCH)
+	$(BIN)/python benchmarks/samplers.py --out $(BENCH)
+	$(BIN)/python benchmarks/startup.py --out $(BENCH)
+	$(BIN)/python benchmarks/checkpoint.py --out $(BENCH)
+	$(BIN)/python benchmarks/lengths.py --out $(BENCH)
 
 # The pages of all config keys, from the descriptions in the schema; README's table of differences, from docs/official.yaml.
 docs: $(VENV)/dev.stamp

@@ -1,13 +1,16 @@
 """Time several ways of doing the same thing in one process, in turns, so that a busy machine slows all of them."""
 
+import argparse
 import json
+import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 Seconds = dict[str, list[float]]
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def alternate(
@@ -38,22 +41,56 @@ def ratios(seconds: Seconds, base: str, name: str) -> list[float]:
     return [theirs / ours for theirs, ours in zip(seconds[base], seconds[name], strict=True)]
 
 
-def table(seconds: Seconds, bases: list[str]) -> str:
-    """Return medians and, per base, the median ratio with the least and the largest, as a Markdown table."""
-    lines = [f"| | median ms | {' | '.join(f'times as fast as {base}' for base in bases)} |"]
-    lines.append("|---" * (2 + len(bases)) + "|")
+def spread(values: list[float], form: str = ",.2f") -> str:
+    """Return the median, with the least and the largest."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def table(
+    seconds: Seconds,
+    bases: list[str],
+    more: Mapping[str, Mapping[str, str]] | None = None,
+    missing: Mapping[str, str] | None = None,
+) -> str:
+    """Return medians and, per base, the median ratio, each with the least and the largest, as a Markdown table.
+
+    more     cells of further columns, by title and name
+    missing  what could not be timed, and why
+    """
+    more = more or {}
+    rows = []
     for name, values in seconds.items():
-        cells = []
-        for base in bases:
-            found = ratios(seconds, base, name)
-            cells.append(f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})")
-        lines.append(f"| {name} | {statistics.median(values) * 1e3:,.1f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        compared = [spread(ratios(seconds, base, name)) for base in bases]
+        times = spread([value * 1e3 for value in values], ",.1f")
+        rows.append([name, times, *compared, *(cells.get(name, "") for cells in more.values())])
+    rows += [[name, why, *[""] * (len(bases) + len(more))] for name, why in (missing or {}).items()]
+    return markdown(["", "median ms", *(f"times as fast as {base}" for base in bases), *more], rows)
 
 
-def write(file: Path | None, case: Mapping[str, Any], seconds: Seconds) -> None:
-    """Append one case to a file of JSON lines, if there is one."""
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({**case, "seconds": seconds}) + "\n")
+def markdown(titles: list[str], rows: Iterable[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [titles, *rows]
+    lines.insert(1, ["---"] * len(titles))
+    return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|" for line in lines)
+
+
+def parser(about: str | None, rounds: int, threads: int = 2, clock: str = "wall") -> argparse.ArgumentParser:
+    """Return a parser of the options that all comparisons share."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rounds", type=int, default=rounds)
+    made.add_argument("--threads", type=int, default=threads)
+    made.add_argument("--clock", choices=CLOCKS, default=clock)
+    made.add_argument("--out", type=Path, help="folder; results.jsonl and results.md there are continued")
+    return made
+
+
+def write(out: Path | None, title: str, table: str, case: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Print a comparison and, if there is a folder, append it to its JSON lines and its Markdown."""
+    print(f"{title}\n\n{table}\n", flush=True)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        about = {"title": title, "machine": platform.processor(), **case}
+        with (out / "results.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(about | values) + "\n")
+        with (out / "results.md").open("a", encoding="utf-8") as text:
+            text.write(f"## {title}\n\n{table}\n\n")

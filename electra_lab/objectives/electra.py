@@ -55,16 +55,17 @@ class Electra(nn.Module):
         # 2) Sample replacements into the original text. No gradient passes a sample.
         inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
 
+        predicted = term(guess.losses(self.generator_smoothing), masked.valid, self.generator_weight)
+        predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
+        del guess  # the logits, which no backward reads, need not wait for the discriminator
+
         # 3) Let the discriminator find the replaced tokens.
         detection, losses = detect(self.discriminator, inputs, batch, self.discriminator_smoothing)
 
-        terms = {
-            "generator": term(guess.losses(self.generator_smoothing), masked.valid, self.generator_weight),
-            "discriminator": term(losses, self.judged(batch, masked), self.discriminator_weight),
-        }
-        if self.training:
-            return Losses(terms)
-        return Losses(terms, {"generator": guess.prediction(self.vocabulary)}, detection)
+        found = term(losses, self.judged(batch, masked), self.discriminator_weight)
+        return Losses(
+            {"generator": predicted, "discriminator": found}, predictions, None if self.training else detection
+        )
 
     def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
         """Return the tokens whose detection counts."""

@@ -1,0 +1,245 @@
+"""Ways of taking the same training step: ours, electra-pytorch's, the usual one on transformers, and txtai's.
+
+A case is an experiment of experiments/, without dropout, on random tokens of its vocabulary in rows without padding.
+All ways train networks of the same sizes, with AdamW and clipped gradients. For `bert` the peers get transformers'
+networks; for other backbones, which have no other home, they get the lab's, with logits at every position.
+
+Each way runs with the memory settings that it brings: our trainings keep what they free (training/allocator.py), the
+others have glibc's defaults.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from electra_pytorch import Electra
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
+
+from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, vocabulary_size
+from electra_lab.config.load import Loaded, load
+from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.model.network import Network, everywhere
+from electra_lab.training.allocator import keep_freed_memory
+from electra_lab.training.compilation import compile_modules
+from electra_lab.training.step import training_step
+from registry import Batch, Vocabulary
+
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
+COMPILE = ("off", "layers", "full")
+USUAL = "usual step"
+LAB = "electra_lab"
+Step = Callable[[], object]
+
+
+class Missing(Exception):
+    """A peer that is not installed, or has no such networks; the message is a cell of the table."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An experiment of experiments/ with other options: `changes` as `--set` takes them."""
+
+    experiment: str
+    length: int | None = None
+    batch: int | None = None
+    changes: tuple[str, ...] = ()
+
+    def loaded(self, *more: str) -> Loaded[Any]:
+        changes = [*self.changes, "embedding.dropout=0.0", "discriminator.dropout=0.0", *more]
+        if self.length:
+            changes += [f"data.sequence_length={self.length}", f"embedding.max_length={max(self.length, 512)}"]
+        if self.batch:
+            changes += [f"train.batch_size={self.batch}"]
+        return load(EXPERIMENTS / f"{self.experiment}.yaml", changes)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return stand_in_vocabulary(vocabulary_size(self.loaded()) or BERT_VOCABULARY)
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        config, words = self.loaded().config, self.vocabulary
+        size = config.train.batch_size, config.data.sequence_length
+        tokens = torch.randint(4, words.size, size, generator=torch.Generator().manual_seed(0))
+        tokens[:, 0], tokens[:, -1] = words.cls_id, words.sep_id
+        return tokens
+
+    def built(self, *more: str) -> tuple[Loaded[Any], Built]:
+        loaded = self.loaded(*more)
+        return loaded, build(loaded, self.vocabulary, seed=0)
+
+    def __str__(self) -> str:
+        batch, length = self.tokens.shape
+        return f"{self.experiment}, {length} x {batch}"
+
+
+def make(case: Case, way: str) -> Step:
+    """Return the step of a peer, or of ours: `electra_lab HOW`. Raises Missing."""
+    if way.startswith(LAB):
+        return ours(case, way.removeprefix(LAB).strip())
+    return PEERS[way](case)
+
+
+def ours(case: Case, how: str) -> Step:
+    """Return our step. `how`: fp32 or bf16, then + and a value of train.compile, + and a sampler."""
+    precision, *others = how.split("+")
+    compile_ = next((each for each in others if each in COMPILE), "off")
+    sampler = next((each for each in others if each not in COMPILE), "temperature")
+    loaded, built = case.built(f"sampler={{type: {sampler}}}", f"train.precision={precision}")
+    compile_modules(compile_, built.learner.objective, built.networks.values())  # type: ignore[arg-type]
+    optimizer = make_optimizer(loaded, built.learner.objective)
+    for group in optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    tokens, step = case.tokens, 0
+    rows = len(tokens)
+    given = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens), torch.arange(rows))
+    built.learner.objective.train()
+
+    def take() -> None:
+        nonlocal step
+        training_step(
+            built.learner, optimizer, given, seed=0, step=step, rate=0.01, clip_norm=1.0, micro_batch_size=rows,
+            precision=precision,  # type: ignore[arg-type]  # by the file, which is validated
+        )  # fmt: skip
+        step += 1
+
+    return take
+
+
+def of_transformers(case: Case) -> tuple[ElectraForMaskedLM, ElectraForPreTraining]:
+    """Return transformers' pair of these sizes, with shared embeddings and dropout 0."""
+    config = case.loaded().config
+
+    def sized(sizes: Any) -> ElectraConfig:
+        return ElectraConfig(
+            vocab_size=case.vocabulary.size,
+            embedding_size=config.embedding.dim,
+            max_position_embeddings=config.embedding.max_length,
+            hidden_size=sizes.dim,
+            num_hidden_layers=sizes.depth,
+            num_attention_heads=sizes.heads,
+            intermediate_size=4 * sizes.dim,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+
+    generator = ElectraForMaskedLM(sized(config.generator.sizes))
+    discriminator = ElectraForPreTraining(sized(config.discriminator.sizes))
+    generator.electra.embeddings = discriminator.electra.embeddings
+    generator.tie_weights()
+    return generator.train(), discriminator.train()
+
+
+class Logits(nn.Module):
+    """A network that takes tokens alone and returns its logits at all positions: transformers', or the lab's."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        network = self.network
+        if not isinstance(network, Network):
+            logits: Tensor = network(tokens).logits
+            return logits
+        hidden = network.hidden(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
+        if "tokens" in network.heads:
+            return network.token_logits(hidden, everywhere(hidden))
+        return network.replaced_logits(hidden)
+
+
+def networks(case: Case) -> tuple[Logits, Logits]:
+    if case.loaded().config.discriminator.type == "bert":
+        generator, discriminator = of_transformers(case)
+        return Logits(generator), Logits(discriminator)
+    built = case.built()[1]
+    return Logits(built.networks["generator"].train()), Logits(built.networks["discriminator"].train())
+
+
+def stepper(modules: nn.Module, loss_of: Callable[[], Tensor]) -> Step:
+    parameters = list(modules.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01)
+
+    def take() -> None:
+        loss = loss_of()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return take
+
+
+def electra_pytorch(case: Case) -> Step:
+    words, tokens = case.vocabulary, case.tokens
+    model = Electra(
+        *networks(case), num_tokens=words.size, mask_token_id=words.mask_id, pad_token_id=words.pad_id,
+        mask_ignore_token_ids=[words.cls_id, words.sep_id],
+    )  # fmt: skip
+    return stepper(model, lambda: model(tokens).loss)
+
+
+def mask(case: Case) -> tuple[Tensor, Tensor]:
+    """Return masked tokens, and labels, which are -100 elsewhere."""
+    tokens, words = case.tokens, case.vocabulary
+    masked = torch.bernoulli(torch.full(tokens.shape, 0.15).masked_fill(words.is_special[tokens], 0.0)).bool()
+    kept = torch.bernoulli(torch.full(tokens.shape, 0.15)).bool()
+    return torch.where(masked & ~kept, words.mask_id, tokens), torch.where(masked, tokens, -100)
+
+
+def usual(case: Case) -> Step:
+    """Logits at every position, the cross-entropy of the masked ones, replacements by `torch.multinomial`."""
+    generator, discriminator = networks(case)
+    tokens = case.tokens
+
+    def loss() -> Tensor:
+        inputs, labels = mask(case)
+        logits = generator(inputs)
+        guess = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        masked = labels != -100
+        with torch.no_grad():
+            drawn = torch.multinomial(logits[masked].softmax(-1), 1).squeeze(-1)
+        corrupted = tokens.clone()
+        corrupted[masked] = drawn
+        found = F.binary_cross_entropy_with_logits(discriminator(corrupted), (corrupted != tokens).float())
+        return guess + 50 * found
+
+    return stepper(nn.ModuleList([generator, discriminator]), loss)
+
+
+def txtai(case: Case) -> Step:
+    """The model of txtai's trainer for `token-detection`, driven step by step."""
+    if case.loaded().config.discriminator.type != "bert":
+        raise Missing("has no such networks")
+    try:
+        from txtai.models import TokenDetection
+    except ImportError:
+        raise Missing("not installed") from None
+    model = TokenDetection(*of_transformers(case), tokenizer=None)
+
+    def loss() -> Tensor:
+        inputs, labels = mask(case)
+        total: Tensor = model(inputs, labels=labels, attention_mask=torch.ones_like(inputs))[0]
+        return total
+
+    return stepper(model, loss)
+
+
+PEERS: dict[str, Callable[[Case], Step]] = {"electra-pytorch": electra_pytorch, USUAL: usual, "txtai": txtai}
+
+
+def memory_of(way: str) -> None:
+    """Set glibc's malloc as this way has it, and return what is free to the system."""
+    libc = ctypes.CDLL(None)
+    if way.startswith(LAB):
+        keep_freed_memory()
+    else:
+        libc.mallopt(-4, 65_536)  # the defaults of M_MMAP_MAX and M_TRIM_THRESHOLD
+        libc.mallopt(-1, 128 * 1024)
+        libc.malloc_trim(0)

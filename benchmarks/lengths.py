@@ -1,0 +1,130 @@
+"""Measure the time and memory of a step with each backbone, at 512 to 16,384 positions, and how fast they grow.
+
+    python benchmarks/lengths.py --threads 1 --clock processor
+
+A batch is one row, trained on by small pairs of the same sizes: width 128, two layers, four heads; `performer` and
+`reformer` are those of experiments/*_long.yaml. An exponent of 1 means that twice the positions take twice the time.
+Two are given, round by round: of a line through all lengths on logarithmic axes, and from 1,024 to 8,192 positions.
+Memory is measured first, as in memory.py, in a process for each length; a length that would take half of the memory
+that is free, if memory grew with the square of the length, is left out. With --out, a plot is written to lengths.svg.
+"""
+
+import math
+import statistics
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from _alternating import CLOCKS, Seconds, alternate, markdown, parser, spread, write
+from _steps import LAB, Case, Step, make, memory_of
+from memory import growth
+
+from electra_lab.reports.charts import LIGHT, MARKERS, drawing
+
+DENSE = "dim: 128, depth: 2, heads: 4"
+BACKBONES: dict[str, tuple[str, tuple[str, ...]]] = {  # the experiment, and what is changed in it
+    "bert": ("reformer_small", (f"discriminator={{type: bert, {DENSE}}}", "generator={type: bert, scale: 0.5}")),
+    "transformer": ("transformer_small", ()),
+    "performer": ("performer_long", ()),
+    "reformer": ("reformer_long", ()),
+}
+LENGTHS = [512, 1024, 2048, 4096, 8192, 16_384]
+BETWEEN = (1024, 8192)
+WAY = f"{LAB} fp32"
+ByLength = dict[int, list[float]]  # of each round
+
+
+def case_of(backbone: str, length: int) -> Case:
+    experiment, changes = BACKBONES[backbone]
+    return Case(experiment, length, 1, changes)
+
+
+def grown(backbone: str, lengths: list[int], threads: int) -> dict[int, float]:
+    """Return the MB of each length, up to the first one that might be too much."""
+    found = dict[int, float]()
+    for length in lengths:
+        if found:
+            before = max(found)
+            if found[before] * (length / before) ** 2 > psutil.virtual_memory().available / 1e6 / 2:
+                break
+        found[length] = growth(case_of(backbone, length), WAY, threads, [1])[1]
+    return found
+
+
+def timed(lengths: Mapping[str, Collection[int]], rounds: int, clock: str) -> dict[str, ByLength]:
+    """Return the seconds of each round; the backbones take turns at each length."""
+    found: dict[str, ByLength] = {backbone: {} for backbone in lengths}
+    for length in sorted(set().union(*lengths.values())):
+        backbones = [backbone for backbone, of_it in lengths.items() if length in of_it]
+        ways: dict[str, Step] = {backbone: make(case_of(backbone, length), WAY) for backbone in backbones}
+        seconds: Seconds = alternate(ways, rounds, before=lambda _: memory_of(WAY), clock=CLOCKS[clock])
+        for backbone, values in seconds.items():
+            found[backbone][length] = values
+    return found
+
+
+def fitted(values: Mapping[int, float]) -> float:
+    """Return the slope of the least-squares line through the points on logarithmic axes."""
+    return float(np.polyfit(np.log(list(values)), np.log(list(values.values())), 1)[0])
+
+
+def between(values: Mapping[int, float]) -> float | None:
+    """Return the slope from 1,024 to 8,192 positions, None if one of them was not measured."""
+    first, last = BETWEEN
+    if first not in values or last not in values:
+        return None
+    return math.log(values[last] / values[first]) / math.log(last / first)
+
+
+def exponents(values: ByLength) -> tuple[list[float], list[float]]:
+    """Return both exponents of each round."""
+    rounds = [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
+    return [fitted(each) for each in rounds], [slope for each in rounds if (slope := between(each)) is not None]
+
+
+def plot(file: Path, seconds: Mapping[str, ByLength], megabytes: Mapping[str, Mapping[int, float]]) -> None:
+    """Write lines of time and memory over the length, on logarithmic axes."""
+    times = {name: {n: statistics.median(v) for n, v in values.items()} for name, values in seconds.items()}
+    with drawing(9, 4) as figure:
+        panels = [(title, lines) for title, lines in (("seconds a step", times), ("MB", megabytes)) if lines]
+        for axes, (title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            for index, (name, values) in enumerate(lines.items()):
+                axes.loglog(list(values), list(values.values()), color=LIGHT[index], marker=MARKERS[index], label=name)
+            axes.set(xlabel="positions", ylabel=title, xticks=list(values), xticklabels=[f"{n:,}" for n in values])
+            axes.minorticks_off()
+            axes.legend()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    options = parser(__doc__, rounds=3)
+    options.add_argument("--backbones", nargs="+", choices=BACKBONES, default=list(BACKBONES))
+    options.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    options.add_argument("--no-memory", action="store_true", help="measure time alone, of all lengths")
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.manual_seed(0)
+    wanted = sorted(given.lengths)
+    megabytes = {} if given.no_memory else {name: grown(name, wanted, given.threads) for name in given.backbones}
+    seconds = timed({name: megabytes.get(name, wanted) for name in given.backbones}, given.rounds, given.clock)
+    rows = []
+    for name, values in seconds.items():
+        through_all, inside = exponents(values)
+        cells = [f"{statistics.median(values[n]) * 1e3:,.0f} ms" if n in values else "left out" for n in wanted]
+        rows.append([f"{name}, time", *cells, spread(through_all), spread(inside) if inside else ""])
+    for name, sizes in megabytes.items():
+        slope = between(sizes)
+        cells = [f"{sizes[n]:,.0f} MB" if n in sizes else "left out" for n in wanted]
+        rows.append([f"{name}, memory", *cells, f"{fitted(sizes):.2f}", "" if slope is None else f"{slope:.2f}"])
+    titles = ["", *(f"{n:,}" for n in wanted), "exponent", f"from {BETWEEN[0]:,} to {BETWEEN[1]:,}"]
+    title = f"Lengths: {given.threads} threads, {given.clock} time, torch {torch.__version__}"
+    about = {"case": "lengths", "threads": given.threads, "clock": given.clock, "torch": torch.__version__}
+    write(given.out, title, markdown(titles, rows), about, {"seconds": seconds, "megabytes": megabytes})
+    if given.out is not None:
+        plot(given.out / "lengths.svg", seconds, megabytes)
+
+
+if __name__ == "__main__":
+    main()

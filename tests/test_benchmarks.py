@@ -1,0 +1,110 @@
+"""Each script of benchmarks/ runs, on a case that is tiny: nothing is said about time."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers import ROOT
+
+pytest.importorskip("electra_pytorch")
+
+FOLDER = ROOT / "benchmarks"
+SMALL = ("--experiment", "transformer_tiny", "--length", "16", "--batch", "2")
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run a script with --out, and return its line of results.jsonl."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(script: str, *arguments: str) -> dict[str, Any]:
+        threads = str(torch.get_num_threads())
+        out = ("--threads", threads, "--out", str(tmp_path))
+        monkeypatch.setattr(sys, "argv", [script, *arguments, *out])
+        runpy.run_path(str(FOLDER / script), run_name="__main__")
+        assert (tmp_path / "results.md").read_text(encoding="utf-8").startswith("## ")
+        (line,) = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    yield run
+    for name in set(sys.modules) - before:  # names such as `memory` are the scripts' own
+        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("experiment", ["bert_small", "performer_small", "reformer_small"])
+def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    case = ("--experiment", experiment, "--length", "16", "--batch", "1", "--ours", "fp32+gumbel", "--rounds", "2")
+    found = run("step.py", *case)
+    peers = {"electra-pytorch", "usual step", "electra_lab fp32+gumbel"}
+    assert found["seconds"].keys() | found["missing"].keys() == peers | {"txtai"}
+    assert peers <= found["seconds"].keys()
+    assert all(len(values) == 2 for values in found["seconds"].values())
+    assert found["flops"] > 0
+    shown = capsys.readouterr().out
+    for name, why in found["missing"].items():
+        assert f"| {name} | {why} |" in shown
+
+
+def test_samplers(run: Run) -> None:
+    found = run("samplers.py", "--rows", "4", "--vocabulary", "50", "--rounds", "1")
+    assert {"electra-pytorch gumbel_sample", "electra_lab gumbel", "electra_lab nucleus"} <= found["seconds"].keys()
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of memory is read from Linux's /proc")
+def test_memory(run: Run) -> None:
+    found = run("memory.py", *SMALL, "--peers")  # none of them, as each takes seconds to import
+    assert found["megabytes"].keys() == {"electra_lab fp32"}
+    assert all(0 < grown["1"] <= grown["3"] for grown in found["megabytes"].values())
+
+
+def test_lengths(run: Run, tmp_path: Path) -> None:
+    short = ("--backbones", "bert", "performer", "--lengths", "32", "64", "--rounds", "2", "--no-memory")
+    found = run("lengths.py", *short)["seconds"]
+    assert found.keys() == {"bert", "performer"}
+    assert all(list(values) == ["32", "64"] for values in found.values())
+    assert (tmp_path / "lengths.svg").read_text(encoding="utf-8").count("<svg") == 1
+
+
+def test_exponents(run: Run) -> None:  # for the scripts' folder on the path
+    lengths = runpy.run_path(str(FOLDER / "lengths.py"))
+    quadratic = {n: [3.0 * n**2, 5.0 * n**2] for n in (512, 1024, 8192)}
+    for slopes in lengths["exponents"](quadratic):
+        assert slopes == pytest.approx([2.0, 2.0])
+    assert lengths["between"]({512: 1.0, 1024: 2.0}) is None
+
+
+def test_startup(run: Run) -> None:
+    found = run("startup.py", "--rounds", "1", "--clock", "processor", "--commands", "python", "electra-lab --version")
+    assert found["seconds"].keys() == {"python", "electra-lab --version"}
+
+
+def test_checkpoint(run: Run, tmp_path: Path) -> None:
+    found = run("checkpoint.py", "--experiment", "transformer_tiny", "--rounds", "1", "--folder", str(tmp_path))
+    ours, theirs = found["bytes"]["electra_lab"], found["bytes"]["torch.save"]
+    assert 0.5 < ours / theirs < 1.5  # the same weights and state
+
+
+@pytest.mark.parametrize("script", ["ablation_workers.py", "data.py", "finetuning.py"])
+def test_longer_scripts_start(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their imports are still there; what they measure takes minutes."""
+    pytest.importorskip("psutil")
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # which data.py sets
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / script), run_name="__main__")
+    assert ended.value.code == 0
+    assert f"python benchmarks/{script}" in capsys.readouterr().out
