@@ -18,9 +18,11 @@ from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import CURE_OF_ALL, HEADS, EmbeddingSizes, make_pair
+from electra_lab.training.compilation import layers_of
 from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
 from electra_lab.training.memory import shapes_only
 from electra_lab.training.random import digest
+from electra_lab.training.recompute import recompute
 from electra_lab.training.scheduled import Number, Schedules
 from electra_lab.training.step import Learner
 from registry import (
@@ -120,6 +122,11 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         others = {name: part for name, part in objective.named_children() if part not in networks.values()}
         parts.update({"objective": nn.ModuleDict(others)})  # what the objective itself learns, such as a gate
         initialise(parts, partial(weights_from, seed), config.init.distribution)
+    if config.train.activation_checkpointing:
+        if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
+            reason = "reversible layers keep no activations as it is. Remove this key, or write reversible: false."
+            raise loaded.problem(("train", "activation_checkpointing"), reason)
+        recompute(module for layer in layers_of(networks.values()) for module in layer)
     flops, paper_flops = (training_flops(objective, networks, config, each) for each in (MATRIX_PRODUCTS, PAPER))
     steps = budgeted_steps(loaded, flops, paper_flops)
     numbers = []

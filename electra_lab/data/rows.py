@@ -49,14 +49,13 @@ class Rows:
         packed = self.packing.rows(rows)
 
         def moved(array: NDArray[Any]) -> torch.Tensor:
-            cut = np.ascontiguousarray(array if width is None else array[:, :width])
-            return torch.from_numpy(cut).to(device, non_blocking=True)
+            return _moved(np.ascontiguousarray(array if width is None else array[:, :width]), device)
 
         return Batch(
             tokens=moved(packed.tokens),
             attention_mask=moved(packed.attention_mask),
             segments=moved(packed.segments),
-            example_ids=torch.from_numpy(example_ids).to(device, non_blocking=True),
+            example_ids=_moved(example_ids, device),
             documents=None if packed.documents is None else moved(packed.documents),
         )
 
@@ -156,3 +155,9 @@ def _hash(x: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
     key = hashlib.blake2b(f"order {seed} {epoch}".encode(), digest_size=8 * ROUNDS).digest()
     return np.frombuffer(key, "<u8").astype(np.uint64)
+
+
+def _moved(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Copy to the device without waiting, which needs memory that the system cannot move."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

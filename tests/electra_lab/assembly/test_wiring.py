@@ -22,7 +22,7 @@ from electra_lab.config.load import load
 from electra_lab.config.schema import Checkpoint, Evaluate, Train
 from electra_lab.runs import execute
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import compilation
+from electra_lab.training import compilation, recompute
 from registry import optimizers, schedules
 from registry.errors import DivergedError
 from tests.electra_lab.assembly.plain_loop import (
@@ -218,6 +218,13 @@ def check_attention(file: Path, out: Path) -> None:
     assert equal(by_hand(file), tensors(path))
 
 
+def check_activation_checkpointing(file: Path, out: Path) -> None:
+    with patch.object(recompute, "checkpoint", wraps=recompute.checkpoint) as again:
+        path, _, _ = seen(file, out, {"train.activation_checkpointing": True})
+    assert again.call_count >= 2 * STEPS, "two networks of one layer each"
+    assert equal(by_hand(file), tensors(path))
+
+
 def check_tokens(file: Path, out: Path) -> None:
     path, _, _ = seen(file, out, {"train.steps": None, "train.tokens": 3.5 * BATCH * LENGTH})
     assert [(line["step"], line["tokens"]) for line in lines(path, "train")] == [(3, 3 * BATCH * LENGTH)]
@@ -320,6 +327,7 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.parallel": check_parallel,
     "train.compile": check_compile,
     "train.attention": check_attention,
+    "train.activation_checkpointing": check_activation_checkpointing,
     "train.precision": check_precision,
     "train.log_every": check_log_every,
     "train.on_non_finite": check_on_non_finite,
