@@ -52,7 +52,7 @@ test-parallel: $(VENV)/dev.stamp
 test-trackers: $(VENV)/trackers.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/trackers
 
-# Everything beside its peers, on an idle machine with 16 GB: half an hour on two cores. Continues results.jsonl and
+# Everything beside its peers, on an idle machine with 16 GB: some 30 minutes on two cores, by estimate. Continues results.jsonl and
 # results.md in $(BENCH), and draws lengths.svg there. docs/performance.md has the results of one machine.
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/step.py --length 128 --batch 16 --ours fp32+temperature fp32+gumbel --out $(BENCH)
