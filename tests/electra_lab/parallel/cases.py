@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 
+from electra_lab.assembly import choices
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.parallel.session import session
@@ -44,6 +48,9 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "disentangled": ({"embedding": _UNTIED.replace("none", "gradient_disentangled")}, 2),
     "two_stage": ({"embedding": _UNTIED, "objective": "{type: two_stage, generator_steps: 1}"}, 2),
     "adversarial": ({"objective": "{type: adversarial}", "sampler": "{type: temperature}"}, 4),
+    "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
+    # The last rank has memory for two rows at a time.
+    "scarce": ({"train": _BASE["train"].replace("{", "{micro_batch_size: auto, ")}, 2),
     "mlm": ({"objective": "{type: mlm}", "generator": "null", "sampler": "null"}, 4),
     "transformer": ({"discriminator": _TRANSFORMER}, 2),
     "performer": ({"discriminator": _PERFORMER}, 4),
@@ -57,7 +64,10 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
 DDP_ALONE = ("adafactor", "muon", "reversible")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
-    QUICK = {"ddp": "whole uneven two_stage poisoned muon", "fsdp": "micro tied two_stage poisoned transformer"}
+    QUICK = {
+        "ddp": "whole uneven scarce two_stage poisoned muon",
+        "fsdp": "micro tied two_stage poisoned transformer recomputing",
+    }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
 
 
@@ -65,10 +75,11 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
     """Train for some steps, evaluate, save a checkpoint in folder / `checkpoint`; returns what this rank saw."""
     sections, micro = EXPERIMENTS[name]
     home = folder / "here" / str(world.rank)
-    train = _BASE["train"].replace("steps", f"parallel: {parallel}, steps")
-    sections = {**_BASE, "data": _DATA.format(home), **sections, "train": train}
+    sections = {**_BASE, "data": _DATA.format(home), **sections}
+    sections["train"] = sections["train"].replace("steps", f"parallel: {parallel}, steps")
     loaded = load(write_experiment(home, f"{parallel}-{name}.yaml", **sections), [])
-    made = assemble(loaded, open_data(loaded, lambda _: None), CPU, world=world)
+    with _memory_for(2 if name == "scarce" and world.rank == world.size - 1 else ROWS):
+        made = assemble(loaded, open_data(loaded, lambda _: None), CPU, world=world)
     learner, optimizer = made.run.learner, made.run.optimizer
     if name == "poisoned" and world.rank == world.size - 1:
         _poison(learner.objective, lambda: made.run.step == 1)
@@ -105,12 +116,19 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
     save(checkpoints / "again", STEPS, learner.objective, optimizer, {}, 1, writes=world.first)
     divided = [name for name, p in learner.objective.named_parameters() if hasattr(p, "full_tensor")]
     return {
+        "rows": made.settings.micro_batch_size,
         "steps": steps, "inputs": inputs, "drawn": drawn, "divided": divided,
         "before": asdict(before), "evaluation": asdict(found),
         "parameters": [name for name, _ in learner.objective.named_parameters()],
         "held": sum(getattr(p, "_local_tensor", p).numel() for p in learner.objective.parameters()),
         "all": sum(p.numel() for p in learner.objective.parameters()),
     }  # fmt: skip
+
+
+@contextmanager
+def _memory_for(most: int) -> Iterator[None]:
+    with patch.object(choices, "working_bytes", lambda _, __, rows, ___: 0 if rows <= most else 1 << 60):
+        yield
 
 
 def _noting(hidden: Any, rows: list[list[Any]]) -> Any:

@@ -119,6 +119,10 @@ def test_checkpoints_are_the_same_files_and_come_back_exactly(folder: Path, para
     assert not [key for key, value in weights.items() if not torch.equal(value, again[key])]
 
 
+def test_ranks_agree_on_the_rows_that_fit_on_each(folder: Path) -> None:
+    assert [each["rows"] for each in ranks(folder, "ddp", "scarce")] == [2, 2]
+
+
 @pytest.mark.parametrize(("parallel", "name"), CASES)
 def test_only_fsdp_divides_all_parameters(folder: Path, parallel: str, name: str) -> None:
     found = ranks(folder, parallel, name)
