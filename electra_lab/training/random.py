@@ -37,9 +37,27 @@ def mix_(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
         words = x.numpy().view(np.uint32)
         _mix_on_the_cpu(words, np.empty_like(words))
         return x
+    return x.copy_(_mixed(x)) if torch.compiler.is_compiling() else _mix_in_torch(x)
+
+
+def _mix_in_torch(x: Int32[Tensor, "*shape"]) -> Int32[Tensor, "*shape"]:
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_M1)
     x.bitwise_xor_((x >> 15).bitwise_and_(0x1FFFF)).mul_(_M2)
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
+
+
+@torch.library.custom_op("electra_lab::mix", mutates_args=())
+def _mixed(x: Tensor) -> Tensor:
+    """Return `mix_` of a copy, as one operation for compilers.
+
+    Each shift uses its argument twice, and inductor writes arguments out: a chain of mixes took it minutes.
+    """
+    return _mix_in_torch(x.clone())
+
+
+@_mixed.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 def digest(*parts: object) -> int:
