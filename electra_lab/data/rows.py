@@ -158,6 +158,6 @@ def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
 
 
 def _moved(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy to the device without waiting, which needs memory that the system cannot move."""
+    """Copy to the device without waiting, which on CUDA needs memory that the system cannot move."""
     tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
