@@ -114,6 +114,8 @@ def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
     if hashlib.sha256(config).hexdigest() != began.config_sha256:
         return "config.yaml was changed since it began"
     found = list(run.checkpoints.glob("step-*"))
+    if run.lost_checkpoints():
+        return "its checkpoints are gone"
     return "none of its checkpoints is usable" if found and all(map(problem, found)) else None
 
 

@@ -20,8 +20,8 @@ from electra_lab.config.component import Component
 from electra_lab.reports.ablation_page import write_report
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import refuse_several_processes
-from electra_lab.runs.follow import TERMINATIONS
 from electra_lab.runs.progress import Phases
+from electra_lab.runs.signals import STOPPING
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder
 from electra_lab.storage.plan import Plan
 from electra_lab.training.device import choose_device
@@ -191,13 +191,15 @@ def _waiting(folder: AblationFolder, plan: Plan, ids: Iterable[str]) -> dict[str
 
 @contextmanager
 def _terminated() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end an ablation as Ctrl-C does, but with another exit code."""
+    """Let what schedulers send end an ablation as Ctrl-C does, but with another exit code."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Preempted(f"stopped by {signal.Signals(number).name}")
 
-    ends = [each for each in TERMINATIONS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup
-    before = {each: signal.signal(each, stop) for each in ends}
+    others = [each for each in STOPPING if each != signal.SIGINT]
+    before = {
+        each: signal.signal(each, stop) for each in others if signal.getsignal(each) is not signal.SIG_IGN
+    }  # nohup
     try:
         yield
     finally:

@@ -6,12 +6,19 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli.run import Device, OnDevice, answer
+from registry.errors import ConfigError
 
 
 def resume(
     run_dir: Annotated[
         Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, a fine-tuning or a suite that stopped.")
     ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="A.B=C", help="Change a value that may change, such as train.steps; may be repeated."
+        ),
+    ] = None,
     device: OnDevice = Device.auto,
 ) -> None:
     """Continue a run from its newest valid checkpoint, as if it had never stopped."""
@@ -20,9 +27,11 @@ def resume(
     from electra_lab.runs.execute import resume as resume_run
     from electra_lab.storage.finetuning_folder import is_finetuning, is_suite
 
+    if set_ and (is_suite(run_dir) or is_finetuning(run_dir)):
+        raise ConfigError(f"{run_dir}: --set is for the runs of experiments, not for a fine-tuning or a suite.")
     if is_suite(run_dir):
         print(resume_suite(run_dir, device.value))
     elif is_finetuning(run_dir):
         print(resume_finetuning(run_dir, device.value))
     else:
-        answer(str(resume_run(run_dir, device.value)))
+        answer(str(resume_run(run_dir, device.value, set_ or [])))

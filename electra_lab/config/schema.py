@@ -205,8 +205,29 @@ class Checkpoint(Strict):
 
     every: Positive = Field(1000, description="Steps between two checkpoints. The end of training is always saved.")
     keep: Positive = Field(5, description="Number of newest checkpoints to keep; milestones do not count.")
+    minutes: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Minutes after which a checkpoint is written, too, if none has been since."
+    )
+    best: str | None = Field(
+        None,
+        description="A metric, such as discriminator_auc: the checkpoint with its best value on validation text is "
+        "kept as well, and does not count.",
+    )
     milestones: Milestones | None = Field(
         None, description="Amounts of training at which a checkpoint is kept for good, beside one of step 0."
+    )
+    asynchronous: bool = Field(
+        False, description="Train on while a checkpoint is written, from a copy in the memory of the CPU."
+    )
+
+
+class Process(Strict):
+    """The process that trains."""
+
+    max_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Minutes after which `run` or `resume` saves and stops with exit code 75, to be resumed: for a "
+        "cluster that gives so much time.",
     )
 
 
@@ -270,6 +291,7 @@ class ExperimentConfig(Strict):
     train: Train = Field(description="How long and how to train.")
     evaluate: Evaluate = Field(Evaluate.model_validate({}), description="Evaluation on held-out documents.")
     checkpoint: Checkpoint = Field(Checkpoint.model_validate({}), description="Checkpoints.")
+    run: Process = Field(Process.model_validate({}), description="The process that trains.")
     trackers: list[Annotated[Component, Of(registry.trackers)]] = Field(default_factory=list, description=TRACKERS)
 
     @property

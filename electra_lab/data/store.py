@@ -128,6 +128,14 @@ def is_store(folder: Path) -> bool:
     return os.path.exists(folder / MANIFEST)
 
 
+def read_manifest(folder: Path, cure: str = REBUILD) -> Manifest:
+    """Read what a store says about itself. Raises DataError that ends with `cure`."""
+    try:
+        return read_as(Manifest, folder / MANIFEST)
+    except CheckpointError as error:
+        raise DataError(f"the token store is damaged: {error} {cure}") from None
+
+
 def load_store(folder: Path, cure: str = REBUILD) -> Store:
     """Open a store, and verify it if that has not been done on this machine. Raises DataError that ends with `cure`."""
     try:

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,16 +34,18 @@ from electra_lab.interop.hugging_face.finetuned import write_finetuned
 from electra_lab.reports.finetuning_page import write_report
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import enough_memory, refuse_several_processes
-from electra_lab.runs.follow import follow, keep_checkpoint
+from electra_lab.runs.follow import follow
 from electra_lab.runs.provenance import began, differences, environment
+from electra_lab.runs.saving import Saver
+from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
-from electra_lab.storage.checkpoint import load_module, load_newest
+from electra_lab.storage.checkpoint import load_module, load_newest, sweep
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
-from electra_lab.training.loop import Record, train
+from electra_lab.training.loop import Record, splits_at, train
 from registry import Dataset, Judgement, Metric, Pretrained, Results
 from registry.errors import ConfigError, DataError
 
@@ -53,6 +54,11 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     """Fine-tune, or judge, as a file says; returns the folder. Raises LabError."""
     refuse_several_processes()
     refuse_used(out)
+    with ending(lambda: "Nothing was saved. Start again by the same command."):
+        return _finetuned(file, overrides, out, device)
+
+
+def _finetuned(file: Path, overrides: Sequence[str], out: Path | None, device: str) -> Path:
     loaded, target = load_finetuning(file, overrides), choose_device(device)
     declared(loaded)  # a mistake of the file comes before anything is written
     open_dataset(loaded)
@@ -62,7 +68,8 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     folder = FinetuningFolder.create(out, loaded.config.name)
     with folder.locked():
         folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
-        advance(folder, loaded, target)
+        with ending(lambda: f"Resume with: electra-lab resume {folder.path}"):
+            advance(folder, loaded, target)
     return folder.path
 
 
@@ -71,7 +78,7 @@ def resume(path: Path, device: str) -> Path:
     refuse_several_processes()
     folder = FinetuningFolder(path)
     loaded = load_finetuning(path / "finetuning.yaml")
-    with folder.locked():
+    with ending(lambda: f"Resume with: electra-lab resume {path}"), folder.locked():
         advance(folder, loaded, choose_device(device))
     return path
 
@@ -119,11 +126,16 @@ def _train(
     run, settings, metrics = built.run, built.settings, declared(loaded)
     facts = _facts(built, metrics)
     _begin(folder, seed, loaded, built.source, built.dataset, device, settings.precision, console, **facts)
+    evaluated = True
+    sweep(directory.checkpoints)
     if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
         run.restore(state)
-        directory.truncate(run.step)
+        due = splits_at(run.step, settings, tested=False)
+        there = {record["split"] for record in directory.records() if record["step"] == run.step}
+        evaluated = there.issuperset(due)
+        directory.truncate(run.step, evaluated=evaluated)
     console.say(summary.opening(loaded, built, seed, directory.path))
-    keep = partial(keep_checkpoint, directory, run, settings, config.checkpoint.keep)
+    saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep)
     first, best = next(iter(metrics)), directory.path / "best"
 
     def show(record: Record) -> None:
@@ -134,17 +146,16 @@ def _train(
                 reason = f"{first} has no value on validation data, so no weights are the best."
                 raise loaded.problem(("evaluate", "metric"), reason, DataError)
             if all(sign * value > sign * each for each in before):
-                keep_best = partial(keep_checkpoint, RunDirectory(best), run, settings, 1)
-                keep_best()
+                Saver(RunDirectory(best), run, settings, every=1, keep=1).save()
 
     records = train(
         run,
         settings,
         built.splits[TRAIN].batches,
-        built.splits[VALIDATION].batches,
-        None,
+        {VALIDATION: built.splits[VALIDATION].batches},
         lambda _: built.accumulate(VALIDATION),
         device,
+        evaluated=evaluated,
     )
     name = f"{config.name}-{folder.path.resolve().name}-{directory.path.name}"
     with tracking(config, directory, console.say, name=name, step=run.step) as track:
@@ -152,11 +163,10 @@ def _train(
             records,
             directory,
             console,
+            saver,
+            run,
             steps=settings.steps,
-            done=run.step,
             metrics=_LOSS | dict(metrics),
-            is_kept=lambda step: step % config.checkpoint.every == 0,
-            keep=keep,
             show=show,
             track=track,
             resume=folder.path,

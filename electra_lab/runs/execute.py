@@ -1,10 +1,10 @@
 """Run, resume and reopen experiments."""
 
 import hashlib
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,16 +19,20 @@ from electra_lab.parallel.session import is_first, processes, session
 from electra_lab.parallel.world import ALONE, World
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
+from electra_lab.runs.changes import changes, content, described, other_length, refuse_other_data, refuse_others
 from electra_lab.runs.console import Console
-from electra_lab.runs.follow import follow, keep_checkpoint
+from electra_lab.runs.follow import follow
 from electra_lab.runs.progress import Phases
-from electra_lab.runs.provenance import device_name, differences, environment_of, provenance
+from electra_lab.runs.provenance import device_name, differences, environment_of, length, provenance
+from electra_lab.runs.saving import Saver
+from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
 from electra_lab.storage.checkpoint import checkpoints, load_newest
+from electra_lab.storage.provenance import Change, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
-from electra_lab.training.loop import Record, train
+from electra_lab.training.loop import Record, splits_at, train
 from electra_lab.training.memory import is_shortage
 from electra_lab.training.step import backward
 from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Reported
@@ -41,7 +45,9 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
 
     Raises LabError. Nothing is written before data and networks have been checked.
     """
-    with session(device) as world:
+    began = time.monotonic()
+    again = ["Nothing was saved. Start again by the same command."]
+    with session(device) as world, ending(lambda: again[0]):
         if world.first:
             refuse_used(out)
         loaded = load(file, overrides)
@@ -56,15 +62,29 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
             directory = RunDirectory(Path(path))
             with directory.locked() if world.first else nullcontext():
                 if world.first:
+                    refuse_used(directory.path)  # another process may have begun in it since
                     _begin(directory, loaded, source, experiment)
-                _train(directory, loaded, experiment, console)
+                again[0] = _continue(directory)
+                _train(directory, loaded, experiment, console, began=began)
         return directory.path
 
 
-def _shared_data(loaded: Loaded, console: Console, world: World) -> Store:
-    """Open the token store, which rank 0 builds if needed."""
+def _continue(directory: RunDirectory) -> str:
+    return f"Resume with: electra-lab resume {directory.path}"
+
+
+def _shared_data(
+    loaded: Loaded,
+    console: Console,
+    world: World,
+    directory: RunDirectory | None = None,
+    began: Provenance | None = None,
+) -> Store:
+    """Open the token store, which rank 0 builds if needed; that of a run that is resumed must be the same."""
     if world.first:
         with Phases(console) as progress:
+            if directory and began:
+                refuse_other_data(loaded, directory, began)
             store = open_data(loaded, console.say, progress)
         world.once(lambda: str(store.folder))
         return store
@@ -72,7 +92,7 @@ def _shared_data(loaded: Loaded, console: Console, world: World) -> Store:
 
 
 def _begin(directory: RunDirectory, loaded: Loaded, source: str, experiment: Experiment) -> None:
-    """Write what a run directory holds from the start."""
+    """Write what a run directory holds from the start, provenance.json last: before it, nothing has begun."""
     config = dump(loaded.config)
     directory.write("source.yaml", source)
     directory.write("config.yaml", config)
@@ -95,24 +115,61 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> 
     return summary.forecast(loaded, forecast(loaded, built, target), target)
 
 
-def resume(path: Path, device: str) -> Path:
-    """Continue a run from its newest valid checkpoint. Raises LabError."""
+def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
+    """Continue a run from its newest valid checkpoint, with changed values if they may change. Raises LabError."""
+    began = time.monotonic()
     with session(device) as world:
         directory = RunDirectory.open(path)
-        with directory.locked() if world.first else nullcontext(), enough_memory():
-            loaded, experiment, console, state = _reopened(directory, device, world)
+        with (
+            ending(lambda: _continue(directory)),
+            directory.locked() if world.first else nullcontext(),
+            enough_memory(),
+        ):
+            if world.first:
+                directory.refuse_lost_checkpoints()
+            loaded, experiment, console, state = _reopened(directory, device, world, overrides)
+            run, settings = experiment.run, experiment.settings
             world.wait()  # nobody reads checkpoints any longer
             if world.first:
-                directory.truncate(experiment.run.step)
+                _keep_changes(directory, loaded, experiment, console)
+                directory.mend(console.say)
+            evaluated = world.once(lambda: str(_is_evaluated(directory, experiment))) == "True"
+            if world.first:
+                directory.truncate(run.step, evaluated=evaluated)
                 directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # older runs lack them
             if not state:
                 console.say("there is no checkpoint yet; starting again from the beginning")
-            elif experiment.run.step >= experiment.settings.steps:
+            elif run.step >= settings.steps and evaluated:
                 console.say("the run is already complete")
             else:
-                console.say(f"resuming after step {experiment.run.step}")
-            _train(directory, loaded, experiment, console)
+                console.say(f"resuming after step {run.step}")
+            _train(directory, loaded, experiment, console, began=began, evaluated=evaluated)
     return path
+
+
+def _is_evaluated(directory: RunDirectory, experiment: Experiment) -> bool:
+    """Return True if metrics.jsonl has all evaluations that are due after the step that was reached."""
+    step = experiment.run.step
+    due = splits_at(step, experiment.settings, tested=True)
+    return set(due) <= {record["split"] for record in directory.records() if record["step"] == step}
+
+
+def _keep_changes(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:
+    """Write down what has changed in the config; provenance.json comes first, as it knows the one before, too."""
+    began, config = directory.provenance(), dump(loaded.config)
+    now, step = content(loaded), experiment.run.step
+    sha = hashlib.sha256(config.encode()).hexdigest()
+    if sha == began.config_sha256 and began.steps == experiment.settings.steps:
+        return
+    found = changes(began.config, now)
+    if found:
+        console.say(f"changed after step {step}: {described(found)}")
+    if began.steps != experiment.settings.steps and step:
+        console.say(other_length(experiment.settings, began.steps, step))
+    change = Change(step=step, values=found, config_sha256=began.config_sha256)
+    facts = {"config_sha256": sha, "config": now, "changes": [*began.changes, change], **length(experiment)}
+    directory.write_json("provenance.json", began.model_copy(update=facts).model_dump(mode="json"))
+    directory.write("config.yaml", config)
 
 
 def reopen(path: Path, device: str) -> tuple[Loaded, Experiment]:
@@ -127,29 +184,15 @@ def reopen(path: Path, device: str) -> tuple[Loaded, Experiment]:
     return loaded, experiment
 
 
-def _reopened(directory: RunDirectory, device: str, world: World = ALONE) -> tuple[Loaded, Experiment, Console, bool]:
+def _reopened(
+    directory: RunDirectory, device: str, world: World = ALONE, overrides: Sequence[str] = ()
+) -> tuple[Loaded, Experiment, Console, bool]:
     """Assemble the experiment of a run directory, and load its newest checkpoint if there is one."""
-    path = directory.path
-    began = directory.provenance()
+    path, began = directory.path, directory.provenance()
     directory.refuse_other_format(began)
-    config = path / "config.yaml"
-    if hashlib.sha256(config.read_bytes()).hexdigest() != began.config_sha256:
-        raise ConfigError(f"{config}: was changed since the run began. Undo that, or start a new run from it.")
-    loaded = load(config)
-    for plugin, then in zip_longest(loaded.plugins, began.plugins):
-        if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
-            name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
-            raise ConfigError(
-                f"{name}: the plug-ins changed since the run began; {path / 'plugins'} has the originals."
-            )
+    loaded = _config_of(directory, began, overrides)
     target, console = choose_device(device), Console(quiet=not world.first)
-    store = _shared_data(loaded, console, world)
-    if store.key != began.data.store:
-        raise DataError(
-            f"{path}: the corpus or the tokenizer is not the one that the run began with (token store {store.key}, was "
-            f"{began.data.store}). Its files changed, or the version of tokenizers; for corpus docstrings, of Python "
-            "or torch."
-        )
+    store = _shared_data(loaded, console, world, directory, began)
     restored, same = bool(checkpoints(directory.checkpoints)), began.environment.device == device_name(target)
     experiment = assemble(
         loaded, store, target, restored=restored, world=world, began=began.environment if same else None
@@ -164,25 +207,62 @@ def _reopened(directory: RunDirectory, device: str, world: World = ALONE) -> tup
             f"{path}: the weights that `init` names have changed since the run began, and it has no checkpoint yet. "
             "Start a new run."
         )
-    if changes := differences(began.environment, environment_of(experiment)):
-        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
+    if different := differences(began.environment, environment_of(experiment)):
+        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(different)}")
     run = experiment.run
     state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, console.say)
     if state:
         run.restore(state)
+    if run.step > experiment.settings.steps:
+        reason = (
+            f"the run has done {run.step:,} steps already, more than the {experiment.settings.steps:,} it would have"
+        )
+        raise ConfigError(f"{path}: {reason}.")
     return loaded, experiment, console, bool(state)
 
 
-def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:
-    run, settings, checkpoint = experiment.run, experiment.settings, loaded.config.checkpoint
-    world = run.learner.world
+def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:
+    """Read a run's config, with overrides. Raises ConfigError for changes that must not be."""
+    path, config = directory.path, directory.path / "config.yaml"
+    loaded = load(config)
+    known = {began.config_sha256, *(change.config_sha256 for change in began.changes)}
+    if hashlib.sha256(config.read_bytes()).hexdigest() not in known:
+        found = described(changes(began.config, content(loaded))) if began.config else ""
+        raise ConfigError(
+            f"{config}: was changed since the run began{f' ({found})' if found else ''}. Undo that. What may change is "
+            f"given as: electra-lab resume {path} --set KEY=VALUE."
+        )
+    if overrides:
+        before, loaded = content(loaded), load(config, overrides)
+        refuse_others(changes(before, content(loaded)), path)
+    for plugin, then in zip_longest(loaded.plugins, began.plugins):
+        if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
+            name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
+            raise ConfigError(
+                f"{name}: the plug-ins changed since the run began; {path / 'plugins'} has the originals."
+            )
+    return loaded
+
+
+def _train(
+    directory: RunDirectory,
+    loaded: Loaded,
+    experiment: Experiment,
+    console: Console,
+    *,
+    began: float,
+    evaluated: bool = True,
+) -> None:
+    """Train to the end. `began`: when the command did, by time.monotonic."""
+    run, settings, config = experiment.run, experiment.settings, loaded.config
+    world, metrics = run.learner.world, experiment.accumulate(()).metrics
     console.say(summary.opening(loaded, experiment, directory.path))
     if experiment.choices.compile != "off":
         console.say(f"compiled in {warm_up(experiment):.0f} s")
-    started, milestones = time.perf_counter(), loaded.config.milestones
-    keep = partial(keep_checkpoint, directory, run, settings, checkpoint.keep, milestones)
-    if run.step == 0 and milestones:
-        keep()
+    started = time.perf_counter()
+    saver = Saver.by(config.checkpoint, directory, run, settings, metrics, config.milestones)
+    if run.step == 0 and config.milestones:
+        saver.save()
 
     def show(record: Record) -> None:
         if record.evaluation and record.evaluation.examples:
@@ -192,26 +272,26 @@ def _train(directory: RunDirectory, loaded: Loaded, experiment: Experiment, cons
         run,
         settings,
         experiment.train,
-        experiment.validation,
-        experiment.test,
+        {"validation": experiment.validation, "test": experiment.test},
         experiment.accumulate,
         experiment.device,
+        evaluated=evaluated,
     )
-    name = f"{loaded.config.name}-{directory.path.resolve().name}"
-    tracked = tracking(loaded.config, directory, console.say, name=name, step=run.step)
+    name = f"{config.name}-{directory.path.resolve().name}"
+    tracked = tracking(config, directory, console.say, name=name, step=run.step)
+    minutes = config.run.max_minutes
     with tracked if world.first else nullcontext(lambda _: None) as track:
         follow(
             records,
             directory,
             console,
+            saver,
+            run,
             steps=settings.steps,
-            done=run.step,
-            metrics=experiment.accumulate(()).metrics,
-            is_kept=lambda step: step % checkpoint.every == 0 or step in milestones,
-            keep=keep,
+            metrics=metrics,
             show=show,
             track=track,
-            world=world,
+            until=math.inf if minutes is None else began + 60 * minutes,
         )
     if world.first:
         report = write_report(directory)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import electra_lab
 import registry
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.config.load import Loaded
+from electra_lab.runs.changes import content
 from electra_lab.storage.provenance import FORMAT, Code, Data, Environment, Provenance
 from registry import Plugin
 
@@ -23,21 +25,29 @@ PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy"
 
 
 def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Provenance:
-    settings = experiment.settings
     return began(
         config_yaml,
         loaded.plugins,
         environment_of(experiment),
+        config=content(loaded),
         data=data_of(experiment),
         earlier_runs=experiment.earlier,
         init=experiment.init,
         parameters=experiment.parameters,
-        steps=settings.steps,
-        flops_per_step=settings.flops.per_step,
-        flops=settings.flops.total(settings.steps),
-        paper_flops=experiment.paper_flops,
         metrics=dict(experiment.accumulate(()).metrics),
+        **length(experiment),
     )
+
+
+def length(experiment: Experiment) -> dict[str, Any]:
+    """Return how long a run is, which may change when it is resumed."""
+    settings = experiment.settings
+    return {
+        "steps": settings.steps,
+        "flops_per_step": settings.flops.per_step,
+        "flops": settings.flops.total(settings.steps),
+        "paper_flops": experiment.paper_flops,
+    }
 
 
 def began(config_yaml: str, plugins: Sequence[Plugin], environment: Environment, **facts: Any) -> Provenance:
@@ -89,6 +99,7 @@ def environment(device: torch.device, precision: str, **choices: Any) -> Environ
         processor=torch.backends.cpu.get_cpu_capability(),
         threads=torch.get_num_threads(),
         precision=precision,
+        electra_lab=_code(),
         **choices,
     )
 
@@ -101,6 +112,17 @@ def differences(before: Environment, now: Environment) -> list[str]:
     """Describe the changes of the environment: `threads 2 -> 1`."""
     then, today = ({**each.model_dump(exclude={"packages"}), **each.packages} for each in (before, now))
     return [f"{key} {then.get(key)} -> {today[key]}" for key in today if then.get(key) != today[key]]
+
+
+@cache
+def _code() -> str:
+    """Return the version of the lab with a hash of its code, which may change without a new version."""
+    state = hashlib.sha256()
+    for package in (electra_lab, registry):
+        folder = Path(package.__file__ or "").parent
+        for file in sorted(folder.rglob("*.py")):
+            state.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
+    return f"{electra_lab.__version__} ({state.hexdigest()[:8]})"
 
 
 def _version(name: str) -> str | None:

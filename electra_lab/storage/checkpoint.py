@@ -10,48 +10,64 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, model_validator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from electra_lab.storage.files import MANIFEST, damage, new_folder, seal, sha256
-from registry.errors import CheckpointError
+from electra_lab.storage.files import MANIFEST, damage, new_folder, read_as, read_json, seal, sha256
+from registry.errors import CheckpointError, DivergedError
 
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-([0-9]{8,15})")
+FORMAT = 1  # of a checkpoint; raise it when this version's readers would misread an older one
 _TENSORS, _STATE = "state.safetensors", "state.json"
+
+
+def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
+    """Return what a checkpoint holds: parameters, buffers, and the optimizer's state under the parameters' names.
+
+    keep  of several processes that share the tensors, all must call this, but only one needs the result
+    """
+    return dict(_tensors(module, optimizer, keep=keep))
+
+
+def refuse_non_finite(tensors: dict[str, Tensor], step: int) -> None:
+    """Raise DivergedError if a number is not finite: no training comes back from that."""
+    spoilt = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
+    if spoilt:
+        raise DivergedError(
+            f"step {step}: {spoilt[0]} (and {len(spoilt) - 1} more tensors) are no longer finite: an update has spoilt "
+            "them, though loss and gradient were finite. They are not saved; earlier checkpoints are sound. Look at "
+            "learning rate, epsilon and weight decay of the optimizer, and begin a new run."
+        )
 
 
 def save(
     folder: Path,
     step: int,
-    module: nn.Module,
-    optimizer: Optimizer,
+    tensors: dict[str, Tensor],
     state: dict[str, Any],
     keep: int,
-    milestones: Collection[int] = (),
-    *,
-    writes: bool = True,
+    pinned: Collection[int] = (),
 ) -> Path:
     """Write checkpoints/step-*, then remove all but the newest `keep`. Raises CheckpointError, losing nothing.
 
-    Those of milestones stay and do not count. Checkpoints of later steps are from a continuation that was rolled back,
-    as they were damaged: they go too.
-
-    writes  this process does it; of several that share the tensors, the others only give their parts of them
+    Those of the steps `pinned` stay and do not count. Checkpoints of later steps are from a continuation that was
+    rolled back, as they were damaged: they go too.
     """
-    final, tensors = place(folder, step), dict(_tensors(module, optimizer, keep=writes))
-    if not writes:
-        return final
+    final = place(folder, step)
     try:
-        for leftover in folder.glob(".step-*"):  # of a process that was killed: the run directory is locked
-            shutil.rmtree(leftover)
+        sweep(folder)
         with new_folder(final) as building:  # one that is there was damaged and skipped
+            text = json.dumps({"format": FORMAT, "step": step, **state}, indent=1)
+            (building / _STATE).write_text(text, encoding="utf-8")
             save_file(tensors, building / _TENSORS)
-            (building / _STATE).write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+            (building / _TENSORS).chmod((building / _STATE).stat().st_mode)  # the library lets nobody else read it
             seal(building)
     except Exception as error:  # safetensors wraps a full disk in its own exception, so the type says little
         reason = getattr(error, "strerror", None) or error
@@ -60,10 +76,18 @@ def save(
         ) from None
     found = checkpoints(folder)
     index = found.index(final) + 1
-    ordinary = [path for path in found[:index] if _step(path) not in milestones]
+    ordinary = [path for path in found[:index] if _step(path) not in pinned]
     for old in (*found[index:], *ordinary[: max(0, len(ordinary) - keep)]):
-        shutil.rmtree(old, ignore_errors=True)  # one that cannot be removed does no harm
+        with suppress(OSError):  # one that cannot be removed does no harm
+            old.rename(old.with_name(f".{old.name}.old"))  # to remove it takes time, in which half of it would be there
+    sweep(folder)
     return final
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed have left; the run directory is locked."""
+    for leftover in folder.glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _step(path: Path) -> int:
@@ -79,14 +103,53 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for path in _named(folder) if not path.is_symlink() and (path / MANIFEST).is_file()]
 
 
+class _Window(BaseModel):
+    """The steps since the last log line, see training/loop.py."""
+
+    model_config = ConfigDict(strict=True)
+
+    steps: NonNegativeInt
+    names: list[str]
+    totals: list[float] | None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.totals is not None and len(self.totals) != 2 + 3 * len(self.names):
+            raise ValueError("window has another number of totals than its names need")
+        return self
+
+
+class _State(BaseModel):
+    """The content of state.json."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    format: int = 1
+    step: NonNegativeInt
+    tokens: NonNegativeInt
+    skipped: NonNegativeInt
+    window: _Window
+
+
 def problem(path: Path) -> str | None:
-    """Return the damage to a checkpoint in words, None if it is sound."""
-    return damage(path, (_TENSORS, _STATE))
+    """Return the damage to a checkpoint in words, None if it is sound. Raises CheckpointError for a newer format."""
+    if reason := damage(path, (_TENSORS, _STATE)):
+        return reason
+    try:
+        state = read_as(_State, path / _STATE)
+    except CheckpointError as error:
+        return f"{_STATE} is damaged: {str(error).rsplit(': ', 1)[-1].rstrip('.')}"
+    if state.format > FORMAT:
+        raise CheckpointError(
+            f"{path}: was written by a newer version of electra_lab (format {state.format}; this one reads up to "
+            f"{FORMAT}). Use that version."
+        )
+    return None if state.step == _step(path) else f"{_STATE} is damaged: it is of step {state.step}"
 
 
 def _named(folder: Path) -> list[Path]:
-    found = [(int(m[1]), path) for path in folder.glob("step-*") if (m := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
+    return sorted((path for path in found if path == place(folder, _step(path))), key=_step)
 
 
 def load_newest(
@@ -98,34 +161,50 @@ def load_newest(
     """
     found = _named(folder)
     for path in reversed(found):
-        if reason := problem(path):
+        if not (reason := problem(path)):
+            try:
+                tensors = _read(path)
+                refuse_non_finite(tensors, _step(path))
+            except CheckpointError as error:
+                reason = str(error).removeprefix(f"{path}: ").rstrip(".")
+            except DivergedError:
+                reason = f"{_TENSORS} has numbers that are not finite"
+        if reason:
             warn(f"{path}: {reason}; trying the checkpoint before it")
             continue
-        state: dict[str, Any] = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        _restore(path, load_file(path / _TENSORS), module, optimizer)
+        _restore(path, tensors, module, optimizer)
+        state: dict[str, Any] = read_json(path / _STATE)
         return state
     if found:
         raise CheckpointError(f"{folder}: none of the {len(found)} checkpoints is usable. Start a new run.")
     return None
 
 
-def read_model(folder: Path, step: int | None = None) -> tuple[Path, dict[str, Tensor]]:
-    """Return the file of the newest valid checkpoint, or of that of `step`, and the model's tensors, shared ones once.
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint. Raises CheckpointError."""
+    try:
+        return load_file(path / _TENSORS)
+    except Exception as error:  # its manifest may be right, and the file still be of somebody's making
+        raise CheckpointError(f"{path}: {_TENSORS} cannot be read ({error}).") from None
 
-    Raises CheckpointError if there is none.
+
+def read_model(folder: Path, step: int | None = None) -> tuple[Path, dict[str, Tensor]]:
+    """Return the file of the newest checkpoint, or of that of `step`, and the model's tensors, shared ones once.
+
+    Raises CheckpointError if there is none, or if it is damaged: an older one would be another model.
     """
-    found = _named(folder) if step is None else [place(folder, step)]
-    if step is not None and found[0] not in _named(folder):
-        kept = ", ".join(str(_step(path)) for path in _named(folder))
-        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}. Kept: {kept or 'none'}.")
-    for path in reversed(found):
-        if reason := problem(path):
-            if step is not None:
-                raise CheckpointError(f"{path}: {reason}. Choose another step.")
-            continue
-        saved = load_file(path / _TENSORS)
-        return path / _TENSORS, {n.removeprefix("model."): t for n, t in saved.items() if n.startswith("model.")}
-    raise CheckpointError(f"{folder}: there is no usable checkpoint.")
+    kept = _named(folder)
+    if step is not None and place(folder, step) not in kept:
+        steps = ", ".join(str(_step(path)) for path in kept)
+        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}. Kept: {steps or 'none'}.")
+    if not kept:
+        raise CheckpointError(f"{folder}: there is no checkpoint.")
+    path = kept[-1] if step is None else place(folder, step)
+    if reason := problem(path):
+        sound = [str(_step(each)) for each in kept if problem(each) is None]
+        others = f"Sound are those of the steps {', '.join(sound)}" if sound else "No other is sound"
+        raise CheckpointError(f"{path}: {reason}. {others}; resume its run to write it again.")
+    return path / _TENSORS, {n.removeprefix("model."): t for n, t in _read(path).items() if n.startswith("model.")}
 
 
 @torch.no_grad()
@@ -155,13 +234,22 @@ def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> 
     return f"{file.parent.name} {sha256(file)}"
 
 
+def _fits(given: Tensor, own: Tensor) -> bool:
+    return given.shape == own.shape and given.dtype == own.dtype
+
+
 def _fill(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
-    """Copy tensors by name. Raises CheckpointError if one is missing, left over or of another shape."""
-    wrong = [n for n in given.keys() | own.keys() if n not in given or n not in own or given[n].shape != own[n].shape]
-    if wrong:
-        raise CheckpointError(f"{refusal}; {min(wrong)} (and {len(wrong) - 1} more) do not fit.")
+    """Copy tensors by name. Raises CheckpointError if they do not fit."""
+    _refuse_others(own, given, refusal)
     for name, value in own.items():
         value.copy_(_like(value, given[name]))
+
+
+def _refuse_others(own: dict[str, Tensor], given: dict[str, Tensor], refusal: str) -> None:
+    """Raise CheckpointError if a tensor is missing, left over, or of another shape or type."""
+    wrong = [n for n in given.keys() | own.keys() if n not in given or n not in own or not _fits(given[n], own[n])]
+    if wrong:
+        raise CheckpointError(f"{refusal}; {min(wrong)} (and {len(wrong) - 1} more) do not fit.")
 
 
 def _tensors(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> Iterator[tuple[str, Tensor]]:
@@ -208,18 +296,35 @@ def _model_tensors(module: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer: Optimizer) -> None:
     given = {name.removeprefix("model."): tensor for name, tensor in saved.items() if name.startswith("model.")}
-    _fill(_model_tensors(module), given, f"{path}: belongs to other networks")
+    own, refusal = _model_tensors(module), f"{path}: belongs to other networks"
+    _refuse_others(own, given, refusal)
     # torch numbers parameters group by group, and knows which state belongs on the host.
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = {p: n for n, p in enumerate(parameters)}
     named, state = dict(module.named_parameters()), dict[int, dict[str, Any]]()
+    _take_a_step(optimizer)  # for the state that this optimizer has; no number of it is kept
     for key in [key for key in saved if key.startswith("optimizer.")]:
         _, kind, name = key.split(".", 2)
-        if named.get(name) not in numbers:
+        parameter, value = named.get(name), saved[key]
+        held = None if parameter is None or parameter not in numbers else optimizer.state[parameter].get(kind)
+        if parameter is None or held is None or not _fits(value, held):
             raise CheckpointError(f"{path}: belongs to another optimizer; it has {key}.")
-        parameter, value = named[name], saved[key]
         state.setdefault(numbers[parameter], {})[kind] = _like(parameter, value) if value.ndim else value
+    stateful = [p for p in parameters if optimizer.state[p]]
+    partly = [n for n, kinds in state.items() if kinds.keys() != optimizer.state[parameters[n]].keys()]
+    if partly or (stateful and not state and _step(path)):
+        raise CheckpointError(f"{path}: lacks a part of the optimizer's state.")
+    _fill(own, given, refusal)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     for number, exact in state.items():  # torch has cast all of it to the type of the parameter
         held = optimizer.state[parameters[number]]
         held.update({k: v.to(held[k].device) for k, v in exact.items() if v.dtype != held[k].dtype})
+
+
+def _take_a_step(optimizer: Optimizer) -> None:
+    """Let the optimizer create its state, by a step of which nothing is kept: weights and state are loaded next."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

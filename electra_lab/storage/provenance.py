@@ -26,6 +26,7 @@ class Environment(BaseModel):
     processor: str
     threads: int
     precision: str
+    electra_lab: str | None = None  # its version, and a hash of its code
     processes: int = 1  # that train together
     compile: str = "off"
     attention: str = "fused"
@@ -52,6 +53,14 @@ class Start(BaseModel):
     unused: list[str] = []  # the source's tensors that the network lacks
 
 
+class Change(BaseModel):
+    """The config of a run was changed when it was resumed."""
+
+    step: int  # after which
+    values: dict[str, tuple[Any, Any]]  # by key, before and from then on
+    config_sha256: str  # of config.yaml before
+
+
 class Provenance(BaseModel):
     """The content of provenance.json. Keys that it does not know are kept."""
 
@@ -63,6 +72,8 @@ class Provenance(BaseModel):
     electra_lab: str
     git: dict[str, Any] | None = None
     config_sha256: str
+    config: dict[str, Any] = {}
+    changes: list[Change] = []  # of the config, when the run was resumed
     plugins: list[Code] = []
     environment: Environment
     platform: str = ""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from electra_lab.storage.checkpoint import place
+from electra_lab.storage.checkpoint import checkpoints, place, sweep
 from electra_lab.storage.files import MANIFEST, disk, flush, new_file, read_as, read_json, write_whole
 from electra_lab.storage.lock import lock
 from electra_lab.storage.provenance import FORMAT, Code, Provenance
@@ -29,7 +30,10 @@ from registry.errors import CheckpointError, ConfigError, InUse
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_COUNTS = "vocabulary.safetensors"
+_COUNTS, _SAVED = "vocabulary.safetensors", "saved.json"
+_UNFINISHED = ".*.part"  # files that a killed process was writing
+# What a run directory can hold before its provenance.json, which comes last: nothing that would be missed.
+_BEGINNING = {".lock", "source.yaml", "config.yaml", "plugins", "tokenizer.json", _COUNTS}
 
 
 class RunDirectory:
@@ -54,6 +58,11 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the directory of an existing run. Raises ConfigError."""
+        if (path / ".lock").is_file() and is_unfinished_start(path):
+            raise ConfigError(
+                f"{path}: this run was stopped before it had begun, so there is nothing to continue. Start it again: "
+                f"electra-lab run FILE --out {path}"
+            )
         if not is_run(path):
             raise ConfigError(f"{path}: is not a run directory: it has no config.yaml and provenance.json.")
         return cls(path)
@@ -69,6 +78,8 @@ class RunDirectory:
                 else:
                     holder = file.read_text(encoding="utf-8", errors="replace").strip()
                     raise InUse(f"{self.path}: is in use by process {holder or '?'}.")
+            for leftover in self.path.glob(_UNFINISHED):
+                leftover.unlink(missing_ok=True)
             yield
 
     def write(self, name: str, text: str) -> None:
@@ -117,8 +128,16 @@ class RunDirectory:
         """Return the records of metrics.jsonl, without a last line that a kill cut short. Raises CheckpointError."""
         if not self.metrics.is_file():
             return []
-        lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
-        records: list[dict[str, Any]] = []
+        lines = list(self._lines())
+        for number, record in lines[:-1]:
+            if record is None:
+                raise CheckpointError(f"{self.metrics}:{number}: is not a record; the file is damaged.")
+        return [record for _, record in lines if record is not None]
+
+    def _lines(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        """Yield the number and the record of each line, None for one that is not a record."""
+        with disk(self.metrics):
+            lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
@@ -127,11 +146,9 @@ class RunDirectory:
                 for key, value in record.items():
                     if key != "split" and value is not None:
                         float(value + 0)  # text is refused here, and integers beyond all numbers
-                records.append(record)
-            except (ValueError, TypeError, KeyError, OverflowError):
-                if number < len(lines):
-                    raise CheckpointError(f"{self.metrics}:{number}: is not a record; the file is damaged.") from None
-        return records
+                yield number, record
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                yield number, None
 
     def provenance(self) -> Provenance:
         """Read provenance.json. Raises CheckpointError."""
@@ -156,16 +173,58 @@ class RunDirectory:
         except CheckpointError:
             return False
 
+    def has_checkpoint(self, step: int) -> bool:
+        return (place(self.checkpoints, step) / MANIFEST).is_file()
+
+    def lost_checkpoints(self) -> bool:
+        """Return True if checkpoints were saved, but none is there."""
+        return (self.path / _SAVED).is_file() and not checkpoints(self.checkpoints)
+
+    def refuse_lost_checkpoints(self) -> None:
+        """Remove what killed processes left. Raises CheckpointError if checkpoints were saved, but none is there."""
+        if self.lost_checkpoints():
+            raise CheckpointError(
+                f"{self.checkpoints}: is empty or missing, but this run has saved checkpoints. Is the disk mounted on "
+                "which they lie? Nothing was changed. To train again from the beginning: electra-lab run "
+                f"{self.path / 'config.yaml'}"
+            )
+        sweep(self.checkpoints)
+
+    def mark_saved(self, step: int) -> None:
+        """Note, outside of the folder of checkpoints, that one was saved."""
+        self.write_json(_SAVED, {"step": step})
+
     def flush(self) -> None:
         """Bring metrics.jsonl to the disk: after a power cut it must not be behind a checkpoint."""
         if self.metrics.is_file():
             with disk(self.metrics):
                 flush(self.metrics)
 
-    def truncate(self, step: int) -> None:
-        """Drop the records after `step`, from which the run continues."""
-        kept = [json.dumps(record) + "\n" for record in self.records() if record["step"] <= step]
-        self.write("metrics.jsonl", "".join(kept))
+    def mend(self, say: Callable[[str], None]) -> None:
+        """Leave out the lines of metrics.jsonl that are no records, and keep the file as it was."""
+        try:
+            self.records()
+        except CheckpointError as error:
+            with disk(self.metrics):
+                damaged = self.metrics.with_name("metrics.damaged.jsonl")
+                shutil.copyfile(self.metrics, damaged)
+            say(f"note: {error} Its other records are kept; the file as it was is {damaged.name}")
+            self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for _, record in self._lines() if record))
+
+    def truncate(self, step: int, *, evaluated: bool = True) -> None:
+        """Drop the records after `step`, from which the run continues, and its evaluations if they are to be done."""
+        kept = [
+            r
+            for r in self.records()
+            if r["step"] < step or (r["step"] == step and (evaluated or r["split"] == "train"))
+        ]
+        self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def is_unfinished_start(path: Path) -> bool:
+    """Return True for an empty folder, and for what a run leaves that was killed before it had begun."""
+    found = {each.name for each in path.iterdir()} - {each.name for each in path.glob(_UNFINISHED)}
+    return not found or (".lock" in found and found <= _BEGINNING)  # the lock tells it from a user's own folder
 
 
 def is_run(path: Path) -> bool:
@@ -179,7 +238,7 @@ def refuse_used(out: Path | None) -> None:
     above = next(folder for folder in (out, *out.absolute().parents) if os.path.exists(folder))
     if above != out and not above.is_dir():
         raise ConfigError(f"--out {out}: cannot be created: {above} is not a folder.")
-    if above == out and (not out.is_dir() or any(out.iterdir())):
+    if above == out and (not out.is_dir() or not is_unfinished_start(out)):
         raise ConfigError(
             f"--out {out}: exists and is not empty. To continue a run: electra-lab resume {out}. For a new one choose "
             "another folder."

@@ -1,6 +1,6 @@
 """Evaluation on held-out text: in eval mode, with masks and draws that depend on the seed alone."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,19 @@ class Evaluation:
     examples: list[Example]
 
 
+def evaluate(*arguments: Any, **options: Any) -> Evaluation:
+    """Evaluate as `evaluation` does, without a pause."""
+    running = evaluation(*arguments, **options)
+    while True:
+        try:
+            next(running)
+        except StopIteration as end:
+            found: Evaluation = end.value
+            return found
+
+
 @torch.no_grad()
-def evaluate(
+def evaluation(
     learner: Learner,
     batches: Batches,
     accumulate: Accumulate,
@@ -32,8 +43,10 @@ def evaluate(
     precision: Precision,
     device: torch.device,
     examples: int = 0,
-) -> Evaluation:
+) -> Generator[None, None, Evaluation]:
     """Return the losses over all rows, and the metrics of the objective, with gains over baselines if it has any.
+
+    Yields after every batch. It may be left there: nothing that training changes is changed.
 
     With several processes, each reads its share of the batches, and rank 0 has the result, bit for bit that of one
     process; the others have none.
@@ -55,6 +68,7 @@ def evaluate(
                 so_far = sums.get(name, [0.0, 0])
                 sums[name] = [so_far[0] + term.sum.double(), so_far[1] + term.count, term.weight]
             found.update(batch, losses)
+            yield
 
     metrics: dict[str, float] = {"loss": 0.0} if sums else {}  # examples without labels have none
     for name, (total, count, weight) in sums.items():

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from electra_lab.training.device import Precision
-from electra_lab.training.evaluation import Accumulate, Evaluation, evaluate
+from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
 from electra_lab.training.step import Learner, StepResult, training_step
 from registry import Batches, Flops, Split
 from registry.errors import DivergedError
@@ -112,29 +112,45 @@ class Run:
 
 @dataclass(frozen=True)
 class Record:
-    """One line of metrics.jsonl, or (`values` empty) a mere pause after a step."""
+    """One line of metrics.jsonl, or (`values` empty) a mere pause, after a step or between batches of an evaluation."""
 
     step: int
     values: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
+    evaluating: bool = False  # a pause within an evaluation, which may be ended there
+
+
+def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
+    """Return the splits that are evaluated after a step. `tested`: there is text for the test."""
+    last = step == settings.steps
+    due = last or (settings.evaluate_every and step % settings.evaluate_every == 0)
+    splits: list[Split] = ["validation"] if due and step else []
+    return [*splits, "test"] if last and tested else splits
 
 
 def train(
     run: Run,
     settings: Settings,
     batches: Batches,
-    validation: Batches,
-    test: Batches | None,
+    held_out: Mapping[str, Batches],
     accumulate: Accumulate,
     device: torch.device,
+    *,
+    evaluated: bool = True,
 ) -> Iterator[Record]:
-    """Train from run.step to settings.steps, yielding after every step. Raises DivergedError.
+    """Train from run.step to settings.steps, yielding after every step, before its evaluations. Raises DivergedError.
 
-    `validation` is evaluated now and then and after the last step, `test` after the last step alone, if at all.
+    Validation is evaluated now and then and after the last step, the test after the last step alone, if at all.
     Between two records nothing is in flight: the consumer may save a checkpoint of `run`, or stop. With several
-    processes, each computes its part of every batch, and records are the same on all but for evaluations.
+    processes, each computes its part of every batch, and records are the same on all but for evaluations, in which
+    there is no pause.
+
+    evaluated  False if the evaluations that are due after run.step are still to be done, as it was stopped before them
     """
-    started, since, world = time.perf_counter(), run.tokens, run.learner.world
+    world = run.learner.world
+    if not evaluated:
+        yield from _evaluated(run, settings, held_out, accumulate, device)
+    started, since = time.perf_counter(), run.tokens
     run.learner.objective.train()
     while run.step < settings.steps:
         part = world.part(settings.batch_size)
@@ -154,8 +170,7 @@ def train(
         run.step += 1
         run.tokens += batch.tokens.numel() * world.size
         run.window.add(result)
-        last = run.step == settings.steps
-        if run.step % settings.log_every == 0 or last:
+        if run.step % settings.log_every == 0 or run.step == settings.steps:
             skipped, means = run.window.read()
             seconds = time.perf_counter() - started
             run.window = Window()
@@ -174,12 +189,10 @@ def train(
             }
             yield Record(run.step, values)
             started, since = time.perf_counter(), run.tokens
-        if last or (settings.evaluate_every and run.step % settings.evaluate_every == 0):
-            yield _evaluated(run, settings, "validation", validation, accumulate, device)
-            if last and test is not None:
-                yield _evaluated(run, settings, "test", test, accumulate, device, settings.examples)
-            started, since = time.perf_counter(), run.tokens
         yield Record(run.step)
+        if splits_at(run.step, settings, tested=False):
+            yield from _evaluated(run, settings, held_out, accumulate, device)
+            started, since = time.perf_counter(), run.tokens
 
 
 def _refuse_non_finite(skipped: int, run: Run, policy: str) -> None:
@@ -194,23 +207,30 @@ def _refuse_non_finite(skipped: int, run: Run, policy: str) -> None:
 def _evaluated(
     run: Run,
     settings: Settings,
-    split: Split,
-    batches: Batches,
+    held_out: Mapping[str, Batches],
     accumulate: Accumulate,
     device: torch.device,
-    examples: int = 0,
-) -> Record:
-    started = time.perf_counter()
-    evaluation = evaluate(
-        run.learner,
-        batches,
-        accumulate,
-        seed=settings.seed,
-        batch_size=settings.evaluate_batch_size,
-        precision=settings.precision,
-        device=device,
-        examples=examples,
-    )
-    seconds = time.perf_counter() - started
-    read = {"step": run.step, "split": split, "tokens": evaluation.tokens}
-    return Record(run.step, {**read, **evaluation.metrics, "seconds": seconds}, evaluation)
+) -> Iterator[Record]:
+    """Evaluate what is due after run.step."""
+    for split in splits_at(run.step, settings, tested="test" in held_out):
+        started = time.perf_counter()
+        running = evaluation(
+            run.learner,
+            held_out[split],
+            accumulate,
+            seed=settings.seed,
+            batch_size=settings.evaluate_batch_size,
+            precision=settings.precision,
+            device=device,
+            examples=settings.examples if split == "test" else 0,
+        )
+        while True:
+            try:
+                next(running)
+            except StopIteration as end:
+                found: Evaluation = end.value
+                break
+            if run.learner.world.size == 1:
+                yield Record(run.step, evaluating=True)
+        read = {"step": run.step, "split": split, "tokens": found.tokens}
+        yield Record(run.step, {**read, **found.metrics, "seconds": time.perf_counter() - started}, found)

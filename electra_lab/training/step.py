@@ -19,13 +19,14 @@ from registry import Batch, Losses, Term
 class Learner:
     """An objective, and everything that changes from step to step beside its weights.
 
-    world   the processes that train it
-    module  what is called: the objective itself, or what exchanges its gradients around it
+    world     the processes that train it
+    module    what is called: the objective itself, or what exchanges its gradients around it
+    updating  an update of the weights has begun: if it failed there, some have changed and others have not
     """
 
     def __init__(self, objective: nn.Module, schedules: Schedules | None = None) -> None:
         self.objective, self.schedules = objective, schedules or Schedules((), 1)
-        self.world, self.module = ALONE, objective
+        self.world, self.module, self.updating = ALONE, objective, False
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
 
     def at_step(self, seed: int, step: int) -> None:
@@ -111,7 +112,9 @@ def training_step(
     finite = norm.isfinite() & torch.stack(list(sums.values())).isfinite().all()
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * rate
+    learner.updating = True
     update(optimizer, finite)
+    learner.updating = False
     optimizer.zero_grad(set_to_none=True)
     return StepResult(sums, counts, {name: float(term.weight) for name, term in terms.items()}, norm, finite)
 

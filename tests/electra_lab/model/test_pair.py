@@ -18,7 +18,8 @@ from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.optimizers.adamw import AdamW
-from electra_lab.storage.checkpoint import load_newest, save
+from electra_lab.storage.checkpoint import load_newest, save, tensors_of
+from electra_lab.testing.optimizers import STATE
 
 SIZES = EmbeddingSizes(vocabulary_size=30, dim=16, max_length=32, dropout=0.0)
 
@@ -196,7 +197,7 @@ def test_what_is_shared_is_one_parameter_of_the_optimizer_and_one_tensor_of_a_ch
     optimizers = [AdamW(list(each.named_parameters()), 1e-3) for each in (both, other)]
     listed = [p for group in optimizers[0].param_groups for p in group["params"]]
     assert len(listed) == len({id(p) for p in listed}) == len(list(both.parameters()))
-    path = save(tmp_path / "checkpoints", 1, both, optimizers[0], {}, keep=1)
+    path = save(tmp_path / "checkpoints", 0, tensors_of(both, optimizers[0]), STATE, keep=1)
     written = {name.removeprefix("model.") for name in load_file(path / "state.safetensors")}
     assert written == {name for name, _ in both.named_parameters()}
     for network in (both.generator, both.discriminator):

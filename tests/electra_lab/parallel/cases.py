@@ -21,9 +21,10 @@ from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.parallel.session import session
 from electra_lab.parallel.world import World
-from electra_lab.storage.checkpoint import load_newest, save
+from electra_lab.storage.checkpoint import load_newest, save, tensors_of
+from electra_lab.testing.optimizers import STATE
 from electra_lab.training.evaluation import evaluate
-from electra_lab.training.step import training_step
+from electra_lab.training.step import Learner, training_step
 from tests.electra_lab.training.tiny import CPU
 from tests.helpers import write_experiment
 
@@ -106,14 +107,14 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
         steps.append({"numbers": numbers, "counts": counts, "finite": bool(result.finite)})
     inputs, drawn = json.loads(json.dumps(read)), float(torch.rand(()))
     found, checkpoints = judge(), folder / parallel / name / str(world.size)
-    save(checkpoints, STEPS, learner.objective, optimizer, {}, 1, writes=world.first)
+    _save(checkpoints, learner, optimizer)
     world.wait()
     with torch.no_grad():
         for parameter in learner.objective.parameters():
             parameter.zero_()
     optimizer.state.clear()
     load_newest(checkpoints, learner.objective, optimizer, print)
-    save(checkpoints / "again", STEPS, learner.objective, optimizer, {}, 1, writes=world.first)
+    _save(checkpoints / "again", learner, optimizer)
     divided = [name for name, p in learner.objective.named_parameters() if hasattr(p, "full_tensor")]
     return {
         "rows": made.settings.micro_batch_size,
@@ -123,6 +124,12 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
         "held": sum(getattr(p, "_local_tensor", p).numel() for p in learner.objective.parameters()),
         "all": sum(p.numel() for p in learner.objective.parameters()),
     }  # fmt: skip
+
+
+def _save(folder: Path, learner: Learner, optimizer: Any) -> None:
+    tensors = tensors_of(learner.objective, optimizer, keep=learner.world.first)
+    if learner.world.first:
+        save(folder, STEPS, tensors, STATE, 1)
 
 
 @contextmanager

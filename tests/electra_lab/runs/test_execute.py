@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.runs import execute, follow
+from electra_lab.runs import execute, saving
 from electra_lab.runs.console import Console
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DataError, InUse, OutOfMemoryError, Preempted
@@ -132,7 +132,7 @@ def test_a_run_holds_its_directory_as_long_as_it_trains(
             pass
         refused.append(done)
 
-    shutil.rmtree(path / "checkpoints")
+    lose_checkpoints(path)
     monkeypatch.setattr(Console, "advance", advance)
     if verb == "run":
         run(experiment(tmp_path), place)
@@ -159,24 +159,46 @@ def test_a_damaged_run_directory_is_a_sentence(path: Path, content: str) -> None
 
 
 @pytest.mark.parametrize("line", ["[]", "{}", "half a rec"])
-def test_a_damaged_line_of_metrics_is_named_and_a_cut_last_one_left_out(path: Path, line: str) -> None:
+def test_a_damaged_line_of_metrics_is_named_and_left_out(
+    path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
     metrics = path / "metrics.jsonl"
     whole = metrics.read_text()
     metrics.write_text(whole + line)
     execute.resume(path, "cpu")
     assert metrics.read_text() == whole
     metrics.write_text(line + "\n" + whole)
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl:1: is not a record"):
-        execute.resume(path, "cpu")
+    execute.resume(path, "cpu")
+    assert metrics.read_text() == whole
+    assert (path / "metrics.damaged.jsonl").read_text() == line + "\n" + whole
+    said = capsys.readouterr().err
+    assert "metrics.jsonl:1: is not a record" in said
+    assert "the file as it was is metrics.damaged.jsonl" in said
 
 
 def test_a_run_without_a_checkpoint_starts_again(
     finished: Path, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(path / "checkpoints")
+    lose_checkpoints(path)
     execute.resume(path, "cpu")
     assert "there is no checkpoint yet; starting again from the beginning" in capsys.readouterr().err
     assert_same(finished / "run", path)
+
+
+def lose_checkpoints(path: Path) -> None:
+    """Leave a run as if it had been killed before its first checkpoint."""
+    shutil.rmtree(path / "checkpoints")
+    (path / "saved.json").unlink()
+
+
+def test_checkpoints_that_are_gone_are_missed(path: Path) -> None:
+    """The disk on which they lie may not be mounted: then nothing may be erased."""
+    shutil.rmtree(path / "checkpoints")
+    (path / "checkpoints").mkdir()
+    before = {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    with pytest.raises(CheckpointError, match="is empty or missing, but this run has saved checkpoints. Is the disk"):
+        execute.resume(path, "cpu")
+    assert before == {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
 
 
 @pytest.mark.parametrize("kind", ["run", "resume", "reopen"])
@@ -233,7 +255,7 @@ def test_a_full_disk_is_a_sentence(finished: Path, tmp_path: Path, monkeypatch: 
 def test_the_run_directory_holds_what_it_promises(finished: Path) -> None:
     path = finished / "run"
     promised = {"config.yaml", "source.yaml", "provenance.json", "metrics.jsonl", "examples.json", "checkpoints",
-                "tokenizer.json", "vocabulary.safetensors"}  # fmt: skip
+                "tokenizer.json", "vocabulary.safetensors", "saved.json"}  # fmt: skip
     assert promised == {p.name for p in path.iterdir() if not p.name.startswith(".")}
     assert (path / "source.yaml").read_text() == (finished / "tiny.yaml").read_text()
     assert {p.name for p in (path / "checkpoints").iterdir()} == {"step-00000008", "step-00000012"}
@@ -246,9 +268,9 @@ def test_records_are_on_the_disk_before_a_checkpoint(path: Path, monkeypatch: py
     """A power cut must not leave a checkpoint that is ahead of them."""
     shutil.rmtree(path / "checkpoints" / "step-00000012")
     order: list[str] = []
-    flush, save = RunDirectory.flush, follow.save
+    flush, save = RunDirectory.flush, saving.save
     monkeypatch.setattr(RunDirectory, "flush", lambda self: (order.append("flush"), flush(self)))
-    monkeypatch.setattr(follow, "save", lambda *given, **how: (order.append("save"), save(*given, **how)))
+    monkeypatch.setattr(saving, "save", lambda *given, **how: (order.append("save"), save(*given, **how)))
     execute.resume(path, "cpu")
     assert order == ["flush", "save"]
 

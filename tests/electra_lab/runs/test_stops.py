@@ -10,10 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from electra_lab.runs import execute
+from electra_lab.runs import execute, follow
+from electra_lab.runs.console import Console
+from electra_lab.runs.signals import STOPPING
+from electra_lab.training import loop
+from electra_lab.training import step as step_
+from electra_lab.training.loop import Record
 from registry.errors import Interrupted, Preempted
 from tests.electra_lab.runs.tiny import (
     assert_same,
@@ -84,42 +90,157 @@ def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     ("number", "kind", "code"),
-    [(signal.SIGTERM, Preempted, 75), (signal.SIGHUP, Preempted, 75), (signal.SIGINT, Interrupted, 130)],
+    [*((each, Preempted, 75) for each in STOPPING if each != signal.SIGINT), (signal.SIGINT, Interrupted, 130)],
 )
 def test_a_signal_saves_after_the_step_in_which_it_arrives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, kind: type[Preempted], code: int
 ) -> None:
-    """It is announced at once, with the meaning of a second one, and the handlers of before are back in the end."""
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    """It is announced at once, with the meaning of a second Ctrl-C, and the handlers of before are back in the end."""
+    before = [signal.getsignal(each) for each in STOPPING]
     file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(number)}}}")
     with pytest.raises(kind) as stopped:
         run(file, tmp_path / "run")
     assert stopped.value.exit_code == code
     name = "Ctrl-C" if number == signal.SIGINT else number.name
-    assert f"{name}: saving after this step; a second one stops without saving\n" in capsys.readouterr().err
+    assert f"{name}: saving after this step; a second Ctrl-C stops without saving\n" in capsys.readouterr().err
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
-    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+    assert [signal.getsignal(each) for each in STOPPING] == before
 
 
-def test_a_signal_in_the_last_step_lets_the_run_finish(tmp_path: Path) -> None:
-    file = spying(tmp_path, objective="{type: spy, strike: 11, signal: 2}")
-    path = run(file, tmp_path / "run")
-    assert lines(path)[-1]["step"] == 12
-    assert (path / "checkpoints" / "step-00000012").is_dir()
+def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(tmp_path: Path) -> None:
+    """It may take long, and the scheduler does not wait."""
+    file, path = spying(tmp_path, objective="{type: spy, strike: 11, signal: 15}"), tmp_path / "run"
+    with pytest.raises(Preempted, match="saved after step 12"):
+        run(file, path)
+    assert [(r["step"], r["split"]) for r in lines(path)][-1] == (12, "train")
+    execute.resume(path, "cpu")
+    assert [(r["step"], r["split"]) for r in lines(path)][-3:] == [(12, "train"), (12, "validation"), (12, "test")]
 
 
-def test_a_second_ctrl_c_stops_without_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from electra_lab.runs.console import Console
+@pytest.mark.parametrize("pause", range(6))
+def test_a_signal_in_an_evaluation_saves_and_stops_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: int
+) -> None:
+    """After any batch of any evaluation; the resume does it again, and ends as if nothing had happened."""
+    file, path = experiment(tmp_path, evaluate="{every: 6, examples: 2, batch_size: 4}"), tmp_path / "run"
+    whole, passed = run(file, tmp_path / "whole"), 0
+
+    def wish(*given: Any) -> int:
+        nonlocal passed
+        number = ask(*given)
+        passed += evaluating[0]
+        return follow.STOP + signal.SIGTERM if evaluating[0] and passed == pause + 1 else number
+
+    ask, evaluating = follow._wish, [False]
+    with monkeypatch.context() as patched:
+        patched.setattr(follow, "_wish", wish)
+        patched.setattr(
+            loop, "Record", lambda *a, **k: (evaluating.__setitem__(0, k.get("evaluating", False)), Record(*a, **k))[1]
+        )
+        with pytest.raises(Preempted, match="saved after step (6|12)"):
+            run(file, path)
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+def test_an_evaluation_that_fails_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The steps since the last checkpoint are saved, and the resume continues after them."""
+    file, path = experiment(tmp_path, checkpoint="{every: 100}"), tmp_path / "run"
+    whole = run(file, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "evaluation", lambda *_, **__: (_ for _ in ()).throw(ValueError("boom")))
+        with pytest.raises(ValueError, match="boom"):
+            run(file, path)
+    assert newest(path) == 6
+    assert "saved after step 6, before this error" in capsys.readouterr().err
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+def test_a_step_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it failed in the middle of an update."""
+    file = experiment(tmp_path, checkpoint="{every: 100}")
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise ValueError("boom")
+
+    for name, saved in (("backward", 0), ("update", None)):
+        with monkeypatch.context() as patched:
+            patched.setattr(step_, name, failing)
+            with pytest.raises(ValueError, match="boom"):
+                run(file, tmp_path / name)
+        found = [int(each.name[5:]) for each in (tmp_path / name).glob("checkpoints/step-*")]
+        assert found == ([] if saved is None else [saved])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart", "saves"),
+    [
+        (signal.SIGINT, signal.SIGINT, 0.6, False),
+        (signal.SIGTERM, signal.SIGINT, 0.6, False),
+        (signal.SIGINT, signal.SIGINT, 0.03, True),
+        (signal.SIGTERM, signal.SIGTERM, 0.6, True),
+        (signal.SIGTERM, signal.SIGHUP, 0.03, True),
+        (signal.SIGINT, signal.SIGTERM, 0.6, True),
+    ],
+)
+def test_only_a_second_ctrl_c_stops_without_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, second: int, apart: float, saves: bool
+) -> None:
+    """Schedulers send a signal to the process and to its group, and terminals to all; a person is slower."""
 
     def twice(_: Console, done: int) -> None:
         if done == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), first)
+            time.sleep(apart)
+            os.kill(os.getpid(), second)
 
     monkeypatch.setattr(Console, "advance", twice)
-    with pytest.raises(KeyboardInterrupt):
+    with (
+        pytest.raises(Interrupted if first == signal.SIGINT else Preempted)
+        if saves
+        else pytest.raises(KeyboardInterrupt)
+    ):
         run(experiment(tmp_path), tmp_path / "run")
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert newest(tmp_path / "run") == (3 if saves else 0)
+
+
+PHASES = {
+    "check": (execute, "check"),
+    "data": (execute, "open_data"),
+    "assembly": (execute, "assemble"),
+    "beginning": (execute, "provenance"),
+    "report": (execute, "write_report"),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: int
+) -> None:
+    """And following the cure leads to the run that was wanted."""
+    file, path, (module, name) = experiment(tmp_path), tmp_path / "run", PHASES[phase]
+    whole = run(file, tmp_path / "whole")
+
+    def struck(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, struck)
+        with pytest.raises(Interrupted if number == signal.SIGINT else Preempted) as stopped:
+            run(file, path)
+    cure = str(stopped.value).partition(". ")[2]
+    if phase == "report":
+        assert cure == f"Resume with: electra-lab resume {path}"
+        execute.resume(path, "cpu")
+    else:
+        assert cure == "Nothing was saved. Start again by the same command."
+        run(file, path)
+    assert_same(whole, path)
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:

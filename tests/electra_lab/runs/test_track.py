@@ -125,6 +125,8 @@ def test_a_resumed_run_goes_on_where_it_was(
     before = given(tmp_path, "back")
     assert before == given(tmp_path)
     shutil.rmtree(max((path / "checkpoints").glob("step-*")))
+    if not resumed_at:  # as if it had been killed instead
+        (path / "saved.json").unlink()
     execute.resume(path, "cpu")
     for name in ("diary", "back"):
         starts = diary(tmp_path, "start", name)

@@ -6,7 +6,7 @@ import json
 import pickle
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from electra_lab.storage import checkpoint
-from electra_lab.storage.checkpoint import checkpoints, load_network, load_newest, place, problem, save
+from electra_lab.storage.checkpoint import checkpoints, load_network, load_newest, place, problem, save, tensors_of
+from electra_lab.testing.optimizers import STATE
 from registry import optimizers
 from registry.errors import CheckpointError
 
@@ -89,9 +90,17 @@ def further(module: Shared, optimizer: Any) -> None:
     module.seen += 1
 
 
+def kept(
+    folder: Path, step: int, built: tuple[nn.Module, Any], state: dict[str, Any] | None = None, keep: int = 9,
+    pinned: Collection[int] = (),
+) -> Path:  # fmt: skip
+    """Save a checkpoint as a run does, whose state has one key more."""
+    return save(folder, step, tensors_of(*built), STATE | (state or {}), keep, pinned)
+
+
 def written(folder: Path, *steps: int, keep: int = 9) -> Path:
     for step in steps:
-        save(folder, step, *trained(step), {"skipped": step}, keep)
+        kept(folder, step, trained(step), {"skipped": step}, keep)
     return folder
 
 
@@ -100,10 +109,10 @@ def written(folder: Path, *steps: int, keep: int = 9) -> Path:
 def test_all_that_was_saved_comes_back_bit_for_bit(tmp_path: Path, name: str, steps: int) -> None:
     """Weights, buffers and the optimizer's state with its types; and training goes on as if nothing had happened."""
     module, optimizer = trained(1, steps, name)
-    save(tmp_path, 7, module, optimizer, {"more": [1.1, 2.2]}, 3)
+    kept(tmp_path, steps, (module, optimizer), {"more": [1.1, 2.2]}, 3)
     other, other_optimizer = trained(2, 1, name)
     state = load_newest(tmp_path, other, other_optimizer, pytest.fail)
-    assert state == {"step": 7, "more": [1.1, 2.2]}
+    assert state == {"format": 1, "step": steps, **STATE, "more": [1.1, 2.2]}
     assert other.two.weight is other.one.weight
     for further_step in (False, True):
         if further_step:
@@ -121,7 +130,7 @@ def test_all_that_was_saved_comes_back_bit_for_bit(tmp_path: Path, name: str, st
 
 
 def test_a_shared_table_is_stored_once_and_a_scratch_buffer_never(tmp_path: Path) -> None:
-    path = save(tmp_path, 1, *trained(1), {}, 3)
+    path = kept(tmp_path, 1, trained(1), keep=3)
     header = (path / "state.safetensors").read_bytes()
     assert b"model.one.weight" in header
     assert b"model.two.weight" not in header
@@ -130,7 +139,7 @@ def test_a_shared_table_is_stored_once_and_a_scratch_buffer_never(tmp_path: Path
 
 
 def test_nothing_in_a_checkpoint_is_a_pickle(tmp_path: Path) -> None:
-    path = save(tmp_path, 1, *trained(1), {}, 3)
+    path = kept(tmp_path, 1, trained(1), keep=3)
     assert {p.name for p in path.iterdir()} == {"state.safetensors", "state.json", "MANIFEST.json"}
     for file in path.iterdir():
         with pytest.raises(Exception):  # noqa: B017, PT011  # whatever it is, it does not unpickle
@@ -240,7 +249,7 @@ def test_one_of_other_networks_is_refused(folder: Path) -> None:
 
 def test_one_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     """It has state for a parameter that this optimizer does not train."""
-    save(tmp_path, 1, *trained(1), {}, 3)
+    kept(tmp_path, 1, trained(1), keep=3)
     module, _ = trained(2)
     with pytest.raises(CheckpointError, match=r"belongs to another optimizer; it has optimizer\.\w+\.one\.weight"):
         load_newest(tmp_path, module, torch.optim.AdamW([module.one.bias, module.two.bias]), pytest.fail)
@@ -278,14 +287,14 @@ def test_a_full_disk_leaves_the_last_checkpoint(folder: Path, interrupted: Any, 
     """ENOSPC at each write in turn: a clear error, the old checkpoints whole, no litter."""
     interrupted(call, OSError(28, "No space left on device"))
     with pytest.raises(CheckpointError, match="No space left on device"):
-        save(folder, 30, *trained(30), {}, 1)
+        kept(folder, 30, trained(30), keep=1)
     assert [problem(folder / name) for name in ("step-00000010", "step-00000020")] == [None, None]
     assert not list(folder.glob(".step-*"))
 
 
 def test_every_write_has_been_tried(folder: Path, interrupted: Any) -> None:
     count = interrupted(-1, OSError())
-    save(folder, 30, *trained(30), {}, 1)
+    kept(folder, 30, trained(30), keep=1)
     assert count() == WRITES
 
 
@@ -296,7 +305,7 @@ def test_an_interrupted_save_leaves_the_last_checkpoint(
     """Ctrl-C or a kill at each write in turn: what is left is loaded, and the next save clears the litter."""
     interrupted(call, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        save(folder, 30, *trained(30), {"skipped": 30}, 9)
+        kept(folder, 30, trained(30), {"skipped": 30})
     monkeypatch.undo()
     complete = (folder / "step-00000030").exists()
     assert complete == (call == WRITES - 1)  # the folder above it alone was not flushed
@@ -321,21 +330,28 @@ class Pair(nn.Module):
 def pair(folder: Path, step: int, **options: Any) -> Pair:
     torch.manual_seed(step)
     made = Pair(**options)
-    save(folder, step, made, torch.optim.SGD(made.parameters(), lr=0.1), {}, 9)
+    kept(folder, step, (made, torch.optim.SGD(made.parameters(), lr=0.1)))
     return made
 
 
-def test_a_network_is_loaded_from_the_newest_valid_checkpoint(tmp_path: Path) -> None:
-    older, _ = pair(tmp_path, 1), pair(tmp_path, 2)
-    (tmp_path / "step-00000002" / "state.safetensors").write_bytes(b"")
+def test_a_network_is_loaded_from_the_newest_checkpoint(tmp_path: Path) -> None:
+    _, newer = pair(tmp_path, 1), pair(tmp_path, 2)
     target = nn.Linear(2, 3)
     said = load_network(tmp_path, ("generator", "discriminator"), target)
-    assert torch.equal(target.weight, older.generator.weight)
-    assert torch.equal(target.bias, older.generator.bias)
+    assert torch.equal(target.weight, newer.generator.weight)
+    assert torch.equal(target.bias, newer.generator.bias)
     name, checksum = said.split()
-    assert name == "step-00000001"
+    assert name == "step-00000002"
     manifest = json.loads((tmp_path / name / "MANIFEST.json").read_text())
     assert checksum == manifest["state.safetensors"]["sha256"]
+
+
+def test_an_older_one_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
+    """It would be another model, without a word."""
+    pair(tmp_path, 1), pair(tmp_path, 2)
+    (tmp_path / "step-00000002" / "state.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"step-00000002: .* 0 bytes, .* Sound are those of the steps 1; resume"):
+        load_network(tmp_path, ("generator",), nn.Linear(2, 3))
 
 
 def test_the_first_prefix_that_is_there_is_used(tmp_path: Path) -> None:
@@ -360,17 +376,17 @@ def test_another_network_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
 def test_without_a_usable_checkpoint_no_network_is_loaded(tmp_path: Path) -> None:
     pair(tmp_path, 1)
     (tmp_path / "step-00000001" / "state.json").unlink()
-    with pytest.raises(CheckpointError, match="there is no usable checkpoint"):
+    with pytest.raises(CheckpointError, match="state.json is missing. No other is sound"):
         load_network(tmp_path, ("generator",), nn.Linear(2, 3))
 
 
 def test_milestones_stay_and_do_not_count(tmp_path: Path) -> None:
-    folder, kept = tmp_path / "checkpoints", {}
+    folder, there = tmp_path / "checkpoints", {}
     module = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step in (0, 2, 3, 4, 6, 8):
-        save(folder, step, module, optimizer, {}, keep=2, milestones=[0, 3])
-        kept[step] = [int(path.name.removeprefix("step-")) for path in checkpoints(folder)]
-    assert kept == {0: [0], 2: [0, 2], 3: [0, 2, 3], 4: [0, 2, 3, 4], 6: [0, 3, 4, 6], 8: [0, 3, 6, 8]}
-    save(folder, 2, module, optimizer, {}, keep=2, milestones=[0, 3])  # rolled back, past a damaged milestone
+        kept(folder, step, (module, optimizer), keep=2, pinned=[0, 3])
+        there[step] = [int(path.name.removeprefix("step-")) for path in checkpoints(folder)]
+    assert there == {0: [0], 2: [0, 2], 3: [0, 2, 3], 4: [0, 2, 3, 4], 6: [0, 3, 4, 6], 8: [0, 3, 6, 8]}
+    kept(folder, 2, (module, optimizer), keep=2, pinned=[0, 3])  # rolled back, past a damaged milestone
     assert [path.name for path in checkpoints(folder)] == ["step-00000000", "step-00000002"]

@@ -110,9 +110,12 @@ def new_run(poison: tuple[int, ...] = (), rate: float = 0.25) -> Run:
     return Run(Learner(objective), torch.optim.SGD(objective.parameters(), lr=rate))
 
 
-def records_of(run: Run, settings: Settings = SETTINGS, batches: Asked | None = None) -> list[Record]:
+def records_of(
+    run: Run, settings: Settings = SETTINGS, batches: Asked | None = None, *, evaluated: bool = True
+) -> list[Record]:
     batches = batches or Asked()
-    return list(train(run, settings, batches, batches, batches, Nothing, CPU))
+    held_out = {"validation": batches, "test": batches}
+    return list(train(run, settings, batches, held_out, Nothing, CPU, evaluated=evaluated))
 
 
 def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
@@ -164,14 +167,15 @@ def test_records_are_means_by_hand() -> None:
 
 @pytest.mark.parametrize(("log", "evaluate"), [(1, 1), (2, 3), (3, 7), (7, 2), (9, None), (1, 9)])
 def test_lines_evaluations_and_pauses_come_when_they_are_due(log: int, evaluate: int | None) -> None:
-    """The end is always logged, validated and tested, once; a pause ends every step."""
+    """The end is always logged, validated and tested, once; a pause ends every step, before its evaluations."""
     expected: list[tuple[int, str]] = []
     for step in range(1, 8):
         expected += [(step, "train")] * (step % log == 0 or step == 7)
+        expected += [(step, "")]
         expected += [(step, "validation")] * (step == 7 or (evaluate is not None and step % evaluate == 0))
         expected += [(step, "test")] * (step == 7)
-        expected += [(step, "")]
     found = records_of(new_run(), replace(SETTINGS, log_every=log, evaluate_every=evaluate))
+    found = [record for record in found if not record.evaluating]
     assert [(record.step, record.values.get("split", "")) for record in found] == expected
     assert [record.evaluation is not None for record in found] == [
         split in ("validation", "test") for _, split in expected
@@ -191,7 +195,11 @@ def test_each_split_is_read_for_its_own_records(begin: int) -> None:
     run = new_run()
     run.step = begin
     settings = replace(SETTINGS, evaluate_every=2)
-    found = [r.values for r in train(run, settings, ours, validation, tested, Nothing, CPU) if r.values]
+    found = [
+        r.values
+        for r in train(run, settings, ours, {"validation": validation, "test": tested}, Nothing, CPU)
+        if r.values
+    ]
     read = {split: [(v["step"], v["tokens"]) for v in found if v["split"] == split] for split in ("validation", "test")}
     assert read["validation"] == [(step, 5 * LENGTH) for step in (2, 4, 6, 7) if step > begin]
     assert read["test"] == [(7, 11 * LENGTH)]
@@ -203,8 +211,34 @@ def test_each_split_is_read_for_its_own_records(begin: int) -> None:
 def test_a_run_that_is_complete_is_not_tested_again() -> None:
     run, tested = new_run(), Asked()
     run.step = SETTINGS.steps
-    assert list(train(run, SETTINGS, Asked(), Asked(), tested, Nothing, CPU)) == []
+    assert list(train(run, SETTINGS, Asked(), {"validation": Asked(), "test": tested}, Nothing, CPU)) == []
     assert tested.evaluations == []
+
+
+def test_what_a_complete_run_still_lacks_is_evaluated_at_last() -> None:
+    run, tested = new_run(), Asked()
+    run.step = SETTINGS.steps
+    found = list(train(run, SETTINGS, Asked(), {"validation": Asked(), "test": tested}, Nothing, CPU, evaluated=False))
+    assert [(r.step, r.values["split"]) for r in found if r.values] == [(7, "validation"), (7, "test")]
+    assert tested.training == []
+
+
+def test_an_evaluation_may_be_left_after_any_batch() -> None:
+    """It pauses after each of them, and training is as it was."""
+
+    class Three(Asked):
+        def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
+            for _ in range(3):
+                yield rows(2)
+
+    run = new_run()
+    held_out = {"validation": Three(), "test": Asked()}
+    for number, record in enumerate(train(run, replace(SETTINGS, evaluate_every=1), Asked(), held_out, Nothing, CPU)):
+        assert record.step == 1
+        assert record.evaluating == (number > 0)
+        if number == 2:
+            break
+    assert run.learner.objective.training
 
 
 def test_training_is_in_train_mode_and_evaluation_is_not() -> None:
@@ -219,7 +253,9 @@ def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None
     batches = Asked()
     monkeypatch.setattr(loop.time, "perf_counter", lambda: batches.now)
     found = []
-    for record in train(new_run(), replace(SETTINGS, evaluate_every=4), batches, batches, batches, Nothing, CPU):
+    for record in train(
+        new_run(), replace(SETTINGS, evaluate_every=4), batches, {"validation": batches, "test": batches}, Nothing, CPU
+    ):
         batches.now += 500 if record.values else 0
         found += [record.values] if record.values else []
     lines = {values["step"]: values for values in found if values["split"] == "train"}
@@ -263,7 +299,7 @@ def test_a_window_without_a_taken_step_has_no_mean() -> None:
 def test_stop_ends_at_the_next_log_line_with_the_weights_of_before(poison: tuple[int, ...], says: str) -> None:
     run, seen = new_run(poison), list[Record]()
     with pytest.raises(DivergedError, match=says):
-        seen.extend(train(run, SETTINGS, Asked(), Asked(), Asked(), Nothing, CPU))
+        seen.extend(train(run, SETTINGS, Asked(), {"validation": Asked(), "test": Asked()}, Nothing, CPU))
     stop = int(says.split()[1][0])
     assert [record.step for record in seen if record.values] == [step for step in (3, 6) if step < stop]
     assert torch.isfinite(run.learner.objective.weight)
@@ -273,7 +309,14 @@ def test_a_checkpoint_sees_what_has_diverged_before_the_log_line_does() -> None:
     """Under `stop` there is none of it; under `skip` it holds the open window."""
     for policy in ("stop", "skip"):
         run = new_run((3,))
-        training = train(run, replace(SETTINGS, on_non_finite=policy), Asked(), Asked(), Asked(), Nothing, CPU)
+        training = train(
+            run,
+            replace(SETTINGS, on_non_finite=policy),
+            Asked(),
+            {"validation": Asked(), "test": Asked()},
+            Nothing,
+            CPU,
+        )
         for record in training:
             if record.step == 4 and not record.values:
                 break
@@ -292,7 +335,7 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     settings = replace(SETTINGS, on_non_finite="skip", evaluate_every=4)
     whole = [{k: v for k, v in r.values.items() if "second" not in k} for r in records_of(new_run(poison), settings)]
     run, found = new_run(poison), []
-    for record in train(run, settings, Asked(), Asked(), Asked(), Nothing, CPU):
+    for record in train(run, settings, Asked(), {"validation": Asked(), "test": Asked()}, Nothing, CPU):
         found.append(record)
         if record.step == stop and not record.values:
             break
@@ -301,7 +344,7 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     other.learner.objective.load_state_dict(run.learner.objective.state_dict())
     other.restore(state)
     assert (other.step, other.tokens) == (stop, stop * 4 * LENGTH)
-    found += records_of(other, settings)
+    found += records_of(other, settings, evaluated=stop != 4)  # it was stopped before the evaluation
     assert [{k: v for k, v in r.values.items() if "second" not in k} for r in found] == whole
 
 

@@ -1,0 +1,92 @@
+"""What may change in a run that is resumed, and how it is kept."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from electra_lab.assembly.experiment import open_corpus, recipe_of
+from electra_lab.config.load import Loaded
+from electra_lab.data.store import is_store, key_of, read_manifest
+from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.loop import Settings
+from registry.errors import ConfigError, DataError
+
+# None of them changes what the steps up to here have done. Text and plug-ins are compared by their content.
+MAY_CHANGE = (
+    "train.steps", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size", "train.log_every",
+    "train.on_non_finite", "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports",
+    "corpus", "data.store", "data.engine",
+)  # fmt: skip
+
+Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now
+
+
+def content(loaded: Loaded) -> dict[str, Any]:
+    """Return a config as plain values, as provenance.json keeps it."""
+    plain: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
+    return plain
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
+    """Return the values that differ by their dotted keys; None where there is none."""
+    then, today = dict(_leaves(before)), dict(_leaves(now))
+    keys = [key for key in then | today if then.get(key) != today.get(key)]
+    return {key: (then.get(key), today.get(key)) for key in keys}
+
+
+def refuse_others(found: Changes, path: Path) -> None:
+    """Raise ConfigError, naming each key that must not change."""
+    wrong = {key: each for key, each in found.items() if not any(f"{key}.".startswith(f"{k}.") for k in MAY_CHANGE)}
+    if wrong:
+        raise ConfigError(
+            f"{path}: these values decide what was trained so far, and must stay: {described(wrong)}. To train with "
+            f"others, start a new run. May change: {', '.join(MAY_CHANGE)}."
+        )
+
+
+def described(found: Changes) -> str:
+    return "; ".join(f"{key} {_text(then)} -> {_text(now)}" for key, (then, now) in found.items())
+
+
+def refuse_other_data(loaded: Loaded, directory: RunDirectory, began: Provenance) -> None:
+    """Raise DataError if the text is not the one that a run began with, before any of it is tokenized."""
+    root, key = loaded.config.data.store, began.data.store
+    kept = root / key
+    cure = f" To continue with the text that it began with: electra-lab resume {directory.path} --set data.store={kept}"
+    cure = cure if is_store(kept) else ""
+    if is_store(root):
+        if (other := key_of(read_manifest(root).identity)) == key:
+            return
+        raise DataError(f"{root}: is another token store ({other}) than the one that the run began with ({key}).")
+    try:
+        found = key_of(recipe_of(loaded, open_corpus(loaded)).identity)
+    except DataError as error:
+        raise DataError(f"{error}{cure}") from None
+    if found != key:
+        raise DataError(
+            f"{directory.path}: the corpus or the tokenizer is not the one that the run began with (token store "
+            f"{found}, was {key}). Its files changed, or the version of tokenizers; for corpus docstrings, of Python "
+            f"or torch.{cure}"
+        )
+
+
+def other_length(settings: Settings, before: int, step: int) -> str:
+    """Say what another number of steps means for the learning rate, `step` steps being done of the `before` planned."""
+    rates = [settings.learning_rate * settings.rate(*each) for each in ((step - 1, before), (step, settings.steps))]
+    return (
+        f"note: {settings.steps:,} steps instead of {before:,}: every schedule goes on as in a run of that length; the "
+        f"learning rate of the next step is {rates[1]:.3g}, that of the last one was {rates[0]:.3g}"
+    )
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, each in value.items():
+            yield from _leaves(each, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+def _text(value: Any) -> str:
+    return "unset" if value is None else str(value)

@@ -1,0 +1,146 @@
+"""When a run's checkpoints are written, and how."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from electra_lab.config.schema import Checkpoint
+from electra_lab.storage.checkpoint import refuse_non_finite, save, tensors_of
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.loop import Run, Settings
+from registry import Metric
+
+
+class Saver(AbstractContextManager["Saver"]):
+    """Writes the checkpoints of a run. All processes of a run have one and call `save` together; rank 0 writes.
+
+    A context, at whose end the last checkpoint is on the disk.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        run: Run,
+        settings: Settings,
+        *,
+        every: int,
+        keep: int,
+        minutes: float | None = None,
+        milestones: Collection[int] = (),
+        best: tuple[str, Metric] | None = None,
+        asynchronous: bool = False,
+    ) -> None:
+        self._directory, self._run, self._settings = directory, run, settings
+        self._every, self._keep, self._minutes, self._milestones = every, keep, minutes, milestones
+        self._name = best[0] if best else ""
+        self._metric = best[1] if best else None
+        self._pool = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
+        self._writing: Future[None] | None = None
+        self._last = time.monotonic()
+        self.saved = run.step if directory.has_checkpoint(run.step) else None  # the newest step that is
+
+    @classmethod
+    def by(
+        cls, config: Checkpoint, directory: RunDirectory, run: Run, settings: Settings, metrics: Mapping[str, Metric],
+        milestones: Collection[int],
+    ) -> Self:  # fmt: skip
+        """Return the saver that an experiment's `checkpoint` describes."""
+        return cls(
+            directory,
+            run,
+            settings,
+            every=config.every,
+            keep=config.keep,
+            minutes=config.minutes,
+            milestones=milestones,
+            best=(config.best, metrics[config.best]) if config.best else None,
+            asynchronous=config.asynchronous,
+        )
+
+    def due(self, step: int) -> bool:
+        """Return True if a checkpoint is due after `step`, by the count of steps."""
+        return step % self._every == 0 or step in self._milestones
+
+    def overdue(self) -> bool:
+        """Return True, once, if so many minutes have passed since the last checkpoint."""
+        if self._minutes is None or time.monotonic() - self._last < 60 * self._minutes:
+            return False
+        self._last = time.monotonic()
+        return True
+
+    def best(self, record: Mapping[str, Any]) -> bool:
+        """Return True if a record, which rank 0 has written already, has the best value of the chosen metric so far."""
+        if self._metric is None:
+            return False
+        return self._run.learner.world.once(lambda: str(self._best() == record["step"])) == "True"
+
+    def save(self) -> None:
+        """Save the run as it is, with all records before it on the disk. Raises DivergedError, CheckpointError."""
+        run = self._run
+        if self.saved == run.step:
+            return
+        state, learner = run.state(self._settings.on_non_finite), run.learner
+        tensors = tensors_of(learner.objective, run.optimizer, keep=learner.world.first)
+        refuse_non_finite(tensors, run.step)
+        if learner.world.first:
+            self.wait()
+            if self._pool is None:
+                self._write(run.step, tensors, state)
+            else:
+                copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+                self._writing = self._pool.submit(self._write, run.step, copies, state)
+        learner.world.wait()  # so that nobody stops, or is waited for, before it is there
+        self.saved, self._last = run.step, time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint that is being written is on the disk. Raises CheckpointError."""
+        if self._writing:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if error is None:
+                raise
+        finally:
+            if self._pool:
+                self._pool.shutdown()
+
+    def _write(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        self._directory.flush()
+        pinned = {*self._milestones, *([best] if (best := self._best()) is not None else [])}
+        save(self._directory.checkpoints, step, tensors, state, self._keep, pinned)
+        self._directory.mark_saved(step)
+
+    def _best(self) -> int | None:
+        """Return the first step of the best value of the chosen metric on validation text, as metrics.jsonl has it."""
+        if self._metric is None:
+            return None
+        sign = 1 if self._metric.higher_is_better else -1
+        found = [
+            (-sign * record[self._name], record["step"])
+            for record in self._directory.records()
+            if record["split"] == "validation" and record.get(self._name) is not None
+        ]
+        return min(found)[1] if found else None
+
+
+def save_after(error: Exception, saver: Saver, run: Run, say: Callable[[str], None]) -> None:
+    """Save what a run has learned before it ends by `error`, if nothing is half done."""
+    if run.learner.updating or run.learner.world.size > 1:
+        return
+    try:
+        saver.save()
+        saver.wait()
+        say(f"saved after step {run.step}, before this error:")
+    except Exception as other:  # the first error matters
+        say(f"note: nothing could be saved after step {run.step} ({other})")

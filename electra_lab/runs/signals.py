@@ -1,0 +1,98 @@
+"""Signals that end a run: Ctrl-C, and what schedulers send."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+from registry.errors import Interrupted, Preempted, Stopped
+
+# What schedulers send before they kill: all but the first two are unknown to Windows.
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+STOPPING = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+ECHO = 0.5  # seconds within which a second Ctrl-C is the first one's echo, to a process and to its group
+
+
+class Signalled(BaseException):
+    """A signal arrived. Not an Exception, so that no library takes it for a failure of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@dataclass
+class Arrived:
+    """The signal that has arrived, 0 if none has."""
+
+    number: int = 0
+    since: float = 0.0
+
+
+def stopped(number: int, reason: str) -> Stopped:
+    """Return the error with which a run ends after a signal."""
+    return (Interrupted if number == signal.SIGINT else Preempted)(reason)
+
+
+def name_of(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+@contextmanager
+def ending(cure: Callable[[], str]) -> Iterator[None]:
+    """Let a signal end the block where it is. Raises Interrupted or Preempted, which say `cure`."""
+    try:
+        with _handled(_raise):
+            yield
+    except Signalled as arrived:
+        raise stopped(arrived.number, f"stopped by {name_of(arrived.number)}. {cure()}") from None
+
+
+@contextmanager
+def noted(say: Callable[[str], None], *, alone: bool) -> Iterator[Arrived]:
+    """Note the first signal in the block, which looks at it when it can stop. Only a second Ctrl-C acts at once.
+
+    alone  False for one of several processes, to which launchers pass on what the terminal or the cluster has sent it
+           already: there a second Ctrl-C is ignored, too
+    """
+    arrived = Arrived()
+
+    def note(number: int) -> None:
+        if arrived.number:
+            if alone and number == signal.SIGINT and time.monotonic() - arrived.since > ECHO:
+                raise KeyboardInterrupt
+            return
+        arrived.number, arrived.since = number, time.monotonic()
+        with suppress(RuntimeError, OSError):  # the signal may have interrupted a write to the same stream
+            second = "; a second Ctrl-C stops without saving" if alone else ""
+            say(f"{name_of(number)}: saving after this step{second}")
+
+    with _handled(note):
+        yield arrived
+
+
+def _raise(number: int) -> None:
+    for each in STOPPING:  # until the block is left, so that nothing breaks off what it tidies up
+        signal.signal(each, signal.SIG_IGN)
+    raise Signalled(number)
+
+
+@contextmanager
+def _handled(act: Callable[[int], None]) -> Iterator[None]:
+    """Call `act` at a signal, except for those that are ignored, as under nohup; then put back what was there."""
+    can = threading.current_thread() is threading.main_thread()  # signals are handled only there
+    handlers = {each: signal.getsignal(each) for each in STOPPING if can}
+    before = {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+
+    def handle(number: int, _: FrameType | None) -> None:
+        act(number)
+
+    for each in before:
+        signal.signal(each, handle)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
