@@ -98,5 +98,5 @@ def test_a_copy_computes_with_its_own_weights() -> None:
 def test_layers_that_keep_nothing_are_refused() -> None:
     file = EXPERIMENTS / "reformer_small.yaml"
     loaded = load(file, ["discriminator.reversible=true", "train.activation_checkpointing=true"])
-    with pytest.raises(ConfigError, match=r"reversible layers keep no activations as it is\. Remove this key, or"):
+    with pytest.raises(ConfigError, match=r"reversible layers already keep no activations\. Remove this key, or"):
         build(loaded, stand_in_vocabulary(300))
