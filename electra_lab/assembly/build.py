@@ -124,7 +124,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         initialise(parts, partial(weights_from, seed), config.init.distribution)
     if config.train.activation_checkpointing:
         if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
-            reason = "reversible layers keep no activations as it is. Remove this key, or write reversible: false."
+            reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."
             raise loaded.problem(("train", "activation_checkpointing"), reason)
         recompute(module for layer in layers_of(networks.values()) for module in layer)
     flops, paper_flops = (training_flops(objective, networks, config, each) for each in (MATRIX_PRODUCTS, PAPER))

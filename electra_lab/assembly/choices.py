@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 
@@ -14,6 +15,7 @@ from electra_lab.assembly.forecast import FREE, parts_of, state_bytes, working_b
 from electra_lab.config.load import Loaded
 from electra_lab.data.rows import Rows
 from electra_lab.model.attention import KERNELS, Kernel, use_kernel
+from electra_lab.parallel.session import neighbours
 from electra_lab.parallel.world import World
 from electra_lab.storage.machine import measured_folder, processor, remembered
 from electra_lab.storage.provenance import Environment
@@ -152,12 +154,18 @@ def _rows_at_a_time(
     """Return how many rows fit into memory, the same on all ranks: by their predicted bytes, then by a trial."""
     config, learner, drawn = loaded.config, built.learner, sketch(loaded)
     state, free = state_bytes(loaded, drawn), free_bytes(device)
+    divided = config.train.parallel == "fsdp" and world.size > 1
+    if divided:
+        state //= world.size
+    if free is not None and device.type == "cpu" and world.size > 1:  # a machine's memory is for all of its processes
+        free //= neighbours()
 
     def fits(size: int) -> bool:
         needed = working_bytes(loaded, drawn, size, precision)
         if needed is not None and free is not None and state + needed > FREE * free:
             return False
-        batch = rows.training_batch(config.seed, 0, size, device)
+        # Of full length: batches that are cut to their longest row may all come later.
+        batch = rows.batch(np.arange(size) % len(rows), np.arange(size), device)
         try:
             with on_trial(learner.objective):
                 learner.at_step(config.seed, built.flops.first)
@@ -172,7 +180,8 @@ def _rows_at_a_time(
         failing = world.sum({"failing": torch.tensor(float(not fits(size)), device=device)})
         if not failing["failing"]:
             return size
+    cure = "" if divided else ", or divide them among devices by train.parallel: fsdp"
     raise OutOfMemoryError(
         "there is not enough memory for a step of one row at a time (train.micro_batch_size: auto). Lower "
-        "data.sequence_length or the networks' sizes, or divide them among devices by train.parallel: fsdp."
+        f"data.sequence_length or the networks' sizes{cure}."
     )

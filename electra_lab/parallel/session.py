@@ -32,6 +32,11 @@ def processes() -> int:
     return _number("WORLD_SIZE", 1, lowest=1)
 
 
+def neighbours() -> int:
+    """Return how many of them share this machine, itself among them; all, if nobody says. Raises ConfigError."""
+    return _number("LOCAL_WORLD_SIZE", processes(), lowest=1)
+
+
 def is_first() -> bool:
     """Return True for the one process that answers. Raises ConfigError."""
     return processes() == 1 or _number("RANK", 0) == 0

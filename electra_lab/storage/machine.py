@@ -5,6 +5,8 @@ import json
 import os
 import platform
 import re
+import tempfile
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +20,15 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def measured_folder() -> Path:
-    """Return the folder of this user's measurements: `measured` in electra_lab's part of XDG_CACHE_HOME."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electra_lab" / "measured"
+    """Return the folder of this user's measurements: `measured` in electra_lab's part of XDG_CACHE_HOME.
+
+    For a user without a home directory, as in some containers, it is in the folder of temporary files.
+    """
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        cache = Path(tempfile.gettempdir())
+    return cache / "electra_lab" / "measured"
 
 
 def processor() -> str:
@@ -43,7 +52,7 @@ def remembered(kind: type[T], folder: Path, about: Any, measure: Callable[[], T]
     found = measure()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        mine = file.with_suffix(f".{os.getpid()}")
+        mine = file.with_suffix(f".{uuid.uuid4().hex}")  # processes of two machines may share a number, and the folder
         write_text(mine, json.dumps({"about": about, "found": found.model_dump()}, indent=2) + "\n")
         try:
             os.link(mine, file)

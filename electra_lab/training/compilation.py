@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from electra_lab.training.device import Precision
+from electra_lab.training.recompute import Recomputing
 from registry.errors import ConfigError
 
 Compile = Literal["off", "layers", "full"]
@@ -58,7 +59,12 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
         objective.compile(backend=BACKEND, dynamic=False)
     if how == "layers":
         for module in (module for layer in layers_of(networks) for module in layer):
-            module.compile(backend=BACKEND, dynamic=False)
+            if isinstance(again := module.forward, Recomputing):
+                # Around the compiled code: inside, compilers would see one function for all classes of modules, of
+                # which they keep few versions, and refuse layers that note something, such as reformer's.
+                again.forward = torch.compile(again.forward, backend=BACKEND, dynamic=False)
+            else:
+                module.compile(backend=BACKEND, dynamic=False)
 
 
 def layers_of(networks: Iterable[nn.Module]) -> list[list[nn.Module]]:

@@ -257,10 +257,14 @@ def rehearse(
 
 @contextmanager
 def on_trial(objective: nn.Module) -> Iterator[None]:
-    """Train inside the block without a trace: neither gradients, changed buffers nor random numbers remain."""
+    """Train inside the block without a trace: neither gradients, changed weights or buffers, nor random numbers remain.
+
+    An objective may change weights in at_step, as one that starts a network from another.
+    """
     # Modules with at_step draw for themselves, and would not notice that their buffers have changed back.
     unaware = [module for module in objective.modules() if not hasattr(module, "at_step")]
-    before = [(buffer, buffer.clone()) for module in unaware for buffer in module.buffers(recurse=False)]
+    changing = [*objective.parameters(), *(buffer for module in unaware for buffer in module.buffers(recurse=False))]
+    before = [(tensor, tensor.detach().clone()) for tensor in changing]
     devices = {parameter.device for parameter in objective.parameters() if parameter.device.type == "cuda"}
     objective.train()
     try:
@@ -268,8 +272,9 @@ def on_trial(objective: nn.Module) -> Iterator[None]:
             yield
     finally:
         objective.zero_grad(set_to_none=True)
-        for buffer, value in before:
-            buffer.copy_(value)
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)
 
 
 def _refuse_metrics(found: Any, entry: Entry[Any], batch: Batch, losses: Losses) -> None:

@@ -76,9 +76,9 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def is_shortage(error: BaseException) -> bool:
     """Return whether this is how torch complains of too little memory; on the CPU it does by a plain RuntimeError.
 
-    oneDNN says only that it "could not create a primitive".
+    oneDNN says only that it "could not create a primitive", cuBLAS and cuDNN that a status is ALLOC_FAILED.
     """
-    words = r"can't allocate memory|not enough memory|out of memory|could not create a primitive"
+    words = r"can't allocate memory|not enough memory|out of memory|could not create a primitive|STATUS_ALLOC_FAILED"
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and bool(re.search(words, str(error)))
     )
@@ -87,19 +87,35 @@ def is_shortage(error: BaseException) -> bool:
 def free_bytes(device: torch.device) -> int | None:
     """Return the memory that is free on a device, None if nobody says.
 
-    On the CPU, the limits of a container and of the process (`ulimit -v`) count, too.
+    On the CPU, the limits of a container or a job and of the process (`ulimit -v`) count, too.
     """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) if torch.cuda.is_available() else None
+        if not torch.cuda.is_available():
+            return None
+        # What torch keeps for its next tensors is not free for others, but for us.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     known = [value * 1024 for value in (_number("/proc/meminfo", r"MemAvailable:\s+(\d+)"),) if value is not None]
-    most, used = (_number(f"/sys/fs/cgroup/memory.{name}", r"(\d+)") for name in ("max", "current"))
-    if most is not None and used is not None:
-        cached = _number("/sys/fs/cgroup/memory.stat", r"inactive_file (\d+)") or 0  # the kernel drops it if need be
-        known.append(max(0, most - used + cached))
+    for group in _control_groups():
+        most, used = (_number(f"{group}/memory.{name}", r"(\d+)") for name in ("max", "current"))
+        if most is not None and used is not None:
+            cached = _number(f"{group}/memory.stat", r"inactive_file (\d+)") or 0  # the kernel drops it if need be
+            known.append(max(0, most - used + cached))
     limit, mapped = _number("/proc/self/limits", r"Max address space +(\d+)"), _number("/proc/self/statm", r"(\d+)")
     if limit is not None and mapped is not None:
         known.append(max(0, limit - mapped * PAGE))
     return min(known, default=None)
+
+
+def _control_groups() -> list[str]:
+    """Return the folders of the process's control group and of those around it, such as a job of Slurm."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    inner = root / found[1] if found else root
+    return [str(folder) for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
 
 
 def _number(file: str, pattern: str) -> int | None:

@@ -1,7 +1,6 @@
 """Activation checkpointing: keep a layer's inputs alone, and compute the rest again in the backward pass."""
 
 from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -12,14 +11,16 @@ from torch.utils.checkpoint import checkpoint
 def recompute(modules: Iterable[nn.Module]) -> None:
     """Let modules keep no activations in training, in place (Chen et al. 2016). All numbers stay, dropout included."""
     for module in modules:
-        module.forward = _recomputing(module, module.forward)
+        module.forward = Recomputing(module, module.forward)
 
 
-def _recomputing(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(forward)
-    def recomputing(*inputs: Any, **options: Any) -> Any:
-        if not (module.training and torch.is_grad_enabled()):
-            return forward(*inputs, **options)
-        return checkpoint(forward, *inputs, use_reentrant=False, **options)
+class Recomputing:
+    """A module's forward pass, which is computed again in the backward pass. A copy of the module has its own."""
 
-    return recomputing
+    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        self.module, self.forward = module, forward
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if not (self.module.training and torch.is_grad_enabled()):
+            return self.forward(*inputs, **options)
+        return checkpoint(self.forward, *inputs, use_reentrant=False, **options)

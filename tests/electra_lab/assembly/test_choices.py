@@ -12,15 +12,21 @@ import pytest
 import torch
 
 from electra_lab.assembly import choices, forecast
+from electra_lab.assembly.build import build
+from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.assembly.forecast import parts_of
+from electra_lab.config.load import load
+from electra_lab.parallel.world import World
 from electra_lab.runs import execute
 from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.step import Learner
 from registry.errors import OutOfMemoryError
 from tests.electra_lab.runs.tiny import experiment, outcome, run, tensors
 
 AUTO = "{steps: 4, batch_size: 4, micro_batch_size: auto, log_every: 2, learning_rate: 0.01}"
 BERT = "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}"
 QUICK = {"fp32 fused": 1.0, "fp32 products": 2.0, "bf16 fused": 1.5, "bf16 products": 1.5}
+CPU = torch.device("cpu")
 Tried = list[list[str]]
 
 
@@ -226,6 +232,59 @@ def test_a_trial_that_fails_for_want_of_memory_halves_too(
     assert environment(path).micro_batch_size == 2
     whole = tensors(run(file, tmp_path / "said", "train.micro_batch_size=2"))
     assert all(torch.equal(weight, whole[name]) for name, weight in tensors(path).items()), "the trial left a trace"
+
+
+class _Two(World):
+    """A process of two, whose memory is alike."""
+
+    size = 2
+
+
+def rows_of_two(file: Path, parallel: str) -> int:
+    loaded = load(file, [f"train.parallel={parallel}"])
+    alone = assemble(load(file, ["train.micro_batch_size=1"]), open_data(loaded, lambda _: None), CPU)
+    made = build(loaded, alone.vocabulary, seed=0)
+    return choices.decide(loaded, made, alone.train, CPU, _Two()).micro_batch_size
+
+
+def test_processes_of_one_machine_share_its_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "state_bytes", lambda *_: 0)
+    monkeypatch.setattr(choices, "working_bytes", lambda _, __, size, ___: size)
+    monkeypatch.setattr(choices, "free_bytes", lambda device: 3.5 / choices.FREE)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert rows_of_two(file, "ddp") == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    assert rows_of_two(file, "ddp") == 2
+
+
+def test_what_fsdp_divides_is_counted_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "state_bytes", lambda *_: 100)
+    monkeypatch.setattr(choices, "working_bytes", lambda _, __, size, ___: size)
+    monkeypatch.setattr(choices, "free_bytes", lambda device: 2 * 60 / choices.FREE)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert rows_of_two(file, "fsdp") == 2
+    with pytest.raises(OutOfMemoryError, match=r"by train\.parallel: fsdp"):
+        rows_of_two(file, "ddp")
+    monkeypatch.setattr(choices, "free_bytes", lambda device: 0)
+    with pytest.raises(OutOfMemoryError, match=r"or the networks' sizes\.$"):
+        rows_of_two(file, "fsdp")
+
+
+def test_rows_are_tried_at_their_full_length(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where batches are cut to their longest row, the first one may be short."""
+    shapes: list[tuple[int, ...]] = []
+    losses = Learner.losses
+
+    def noting(learner: Learner, batch: Any, *others: Any) -> Any:
+        if learner.objective.training:
+            shapes.append(tuple(batch.tokens.shape))
+        return losses(learner, batch, *others)
+
+    monkeypatch.setattr(Learner, "losses", noting)
+    long = ["data.sequence_length=64", "embedding.max_length=64", "packing={type: documents}"]
+    run(file, tmp_path / "run", *long, "data.group_by_length=true", "train.steps=3")
+    assert shapes[-4] == (4, 64)  # the trial
+    assert all(width < 64 for _, width in shapes[-3:])  # the steps
 
 
 def test_where_no_row_fits_nothing_is_written(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from electra_lab.parallel import session as module
-from electra_lab.parallel.session import is_first, processes, session
+from electra_lab.parallel.session import is_first, neighbours, processes, session
 from electra_lab.parallel.world import ALONE
 from registry.errors import ConfigError
 
-NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
@@ -34,6 +34,15 @@ def test_one_process_is_alone_and_has_no_process_group(
         assert world.agreed(15) == 15
         assert world.once(lambda: "done") == "done"
         assert not torch.distributed.is_initialized()
+
+
+def test_neighbours_are_the_processes_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch)
+    assert neighbours() == 1
+    given(monkeypatch, **WHOLE)
+    assert neighbours() == 2
+    given(monkeypatch, **WHOLE, LOCAL_WORLD_SIZE="1")
+    assert neighbours() == 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from electra_lab.storage import machine
 from electra_lab.storage.machine import measured_folder, remembered
 
 
@@ -50,6 +51,31 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for number in (1, 2):
         assert remembered(Found, tmp_path / "file" / "in", "it", lambda n=number: Found(number=n)).number == number
+
+
+def test_machines_that_share_the_folder_do_not_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one that is finished counts, though processes of two machines have the same number."""
+    link = machine.os.link
+
+    def later(mine: Path, file: Path) -> None:  # before this one is finished, another is
+        monkeypatch.setattr(machine.os, "link", link)
+        remembered(Found, tmp_path, "it", lambda: Found(number=1))
+        link(mine, file)
+
+    monkeypatch.setattr(machine.os, "getpid", lambda: 7)
+    monkeypatch.setattr(machine.os, "link", later)
+    assert remembered(Found, tmp_path, "it", lambda: Found(number=2)).number == 1
+    assert remembered(Found, tmp_path, "it", never).number == 1
+
+
+def test_without_a_home_the_folder_is_a_temporary_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert measured_folder() == tmp_path / "electra_lab" / "measured"
 
 
 def test_the_folder_is_the_user_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -51,16 +52,22 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
     ("name", "graphs"),
     [("bert_small", 2), ("transformer_small", 16), ("performer_small", 4), ("reformer_small", 6)],
 )
-def test_layers_compile_whole_and_once(name: str, graphs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a backend that only records: no breaks, layers share their graphs, the same numbers."""
+@pytest.mark.parametrize("again", [False, True])
+def test_layers_compile_whole_and_once(name: str, graphs: int, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a backend that only records: no breaks, layers share their graphs, the same numbers.
+
+    again  layers are computed again in the backward pass
+    """
     monkeypatch.setattr(compilation, "BACKEND", "eager")
     plain, batch = built(name, 4)
     expected = two_steps(plain, batch)
     torch._dynamo.reset()
     counters.clear()
-    made, _ = built(name, 4)
+    made, _ = built(name, 4, **{"train.activation_checkpointing": str(again).lower()})
     compile_modules("layers", made.learner.objective, made.networks.values())
-    found = two_steps(made, batch)
+    with patch.object(torch._dynamo.config, "fail_on_recompile_limit_hit", True):
+        found = two_steps(made, batch)
+    assert counters["stats"]["unique_graphs"] >= 2
     assert not counters["graph_break"], dict(counters["graph_break"])
     assert counters["stats"]["unique_graphs"] <= graphs
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -109,6 +109,35 @@ def test_limits_of_a_container_and_of_the_process_count(monkeypatch: pytest.Monk
     assert free_bytes(torch.device("cpu")) is None
 
 
+def test_limits_of_a_job_within_a_machine_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm limits the group of a job, and groups within it have none of their own."""
+    job = "/sys/fs/cgroup/system.slice/slurm/job_7"
+    files = {
+        "/proc/meminfo": "MemAvailable:   500 kB\n",
+        "/proc/self/cgroup": "1:name=systemd:/other\n0::/system.slice/slurm/job_7/step_0\n",
+        f"{job}/step_0/memory.max": "max\n",
+        f"{job}/step_0/memory.current": "9000\n",
+        f"{job}/memory.max": "300000\n",
+        f"{job}/memory.current": "10000\n",
+    }
+
+    def read_text(path: Path, **_: object) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert free_bytes(torch.device("cpu")) == 290_000
+
+
+def test_what_torch_keeps_on_the_device_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or else a trial would leave less memory for the next."""
+    found = {"is_available": True, "mem_get_info": (100, 1000), "memory_reserved": 700, "memory_allocated": 200}
+    for name, value in found.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    assert free_bytes(torch.device("cuda", 0)) == 600
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -119,6 +148,7 @@ def test_limits_of_a_container_and_of_the_process_count(monkeypatch: pytest.Monk
             True,
         ),
         (RuntimeError("could not create a primitive"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("shapes cannot be multiplied"), False),
         (ValueError("out of memory"), False),
     ],

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.assembly.build import build
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training.memory import peak_bytes
+from electra_lab.training.recompute import recompute
 from electra_lab.training.step import backward
 from registry import Batch
 from registry.errors import ConfigError
@@ -79,8 +82,21 @@ def test_evaluation_computes_nothing_twice() -> None:
     assert counted[0] == counted[1] > 0
 
 
+def test_a_copy_computes_with_its_own_weights() -> None:
+    layer = nn.Linear(2, 2)
+    recompute([layer])
+    other = deepcopy(layer)
+    nn.init.zeros_(other.weight)
+    nn.init.zeros_(other.bias)
+    other(torch.ones(1, 2)).sum().backward()
+    assert layer.weight.grad is None
+    assert other.weight.grad is not None
+    assert not other.eval()(torch.ones(1, 2)).any()
+    assert layer(torch.ones(1, 2)).any()
+
+
 def test_layers_that_keep_nothing_are_refused() -> None:
     file = EXPERIMENTS / "reformer_small.yaml"
     loaded = load(file, ["discriminator.reversible=true", "train.activation_checkpointing=true"])
-    with pytest.raises(ConfigError, match=r"reversible layers keep no activations as it is\. Remove this key, or"):
+    with pytest.raises(ConfigError, match=r"reversible layers already keep no activations\. Remove this key, or"):
         build(loaded, stand_in_vocabulary(300))

@@ -14,7 +14,7 @@ from torch import nn
 
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.testing import CLS, PAD, ObjectiveContract, vocabulary
-from electra_lab.training.guards import rehearse, try_optimizer
+from electra_lab.training.guards import on_trial, rehearse, try_optimizer
 from electra_lab.training.step import Learner
 from registry import Batch, Losses, Term, backbones, objectives, optimizers
 from registry.errors import BadResult
@@ -38,6 +38,18 @@ def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() ->
     assert modes == [True, False]
     assert objective.training
     assert all(parameter.grad is None for parameter in objective.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
+
+
+def test_a_trial_restores_weights_that_change_with_the_step() -> None:
+    """As those of a discriminator do that starts from its generator when a second stage begins."""
+    suite = ObjectiveContract()
+    suite.name, suite.options = "two_stage", {"generator_steps": 3}
+    objective = suite.build()
+    before = {name: value.clone() for name, value in objective.state_dict().items()}
+    with on_trial(objective):
+        Learner(objective).at_step(0, 3)
+        assert not all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
     assert all(torch.equal(value, before[name]) for name, value in objective.state_dict().items())
 
 
