@@ -149,6 +149,7 @@ def train(
     """
     world = run.learner.world
     if not evaluated:
+        run.learner.be_after(settings.seed, run.step - 1)
         yield from _evaluated(run, settings, held_out, accumulate, device)
     started, since = time.perf_counter(), run.tokens
     run.learner.objective.train()

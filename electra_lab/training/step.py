@@ -38,6 +38,15 @@ class Learner:
             if module is self.objective or module.training:
                 module.at_step(seed, step)  # type: ignore[operator]
 
+    @torch.no_grad()
+    def be_after(self, seed: int, step: int) -> None:
+        """Be as training was after it had prepared for `step`, but for the weights, which are those of now."""
+        tensors = [*self.objective.parameters(), *self.objective.buffers()]
+        now = [tensor.clone() for tensor in tensors]
+        self.at_step(seed, step)  # may give a network the weights of another one
+        for tensor, value in zip(tensors, now, strict=True):
+            tensor.copy_(value)
+
     @contextmanager
     def evaluating(self, seed: int) -> Iterator[None]:
         """Put the objective in eval mode with the final scheduled numbers."""
