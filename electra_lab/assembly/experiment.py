@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -50,7 +50,7 @@ from registry import (
     tokenizers,
 )
 from registry.component import entries_of
-from registry.errors import DataError, LabError
+from registry.errors import DataError, LabError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,7 @@ def assemble(
         config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples, device=device
     )
     accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary))
+    _refuse_unknown_metric(loaded, accumulate(()).metrics)
     rows, validation, test = (pack(loaded, each, vocabulary) for each in (store.train, store.validation, store.test))
     batch = rows.training_batch(settings.seed, 0, 2, device)
     entry = objectives.get(config.objective.type)
@@ -260,6 +261,14 @@ def assemble(
         paper_flops=built.paper_flops.total(built.steps),
         choices=choices,
     )
+
+
+def _refuse_unknown_metric(loaded: Loaded, known: Collection[str]) -> None:
+    best = loaded.config.checkpoint.best
+    if best is not None and best not in known:
+        raise loaded.problem(
+            ("checkpoint", "best"), f"the objective has no metric {best!r}.{did_you_mean(best, known)}"
+        )
 
 
 def loop_settings(

@@ -159,7 +159,8 @@ def _keep_changes(directory: RunDirectory, loaded: Loaded, experiment: Experimen
     began, config = directory.provenance(), dump(loaded.config)
     now, step = content(loaded), experiment.run.step
     sha = hashlib.sha256(config.encode()).hexdigest()
-    if sha == began.config_sha256 and began.steps == experiment.settings.steps:
+    same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
+    if same and began.steps == experiment.settings.steps:
         return
     found = changes(began.config, now)
     if found:
@@ -333,7 +334,7 @@ def enough_memory() -> Iterator[None]:
         if not is_shortage(error):
             raise
         raise OutOfMemoryError(
-            f"there is not enough memory ({(str(error).splitlines() or ['no details'])[0]}). In a new run, lower "
-            "train.micro_batch_size (which changes no mask and no draw) or set it to auto, lower evaluate.batch_size, "
-            "or the networks' sizes."
+            f"there is not enough memory ({(str(error).splitlines() or ['no details'])[0]}). Lower "
+            "train.micro_batch_size, which changes no mask and no draw, or evaluate.batch_size; a run that has begun "
+            "takes them by: electra-lab resume RUN_DIR --set train.micro_batch_size=auto. Or make the networks smaller."
         ) from error

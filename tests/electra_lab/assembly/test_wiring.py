@@ -19,12 +19,12 @@ from torch._dynamo.utils import counters
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.backbones import bert
 from electra_lab.config.load import load
-from electra_lab.config.schema import Checkpoint, Evaluate, Train
-from electra_lab.runs import execute
+from electra_lab.config.schema import Checkpoint, Evaluate, Process, Train
+from electra_lab.runs import execute, saving
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import compilation, recompute
 from registry import optimizers, schedules
-from registry.errors import DivergedError
+from registry.errors import DivergedError, Preempted
 from tests.electra_lab.assembly.plain_loop import (
     BATCH,
     LENGTH,
@@ -315,6 +315,30 @@ def check_checkpoint_milestones(file: Path, out: Path) -> None:
     assert kept(path) == [0, 1, 6, 7]
 
 
+def check_checkpoint_minutes(file: Path, out: Path) -> None:
+    path, _, _ = seen(file, out, {"train.steps": 3, "checkpoint.minutes": 1e-9, "checkpoint.keep": 9})
+    assert kept(path) == [1, 2, 3]
+
+
+def check_checkpoint_best(file: Path, out: Path) -> None:
+    best = {"checkpoint.every": 1, "checkpoint.keep": 1, "checkpoint.best": "generator_loss", "evaluate.every": 1}
+    path, _, _ = seen(file, out, {"train.steps": 5, "train.learning_rate": 1.0, **best})
+    losses = {record["generator_loss"]: record["step"] for record in lines(path, "validation")}
+    assert kept(path) == sorted({losses[min(losses)], 5})
+
+
+def check_checkpoint_asynchronous(file: Path, out: Path) -> None:
+    with patch.object(saving, "ThreadPoolExecutor", wraps=saving.ThreadPoolExecutor) as pool:
+        path, _, _ = seen(file, out, {"train.steps": 2, "checkpoint.asynchronous": True})
+    assert kept(path) == [2]
+    pool.assert_called_once()
+
+
+def check_max_minutes(file: Path, out: Path) -> None:
+    with pytest.raises(Preempted, match="saved after step 1"):
+        seen(file, out, {"run.max_minutes": 1e-9})
+
+
 def kept(path: Path) -> list[int]:
     return sorted(int(each.name[5:]) for each in (path / "checkpoints").iterdir())
 
@@ -339,6 +363,10 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "checkpoint.every": check_checkpoint_every,
     "checkpoint.keep": check_checkpoint_keep,
     "checkpoint.milestones": check_checkpoint_milestones,
+    "checkpoint.minutes": check_checkpoint_minutes,
+    "checkpoint.best": check_checkpoint_best,
+    "checkpoint.asynchronous": check_checkpoint_asynchronous,
+    "run.max_minutes": check_max_minutes,
 }
 
 
@@ -350,7 +378,8 @@ def test_a_key_does_what_it_says(plain: Any, tmp_path: Path, key: str) -> None:
 def test_no_key_is_left_out() -> None:
     """A new key, optimizer or schedule needs a line in one of the tables."""
     expected = {"optimizer.type"}
-    for section, model in (("train", Train), ("evaluate", Evaluate), ("checkpoint", Checkpoint)):
+    sections = (("train", Train), ("evaluate", Evaluate), ("checkpoint", Checkpoint), ("run", Process))
+    for section, model in sections:
         expected |= {f"{section}.{key}" for key in model.model_fields}
     for section, registry in (("optimizer", optimizers), ("schedules", schedules)):
         expected |= {f"{section}.{n}.{key}" for n in registry.names() for key in registry.get(n).schema.model_fields}

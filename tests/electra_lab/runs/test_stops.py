@@ -137,7 +137,7 @@ def test_a_signal_in_an_evaluation_saves_and_stops_there(
         patched.setattr(
             loop, "Record", lambda *a, **k: (evaluating.__setitem__(0, k.get("evaluating", False)), Record(*a, **k))[1]
         )
-        with pytest.raises(Preempted, match="saved after step (6|12)"):
+        with pytest.raises(Preempted, match=r"saved after step (6|12)"):
             run(file, path)
     execute.resume(path, "cpu")
     assert_same(whole, path)

@@ -376,7 +376,7 @@ def test_another_network_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
 def test_without_a_usable_checkpoint_no_network_is_loaded(tmp_path: Path) -> None:
     pair(tmp_path, 1)
     (tmp_path / "step-00000001" / "state.json").unlink()
-    with pytest.raises(CheckpointError, match="state.json is missing. No other is sound"):
+    with pytest.raises(CheckpointError, match=r"state\.json is missing\. No other is sound"):
         load_network(tmp_path, ("generator",), nn.Linear(2, 3))
 
 
