@@ -47,7 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, float], Tried]:
         return {name: seconds[name] for name in ways}
 
     monkeypatch.setattr(choices, "seconds_of", seconds_of)
-    monkeypatch.setattr(choices, "has_bf16", lambda device: True)
+    monkeypatch.setattr(choices, "narrowest", lambda device: "bf16")
     monkeypatch.setattr(choices, "LONG", {"cpu": 1.0})
     return seconds, tried
 
