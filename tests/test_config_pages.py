@@ -61,7 +61,7 @@ def test_rows_by_hand() -> None:
         "The embeddings of both networks.",
     ):
         assert line in lines, line
-    assert '| `train.precision` | `"auto"`, `"bf16"`, `"fp32"` | `"auto"` | ' in "\n".join(lines)
+    assert '| `train.precision` | `"auto"`, `"bf16"`, `"fp16"`, `"fp32"` | `"auto"` | ' in "\n".join(lines)
     assert "| `schedules` | mapping | `learning_rate`: `warmup_linear` | " in "\n".join(lines)
     assert not [line for line in lines if line.startswith("## ") and "sampler" in line], "components have no table"
 

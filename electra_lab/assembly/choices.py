@@ -20,7 +20,7 @@ from electra_lab.parallel.world import World
 from electra_lab.storage.machine import measured_folder, processor, remembered
 from electra_lab.storage.provenance import Environment
 from electra_lab.training.compilation import LONG, Compile, choose_compile, missing_compiler
-from electra_lab.training.device import Precision, choose_precision, has_bf16
+from electra_lab.training.device import Precision, choose_precision, narrowest
 from electra_lab.training.guards import on_trial
 from electra_lab.training.measure import fastest, seconds_of
 from electra_lab.training.memory import free_bytes, is_shortage
@@ -91,7 +91,7 @@ def _measured(loaded: Loaded, built: Built, rows: Rows, device: torch.device, sh
     precision = choose_precision(train.precision, device)
     precisions: list[Precision] = [precision]
     if train.precision == "auto":
-        precisions = ["fp32", "bf16"] if has_bf16(device) else ["fp32"]
+        precisions = list(dict.fromkeys(("fp32", narrowest(device))))
     kernels: list[Kernel] = ["fused"] if train.attention == "auto" else [train.attention]
     if train.attention == "auto" and use_kernel("fused", built.learner.objective):
         kernels = list(KERNELS)

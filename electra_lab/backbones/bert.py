@@ -5,9 +5,9 @@ from typing import Annotated
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from electra_lab.model.attention import Kernel, attend
+from electra_lab.model.residual import add_linear
 from registry import backbones
 
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
@@ -28,10 +28,8 @@ class _Layer(nn.Module):
         whole = self.query(x), self.key(x), self.value(x)
         q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
         attended = attend(q, k, v, visible, p, self.kernel)
-        attended = self.attended(attended.transpose(1, 2).flatten(2))
-        x = self.attention_norm(x + F.dropout(attended, p))
-        fed = self.contract(F.gelu(self.expand(x)))
-        normed: Tensor = self.output_norm(x + F.dropout(fed, p))
+        x = self.attention_norm(add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p))
+        normed: Tensor = self.output_norm(add_linear(x, self.expand(x), self.contract, p, gelu=True))
         return normed
 
 

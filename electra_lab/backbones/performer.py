@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.model.attention import Kernel, attend
+from electra_lab.model.residual import add_linear
 from registry import backbones
 
 
@@ -118,8 +119,8 @@ class _Layer(nn.Module):
         if n:
             near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible, self.window, p, self.kernel)
             attended = torch.cat([near.to(x.dtype), attended], dim=1)
-        x = x + F.dropout(self.attended(attended.transpose(1, 2).flatten(2)), p)
-        return x + F.dropout(self.contract(F.gelu(self.expand(self.output_norm(x)))), p)
+        x = add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p)
+        return add_linear(x, self.expand(self.output_norm(x)), self.contract, p, gelu=True)
 
 
 @backbones.register("performer")

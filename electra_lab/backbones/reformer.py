@@ -1,5 +1,7 @@
 """reformer-pytorch's encoder: attention by locality-sensitive hashing."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import torch
@@ -55,6 +57,17 @@ class _LocalAttention(library.LocalAttention):  # type: ignore[misc]  # the libr
         return bias
 
 
+@contextmanager
+def _at_least_bf16(device: str) -> Iterator[bool]:
+    """Compute in float32 where autocast is to float16; yields whether it is.
+
+    The library divides keys by their norm or 1e-12, which float16 rounds to 0, and keys of padding are 0.
+    """
+    narrow = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
+    with torch.autocast(device, enabled=False) if narrow else nullcontext():
+        yield narrow
+
+
 def _with_neighbours(windows: Shaped[Tensor, "N W S *d"], beyond: float) -> Shaped[Tensor, "N W A *d"]:
     """Return each window between the one before it and the one after it; `beyond` stands outside of the row."""
     around = F.pad(windows, (*((0, 0) * (windows.dim() - 2)), 1, 1), value=beyond)
@@ -82,6 +95,8 @@ class Reformer(nn.Module):
     Padding takes no part: what it holds never matters. How much of it there is changes which positions share a
     bucket, as the hash depends on the length. Hash rotations come from torch's global generator, which the lab
     seeds at every step; in eval they are constant.
+
+    Under fp16, which cannot hold the library's smallest divisor, the encoder computes in fp32.
     """
 
     def __init__(
@@ -158,8 +173,10 @@ class Reformer(nn.Module):
             return self._encode(x, attention_mask)
 
     def _encode(self, x: Tensor, attention_mask: Tensor) -> Tensor:
-        angles = self.rotary(x) if self.rotary is not None else None
-        states: Tensor = self.norm(self.encoder(x, input_mask=attention_mask, pos_emb=angles))
+        with _at_least_bf16(x.device.type) as wide:
+            x = x.float() if wide else x
+            angles = self.rotary(x) if self.rotary is not None else None
+            states: Tensor = self.norm(self.encoder(x, input_mask=attention_mask, pos_emb=angles))
         return states
 
     def at_step(self, seed: int, step: int) -> None:

@@ -47,8 +47,8 @@ class FinetuningTrain(Strict):
     epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="How often every training example is read.")
     batch_size: Positive = Field(32, description="Rows per optimizer step.")
     micro_batch_size: Positive | None = Field(None, description="Rows at a time, if a batch does not fit into memory.")
-    precision: Literal["auto", "bf16", "fp32"] = Field(
-        "auto", description="Precision of matrix products; auto is bf16 on CUDA if the device has it, otherwise fp32."
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
+        "auto", description="Precision of matrix products; auto is bf16 on CUDA, or fp16 without it, otherwise fp32."
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         1e-4, description="Peak learning rate of the task's own layers; `schedules.learning_rate` multiplies it."

@@ -139,10 +139,11 @@ class Train(Strict):
         "each holds all parameters; with fsdp each holds a part of them, and of the optimizer's state. Changes no "
         "mask and no draw.",
     )
-    precision: Literal["auto", "bf16", "fp32"] = Field(
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         "auto",
         description="Precision of matrix products; auto is fp32, unless the device has bf16 and long trainings are "
-        "measured to be faster in it; short ones take bf16 on CUDA.",
+        "measured to be faster in it; short ones take bf16 on CUDA. Where CUDA has no bf16, fp16 takes its place, with "
+        "a loss scale that adapts.",
     )
     attention: Literal["auto", "fused", "products"] = Field(
         "auto",

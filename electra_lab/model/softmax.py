@@ -24,13 +24,30 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Float[Tensor, "N"], _: Any) -> tuple[Float[Tensor, "N V"], None]:
-        weight = given.unsqueeze(-1)
-        return (ctx.probabilities * weight).scatter_add_(-1, ctx.at, -weight), None
+        weight, probabilities = given.unsqueeze(-1), ctx.probabilities
+        if probabilities is None:
+            raise RuntimeError("A second backward pass needs retain_graph=True in the first one.")
+        if _is_repeatable():
+            slope = probabilities * weight
+        else:  # in place: a second tensor of this size would be a tenth of what a training step needs
+            slope, ctx.probabilities = probabilities.mul_(weight), None
+        return slope.scatter_add_(-1, ctx.at, -weight), None
+
+
+def _is_repeatable() -> bool:
+    """Return True unless the backward pass that runs now is known to be the last one through its graph."""
+    if torch.compiler.is_compiling():
+        return True
+    retained = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return retained is None or bool(retained())
 
 
 def cross_entropy(
     logits: Float[Tensor, "*N V"], targets: Int[Tensor, "*N"]
 ) -> tuple[Float[Tensor, "*N"], Float[Tensor, "*N V"]]:
-    """Return -log softmax(logits)[target] in nats, and the softmax, which has no gradient and must not change."""
+    """Return -log softmax(logits)[target] in nats, and the softmax, which has no gradient and must not change.
+
+    The backward pass, unless it retains the graph, writes the gradient over the softmax.
+    """
     losses, probabilities = _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten())  # type: ignore[no-untyped-call]
     return losses.view_as(targets), probabilities.view_as(logits)

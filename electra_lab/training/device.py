@@ -7,7 +7,8 @@ import torch
 
 from registry.errors import ConfigError
 
-Precision = Literal["bf16", "fp32"]
+Precision = Literal["bf16", "fp16", "fp32"]
+NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # the types of products; all else is in fp32
 
 
 def choose_device(name: str) -> torch.device:
@@ -30,16 +31,27 @@ def has_bf16(device: torch.device) -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
+def narrowest(device: torch.device) -> Precision:
+    """Return the narrow precision whose products are fast on the device, otherwise fp32.
+
+    On CUDA that is bf16, or on older cards fp16, with a scaled loss; processors have bf16 or nothing.
+    """
+    if has_bf16(device):
+        return "bf16"
+    return "fp16" if device.type == "cuda" else "fp32"
+
+
 def choose_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision; `auto`, where nothing was measured, is bf16 on CUDA if it has it, otherwise fp32.
+    """Return the precision; `auto`, where nothing was measured, is the narrow one on CUDA, otherwise fp32.
 
     On a CPU bf16 pays for large networks alone.
     """
     if name == "auto":
-        return "bf16" if device.type == "cuda" and has_bf16(device) else "fp32"
-    return "bf16" if name == "bf16" else "fp32"
+        return narrowest(device) if device.type == "cuda" else "fp32"
+    chosen: Precision = "bf16" if name == "bf16" else "fp16" if name == "fp16" else "fp32"
+    return chosen
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
-    """Compute matrix products in bf16; weights, softmax and losses stay in fp32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    """Compute matrix products in a narrow type; weights, softmax and losses stay in fp32."""
+    return torch.autocast(device.type, NARROW.get(precision, torch.bfloat16), enabled=precision in NARROW)

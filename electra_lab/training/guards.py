@@ -7,6 +7,7 @@ the host wait for the device.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
@@ -22,7 +23,7 @@ from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner, backward, update
 from registry import Batch, Entry, Losses, Masked, Random, Term, Vocabulary, count
-from registry.errors import BadResult
+from registry.errors import BadResult, ConfigError
 
 ALL, EVERY = 4, 64  # calls on the CPU whose values are checked
 
@@ -243,9 +244,10 @@ def rehearse(
         counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
         names = set(counts(batch, Streams(seed, 0, batch.example_ids)))
         learner.at_step(seed, 0)
-        losses = learner.losses(batch, seed, 0, precision)
-        refuse_losses(losses, names, entry, batch)
-        backward(losses.terms)
+        with _kernels_for(precision):
+            losses = learner.losses(batch, seed, 0, precision)
+            refuse_losses(losses, names, entry, batch)
+            backward(losses.terms)
         reached = all(p.grad is not None for p in objective.parameters() if p.requires_grad)
         with torch.no_grad(), learner.evaluating(seed):
             losses = learner.losses(batch, seed, 0, precision)
@@ -253,6 +255,20 @@ def rehearse(
             if accumulate is not None:
                 _refuse_metrics(accumulate({0}), entry, batch, losses)
     return reached
+
+
+@contextmanager
+def _kernels_for(precision: Precision) -> Iterator[None]:
+    """Turn torch's complaint about a kernel that it has not in fp16 into a ConfigError; on CPUs there are some."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError) as error:
+        if precision != "fp16" or not re.search(r"not implemented for 'Half'", str(error)):
+            raise
+        raise ConfigError(
+            f"train.precision: fp16 is not possible here: torch has no fp16 kernel for a part of these networks "
+            f"({str(error).splitlines()[0]}). Use fp32 or bf16, or a CUDA device."
+        ) from error
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
+from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import Learner, StepResult, training_step
 from registry import Batches, Flops, Split
 from registry.errors import DivergedError
@@ -95,6 +96,7 @@ class Run:
     tokens: int = 0  # positions of all batches so far, padding included
     skipped: int = 0  # steps that were not finite, up to the last log line
     window: Window = field(default_factory=Window)
+    scale: LossScale | None = None  # for fp16
 
     def __post_init__(self) -> None:
         for group in self.optimizer.param_groups:
@@ -102,12 +104,20 @@ class Run:
 
     def state(self, policy: Literal["stop", "skip"]) -> dict[str, Any]:
         """Return what a checkpoint stores beside the tensors. Raises DivergedError, by the policy."""
-        _refuse_non_finite(self.window.read()[0], self, policy)
-        return {"tokens": self.tokens, "skipped": self.skipped, "window": self.window.state()}
+        scale = self.scale.state() if self.scale else None
+        _refuse_non_finite(self.window.read()[0] - (scale["overflows"] if scale else 0), self, policy)
+        return {
+            "tokens": self.tokens,
+            "skipped": self.skipped,
+            "window": self.window.state(),
+            **({"loss_scale": scale} if scale else {}),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.step, self.tokens, self.skipped = state["step"], state["tokens"], state["skipped"]
         self.window = Window.from_state(state["window"])
+        if scale := state.get("loss_scale"):
+            self.scale = LossScale.from_state(scale, torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,9 @@ def train(
         yield from _evaluated(run, settings, held_out, accumulate, device)
     started, since = time.perf_counter(), run.tokens
     run.learner.objective.train()
+    # A resume on another device may have another precision.
+    held = run.scale.state() if run.scale else {}
+    run.scale = LossScale.from_state(held, device) if settings.precision == "fp16" else None
     while run.step < settings.steps:
         part = world.part(settings.batch_size)
         batch = batches.training_batch(settings.seed, run.step, settings.batch_size, device, part=part)
@@ -167,6 +180,7 @@ def train(
             clip_norm=settings.clip_norm,
             micro_batch_size=settings.micro_batch_size,
             precision=settings.precision,
+            scale=run.scale,
         )
         run.step += 1
         run.tokens += batch.tokens.numel() * world.size
@@ -175,14 +189,18 @@ def train(
             skipped, means = run.window.read()
             seconds = time.perf_counter() - started
             run.window = Window()
-            _refuse_non_finite(skipped, run, settings.on_non_finite)
+            scale = run.scale.state() if run.scale else None
+            _refuse_non_finite(skipped - (scale["overflows"] if scale else 0), run, settings.on_non_finite)
             run.skipped += skipped
+            if scale:
+                run.scale = LossScale.from_state({**scale, "overflows": 0}, device)
             values = {
                 "step": run.step,
                 "split": "train",
                 **means,
                 "learning_rate": settings.learning_rate * rate,
                 "skipped_steps": run.skipped,
+                **({"loss_scale": scale["scale"]} if scale else {}),
                 "tokens": run.tokens,
                 "flops": settings.flops.total(run.step),
                 "tokens_per_second": (run.tokens - since) / seconds,

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from electra_lab.parallel.world import ALONE
 from electra_lab.training.device import Precision, autocast
 from electra_lab.training.random import EVALUATION, Streams, seed_global
+from electra_lab.training.scaling import LossScale
 from electra_lab.training.scheduled import Schedules
 from registry import Batch, Losses, Term
 
@@ -89,6 +90,7 @@ def training_step(
     clip_norm: float,
     micro_batch_size: int,
     precision: Precision,
+    scale: LossScale | None = None,
 ) -> StepResult:
     """Forward, backward and update on one global batch, of which this rank has its part.
 
@@ -96,7 +98,8 @@ def training_step(
     libraries draw them from torch's global generator, once per micro-batch. A step whose loss or gradient is not finite
     leaves weights and optimizer as they were, decided on the device.
 
-    rate  factor of each parameter group's own learning rate
+    rate   factor of each parameter group's own learning rate
+    scale  of the loss, for fp16; it adapts to what the step finds
     """
     learner.at_step(seed, step)
     objective, world, starts = learner.objective, learner.world, range(0, len(batch), micro_batch_size)
@@ -112,13 +115,18 @@ def training_step(
     for part in parts:
         world.synchronize(learner.module, part is parts[-1])
         terms = learner.losses(part, seed, step, precision).terms
-        backward(terms, known)
+        backward(terms, known, scale)
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])
 
     sums, counts = world.sum(sums), known or counts
+    if scale is not None:
+        scale.unscale(objective.parameters())
     norm = whole(nn.utils.clip_grad_norm_(objective.parameters(), clip_norm))
-    finite = norm.isfinite() & torch.stack(list(sums.values())).isfinite().all()
+    sound = torch.stack(list(sums.values())).isfinite().all()
+    finite = norm.isfinite() & sound
+    if scale is not None:
+        scale.update(sound, norm.isfinite())
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * rate
     learner.updating = True
@@ -128,11 +136,13 @@ def training_step(
     return StepResult(sums, counts, {name: float(term.weight) for name, term in terms.items()}, norm, finite)
 
 
-def backward(terms: Mapping[str, Term], counts: Mapping[str, Tensor] | None = None) -> None:
+def backward(
+    terms: Mapping[str, Term], counts: Mapping[str, Tensor] | None = None, scale: LossScale | None = None
+) -> None:
     """Add the gradients of the weighted terms, each divided by its count in the global batch, or else by its own."""
     divisors = counts or {name: term.count for name, term in terms.items()}
     loss = torch.stack([t.weight * t.sum / divisors[name].clamp(min=1) for name, t in terms.items()]).sum()
-    loss.backward()  # type: ignore[no-untyped-call]
+    (loss if scale is None else loss * scale.scale).backward()  # type: ignore[no-untyped-call]
 
 
 def whole(tensor: Tensor) -> Tensor:

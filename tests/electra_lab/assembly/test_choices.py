@@ -53,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, float], Tried]:
         return {name: seconds[name] for name in ways}
 
     monkeypatch.setattr(choices, "seconds_of", seconds_of)
-    monkeypatch.setattr(choices, "has_bf16", lambda device: True)
+    monkeypatch.setattr(choices, "narrowest", lambda device: "bf16")
     monkeypatch.setattr(choices, "LONG", {"cpu": 1.0})
     return seconds, tried
 
@@ -125,6 +125,7 @@ def test_a_resume_goes_by_what_the_run_began_with(file: Path, clock: Any, tmp_pa
     whole, path = run(file, tmp_path / "whole"), run(file, tmp_path / "cut")
     for newest in (path / "checkpoints").glob("step-*"):
         shutil.rmtree(newest)
+    (path / "saved.json").unlink()  # as if it had been killed before it saved
     (tmp_path / "cache" / "electra_lab" / "measured").rename(tmp_path / "lost")
     seconds["fp32 products"] = 9.0
     execute.resume(path, "cpu")

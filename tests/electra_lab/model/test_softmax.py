@@ -62,3 +62,14 @@ def test_backward_can_be_called_again() -> None:
     for _ in range(2):
         [slope] = torch.autograd.grad(loss, logits, retain_graph=True)
         assert slope.tolist() == [[-0.75, 0.25, 0.25, 0.25]]
+
+
+def test_the_last_backward_needs_no_memory_of_its_own() -> None:
+    logits = torch.zeros(1, 4, requires_grad=True)
+    losses, probabilities = cross_entropy(logits, torch.tensor([0]))
+    losses.sum().backward()
+    assert torch.equal(probabilities, logits.grad)  # written over
+    other = cross_entropy(logits, torch.tensor([0]))[0]
+    other.backward(torch.ones(1))
+    with pytest.raises(RuntimeError, match="backward"):
+        other.backward(torch.ones(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.model.initialise import initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
@@ -208,3 +210,31 @@ def test_training_and_evaluation_give_the_same_terms() -> None:
     assert trained.detection is None
     for name in trained.terms:
         assert torch.equal(evaluated.terms[name].sum, trained.terms[name].sum)
+
+
+class Wide(TorchDispatchMode):
+    """Remember the memory of tensors as wide as the vocabulary, until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function.is_view:  # such as the transposed table
+            return made
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.shape[-1] == SIZE:
+                self.alive.add(tensor.untyped_storage())
+        return made
+
+
+@pytest.mark.parametrize("sampler", ["gumbel", "temperature", "top_k"])
+def test_only_the_softmax_waits_for_the_discriminator(sampler: str) -> None:
+    """Logits, noise and what samplers need besides, the largest tensors of a step, have been freed by then."""
+    objective = electra(sampler=samplers.get(sampler).component).train()
+    given, found = batch(), list[int]()
+    with Wide() as wide:
+        objective.discriminator.backbone.register_forward_pre_hook(lambda *_: found.append(len(wide.alive)))
+        objective(given, Streams(0, 0, given.example_ids))
+    assert found == [1]

@@ -24,6 +24,7 @@ from electra_lab.parallel.world import World
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
 from electra_lab.testing.optimizers import STATE
 from electra_lab.training.evaluation import evaluate
+from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import Learner, training_step
 from tests.electra_lab.training.tiny import CPU
 from tests.helpers import write_experiment
@@ -58,6 +59,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "reformer": ({"discriminator": _REFORMER}, 4),
     "no_correction": ({"optimizer": "{type: adamw_no_bias_correction}"}, 4),
     "poisoned": ({}, 4),  # the rows of the last rank have no finite loss in step 1
+    "overflowing": ({}, 4),  # in step 1 the scaled gradients of the last rank are not finite
     "adafactor": ({"optimizer": "{type: adafactor}"}, 4),
     "muon": ({"optimizer": "{type: muon}"}, 4),
     "reversible": ({"discriminator": _REFORMER.replace("hashes", "reversible: true, hashes")}, 4),
@@ -66,8 +68,8 @@ DDP_ALONE = ("adafactor", "muon", "reversible")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
-        "ddp": "whole uneven scarce two_stage poisoned muon",
-        "fsdp": "micro tied two_stage poisoned transformer recomputing",
+        "ddp": "whole uneven scarce two_stage poisoned overflowing muon",
+        "fsdp": "micro tied two_stage poisoned overflowing transformer recomputing",
     }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
 
@@ -84,6 +86,9 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
     learner, optimizer = made.run.learner, made.run.optimizer
     if name == "poisoned" and world.rank == world.size - 1:
         _poison(learner.objective, lambda: made.run.step == 1)
+    scale = LossScale(CPU, 2.0**10) if name == "overflowing" else None
+    if scale and world.rank == world.size - 1:
+        _overflow(learner.objective, lambda: made.run.step == 1)
     judge = partial(
         evaluate, learner, made.test, made.accumulate, seed=0, batch_size=2, precision="fp32", device=CPU, examples=3
     )
@@ -100,9 +105,10 @@ def trained(folder: Path, parallel: str, name: str, world: World) -> dict[str, A
         batch = made.train.training_batch(0, number, ROWS, CPU, part=world.part(ROWS))
         result = training_step(
             learner, optimizer, batch, seed=0, step=number, rate=1.0, clip_norm=1.0, micro_batch_size=micro,
-            precision="fp32",
+            precision="fp32", scale=scale,
         )  # fmt: skip
         numbers = {key: float(value) for key, value in {**result.sums, "norm": result.gradient_norm}.items()}
+        numbers["scale"] = float(scale.scale) if scale else 1.0
         counts = {key: int(value) for key, value in result.counts.items()}
         steps.append({"numbers": numbers, "counts": counts, "finite": bool(result.finite)})
     inputs, drawn = json.loads(json.dumps(read)), float(torch.rand(()))
@@ -149,6 +155,14 @@ def _noting(hidden: Any, rows: list[list[Any]]) -> Any:
 def _poison(objective: nn.Module, now: Any) -> None:
     head = objective.discriminator.heads["replaced"]
     head.register_forward_hook(lambda module, _, logits: logits * float("nan") if module.training and now() else None)
+
+
+def _overflow(objective: nn.Module, now: Any) -> None:
+    def spoil(module: nn.Module, _: Any, logits: torch.Tensor) -> None:
+        if module.training and now():
+            logits.register_hook(lambda gradient: gradient * float("inf"))
+
+    objective.discriminator.heads["replaced"].register_forward_hook(spoil)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import torch
 
 from electra_lab.runs import execute
 from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training import scaling
+from electra_lab.training.scaling import LossScale
 from registry.errors import DivergedError, Interrupted
 from tests.electra_lab.runs.tiny import (
     assert_same,
@@ -306,3 +308,23 @@ def test_a_learning_rate_that_is_far_too_high_diverges(tmp_path: Path) -> None:
     file = experiment(tmp_path, schedules="{learning_rate: {warmup_steps: 0}}")
     with pytest.raises(DivergedError, match="was not finite"):
         run(file, tmp_path / "run", "train.learning_rate=1.0e+30", "train.clip_norm=1.0e+30")
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7, 11])
+def test_a_loss_scale_is_kept_through_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+    """Under fp16 the first steps overflow, and later the scale grows again: to the last bit, wherever it stopped."""
+    monkeypatch.setattr(LossScale.__init__, "__defaults__", (2.0**27, 0, 0))
+    monkeypatch.setattr(scaling, "CALM", 2)
+    file = experiment(tmp_path, train=WHOLE.replace("fp32", "fp16"), checkpoint="{every: 100}")
+    whole = run(file, tmp_path / "whole")
+    records = lines(whole, "train")
+    assert 0 < records[0]["skipped_steps"] < 12
+    assert len({record["loss_scale"] for record in records}) > 1
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, stop)
+        with pytest.raises(Interrupted):
+            run(file, tmp_path / "run")
+    assert state(tmp_path / "run")["loss_scale"]["scale"] < 2.0**27
+    execute.resume(tmp_path / "run", "cpu")
+    assert_same(whole, tmp_path / "run")
+    assert state(whole)["loss_scale"] == state(tmp_path / "run")["loss_scale"]

@@ -46,20 +46,20 @@ def test_auto_on_cuda_is_what_the_device_does_without_emulation(monkeypatch: pyt
 
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_precision("auto", CUDA) == "fp32"
+    assert choose_precision("auto", CUDA) == "fp16"
     assert asked == [False]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_precision("auto", CUDA) == "bf16"
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "fp32"])
 def test_a_named_precision_is_taken_anywhere(name: str) -> None:
     assert choose_precision(name, CPU) == choose_precision(name, CUDA) == name
 
 
-def test_products_are_in_bf16_and_losses_are_not() -> None:
+def test_products_are_narrow_and_losses_are_not() -> None:
     a = torch.ones(2, 2)
-    for precision, expected in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+    for precision, expected in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         with autocast(CPU, precision):
             assert (a @ a).dtype == expected
             assert torch.nn.functional.cross_entropy(a, a[0].long()).dtype == torch.float32

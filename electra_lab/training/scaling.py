@@ -1,0 +1,59 @@
+"""Loss scaling for float16, whose smallest numbers gradients fall below (Micikevicius et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+START, FACTOR = 2.0**16, 2.0
+CALM = 2000  # steps without an overflow after which the scale grows
+
+
+class LossScale:
+    """The factor of a loss whose gradients are computed in float16; they are divided by it before anything reads them.
+
+    It doubles after CALM steps and halves where gradients overflow, as that of torch.amp.GradScaler, whose step makes
+    the host wait for the device. Here everything stays on the device, and powers of two round nothing. All ranks see
+    the same summed gradients, so that they agree without an exchange.
+
+    overflows  steps since the last log line that were skipped because the scale was too large
+    """
+
+    def __init__(self, device: torch.device, scale: float = START, calm: int = 0, overflows: int = 0) -> None:
+        self.scale = torch.tensor(scale, device=device)
+        self.calm = torch.tensor(calm, device=device, dtype=torch.int32)
+        self.overflows = torch.tensor(overflows, device=device, dtype=torch.int32)
+
+    @torch.no_grad()
+    def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Divide the gradients, in place; those that overflowed are not finite and stay so."""
+        inverse = self.scale.reciprocal()
+        for parameter in parameters:
+            if parameter.grad is not None:
+                gradient: Any = parameter.grad
+                (gradient.to_local() if hasattr(gradient, "to_local") else gradient).mul_(inverse)
+
+    @torch.no_grad()
+    def update(self, loss: Tensor, gradients: Tensor) -> None:
+        """Adapt to a step. `loss` and `gradients` say whether these were finite.
+
+        An overflow is the scale's fault if the loss was finite, and the scale could still be smaller: at 1, after so
+        many halvings, it does nothing any longer, and the training itself has diverged.
+        """
+        too_large = loss & ~gradients & (self.scale > 1)
+        calm = torch.where(gradients, self.calm + 1, 0)
+        grows = calm >= CALM
+        self.scale = torch.where(grows, self.scale * FACTOR, torch.where(too_large, self.scale / FACTOR, self.scale))
+        self.calm = torch.where(grows, 0, calm).to(torch.int32)
+        self.overflows = self.overflows + too_large
+
+    def state(self) -> dict[str, Any]:
+        """Return it as numbers for a checkpoint. The host waits for the device."""
+        return {"scale": float(self.scale), "calm": int(self.calm), "overflows": int(self.overflows)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], device: torch.device) -> LossScale:
+        return cls(device, **state)
