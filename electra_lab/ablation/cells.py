@@ -114,8 +114,6 @@ def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
     if hashlib.sha256(config).hexdigest() != began.config_sha256:
         return "config.yaml was changed since it began"
     found = list(run.checkpoints.glob("step-*"))
-    if run.lost_checkpoints():
-        return "its checkpoints are gone"
     return "none of its checkpoints is usable" if found and all(map(problem, found)) else None
 
 
@@ -137,6 +135,7 @@ def _train(folder: AblationFolder, id: str, device: str) -> None:
     if digest(load(file)) != id.rpartition("-")[2]:
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
     if (run.path / "provenance.json").is_file():
+        run.forget_lost_checkpoints()  # they were removed to make room
         execute.resume(run.path, device)
         return
     if run.path.exists():  # killed before it had begun

@@ -60,8 +60,8 @@ class RunDirectory:
         """Open the directory of an existing run. Raises ConfigError."""
         if (path / ".lock").is_file() and is_unfinished_start(path):
             raise ConfigError(
-                f"{path}: this run was stopped before it had begun, so there is nothing to continue. Start it again: "
-                f"electra-lab run FILE --out {path}"
+                f"{path}: is not a run directory yet: it was stopped before it had begun, and nothing is lost. Start it "
+                f"again: electra-lab run FILE --out {path}"
             )
         if not is_run(path):
             raise ConfigError(f"{path}: is not a run directory: it has no config.yaml and provenance.json.")
@@ -179,6 +179,12 @@ class RunDirectory:
     def lost_checkpoints(self) -> bool:
         """Return True if checkpoints were saved, but none is there."""
         return (self.path / _SAVED).is_file() and not checkpoints(self.checkpoints)
+
+    def forget_lost_checkpoints(self) -> None:
+        """Let a run whose checkpoints are gone begin again."""
+        if self.lost_checkpoints():
+            with disk(self.path):
+                (self.path / _SAVED).unlink(missing_ok=True)
 
     def refuse_lost_checkpoints(self) -> None:
         """Remove what killed processes left. Raises CheckpointError if checkpoints were saved, but none is there."""

@@ -28,7 +28,7 @@ from tests.electra_lab.assembly.starting import (
     validated,
     write,
 )
-from tests.electra_lab.runs.tiny import for_a_module, run
+from tests.electra_lab.runs.tiny import for_a_module, lose_checkpoints, run
 from tests.helpers import line_of
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -165,7 +165,7 @@ def test_a_run_with_other_tokens_is_refused_once_they_are_known(beside: Path) ->
     ("damage", "reason"),
     [
         (lambda run: shutil.rmtree(run / "checkpoints"), "{run} is not a run directory with a checkpoint."),
-        (lambda run: (run / "checkpoints/step-00000003/state.safetensors").write_bytes(b""), "there is no usable"),
+        (lambda run: (run / "checkpoints/step-00000003/state.safetensors").write_bytes(b""), "No other is sound"),
         (lambda run: (run / "tokenizer.json").unlink(), "its tokenizer cannot be read"),
         (lambda run: (run / "provenance.json").write_text("{}"), "provenance.json: "),
         (lambda run: changed_provenance(run, format=1), "in format 1; this version"),
@@ -189,11 +189,13 @@ def test_a_run_whose_config_is_not_complete_is_refused(beside: Path, section: st
     assert refusal(write(beside, init="{discriminator: run}")) == f"{config}: is not a complete experiment."
 
 
-def test_the_newest_checkpoint_that_is_sound_is_used_and_recorded(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_used_and_recorded(tmp_path: Path) -> None:
     path = run(write(tmp_path), tmp_path / "run")
-    (path / "checkpoints" / "step-00000003" / "state.safetensors").write_bytes(b"")
     (start,) = made(write(tmp_path, init="{discriminator: run}")).init.values()
-    assert list(start.sha256) == ["step-00000002/state.safetensors"]
+    assert list(start.sha256) == ["step-00000003/state.safetensors"]
+    (path / "checkpoints" / "step-00000003" / "state.safetensors").write_bytes(b"")
+    with pytest.raises(DataError, match=r"step-00000003: .* Sound are those of the steps 2;"):
+        made(write(tmp_path, init="{discriminator: run}"))
 
 
 def test_a_network_that_the_objective_takes_from_a_run_is_not_started_twice(earlier: Path, beside: Path) -> None:
@@ -223,10 +225,10 @@ def test_a_run_without_a_checkpoint_begins_again_with_the_same_weights_only(
 ) -> None:
     path = run(write(tmp_path, init=BOTH), tmp_path / "run")
     weights = (path / "checkpoints" / "step-00000003" / "state.safetensors").read_bytes()
-    shutil.rmtree(path / "checkpoints")
+    lose_checkpoints(path)
     execute.resume(path, "cpu")
     assert (path / "checkpoints" / "step-00000003" / "state.safetensors").read_bytes() == weights
-    shutil.rmtree(path / "checkpoints")
+    lose_checkpoints(path)
     resaved(tmp_path / "pair" / "discriminator", lambda given: given[TABLE].add_(1) is None)
     with pytest.raises(DataError) as refused:
         execute.resume(path, "cpu")

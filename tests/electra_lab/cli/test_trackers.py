@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from electra_lab.finetuning.experiment import identity
 from electra_lab.runs import execute
 from tests.electra_lab.finetuning.small import PLUGIN, write_finetuning
 from tests.electra_lab.runs.test_track import DIARY, diary, expected, given, tracked
-from tests.electra_lab.runs.tiny import lines
+from tests.electra_lab.runs.tiny import lines, lose_checkpoints
 
 SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32, log_every: 1}", "evaluate": "{examples: 0}"}
 PAPER = "trackers.0: diary needs paper. Install it: pip install paper."
@@ -51,7 +50,7 @@ def test_without_its_library_a_run_can_still_be_resumed(lab: Any, tmp_path: Path
     path = tmp_path / "run"
     assert lab("run", tracked(tmp_path, {}, **SHORT), "--out", path)[0] == 0
     before = len(given(tmp_path))
-    shutil.rmtree(path / "checkpoints")
+    lose_checkpoints(path)
     (tmp_path / "no paper").touch()
     code, _, err = lab("resume", path)
     assert code == 0

@@ -21,6 +21,7 @@ from tests.electra_lab.runs.tiny import (
     experiment,
     for_a_module,
     lines,
+    lose_checkpoints,
     outcome,
     run,
     signalled,
@@ -183,12 +184,6 @@ def test_a_run_without_a_checkpoint_starts_again(
     execute.resume(path, "cpu")
     assert "there is no checkpoint yet; starting again from the beginning" in capsys.readouterr().err
     assert_same(finished / "run", path)
-
-
-def lose_checkpoints(path: Path) -> None:
-    """Leave a run as if it had been killed before its first checkpoint."""
-    shutil.rmtree(path / "checkpoints")
-    (path / "saved.json").unlink()
 
 
 def test_checkpoints_that_are_gone_are_missed(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -66,6 +67,12 @@ def for_a_module() -> Iterator[pytest.MonkeyPatch]:
 def run(file: Path, out: Path, *overrides: str) -> Path:
     passes()
     return execute.run(file, list(overrides), out, "cpu")
+
+
+def lose_checkpoints(path: Path) -> None:
+    """Leave a run as if it had been killed before its first checkpoint."""
+    shutil.rmtree(path / "checkpoints")
+    (path / "saved.json").unlink()
 
 
 def lines(path: Path, split: str | None = None) -> list[dict[str, Any]]:

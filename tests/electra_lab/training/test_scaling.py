@@ -135,7 +135,7 @@ def test_the_host_does_not_wait() -> None:
 
 
 def values_of(run: Any, settings: Any = TWELVE) -> list[dict[str, Any]]:
-    records = train(run, settings, Asked(), Asked(), None, Nothing, CPU)
+    records = train(run, settings, Asked(), {"validation": Asked()}, Nothing, CPU)
     return [r.values for r in records if r.values and r.values["split"] == "train"]
 
 
@@ -183,7 +183,7 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     whole = without_time(values_of(reference))
     assert 0 < whole[-1]["skipped_steps"] < 12
     run, found = new_run(), []
-    for record in train(run, TWELVE, Asked(), Asked(), None, Nothing, CPU):
+    for record in train(run, TWELVE, Asked(), {"validation": Asked()}, Nothing, CPU):
         if record.values and record.values["split"] == "train":
             found.append(record.values)
         if record.step == stop and not record.values:
