@@ -49,7 +49,7 @@ def test_rows_by_hand() -> None:
     for line in (
         "# Keys of an experiment file",
         "| `data.sequence_length` | integer at least 8 | `128` | Tokens per row, [CLS] and [SEP] included. |",
-        "| `train.steps` | integer above 0, or null | `null` | Number of optimizer steps. |",
+        "| `train.steps` | integer above 0 and at most 1,000,000,000, or null | `null` | Number of optimizer steps. |",
         "| `corpus` | component | required | The text. |",
         "| `train` | mapping | required | How long and how to train. |",
         "| `data` | mapping |  | The rows that are cut from the corpus. |",

@@ -24,6 +24,7 @@ from electra_lab.finetuning.experiment import declared, identity
 from electra_lab.finetuning.run import advance
 from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
+from electra_lab.runs.streams import shown
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import problem
 from electra_lab.storage.files import damage, disk, new_folder, seal
@@ -62,7 +63,7 @@ def work(path: str, id: str, *, device: str) -> Outcome:
                 folder.note_failure(id, None)
             except BaseException as error:
                 if isinstance(error, LabError):
-                    print(error)
+                    print(shown(str(error)))
                 else:
                     traceback.print_exc()
                 raise

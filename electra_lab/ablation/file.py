@@ -44,7 +44,7 @@ FIXED: dict[Loc, str] = OWN | {
 class Budget(Strict):
     """The budget of every cell: exactly one of steps, tokens, FLOPs, and FLOPs as the paper counts them."""
 
-    steps: Annotated[int, Field(gt=0)] | None = Field(None, description="Number of optimizer steps.")
+    steps: Annotated[int, Field(gt=0, le=10**9)] | None = Field(None, description="Number of optimizer steps.")
     tokens: Annotated[float, Field(gt=0)] | None = Field(None, description="Tokens, padding included.")
     flops: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Floating point operations of matrix products."
@@ -112,7 +112,7 @@ class AblationConfig(Strict):
     launcher: Annotated[Component, Of(launchers, default=DEFAULTS["launcher",])] = Field(
         default_factory=lambda: default(launchers, DEFAULTS["launcher",]), description="Where cells run."
     )
-    retries: Annotated[int, Field(ge=0)] = Field(1, description="How often a failing cell is tried again.")
+    retries: Annotated[int, Field(ge=0, le=10**9)] = Field(1, description="How often a failing cell is tried again.")
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _base(config: AblationConfig, marks: Mapping[Loc, Mark]) -> Node:
         raise ConfigError(f"{mark}: base: the file {file} does not exist.")
     if is_ablation(file):
         raise ConfigError(f"{mark}: base: {file} is itself an ablation; name the experiment that is to be varied.")
-    return read_file(file)
+    return read_file(file, (Path(mark.file),))  # as one that it extends
 
 
 def _with_plugins(base: Node, root: Node, plugins: Sequence[Plugin]) -> Node:

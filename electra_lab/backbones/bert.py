@@ -52,7 +52,7 @@ class Bert(nn.Module):
         max_length: int,
         /,
         *,
-        ff_mult: Annotated[float, Field(gt=0)] = 4.0,
+        ff_mult: Annotated[float, Field(gt=0, le=1000)] = 4.0,
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
     ) -> None:
         super().__init__()

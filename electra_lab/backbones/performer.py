@@ -158,11 +158,11 @@ class Performer(nn.Module):
         /,
         *,
         rotary: bool = True,
-        features: Annotated[int, Field(ge=1)] = 256,
-        redraw_every: Annotated[int, Field(ge=0)] = 1000,
-        local_heads: Annotated[int, Field(ge=0)] = 0,
-        window: Annotated[int, Field(ge=1)] = 64,
-        ff_mult: Annotated[float, Field(gt=0)] = 4.0,
+        features: Annotated[int, Field(ge=1, le=65_536)] = 256,
+        redraw_every: Annotated[int, Field(ge=0, le=10**9)] = 1000,
+        local_heads: Annotated[int, Field(ge=0, le=65_536)] = 0,
+        window: Annotated[int, Field(ge=1, le=1 << 24)] = 64,
+        ff_mult: Annotated[float, Field(gt=0, le=1000)] = 4.0,
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
     ) -> None:
         super().__init__()

@@ -68,6 +68,13 @@ def _options(
 
 def main() -> None:
     """Run a command; an error is one clear sentence and its exit code."""
+    from electra_lab.runs.streams import lasting
+
+    with lasting():
+        _main()
+
+
+def _main() -> None:
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
     except LabError as error:
@@ -78,12 +85,14 @@ def main() -> None:
         _complain(f"there is not enough memory ({error}). Use a smaller corpus, batch or network.")
         raise SystemExit(6) from None
     except (Exception, SystemExit) as error:
+        from electra_lab.runs.streams import shown
+
         if plugin := registry.blame(error):
             _complain(plugin)
             raise SystemExit(plugin.exit_code) from None
         if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
             raise
-        traceback.print_exc()
+        print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
         raise SystemExit(1) from None
 

@@ -61,6 +61,7 @@ def show(
     from electra_lab.inference.opening import load
     from electra_lab.inference.results import header
     from electra_lab.runs.console import Console
+    from electra_lab.runs.streams import colours
     from electra_lab.storage.files import new_file
 
     if json_ and html:
@@ -74,6 +75,8 @@ def show(
         if html:
             page = stack.enter_context(new_file(html))
             page.write(header(pair.name))
+        if terminal.is_terminal:
+            stack.enter_context(colours(sys.stdout))
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
         for number, result in enumerate(pair.stream(verb, lines, **options), start=1):

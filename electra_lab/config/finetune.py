@@ -16,7 +16,7 @@ from pydantic import (
 import registry
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.problems import problems
-from electra_lab.config.schema import TRACKERS, Positive, Wrong, distinct, refuse_uneven, with_learning_rate
+from electra_lab.config.schema import TRACKERS, Positive, Rows, Wrong, distinct, refuse_uneven, with_learning_rate
 from electra_lab.config.source import DEFAULTS
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict
@@ -45,8 +45,8 @@ class FinetuningTrain(Strict):
     """How to fine-tune."""
 
     epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="How often every training example is read.")
-    batch_size: Positive = Field(32, description="Rows per optimizer step.")
-    micro_batch_size: Positive | None = Field(None, description="Rows at a time, if a batch does not fit into memory.")
+    batch_size: Rows = Field(32, description="Rows per optimizer step.")
+    micro_batch_size: Rows | None = Field(None, description="Rows at a time, if a batch does not fit into memory.")
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         "auto", description="Precision of matrix products; auto is bf16 on CUDA, or fp16 without it, otherwise fp32."
     )
@@ -85,14 +85,16 @@ class FinetuningEvaluate(Strict):
     every: Positive | None = Field(
         None, description="Steps between two evaluations on validation data. The end of training is always evaluated."
     )
-    batch_size: Positive = Field(32, description="Rows at a time, which affects only speed and memory.")
+    batch_size: Rows = Field(32, description="Rows at a time, which affects only speed and memory.")
     select: Literal["last", "best"] = Field(
         "last",
         description="The weights that are kept and judged: those after the last step, or those with the best `metric` "
         "on validation data. A best one is chosen on the data that it is then judged by, so its number is too good.",
     )
     metric: str | None = Field(None, description="The metric that reports lead with; by default the first of the task.")
-    errors: Annotated[int, Field(ge=0)] = Field(10, description="Number of wrong predictions that the report shows.")
+    errors: Annotated[int, Field(ge=0, le=1000)] = Field(
+        10, description="Number of wrong predictions that the report shows."
+    )
 
 
 class FinetuningCheckpoint(Strict):

@@ -22,7 +22,8 @@ from registry.errors import did_you_mean
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=10**9)]
+Rows = Annotated[int, Field(gt=0, le=1 << 20)]  # of a batch: more are a slip, and would be asked of the memory
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 
 BUDGETS = ("steps", "tokens", "flops", "paper_flops")
@@ -127,8 +128,8 @@ class Train(Strict):
     paper_flops: Annotated[float, Field(gt=0)] | None = Field(
         None, description="The same, counted as in Clark et al. (2020) and google-research/electra."
     )
-    batch_size: Positive = Field(128, description="Rows per optimizer step.")
-    micro_batch_size: Positive | Literal["auto"] | None = Field(
+    batch_size: Rows = Field(128, description="Rows per optimizer step.")
+    micro_batch_size: Rows | Literal["auto"] | None = Field(
         None,
         description="Rows at a time, if a batch does not fit into memory; auto halves them until they fit. Changes no "
         "mask and no draw.",
@@ -183,14 +184,14 @@ class Evaluate(Strict):
     every: Positive | None = Field(
         None, description="Steps between two evaluations. The end of training is always evaluated."
     )
-    batch_size: Positive = Field(32, description="Rows at a time, which affects only speed and memory.")
+    batch_size: Rows = Field(32, description="Rows at a time, which affects only speed and memory.")
     tokens: Positive = Field(
         65_536, description="Validation reads a fixed sample of about so many tokens, or all rows if there are fewer."
     )
     test_tokens: Positive = Field(
         262_144, description="The test at the end reads a fixed sample of about so many tokens."
     )
-    examples: Annotated[int, Field(ge=0)] = Field(3, description="Number of test rows to show at the end.")
+    examples: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="Number of test rows to show at the end.")
 
 
 class Milestones(Strict):

@@ -31,7 +31,7 @@ class Docstrings:
     min_characters  shorter docstrings are left out; they say little
     """
 
-    min_characters: Annotated[int, Field(ge=1)] = 80
+    min_characters: Annotated[int, Field(ge=1, le=10**9)] = 80
 
     def __post_init__(self) -> None:
         self._sources = Sources()

@@ -17,7 +17,9 @@ class Part(Strict):
     """A corpus in a mixture."""
 
     corpus: Annotated[Component, Of(corpora)] = Field(description="The text.")
-    repeats: Annotated[int, Field(ge=1)] = Field(1, description="How many times its training documents are read.")
+    repeats: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1, description="How many times its training documents are read."
+    )
 
 
 @corpora.register("mixture")

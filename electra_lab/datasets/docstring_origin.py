@@ -48,9 +48,9 @@ class DocstringOrigin(Splits[TextExample]):
         /,
         *,
         packages: Annotated[list[Package], Field(min_length=2)] = PACKAGES,
-        most: Annotated[int, Field(ge=10)] = 500,
-        min_characters: Annotated[int, Field(ge=1)] = 40,
-        max_characters: Annotated[int, Field(ge=1)] = 500,
+        most: Annotated[int, Field(ge=10, le=10**9)] = 500,
+        min_characters: Annotated[int, Field(ge=1, le=10**9)] = 40,
+        max_characters: Annotated[int, Field(ge=1, le=10**9)] = 500,
         hide_names: bool = True,
         held_out: Annotated[float, Field(gt=0, le=0.4)] = 0.1,
     ) -> None:

@@ -38,9 +38,9 @@ class Local:
     A running piece has a minute to save, once it is asked to stop. A second Ctrl-C ends it at once.
     """
 
-    workers: Annotated[int, Field(ge=1)] = 1
-    threads: Annotated[int, Field(ge=1)] = 1
-    gpus: Annotated[int, Field(ge=0)] | None = None
+    workers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    threads: Annotated[int, Field(ge=1, le=100_000)] = 1
+    gpus: Annotated[int, Field(ge=0, le=100_000)] | None = None
     pin: bool = True
 
     here = True

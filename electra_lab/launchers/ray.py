@@ -35,8 +35,8 @@ class Ray:
     Its nodes must see the folder, and have the same packages installed.
     """
 
-    workers: Annotated[int, Field(ge=1)] = 1
-    threads: Annotated[int, Field(ge=1)] = 1
+    workers: Annotated[int, Field(ge=1, le=100_000)] = 1
+    threads: Annotated[int, Field(ge=1, le=100_000)] = 1
     gpus: Annotated[float, Field(ge=0)] = 0.0
     address: str | None = None
 

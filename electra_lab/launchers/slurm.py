@@ -57,12 +57,12 @@ class Slurm:
     folder, which all nodes must see. Start it where sbatch is available.
     """
 
-    workers: Annotated[int, Field(ge=1)] = 8
-    threads: Annotated[int, Field(ge=1)] = 1
-    gpus: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=1, le=100_000)] = 8
+    threads: Annotated[int, Field(ge=1, le=100_000)] = 1
+    gpus: Annotated[int, Field(ge=0, le=100_000)] = 0
     partition: str | None = None
     account: str | None = None
-    minutes: Annotated[int, Field(ge=1)] = 240
+    minutes: Annotated[int, Field(ge=1, le=100_000)] = 240
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     setup: tuple[str, ...] = ()
     sbatch: dict[str, str | int] | None = None

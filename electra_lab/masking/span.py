@@ -25,7 +25,7 @@ def span(
     replace_prob: Annotated[float, Field(ge=0, le=1)] = 0.85,
     random_prob: Annotated[float, Field(ge=0, le=1)] = 0.0,
     length: Literal["geometric", "uniform"] = "geometric",
-    longest: Annotated[int, Field(ge=1)] = 10,
+    longest: Annotated[int, Field(ge=1, le=10**9)] = 10,
     stop_prob: Annotated[float, Field(gt=0, le=1)] = 0.2,
 ) -> Masked:
     """Mask spans of whole words at random places until the count is reached; the last span is cut to fit.

@@ -49,9 +49,9 @@ class DetectionProbe:
     }
 
     mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
-    rows: Annotated[int, Field(gt=0)] = 256
+    rows: Annotated[int, Field(gt=0, le=10**9)] = 256
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 20_202
-    batch_size: Annotated[int, Field(gt=0)] = 32
+    batch_size: Annotated[int, Field(gt=0, le=1 << 20)] = 32
 
     def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
         return {}

@@ -57,9 +57,9 @@ class FixedCorruption:
     mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
     small: Annotated[float, Field(gt=0, lt=1)] = 0.0625
     large: Annotated[float, Field(ge=1, le=8)] = 1.5
-    steps: Annotated[int, Field(gt=0)] | None = None
+    steps: Annotated[int, Field(gt=0, le=10**9)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 20_201
-    batch_size: Annotated[int, Field(gt=0)] = 32
+    batch_size: Annotated[int, Field(gt=0, le=1 << 20)] = 32
 
     def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
         return {"small": self._reference(base, self.small), "large": self._reference(base, self.large)}

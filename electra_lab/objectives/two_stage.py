@@ -34,7 +34,7 @@ class TwoStage(nn.Module):
         vocabulary: Vocabulary,
         /,
         *,
-        generator_steps: Annotated[int, Field(gt=0)],
+        generator_steps: Annotated[int, Field(gt=0, le=10**9)],
         generator_weight: Annotated[float, Field(ge=0)] = 1.0,
         discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
         disallow_correct: bool = False,

@@ -11,7 +11,14 @@ from typing import Any, TextIO
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from electra_lab.runs.streams import shown
 from registry import Metric
+
+
+class _Rich(RichConsole):
+    def on_broken_pipe(self) -> None:
+        """Go silent, where the library would end the process. Commands have streams that never break: streams.py."""
+        self.quiet = True
 
 
 class Console:
@@ -21,11 +28,14 @@ class Console:
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._rich = RichConsole(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self._rich = _Rich(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
         self._progress: Progress | None = None
 
     def say(self, text: str) -> None:
-        self._rich.print(folded(text, sys.stderr), markup=False)
+        try:
+            self._rich.print(folded(text, sys.stderr), markup=False)
+        except OSError:  # a full disk
+            self._rich.quiet = True
 
     @contextmanager
     def progress(self, done: int, total: int | None, title: str = "training", unit: str = "steps") -> Iterator[None]:
@@ -56,7 +66,11 @@ class Console:
 
 
 def folded(text: str, stream: TextIO) -> str:
-    """Fold long lines at spaces, for a terminal; continuations are indented to the last column of the line."""
+    """Fold long lines at spaces, for a terminal; continuations are indented to the last column of the line.
+
+    Control characters other than tabs and newlines become visible.
+    """
+    text = shown(text)
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns

@@ -22,7 +22,7 @@ def top_k(
     rng: Random,
     /,
     *,
-    k: Annotated[int, Field(ge=1)] = 50,
+    k: Annotated[int, Field(ge=1, le=10**9)] = 50,
     temperature: Annotated[float, Field(ge=1e-6)] = 1.0,
 ) -> Int[Tensor, "N"]:
     """Draw from the k most likely tokens (Fan et al. 2018), by softmax(logits / temperature) among them.

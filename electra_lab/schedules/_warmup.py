@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-Steps = Annotated[int, Field(ge=0)]
+Steps = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

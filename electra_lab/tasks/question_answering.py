@@ -66,13 +66,13 @@ class QuestionAnswering:
         /,
         *,
         head: Literal["joint", "independent"] = "joint",
-        beam: Annotated[int, Field(gt=0)] = 20,
+        beam: Annotated[int, Field(gt=0, le=10**9)] = 20,
         no_answer: Literal["classifier", "cls"] = "classifier",
         no_answer_weight: Annotated[float, Field(gt=0)] = 0.5,
         threshold: float = 0.0,
-        stride: Annotated[int, Field(gt=0)] = 128,
-        max_query: Annotated[int, Field(gt=0)] = 64,
-        max_answer: Annotated[int, Field(gt=0)] = 30,
+        stride: Annotated[int, Field(gt=0, le=10**9)] = 128,
+        max_query: Annotated[int, Field(gt=0, le=10**9)] = 64,
+        max_answer: Annotated[int, Field(gt=0, le=10**9)] = 30,
     ) -> None:
         if (head, no_answer) == ("joint", "cls"):
             raise ValueError("no_answer: cls needs head: independent.")

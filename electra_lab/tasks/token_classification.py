@@ -62,7 +62,7 @@ class TokenClassification:
         /,
         *,
         scheme: Literal["entities", "plain"] = "entities",
-        stride: Annotated[int, Field(gt=0)] = 128,
+        stride: Annotated[int, Field(gt=0, le=10**9)] = 128,
     ) -> None:
         self.scheme, self.stride = scheme, stride
         if scheme == "plain":

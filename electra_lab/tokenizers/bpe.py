@@ -21,7 +21,7 @@ def bpe(
     *,
     vocab_size: Annotated[int, Field(ge=300, le=1 << 24)] = 50_265,
     lowercase: bool = False,
-    min_frequency: Annotated[int, Field(ge=1)] = 2,
+    min_frequency: Annotated[int, Field(ge=1, le=10**9)] = 2,
 ) -> Tokenizer:
     """Byte-level BPE, trained on the training split; no text is unknown to it.
 

@@ -30,7 +30,7 @@ def wordpiece(
     lowercase: bool = True,
     strip_accents: bool | None = None,
     chinese_characters: bool = True,
-    min_frequency: Annotated[int, Field(ge=1)] = 2,
+    min_frequency: Annotated[int, Field(ge=1, le=10**9)] = 2,
 ) -> Tokenizer:
     """WordPiece with BERT's normaliser and word splitting, trained on the training split.
 

@@ -26,6 +26,7 @@ from electra_lab.reports.ablation_page import STATES, write_report
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State
 from electra_lab.storage.files import seal
 from electra_lab.storage.plan import FORMAT, Plan, PlannedMeasure
+from electra_lab.testing.optimizers import STATE
 from registry import launchers
 from tests.electra_lab.ablation.small import InProcess, write
 from tests.electra_lab.reports.synthetic import fail, provenance
@@ -82,8 +83,8 @@ def lay(folder: AblationFolder, id: str, how: str, measured: str, failed: bool, 
     if how in ("interrupted", "unreported", "incomplete", "trained"):
         checkpoint = path / "checkpoints" / f"step-{steps - 2 if how == 'interrupted' else steps:08d}"
         checkpoint.mkdir(parents=True)
-        for name in ("state.safetensors", "state.json"):
-            (checkpoint / name).write_text(id)
+        (checkpoint / "state.safetensors").write_text(id)
+        (checkpoint / "state.json").write_text(json.dumps(STATE | {"step": int(checkpoint.name[5:])}))
         if how != "incomplete":
             seal(checkpoint)
     if how in ("incomplete", "cleaned", "trained"):

@@ -88,3 +88,8 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
         console.advance(7)
         assert console._progress.tasks[0].completed == 7
     assert console._progress is None
+
+
+def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().say("\x1b]0;owned\x07: \x1b[31mcannot be read\n  step 3")
+    assert capsys.readouterr().err == "\\x1b]0;owned\\x07: \\x1b[31mcannot be read\n  step 3\n"
