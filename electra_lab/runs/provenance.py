@@ -110,7 +110,8 @@ def device_name(device: torch.device) -> str:
 
 def differences(before: Environment, now: Environment) -> list[str]:
     """Describe the changes of the environment: `threads 2 -> 1`."""
-    then, today = ({**each.model_dump(exclude={"packages"}), **each.packages} for each in (before, now))
+    unknown = {key for key in ("electra_lab", "micro_batch_size") if getattr(before, key) is None}  # to older versions
+    then, today = ({**each.model_dump(exclude={"packages", *unknown}), **each.packages} for each in (before, now))
     return [f"{key} {then.get(key)} -> {today[key]}" for key in today if then.get(key) != today[key]]
 
 

@@ -60,8 +60,8 @@ class RunDirectory:
         """Open the directory of an existing run. Raises ConfigError."""
         if (path / ".lock").is_file() and is_unfinished_start(path):
             raise ConfigError(
-                f"{path}: is not a run directory yet: it was stopped before it had begun, and nothing is lost. Start it "
-                f"again: electra-lab run FILE --out {path}"
+                f"{path}: is not a run directory yet: it was stopped before it had begun, and nothing is lost. Start "
+                f"it again: electra-lab run FILE --out {path}"
             )
         if not is_run(path):
             raise ConfigError(f"{path}: is not a run directory: it has no config.yaml and provenance.json.")

@@ -1,0 +1,91 @@
+"""Directories that releases have written: every later version must read them, or refuse them by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from electra_lab.cli import app
+from electra_lab.runs import execute
+from electra_lab.storage.checkpoint import FORMAT as CHECKPOINT_FORMAT
+from electra_lab.storage.provenance import FORMAT
+from registry.errors import CheckpointError
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+VERSIONS = sorted(each.name for each in GOLDEN.iterdir())
+
+
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of what a release has written; it lies elsewhere now."""
+    return shutil.copytree(GOLDEN / request.param, tmp_path / "golden")
+
+
+def store(golden: Path) -> str:
+    (found,) = (golden / "store").iterdir()
+    return f"data.store={found}"
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_stopped_run_is_resumed_to_the_end_that_it_had_then(golden: Path) -> None:
+    """On another processor the last digits may differ."""
+    execute.resume(golden / "stopped", "cpu", [store(golden)])
+    then, now = records(golden / "finished"), records(golden / "stopped")
+    for before, after in zip(then, now, strict=True):
+        assert before.keys() <= after.keys()
+        for key in before.keys() - {"seconds", "tokens_per_second"}:
+            expected = before[key] if isinstance(before[key], str) else pytest.approx(before[key], rel=0.02, abs=0.02)
+            assert after[key] == expected, key
+
+
+@pytest.mark.parametrize(
+    "command", [["report"], ["detect", "the cat sat"], ["fill", "the [MASK] sat"], ["export", "exported"]]
+)
+def test_a_finished_run_is_used_by_every_command(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verb, *rest = command
+    result = CliRunner().invoke(app, [verb, str(golden / "finished"), *rest])
+    assert result.exit_code == 0, result.output or result.exception
+
+
+def newer_run(run: Path) -> None:
+    file = run / "provenance.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1, "electra_lab": "9.9.9"}))
+
+
+def newer_checkpoint(run: Path) -> None:
+    folder = max((run / "checkpoints").iterdir())
+    text = json.dumps(json.loads((folder / "state.json").read_text()) | {"format": CHECKPOINT_FORMAT + 1})
+    (folder / "state.json").write_text(text)
+    manifest = json.loads((folder / "MANIFEST.json").read_text())
+    manifest["state.json"] = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text)}
+    (folder / "MANIFEST.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (newer_run, r"was written by electra_lab 9\.9\.9 in format \d; this version reads format \d"),
+        (newer_checkpoint, r"was written by a newer version of electra_lab \(format \d; this one reads up to \d\)"),
+    ],
+)
+def test_what_a_newer_version_has_written_is_refused_by_name(
+    golden: Path, change: Callable[[Path], None], says: str
+) -> None:
+    change(golden / "stopped")
+    before = (golden / "stopped" / "metrics.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match=says):
+        execute.resume(golden / "stopped", "cpu", [store(golden)])
+    assert (golden / "stopped" / "metrics.jsonl").read_bytes() == before
