@@ -108,6 +108,18 @@ def no_network() -> None:
     socket.getaddrinfo = unknown
 
 
+def close_reader(stream: str, point: str, nth: int) -> None:
+    """Let the output go into a pipe, whose reader closes it at a point: `... | head`."""
+    reader, writer = os.pipe()
+    os.dup2(writer, {"out": 1, "err": 2}[stream])
+    os.close(writer)
+
+    def close() -> None:
+        os.close(reader)
+
+    _at(point, nth, close)
+
+
 def hold(point: str, nth: int, mark: str) -> None:
     """Write a file at a point, and wait until it is removed."""
 
@@ -120,8 +132,18 @@ def hold(point: str, nth: int, mark: str) -> None:
     _at(point, nth, wait)
 
 
+def journal(point: str, file: str) -> None:
+    """Add a letter to a file at each time of a point."""
+
+    def write() -> None:
+        with open(file, "a") as stream:
+            stream.write("x")
+
+    _at(point, 0, write)
+
+
 def _at(point: str, nth: int, act: Callable[[], None]) -> None:
-    """Call `act` at the n-th time of a point: forward, evaluation, backward, step (of the optimizer), open:NAME."""
+    """Call `act` at the n-th time of a point, or at each of them (0): forward, evaluation, backward, step (of the optimizer), open:NAME."""
     seen = 0
 
     def count() -> None:
@@ -129,7 +151,7 @@ def _at(point: str, nth: int, act: Callable[[], None]) -> None:
         if threading.current_thread() is not threading.main_thread() and point != "backward":
             return
         seen += 1
-        if seen == nth:
+        if nth in (0, seen):
             act()
 
     if point.startswith("open:"):
@@ -159,4 +181,3 @@ def _is_real(optimizer: Optimizer) -> bool:
 
 def _is_objective(module: torch.nn.Module) -> bool:
     return type(module).__module__.startswith("electra_lab.objectives")
-

@@ -44,7 +44,7 @@ class Fault:
         return f"{names[self.action]} call {self.nth}{' and after it' * self.lasting}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ended:
     """A command that came to its end."""
 
@@ -64,7 +64,7 @@ class Ended:
         """The end of what it said."""
         return " / ".join(line.strip() for line in self.err.strip().splitlines()[-3:])[-400:]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"exit {self.code}: {self.last}"
 
 

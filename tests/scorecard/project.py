@@ -15,7 +15,7 @@ STEPS, EVERY, KEEP = 12, 3, 2
 SECTIONS = {
     "data": "{sequence_length: 16, held_out: 0.3, store: store}",
     "train": f"{{steps: {STEPS}, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 1}}",
-    "evaluate": "{every: 4}",
+    "evaluate": "{every: 4, batch_size: 2}",
     "checkpoint": f"{{every: {EVERY}, keep: {KEEP}}}",
 }
 
@@ -94,3 +94,12 @@ def newest(out: Path) -> int:
 def done(out: Path) -> int:
     """Return the last step that a run has recorded."""
     return max((each["step"] for each in records(out)), default=0)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of a store; its notes of what was verified have times."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".verified" not in str(path)
+    }

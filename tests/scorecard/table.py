@@ -50,7 +50,9 @@ def commit() -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=7", "HEAD") + "+" * bool(git("status", "--porcelain", "electra_lab", "registry"))
+        return git("rev-parse", "--short=7", "HEAD") + "+" * bool(
+            git("status", "--porcelain", "electra_lab", "registry")
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import KILL, TEAR, Fault, Lab
-from tests.scorecard.project import EVERY, Project, done, newest
+from tests.scorecard.project import EVERY, Project, contents, done, newest
 from tests.scorecard.rows import FULL
 
 
@@ -47,15 +47,6 @@ def test_before_every_call_of_a_resume(score: Score, project: Project) -> None:
             assert ended.code == -signal.SIGKILL, f"was not killed: {ended}"
             assert newest(out) >= 5, "the checkpoint from which it was resumed is gone"
             project.ends_alike(out)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Return the files of a store; its notes of what was verified have times."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and ".verified" not in str(path)
-    }
 
 
 def test_before_every_call_in_the_token_store(score: Score, project: Project) -> None:
