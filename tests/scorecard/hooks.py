@@ -108,6 +108,22 @@ def no_network() -> None:
     socket.getaddrinfo = unknown
 
 
+def threads(number: int) -> None:
+    torch.set_num_threads(number)
+
+
+def limit_memory(point: str, nth: int, spare: int) -> None:
+    """Limit the address space, at a point, to what is in use then and `spare` bytes more."""
+    import resource
+
+    def limit() -> None:
+        with open("/proc/self/statm") as stream:
+            used = int(stream.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + spare, used + spare))
+
+    _at(point, nth, limit)
+
+
 def close_reader(stream: str, point: str, nth: int) -> None:
     """Let the output go into a pipe, whose reader closes it at a point: `... | head`."""
     reader, writer = os.pipe()
@@ -143,7 +159,10 @@ def journal(point: str, file: str) -> None:
 
 
 def _at(point: str, nth: int, act: Callable[[], None]) -> None:
-    """Call `act` at the n-th time of a point, or at each of them (0): forward, evaluation, backward, step (of the optimizer), open:NAME."""
+    """Call `act` at the n-th time of a point, or at each of them (0).
+
+    Points: forward and evaluation (passes of the objective), backward, step (of the optimizer), open:NAME (of a file).
+    """
     seen = 0
 
     def count() -> None:
@@ -156,7 +175,12 @@ def _at(point: str, nth: int, act: Callable[[], None]) -> None:
 
     if point.startswith("open:"):
         end = point.removeprefix("open:")
-        sys.addaudithook(lambda event, given: count() if event == "open" and str(given[0]).endswith(end) else None)
+
+        def opened(event: str, given: Any) -> None:
+            if event == "open" and str(given[0]).endswith(end):
+                count()
+
+        sys.addaudithook(opened)
     elif point == "step":
         register_optimizer_step_pre_hook(lambda optimizer, *_: count() if _is_real(optimizer) else None)
     elif point == "backward":

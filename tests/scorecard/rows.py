@@ -29,7 +29,7 @@ ROWS = {
     6: Row("a damaged checkpoint is never loaded: named, passed over, exit 4 if none is left", 2, 100),
     7: Row("a failing disk leaves every earlier checkpoint, one clear sentence and no litter", 2),
     8: Row("retention leaves exactly what it promises, nothing foreign is removed, one is valid at every moment", 1),
-    9: Row("a wrong config is refused with exit 2 and a line for each mistake, quickly, never by a traceback", 50, 10_000),
+    9: Row("a wrong config is refused with exit 2 and a line for each mistake, never with a traceback", 50, 10_000),
     10: Row("a valid config survives being written out; the JSON schema accepts what the lab accepts", 10, 200),
     11: Row("hostile names, files and checkpoints run no code and write nothing outside the run directory", 2),
     12: Row("no weight that is not finite is ever saved; exit 5, or the step is skipped if asked for", 1),

@@ -4,7 +4,7 @@ Reads requests as lines of JSON from standard input, and answers each with a lin
 
     {"start": {...}}    -> {"pid": N}                               see `_child` for what a start holds
     {"wait": pid, "timeout": seconds}
-                        -> {"code": exit code, "seconds": processor time, "megabytes": peak}, {"timeout": true} otherwise
+                        -> {"code": exit code, "seconds": processor time, "megabytes": peak}, or {"timeout": true}
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def test_settings_that_decided_the_steps_so_far_are_refused_by_name(score: Score
             ended = begun.resume(out, "--set", f"{key}={value}")
             assert ended.code == 2, ended
             assert not ended.traced, ended
-            assert key.split(".")[0] in ended.last and str(value) in ended.last, f"does not say what differs: {ended}"
+            named = key.split(".")[0] in ended.last and str(value) in ended.last
+            assert named, f"does not say what differs: {ended}"
             begun.ends_alike(out)  # the attempt has changed nothing
 
 
@@ -161,7 +162,7 @@ CASES = [
     Case("a comment in source.yaml", lambda p, out: (out / "source.yaml").open("a").write("# note\n")),
     Case("the original file has another seed", lambda p, out: p.file.write_text(p.file.read_text() + "seed: 7\n")),
     Case("corpus: one letter", lambda p, out: changed(p.folder / "corpus.txt", "number 7", "number 8"), (3,), "corpus"),
-    Case("corpus: a document more", lambda p, out: (p.folder / "corpus.txt").open("a").write("\n\nmore"), (3,), "corpus"),
+    Case("corpus: a document more", lambda p, out: (p.folder / "corpus.txt").open("a").write("\n\nof"), (3,), "corpus"),
     Case("corpus: its time", lambda p, out: os.utime(p.folder / "corpus.txt", (1, 1))),
     Case("corpus: moved", moved, (3,), "corpus"),
     Case("corpus: moved, and named", moved, (0,), arguments=("--set", "corpus.paths=[moved.txt]")),
@@ -190,7 +191,7 @@ CASES = [
          lambda p, out: changed(out / "metrics.jsonl", '{"step": 2', '{"step" 2'), (0,), "metrics.jsonl", alike=False),
     Case("the last record is followed by zeros", lambda p, out: (out / "metrics.jsonl").open("ab").write(bytes(512))),
     Case("the records are gone", lambda p, out: (out / "metrics.jsonl").unlink(), (0, 4), "metrics.jsonl", alike=False),
-    Case("checkpoints is empty, as not mounted", lambda p, out: shutil.rmtree(out / "checkpoints"), (4,), "checkpoints"),
+    Case("checkpoints is gone, as not mounted", lambda p, out: shutil.rmtree(out / "checkpoints"), (4,), "checkpoints"),
 ]  # fmt: skip
 
 
