@@ -17,11 +17,21 @@ import pytest
 
 from tests.scorecard.lab import Lab
 from tests.scorecard.project import Project
-from tests.scorecard.rows import FULL, ONLY, ROWS, SEED
+from tests.scorecard.rows import ALL, FULL, ONLY, ROWS, SEED
 from tests.scorecard.table import write_table
 
 T = TypeVar("T")
 SCORES = pytest.StashKey[list["Score"]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "scorecard: a part of the scorecard that takes long: make scorecard")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the long parts to `make scorecard`."""
+    if not FULL:
+        items[:] = [item for item in items if not item.get_closest_marker("scorecard")]
 
 
 @dataclass
@@ -36,20 +46,22 @@ class Score:
     skipped: str = ""
 
     def chosen(self, cases: Iterable[T], words: Callable[[T], str] = str, number: int | None = None) -> list[T]:
-        """Return the cases to try: all of them, or as many as rows.py says (or `number`), drawn by the seed."""
+        """Return the cases to try: as many as rows.py says (in the small form, `number`), drawn by the seed."""
         found = list(cases)
         if ONLY:
             return [case for case in found if ONLY in words(case)]
+        row = ROWS[self.row]
         if FULL:
-            return found
-        number = ROWS[self.row].small if number is None else number
-        return random.Random(f"{SEED} {self.test}").sample(found, min(number, len(found)))
+            number = len(found) if ALL or row.most is None else row.most
+        elif number is None:
+            number = row.small
+        return found if number >= len(found) else random.Random(f"{SEED} {self.test}").sample(found, number)
 
     @property
     def number(self) -> int:
         """How many random cases to try."""
         row = ROWS[self.row]
-        return row.full if FULL and row.full is not None else row.small
+        return row.full if FULL else row.small
 
     def dice(self, words: object = "") -> random.Random:
         """Return random numbers that depend on the seed alone."""
@@ -103,6 +115,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     finally:
         if counted:
             counted.seconds = time.perf_counter() - began
+        if counted and FULL and not ONLY:
+            write_table(pyfuncitem.config.stash[SCORES])
     if counted:
         if counted.failed:
             pytest.fail(counted.report, pytrace=False)
@@ -112,7 +126,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     scores = session.config.stash.get(SCORES, [])
-    if FULL and scores and not ONLY and not hasattr(session.config, "workerinput"):
+    if FULL and scores and not ONLY:
         print(f"\n{write_table(scores)}")
 
 

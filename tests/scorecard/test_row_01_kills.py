@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import KILL, TEAR, Fault, Lab
 from tests.scorecard.project import EVERY, Project, contents, done, newest
@@ -33,6 +35,7 @@ def test_before_every_call_in_the_run_directory(score: Score, project: Project) 
             project.ends_alike(out)
 
 
+@pytest.mark.scorecard
 def test_before_every_call_of_a_resume(score: Score, project: Project) -> None:
     """Continuing a run tidies up and shortens its records, which must be as safe as the run itself."""
     begun = project.stopped(5)
@@ -68,6 +71,7 @@ def test_before_every_call_in_the_token_store(score: Score, project: Project) ->
             assert found == expected, f"differs: {[name for name in found if found[name] != expected[name]]}"
 
 
+@pytest.mark.scorecard
 def test_at_random_times(score: Score, lab: Lab, project: Project, tmp_path: Path) -> None:
     """From the first line to the report; every second run builds its own token store; a third is killed twice."""
     times = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 import registry
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import Lab
@@ -64,6 +66,7 @@ def test_all_components_are_tried(score: Score) -> None:
             assert not missing, f"add {missing}"
 
 
+@pytest.mark.scorecard
 def test_after_every_step(score: Score, lab: Lab, tmp_path: Path) -> None:
     cases = [(kind, name) for kind, uses in USES.items() for name in uses]
     for kind, name in score.chosen(cases, " ".join):

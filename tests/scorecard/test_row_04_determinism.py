@@ -12,7 +12,6 @@ from tests.helpers import ROOT
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import likeness
 from tests.scorecard.project import Project
-from tests.scorecard.rows import FULL
 
 
 def test_the_same_seed_twice(score: Score, project: Project) -> None:
@@ -26,9 +25,8 @@ def test_the_same_seed_twice(score: Score, project: Project) -> None:
         assert likeness(out).tensors != project.expected.tensors, "another seed gives the same weights"
 
 
+@pytest.mark.scorecard
 def test_real_processes_with_another_order_of_hashes(score: Score, project: Project) -> None:
-    if not FULL:
-        pytest.skip("takes real processes: make scorecard")
     for salt, workers in (("1", "true"), ("2", "false")):
         out = project.new()
         with score.trial(f"a fresh process, PYTHONHASHSEED={salt}, TOKENIZERS_PARALLELISM={workers}, its own store"):
@@ -45,6 +43,7 @@ def test_real_processes_with_another_order_of_hashes(score: Score, project: Proj
             project.is_alike(out)
 
 
+@pytest.mark.scorecard
 def test_micro_batches_change_no_mask_and_no_draw(score: Score, project: Project) -> None:
     """They do change the sums' last bits and dropout, so the generator's labels are compared by their counts."""
     out = project.new()
@@ -55,6 +54,7 @@ def test_micro_batches_change_no_mask_and_no_draw(score: Score, project: Project
         assert abs(one[0]["loss"] - two[0]["loss"]) < 0.05, "the first loss is another"
 
 
+@pytest.mark.scorecard
 def test_what_changes_numbers_is_said(score: Score, project: Project) -> None:
     begun = project.stopped(5)
     with score.trial("resumed with two threads"):

@@ -8,10 +8,9 @@ import pytest
 
 from tests.scorecard.conftest import Score
 from tests.scorecard.others import count_tests
-from tests.scorecard.rows import FULL
 
 
-@pytest.mark.skipif(not FULL, reason="its small form is tests/electra_lab/parallel")
+@pytest.mark.scorecard
 def test_two_processes(score: Score, tmp_path: Path) -> None:
     folder = "tests/electra_lab/parallel"
     count_tests(score, tmp_path, f"{folder}/test_steps.py", f"{folder}/test_commands.py", ELECTRA_LAB_PARALLEL="1")

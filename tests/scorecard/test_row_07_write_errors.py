@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import FAIL, SHORT, Ended, Fault
 from tests.scorecard.project import EVERY, Project, contents, done, newest
@@ -67,6 +69,7 @@ def test_in_the_run_directory(score: Score, project: Project) -> None:
                 shutil.rmtree(out, ignore_errors=True)
 
 
+@pytest.mark.scorecard
 def test_in_the_token_store(score: Score, project: Project) -> None:
     folder = project.folder / "failing-store"
     setting = ("--set", f"data.store={folder}")

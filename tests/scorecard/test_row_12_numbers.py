@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.torch import load_file
 
 from tests.scorecard.conftest import Score
@@ -69,6 +70,7 @@ def test_injected(score: Score, project: Project) -> None:
             shutil.rmtree(out)
 
 
+@pytest.mark.scorecard
 def test_by_settings(score: Score, project: Project) -> None:
     settings = [(each, skip) for each in EXTREME for skip in (False, True)]
     for each, skip in score.chosen(settings, lambda case: f"{case[0]}{' skip' * case[1]}"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import FAIL, Ended, Fault
 from tests.scorecard.project import Project, newest
@@ -38,6 +40,7 @@ def test_while_training_and_evaluating(score: Score, project: Project) -> None:
             project.ends_alike(out) if out.exists() else None
 
 
+@pytest.mark.scorecard
 def test_the_advice_can_be_followed(score: Score, project: Project) -> None:
     """A run that stopped is resumed with smaller micro-batches; masks and draws stay."""
     out = project.new()
@@ -49,6 +52,7 @@ def test_the_advice_can_be_followed(score: Score, project: Project) -> None:
         assert newest(out) == 12
 
 
+@pytest.mark.scorecard
 def test_while_saving(score: Score, project: Project) -> None:
     """The kernel refuses memory to a write: the checkpoint before stays, and the run can be resumed."""
     for nth in score.chosen(range(1, 13)):
@@ -61,6 +65,7 @@ def test_while_saving(score: Score, project: Project) -> None:
             project.ends_alike(out)
 
 
+@pytest.mark.scorecard
 def test_with_a_real_limit(score: Score, project: Project) -> None:
     """The process may not have more memory than it has: what fails first fails for real."""
     for settings in score.chosen(

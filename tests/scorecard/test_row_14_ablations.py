@@ -8,10 +8,9 @@ import pytest
 
 from tests.scorecard.conftest import Score
 from tests.scorecard.others import count_tests
-from tests.scorecard.rows import FULL
 
 
-@pytest.mark.skipif(not FULL, reason="its small form is tests/electra_lab/ablation")
+@pytest.mark.scorecard
 def test_through_kills(score: Score, tmp_path: Path) -> None:
     """24 cells on four workers of two launchers, 20 kills; one that is killed, then stopped."""
     soak = "tests/test_soak.py"
@@ -19,7 +18,7 @@ def test_through_kills(score: Score, tmp_path: Path) -> None:
     count_tests(score, tmp_path, *(f"{soak}::{each}" for each in tests), ELECTRA_LAB_SOAK="1")
 
 
-@pytest.mark.skipif(not FULL, reason="its small form is tests/electra_lab/ablation")
+@pytest.mark.scorecard
 def test_cells_that_fail(score: Score, tmp_path: Path) -> None:
     """The others go on, and the exit code is 7."""
     count_tests(score, tmp_path, "tests/electra_lab/ablation/test_run_failures.py")

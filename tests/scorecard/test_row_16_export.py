@@ -13,10 +13,9 @@ from tests.scorecard.conftest import Score
 from tests.scorecard.lab import FAIL, KILL, TEAR, Fault
 from tests.scorecard.others import count_tests
 from tests.scorecard.project import Project, contents
-from tests.scorecard.rows import FULL
 
 
-@pytest.mark.skipif(not FULL, reason="its small form is tests/electra_lab/interop")
+@pytest.mark.scorecard
 def test_it_loads_and_computes_the_same(score: Score, tmp_path: Path) -> None:
     folder = "tests/electra_lab/interop"
     names = ("export", "models", "tokenizer", "folder")

@@ -18,7 +18,6 @@ from tests.helpers import ROOT
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import Lab, likeness, saved
 from tests.scorecard.project import STEPS, Project
-from tests.scorecard.rows import FULL
 
 STOP = 5  # the step after which the runs are stopped
 PLUGIN = """\
@@ -33,9 +32,9 @@ def mine(logits, rng, /):
 
 
 @pytest.fixture(scope="module")
-def begun(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project of this module alone, whose text and store may be changed for a moment."""
-    return Project.create(lab, tmp_path_factory.mktemp("changes") / "p")
+def begun(project: Project) -> Project:
+    """The project of all tests, whose text and store are changed for a moment."""
+    return project
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +91,7 @@ def test_a_config_that_was_edited_is_refused_by_key(score: Score, begun: Project
         assert "learning_rate" in ended.last, f"does not say which value: {ended}"
 
 
+@pytest.mark.scorecard
 def test_settings_that_may_change(score: Score, begun: Project, source: Path) -> None:
     for key, value in score.chosen(FREE.items()):
         out = begun.copy(source)
@@ -222,9 +222,8 @@ def test_what_lies_around_the_run(score: Score, begun: Project, source: Path) ->
                 kept.rename(begun.folder)
 
 
+@pytest.mark.scorecard
 def test_a_plug_in_that_changed_is_refused(score: Score, lab: Lab, tmp_path: Path) -> None:
-    if not FULL:
-        pytest.skip("two more runs; tests/electra_lab/runs has the small form")
     (tmp_path / "p").mkdir()
     plugin = tmp_path / "p" / "mine.py"
     plugin.write_text(PLUGIN)
@@ -243,6 +242,7 @@ def test_a_plug_in_that_changed_is_refused(score: Score, lab: Lab, tmp_path: Pat
         project.is_alike(out)
 
 
+@pytest.mark.scorecard
 def test_the_run_directory_was_moved(score: Score, begun: Project, source: Path, tmp_path: Path) -> None:
     place = tmp_path / "moved ü 日本" / "run"
     shutil.copytree(source, place)
@@ -252,10 +252,9 @@ def test_the_run_directory_was_moved(score: Score, begun: Project, source: Path,
         begun.is_alike(place)
 
 
+@pytest.mark.scorecard
 def test_the_code_of_the_lab_changed(score: Score, begun: Project, source: Path, tmp_path: Path) -> None:
     """The learning rate is halved in a copy of the lab: a real process, as a forked one has the old code."""
-    if not FULL:
-        pytest.skip("takes a real process: make scorecard")
     for room in ("electra_lab", "registry"):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
     step = tmp_path / "electra_lab" / "training" / "step.py"

@@ -11,6 +11,7 @@ from tests.helpers import ROOT
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import Lab
 from tests.scorecard.project import Project
+from tests.scorecard.rows import FULL
 
 GOLDEN = ROOT / "tests" / "data"
 
@@ -36,7 +37,7 @@ def test_golden_run_directories(score: Score, lab: Lab, tmp_path: Path) -> None:
 def test_formats_of_releases_to_come(score: Score, project: Project) -> None:
     """They are refused by name, and nothing is changed."""
     begun = project.stopped(5)
-    for number in (999, 0, -1, "2", None, [1]):
+    for number in (999, 0, -1, "2", None, [1]) if FULL else (999,):
         out = project.copy(begun)
         with score.trial(f"provenance.json of format {number!r}"):
             change(out / "provenance.json", format=number, electra_lab="99.0")

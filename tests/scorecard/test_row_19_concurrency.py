@@ -8,9 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import Running
 from tests.scorecard.project import Project
+from tests.scorecard.rows import FULL
 
 
 def held(project: Project, out: Path, *verb: Any, mark: Path) -> Running:
@@ -41,6 +44,7 @@ def test_the_second_is_refused(score: Score, project: Project, tmp_path: Path) -
         project.is_alike(out)
 
 
+@pytest.mark.scorecard
 def test_two_that_start_at_once(score: Score, project: Project, tmp_path: Path) -> None:
     """Also where both build the token store."""
     for trial in range(score.number if score.number == 1 else 10):
@@ -62,10 +66,11 @@ def test_a_lock_of_a_dead_process_is_taken_over(score: Score, project: Project, 
     first = held(project, out, "run", project.file, "--out", out, mark=mark)
     first.send(signal.SIGKILL)
     first.wait()
-    with score.trial("the process was killed"):
-        project.ends_alike(project.copy(out))
+    if FULL:
+        with score.trial("the process was killed"):
+            project.ends_alike(project.copy(out))
     with score.trial("the lock names a process that is alive and something else"):
-        copy = project.copy(out)
+        copy = project.copy(out) if FULL else out
         (copy / ".lock").write_text("1")
         project.ends_alike(copy)
-    shutil.rmtree(out)
+    shutil.rmtree(out, ignore_errors=True)
