@@ -201,7 +201,16 @@ size_t fwrite(const void *from, size_t size, size_t number, FILE *stream)
     }
     return done;
 }
-ssize_t writev(int fd, const struct iovec *parts, int number) { REAL(writev); ON("write", fd); return real(fd, parts, number); }
+ssize_t writev(int fd, const struct iovec *parts, int number)
+{
+    REAL(writev);
+    int torn = 0;
+    ssize_t some = share(fd, number > 1 ? number : 2, &torn); /* of its parts */
+    ssize_t done = some < 0 ? -1 : real(fd, parts, some < number ? some : number);
+    if (torn)
+        die();
+    return done;
+}
 ssize_t sendfile(int to, int from, off_t *place, size_t size) { REAL(sendfile); ON("write", to); return real(to, from, place, size); }
 ssize_t sendfile64(int to, int from, off64_t *place, size_t size) { REAL(sendfile64); ON("write", to); return real(to, from, place, size); }
 ssize_t copy_file_range(int from, off64_t *a, int to, off64_t *b, size_t size, unsigned flags)

@@ -94,12 +94,12 @@ class Running:
 class Lab:
     """The command line of the lab, each time in a process forked from one that has imported it."""
 
-    def __init__(self, shim: Path, folder: Path, python: str = sys.executable) -> None:
+    def __init__(self, shim: Path, folder: Path, python: str = sys.executable, modules: Sequence[str] = ()) -> None:
         self.folder, self.seconds, self._numbers = folder, 0.0, itertools.count()
         environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         environment |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "TOKENIZERS_PARALLELISM": "false"}
         self._server = subprocess.Popen(
-            [python, "-m", "tests.scorecard.server"],
+            [python, "-m", "tests.scorecard.server", *modules],
             cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self._answer()

@@ -36,7 +36,7 @@ HEAVY = (
 
 
 def serve() -> None:
-    for name in HEAVY:
+    for name in sys.argv[1:] or HEAVY:
         importlib.import_module(name)
     import torch
 

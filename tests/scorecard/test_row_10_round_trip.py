@@ -86,7 +86,8 @@ def test_the_schema_refuses_what_the_lab_refuses(score: Score, tmp_path: Path) -
         "train={steps: 0}", "train={steps: x}", "train={steps: 1, stepps: 2}", "seed=-1", "name=A", "nmae=a",
         "masking={type: replace_prob, mask_prob: 2}", "masking={type: nobody}",
         "discriminator={type: bert, depth: 0}", "checkpoint={keep: 0}", "evaluate={every: -5}",
-        "sampler={type: gumbel, temperature: 0}", "optimizer={type: adamw, betas: [0.9]}", "data={sequence_length: 1.5}",
+        "sampler={type: gumbel, temperature: 0}", "optimizer={type: adamw, betas: [0.9]}",
+        "data={sequence_length: 1.5}",
     ]  # fmt: skip
     for each in score.chosen(wrong):
         key, value = each.split("=", 1)
