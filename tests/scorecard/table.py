@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tests.scorecard.conftest import Score
 
 FOLDER = ROOT / "build"
+PAGE = ROOT / "docs" / "reliability.md"
 
 
 def write_table(scores: Sequence[Score]) -> str:
@@ -33,6 +35,17 @@ def write_table(scores: Sequence[Score]) -> str:
     (FOLDER / "scorecard.md").write_text(text, encoding="utf-8")
     (FOLDER / "scorecard.json").write_text(json.dumps({**where, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     return text
+
+
+def publish() -> None:
+    """Copy the tables of the last calls into docs/reliability.md."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, file in (("scorecard", "scorecard.md"), ("peers", "scorecard_peers.md")):
+        if (FOLDER / file).exists():
+            table = (FOLDER / file).read_text(encoding="utf-8")
+            start, end = re.escape(f"<!-- {name}:"), re.escape(f"<!-- end of the {name} -->")
+            text = re.sub(f"({start}.*?-->\n).*?({end})", lambda m: m[1] + table + m[2], text, flags=re.S)  # noqa: B023
+    PAGE.write_text(text, encoding="utf-8")
 
 
 def _before(where: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -76,3 +89,7 @@ def processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.machine()
+
+
+if __name__ == "__main__":
+    publish()

@@ -22,7 +22,6 @@ learning_rate: 0.001
 warmup_steps: 2
 weight_decay: 0.01
 max_grad_norm: 1.0
-seed: 0
 use_cpu: true
 disable_tqdm: true
 report_to: none
