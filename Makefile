@@ -6,7 +6,7 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test test-cluster test-parallel test-trackers bench soak test-report test-wheel test-onnx notebooks check format docs clean
+.PHONY: run test test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -37,6 +37,18 @@ notebooks: $(VENV)/dev.stamp
 # What takes many minutes: ablations whose processes are killed again and again.
 soak: $(VENV)/dev.stamp
 	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py tests/electra_lab/data/test_build.py::test_kills_change_nothing -s
+
+# The reliability scorecard in full, about two hours on two idle cores: build/scorecard.md, which docs/reliability.md
+# explains. ROWS="01 06" runs some rows; the others stay in the table as they were.
+ROWS ?= *
+scorecard: $(VENV)/dev.stamp
+	ELECTRA_LAB_SCORECARD=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ROWS:%=tests/scorecard/test_row_%*.py)
+
+# Some of its rows with transformers' Trainer and Lightning: build/scorecard_peers.md. PEERS names a Python interpreter
+# that has torch, pytest, transformers, accelerate, lightning and jsonargparse; what it lacks is skipped.
+PEERS ?= $(BIN)/python
+scorecard-peers: $(VENV)/dev.stamp
+	ELECTRA_LAB_SCORECARD_PEERS=$(PEERS) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/scorecard/peers
 
 # The cluster launchers on a real Slurm and a real Ray of this machine; Slurm needs root, and
 # `apt-get install slurmctld slurmd munge`. About fifteen minutes, most of them waiting.

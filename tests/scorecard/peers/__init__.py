@@ -1,0 +1,1 @@
+"""The same laws for other trainers, for comparison: `make scorecard-peers`."""

@@ -1,0 +1,189 @@
+"""Rows 1, 2, 6, 7 and 9 for transformers' Trainer and for Lightning, as far as they are installed.
+
+Nothing fails here: the outcomes are counted, and written to build/scorecard_peers.md and .json.
+ELECTRA_LAB_SCORECARD_PEERS may name the Python interpreter that has them.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.scorecard.lab import COUNT, FAIL, KILL, SHORT, TEAR, Ended, Fault, Lab
+from tests.scorecard.peers import config
+from tests.scorecard.rows import SEED
+from tests.scorecard.table import FOLDER
+
+ASKED = os.environ.get("ELECTRA_LAB_SCORECARD_PEERS", "")
+PYTHON = ASKED if os.path.exists(ASKED) else sys.executable
+PEERS = {"trainer": ("accelerate", "transformers"), "pl": ("lightning", "jsonargparse")}
+OUTCOMES: dict[str, dict[str, Counter[str]]] = {}
+
+pytestmark = pytest.mark.skipif(not ASKED, reason="a comparison: make scorecard-peers")
+
+
+@dataclass
+class Peer:
+    """A trainer in forked processes, and the weights of an undisturbed run."""
+
+    name: str
+    module: ModuleType
+    lab: Lab
+    folder: Path
+    expected: bytes = b""
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "all" / "out"
+
+    def train(self, **options: object) -> Ended:
+        """Train in `out`, from the last checkpoint on if there is one. Temporary files lie beside it, on its disk."""
+        (self.folder / "all" / "tmp").mkdir(parents=True, exist_ok=True)
+        environment = {"TMPDIR": str(self.folder / "all" / "tmp"), **options.pop("environment", {})}  # type: ignore[dict-item]
+        train = (f"{self.module.__name__}:train", self.out, self.folder / "result")
+        return self.lab(*train, cwd=self.folder, environment=environment, **options)  # type: ignore[arg-type]
+
+    def clean(self) -> None:
+        shutil.rmtree(self.folder / "all", ignore_errors=True)
+        (self.folder / "result").unlink(missing_ok=True)
+
+    def again(self) -> str:
+        """Start it once more, and return what came of it."""
+        ended = self.train()
+        if ended.code:
+            return "cannot be continued"
+        return "identical" if (self.folder / "result").read_bytes() == self.expected else "other weights"
+
+    def count(self, row: str, outcome: str) -> None:
+        OUTCOMES.setdefault(row, {}).setdefault(self.name, Counter())[outcome] += 1
+
+
+@pytest.fixture(scope="module", params=PEERS)
+def peer(request: pytest.FixtureRequest, shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    versions = []
+    for name in PEERS[request.param]:
+        show = f"import {name}; print(getattr({name}, '__version__', ''))"
+        found = subprocess.run([PYTHON, "-c", show], cwd=ROOT, capture_output=True, text=True, check=False)
+        if found.returncode:
+            pytest.skip(f"{name} is not installed for {Path(PYTHON).name}")
+        versions.append(f"{name} {found.stdout.strip()}")
+    folder = tmp_path_factory.mktemp(request.param)
+    module = importlib.import_module(f"tests.scorecard.peers.{request.param}")
+    made = Peer(", ".join(versions), module, Lab(shim, folder, PYTHON, module.MODULES), folder)
+    assert made.train().code == 0
+    made.expected = (folder / "result").read_bytes()
+    yield made
+    made.lab.close()
+    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "scorecard_peers.json").write_text(json.dumps(OUTCOMES, indent=1) + "\n", encoding="utf-8")
+    lines = ["| row | trainer | outcomes |", "|---|---|---|"]
+    for row, by_peer in OUTCOMES.items():
+        for name, counted in by_peer.items():
+            outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counted.most_common())
+            lines.append(f"| {row} | {name} | {outcomes} of {counted.total()} |")
+    (FOLDER / "scorecard_peers.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def calls(peer: Peer) -> list[str]:
+    peer.clean()
+    journal = peer.folder / "journal"
+    journal.unlink(missing_ok=True)
+    assert peer.train(fault=Fault(peer.folder / "all", COUNT, journal=str(journal))).code == 0
+    return [line.split()[1] for line in journal.read_text().splitlines()]
+
+
+def test_row_1_kills(peer: Peer) -> None:
+    found = calls(peer)
+    points = [(KILL, n) for n in range(1, len(found) + 1)]
+    points += [(TEAR, n) for n, kind in enumerate(found, start=1) if kind == "write"]
+    for action, nth in points:
+        peer.clean()
+        ended = peer.train(fault=Fault(peer.folder / "all", action, nth))
+        peer.count("1 kills", peer.again() if ended.code == -signal.SIGKILL else "was not killed")
+
+
+def test_row_2_signals(peer: Peer) -> None:
+    """Half a second a step, as Trainer waits three seconds after SIGTERM before it saves."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU):
+        for step in (1, 5):
+            peer.clean()
+            hook = ("signals", {"point": "step", "nth": step, "numbers": [int(number)]})
+            ended = peer.train(hooks=[hook], environment={"SECONDS_A_STEP": "0.5"})
+            found = [int("".join(filter(str.isdigit, path.name.split("step")[-1]))) for path in checkpoints(peer)]
+            saved = max(found, default=0) >= step
+            outcome = "went on to the end" if ended.code == 0 else peer.again()
+            peer.count("2 signals", f"{'saved' if saved else 'not saved'}, {outcome}")
+
+
+def checkpoints(peer: Peer) -> list[Path]:
+    """Return the checkpoints, oldest first."""
+    found = [*peer.out.glob("checkpoint-*"), *peer.out.glob("checkpoints/*step=*.ckpt")]
+    return sorted(found, key=lambda path: int("".join(filter(str.isdigit, path.name.split("step")[-1]))))
+
+
+def test_row_6_damage(peer: Peer) -> None:
+    peer.clean()
+    assert peer.train().code == 0
+    kept = shutil.copytree(peer.folder / "all", peer.folder / "kept")
+    newest = checkpoints(peer)[-1].relative_to(peer.folder / "all")
+    dice = random.Random(SEED)
+    for trial in range(100):
+        peer.clean()
+        shutil.copytree(kept, peer.folder / "all")
+        place = peer.folder / "all" / newest
+        # Lightning keeps its newest checkpoint twice: the damage is to what would be loaded.
+        last = peer.out / "checkpoints" / "last.ckpt"
+        files = sorted(place.iterdir()) if place.is_dir() else [last if last.exists() else place]
+        file = dice.choice(files)
+        content = bytearray(file.read_bytes())
+        if trial % 2:
+            content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+        else:
+            del content[dice.randrange(len(content)) :]
+        file.write_bytes(content)
+        peer.count(f"6 damage ({'a bit flipped' if trial % 2 else 'cut'})", peer.again())
+
+
+def test_row_7_write_errors(peer: Peer) -> None:
+    found = calls(peer)
+    below, growing = peer.folder / "all", "open write mkdir rename link truncate"
+    grows, writes = sum(kind in growing for kind in found), found.count("write")
+    faults = [Fault(below, FAIL, n, errno.ENOSPC, True, growing) for n in range(1, grows + 1)]
+    faults += [Fault(below, FAIL, n, errno.EIO) for n in range(1, len(found) + 1)]
+    faults += [Fault(below, SHORT, n, errno.ENOSPC, True, "write") for n in range(1, writes + 1)]
+    for fault in faults:
+        peer.clean()
+        ended = peer.train(fault=fault)
+        silent = ended.code == 0 and (peer.folder / "result").read_bytes() == peer.expected
+        peer.count("7 write errors", "identical" if silent else peer.again())
+
+
+def test_row_9_configs(peer: Peer) -> None:
+    """Each file has one mistake. It is refused if the process fails and names the key."""
+    for words, key, text in config.mistakes(peer.module.CONFIG, random.Random(SEED), 200):
+        file = peer.folder / "config.yaml"
+        file.write_text(text)
+        try:
+            ended = peer.lab(f"{peer.module.__name__}:configured", file, cwd=peer.folder, timeout=30)
+        except AssertionError:
+            peer.count(f"9 configs ({words})", "hangs")
+            continue
+        shutil.rmtree(peer.folder / "out", ignore_errors=True)
+        named = key in ended.err
+        outcome = "refused by name" if ended.code and named else "fails, without the name" if ended.code else "accepted"
+        peer.count(f"9 configs ({words})", outcome)

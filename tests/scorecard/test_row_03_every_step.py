@@ -1,0 +1,85 @@
+"""Row 3: a run of each registered component, stopped and resumed after every single step."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import registry
+from tests.scorecard.conftest import Score
+from tests.scorecard.lab import Lab
+from tests.scorecard.project import SECTIONS, Project
+from tests.scorecard.rows import FULL
+
+STEPS = 7
+UNTIED = "{dim: 8, max_length: 16, tie: none}"
+MLM = {"objective": "{type: mlm}", "generator": "null", "sampler": "null"}
+RATE = "{{learning_rate: {{type: {}}}}}"
+# The sections beside the defaults with which a component is used.
+USES: dict[str, dict[str, dict[str, str]]] = {
+    "backbones": {
+        "bert": {},
+        "transformer": {"discriminator": "{type: transformer, dim: 16, depth: 1, heads: 2}"},
+        "reformer": {"discriminator": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1}"},
+        "performer": {
+            "discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, features: 8, redraw_every: 2}"
+        },
+    },
+    "generators": {name: {"generator": f"{{type: {name}}}"} for name in ("uniform", "unigram")},
+    "masking": {name: {"masking": f"{{type: {name}}}"} for name in registry.masking_strategies.names()},
+    "samplers": {name: {"sampler": f"{{type: {name}}}"} for name in registry.samplers.names()},
+    "packings": {name: {"packing": f"{{type: {name}}}"} for name in registry.packings.names()},
+    "optimizers": {name: {"optimizer": f"{{type: {name}}}"} for name in registry.optimizers.names()},
+    "schedules": {
+        "constant": {"schedules": RATE.format("constant")},
+        "cosine": {"schedules": RATE.format("cosine")},
+        "linear": {"schedules": "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}}"},
+        "warmup_linear": {"schedules": "{learning_rate: {type: warmup_linear, warmup_steps: 3}}"},
+        "warmup_stable_decay": {"schedules": "{learning_rate: {type: warmup_stable_decay, warmup_steps: 2}}"},
+    },
+    "objectives": {
+        "electra": {},
+        "electra_masked_only": {"objective": "{type: electra_masked_only}"},
+        "adversarial": {"objective": "{type: adversarial}", "sampler": "{type: temperature}"},
+        "two_stage": {"objective": "{type: two_stage, generator_steps: 3}", "embedding": UNTIED},
+        "mlm": MLM,
+        "all_tokens_mlm": {"objective": "{type: all_tokens_mlm}"},
+        "replace_mlm": {"objective": "{type: replace_mlm}"},
+        "frozen_generator": {
+            "objective": "{type: frozen_generator, run: mlm}", "embedding": UNTIED, "generator": "{scale: 1.0}"
+        },
+    },
+}  # fmt: skip
+
+
+def kept(kind: str) -> list[str]:
+    every = {"masking": registry.masking_strategies, "generators": registry.generators}.get(kind)
+    return list((every or getattr(registry, kind)).names())
+
+
+def test_all_components_are_tried(score: Score) -> None:
+    for kind, uses in USES.items():
+        with score.trial(f"all {kind}"):
+            missing = set(kept(kind)) - set(uses)
+            assert not missing, f"add {missing}"
+
+
+@pytest.mark.scorecard
+def test_after_every_step(score: Score, lab: Lab, tmp_path: Path) -> None:
+    cases = [(kind, name) for kind, uses in USES.items() for name in uses]
+    for kind, name in score.chosen(cases, " ".join):
+        folder = tmp_path / f"{kind}-{name}"
+        sections = {"train": SECTIONS["train"].replace("steps: 12", f"steps: {STEPS}"), **USES[kind][name]}
+        with score.trial(f"{kind} {name}"):
+            if name == "frozen_generator":
+                mlm = Project.create(lab, folder, train=sections["train"], **MLM)
+                mlm.reference.rename(folder / "mlm")
+            project = Project.create(lab, folder, **sections)
+            out = project.new()
+            for steps in [1] * (STEPS - 1) if FULL else (1, STEPS - 2):
+                hook = ("signals", {"point": "step", "nth": steps, "numbers": [int(signal.SIGTERM)]})
+                ended = project.again(out, hooks=[hook])
+                assert ended.code == 75, f"stopped after {steps} steps more: {ended}"
+            project.ends_alike(out)
