@@ -69,6 +69,8 @@ class Parquet:
                     rows = _rows(opened.metadata.row_group(group), columns)
                     for batch in opened.iter_batches(rows, [group], columns, use_threads=False):
                         yield from batch.to_pylist()
+        except MemoryError:  # one of Arrow's is an ArrowException, too
+            raise
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             self._files.check(file)
             reason = f"is damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')})"

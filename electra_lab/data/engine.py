@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from electra_lab.storage.files import read_text
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+MOST_BYTES = 1 << 29  # of tokenizer.json
 AT_ONCE = 1 << 20  # characters encoded at a time
 EXCERPTS, EXCERPT = 256, 500  # how many pieces of how many characters are compared, spread over a shard
 
@@ -23,7 +26,7 @@ Encoded = tuple[NDArray[Any], NDArray[np.int64]]  # tokens of documents one afte
 def load_tokenizer(file: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = Tokenizer.from_str(read_text(file, MOST_BYTES))
     tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text, not the mask token
     return tokenizer
 

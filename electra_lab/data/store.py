@@ -30,7 +30,7 @@ from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.spool import Progress
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import put_in_place, read_as, restore, sha256, write_whole
+from electra_lab.storage.files import Unreadable, put_in_place, read_as, restore, sha256, write_whole
 from electra_lab.storage.lock import lock
 from registry import Split
 from registry.errors import CheckpointError, DataError
@@ -132,6 +132,8 @@ def read_manifest(folder: Path, cure: str = REBUILD) -> Manifest:
     """Read what a store says about itself. Raises DataError that ends with `cure`."""
     try:
         return read_as(Manifest, folder / MANIFEST)
+    except Unreadable as error:
+        raise DataError(str(error)) from None
     except CheckpointError as error:
         raise DataError(f"the token store is damaged: {error} {cure}") from None
 
@@ -145,6 +147,12 @@ def load_store(folder: Path, cure: str = REBUILD) -> Store:
         streams = {split: _stream(folder, manifest, split) for split in SPLITS}
         tokenizer = load_tokenizer(folder / TOKENIZER)
         counts = np.load(folder / COUNTS)
+    except MemoryError:
+        raise
+    except PermissionError as error:
+        raise DataError(f"{error.filename or folder}: cannot be read ({error.strerror}).") from None
+    except Unreadable as error:
+        raise DataError(str(error)) from None
     except CheckpointError as error:
         raise DataError(f"the token store is damaged: {error} {cure}") from None
     except Exception as error:  # the tokenizers library raises bare Exception

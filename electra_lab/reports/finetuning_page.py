@@ -10,6 +10,7 @@ from electra_lab.reports.charts import drawing, look, render, svg
 from electra_lab.reports.findings import heading
 from electra_lab.reports.records import of_split
 from electra_lab.reports.statistics import estimate
+from electra_lab.storage.files import read_text
 from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
 from registry import Metric
 from registry.errors import CheckpointError
@@ -96,7 +97,7 @@ def write_report(folder: FinetuningFolder) -> Path:
         shown=shown,
         tables=_tables(folder, shown),
         errors=_errors(folder, shown, most),
-        config=file.read_text(encoding="utf-8"),
+        config=read_text(file),
         provenance=json.dumps(folder.seed(shown).read_json("provenance.json"), indent=1) if seeds else "",
     )
     folder.write("report.html", page)

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from electra_lab.reports.charts import SERIES, SOFT, drawing, render, svg
 from electra_lab.reports.data import compute, data_facts
 from electra_lab.reports.findings import advice, declared, findings, heading, verdicts
 from electra_lab.reports.records import Records, last_evaluation, last_number, of_split, training_seconds
-from electra_lab.storage.files import read_as
+from electra_lab.storage.files import read_as, read_text
+from electra_lab.storage.finetuning_folder import config_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
@@ -37,11 +37,9 @@ def write_report(directory: RunDirectory) -> Path:
     records, path, provenance = directory.records(), directory.path, directory.provenance()
     directory.refuse_other_format(provenance)
     last = last_evaluation(records)
-    try:
-        config = (path / "config.yaml").read_text(encoding="utf-8")
-        name = yaml.safe_load(config)["name"]
-    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError):
-        raise CheckpointError(f"{path / 'config.yaml'}: is damaged.") from None
+    name = config_of(path / "config.yaml").get("name")
+    if not isinstance(name, str):
+        raise CheckpointError(f"{path / 'config.yaml'}: is damaged: it has no name.")
     metrics, judged = declared(provenance.metrics), verdicts(last, provenance) if last else []
     page = render(
         "run.html.j2",
@@ -53,9 +51,9 @@ def write_report(directory: RunDirectory) -> Path:
         facts=_facts(records, provenance),
         last=last,
         findings=findings(last, metrics) if last else [],
-        examples=_examples(directory),
+        examples=examples_of(directory),
         curves=_curves(records, metrics),
-        config=config,
+        config=read_text(path / "config.yaml"),
         provenance=json.dumps(directory.read_json("provenance.json"), indent=1),
     )
     directory.write("report.html", page)
@@ -87,7 +85,8 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
     return [*facts, *data_facts(provenance.data)]
 
 
-def _examples(directory: RunDirectory) -> list[list[Token]]:
+def examples_of(directory: RunDirectory) -> list[list[Token]]:
+    """Return the test rows that a run shows. Raises CheckpointError."""
     file = directory.path / "examples.json"
     return read_as(list[list[Token]], file) if file.is_file() else []
 

@@ -61,6 +61,8 @@ class HuggingFaceSource:
             else:
                 local = self._files is not None
                 found = self._datasets.load_dataset(self.path, self.name, revision=self.revision, streaming=local)
+        except MemoryError:
+            raise
         except Exception as error:  # the library raises errors of many kinds, also those of HTTP libraries
             files = "Check `name` and the files in it."
             cure = files if self._files else "Check `path`, `name`, `revision` and the network."
@@ -79,6 +81,8 @@ class HuggingFaceSource:
         try:
             for batch in dataset.iter(BATCH):
                 yield from (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
+        except MemoryError:
+            raise
         except Exception as error:
             raise DataError(f"{self.path}: {split}: cannot be read ({_reason(error)}).") from None
 

@@ -1,21 +1,28 @@
 """Files that are written whole or not at all, and folders that are sealed with checksums."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from registry.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
+MOST_BYTES = 64 << 20  # of a file that is read as a whole, unless its reader knows better
 T = TypeVar("T")
+
+
+class Unreadable(CheckpointError):
+    """A file is there, but cannot be read: nothing says that it is damaged."""
 
 
 @contextmanager
@@ -58,12 +65,53 @@ def write_whole(path: Path, text: str) -> None:
         write_text(path, text)
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a file that somebody else may have put there: one that is not regular raises OSError, and waits for nobody.
+
+    To be written it must not be a link either: that would change a file elsewhere.
+    """
+    writing = flags & (os.O_WRONLY | os.O_RDWR)
+    extra = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT", *(["O_NOFOLLOW"] if writing else []))
+    for name in extra:
+        flags |= getattr(os, name, 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link", str(path)) from None
+        raise
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            what = "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file"
+            raise OSError(errno.EINVAL, what, str(path))
+        return os.fdopen(descriptor, "wb" if writing else "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Return the text of a regular file. Raises OSError, also if it has more bytes than `most`, and ValueError."""
+    with open_regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+        return stream.read(most + 1).decode()
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, on one line, without the name of the file."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())
+
+
 def read_json(path: Path, cure: str = "") -> Any:
     """Raises CheckpointError, with `cure` as its last words."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
+    except PermissionError as error:
+        raise Unreadable(f"{path}: cannot be read ({reason(error)}).") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({' '.join(str(error).split())}). {cure}".rstrip()) from None
+        raise CheckpointError(f"{path}: cannot be read ({reason(error)}). {cure}".rstrip()) from None
 
 
 def read_as(kind: type[T], path: Path, cure: str = "") -> T:
@@ -77,8 +125,8 @@ def read_as(kind: type[T], path: Path, cure: str = "") -> T:
         first = error.errors()[0]
         if first["type"] == "lab":
             raise CheckpointError(f"{path}: {first['msg']}") from None
-        key, reason = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise CheckpointError(f"{path}: is damaged: {key}{': ' * bool(key)}{reason}. {cure}".rstrip()) from None
+        key, wrong = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise CheckpointError(f"{path}: is damaged: {key}{': ' * bool(key)}{wrong}. {cure}".rstrip()) from None
 
 
 def flush(path: Path) -> None:
@@ -140,9 +188,12 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path, names: Collection[str] | None = None) -> str | None:
-    """Return the damage to a sealed folder, or to the files in it that `names` lists, in words; None if it is sound."""
+    """Return the damage to a sealed folder, or to the files in it that `names` lists, in words; None if it is sound.
+
+    Raises Unreadable if this process may not read them.
+    """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(folder / MANIFEST))
         for name in manifest if names is None else names:
             size = (folder / name).stat().st_size
             if size != manifest[name]["bytes"]:
@@ -151,11 +202,15 @@ def damage(folder: Path, names: Collection[str] | None = None) -> str | None:
                 return f"{name} is damaged: its checksum is wrong"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except PermissionError as error:
+        raise Unreadable(f"{error.filename}: cannot be read ({reason(error)}).") from None
+    except OSError as error:
+        return f"{Path(error.filename or MANIFEST).name} cannot be read ({reason(error)})"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{MANIFEST} is damaged ({type(error).__name__})"
     return None
 
 
 def sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from electra_lab.storage.files import read_as
+from electra_lab.storage.files import open_regular, read_as, read_text, reason
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError
 
@@ -58,8 +58,10 @@ class FinetuningFolder(RunDirectory):
         """Raises CheckpointError."""
         file = self.seed(seed).path / f"predictions-{split}.jsonl"
         try:
-            with file.open(encoding="utf-8") as lines:  # JSON allows in a string what `splitlines` takes as an end
+            with open_regular(file) as lines:  # JSON allows in a string what `splitlines` takes as an end
                 return [json.loads(line) for line in lines]
+        except PermissionError as error:
+            raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
         except (OSError, ValueError, RecursionError):
             cure = "Delete results.json beside it and resume."
             raise CheckpointError(f"{file}: is missing or damaged. {cure}") from None
@@ -112,7 +114,9 @@ def is_suite(path: Path) -> bool:
 def config_of(file: Path) -> dict[str, Any]:
     """Return the complete config in a file that the lab wrote. Raises CheckpointError."""
     try:
-        found: dict[str, Any] = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+        found: dict[str, Any] = dict(yaml.safe_load(read_text(file)))
+    except PermissionError as error:
+        raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
     except (OSError, yaml.YAMLError, TypeError, ValueError, RecursionError):
         raise CheckpointError(f"{file}: is damaged.") from None
     return found

@@ -1,6 +1,8 @@
 """One lock for run directories, cells and token stores. It ends with its process, also a killed one."""
 
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,8 +18,9 @@ UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Hold the lock file at `path`. Yields False if another process holds it and `wait` is off.
 
-    Raises ConfigError if the file system has no locks, OSError if the file cannot be written.
+    Raises ConfigError if the file system has no locks or something else is there, OSError if it cannot be written.
     """
+    _refuse_others(path)
     held = FileLock(path, timeout=-1 if wait else 0, poll_interval=0.02, fallback_to_soft=False)
     try:
         with suppress(Timeout):
@@ -33,3 +36,11 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
         yield held.is_locked
     finally:
         held.release()
+
+
+def _refuse_others(path: Path) -> None:
+    """Raise ConfigError for what only looks like a lock: a link would let a file elsewhere be overwritten."""
+    with suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise ConfigError(f"{path}: is not a lock file of the lab but a link, a folder or a device. Remove it.")

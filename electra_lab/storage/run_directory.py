@@ -18,11 +18,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from electra_lab.storage.checkpoint import checkpoints, place, sweep
-from electra_lab.storage.files import MANIFEST, disk, flush, new_file, read_as, read_json, write_whole
+from electra_lab.storage.files import (
+    MANIFEST,
+    disk,
+    flush,
+    new_file,
+    open_regular,
+    read_as,
+    read_json,
+    read_text,
+    reason,
+    write_whole,
+)
 from electra_lab.storage.lock import lock
 from electra_lab.storage.provenance import FORMAT, Code, Provenance
 from registry.errors import CheckpointError, ConfigError, InUse
@@ -31,6 +42,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _COUNTS, _SAVED = "vocabulary.safetensors", "saved.json"
+_MOST_RECORDS = 1 << 30  # bytes of metrics.jsonl
+_LARGEST = 1e100  # number in a record; those of training are of float32
+_MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
 _UNFINISHED = ".*.part"  # files that a killed process was writing
 # What a run directory can hold before its provenance.json, which comes last: nothing that would be missed.
 _BEGINNING = {".lock", "source.yaml", "config.yaml", "plugins", "tokenizer.json", _COUNTS}
@@ -74,9 +88,11 @@ class RunDirectory:
         with ExitStack() as held:
             with disk(file):
                 if held.enter_context(lock(file)):
-                    file.write_text(str(os.getpid()), encoding="utf-8")
+                    with open_regular(file, os.O_WRONLY | os.O_TRUNC) as stream:
+                        stream.write(str(os.getpid()).encode())
                 else:
-                    holder = file.read_text(encoding="utf-8", errors="replace").strip()
+                    with open_regular(file) as stream:
+                        holder = stream.read(20).decode(errors="replace").strip()
                     raise InUse(f"{self.path}: is in use by process {holder or '?'}.")
             for leftover in self.path.glob(_UNFINISHED):
                 leftover.unlink(missing_ok=True)
@@ -98,7 +114,8 @@ class RunDirectory:
     def keep_plugin(self, code: Code, source: bytes) -> None:
         with disk(self.path):
             (self.path / "plugins").mkdir(exist_ok=True)
-            self.plugin(code).write_bytes(source)
+            with new_file(self.plugin(code), "wb") as stream:
+                stream.write(source)
 
     def keep_tokens(self, tokenizer: Tokenizer, counts: Tensor) -> None:
         """Keep the tokenizer, and how often each token occurs in the training text: the model is read with them."""
@@ -111,23 +128,25 @@ class RunDirectory:
         from tokenizers import Tokenizer
 
         try:
-            tokenizer = Tokenizer.from_file(str(self.path / "tokenizer.json"))
+            tokenizer = Tokenizer.from_str(read_text(self.path / "tokenizer.json", _MOST_TOKENS))
             tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text
-            return tokenizer, load_file(self.path / _COUNTS)["counts"]
+            with open_regular(self.path / _COUNTS) as stream:
+                return tokenizer, load(stream.read())["counts"]
+        except MemoryError:
+            raise
         except Exception as error:  # the tokenizers library raises bare Exception
             cure = f"If its token store is still there, this restores them: electra-lab resume {self.path}"
-            raise CheckpointError(f"{self.path}: its tokenizer cannot be read ({error}). {cure}") from None
+            raise CheckpointError(f"{self.path}: its tokenizer cannot be read ({reason(error)}). {cure}") from None
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl. JSON has no NaN: numbers that are not finite become null."""
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-        with disk(self.metrics), self.metrics.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(finite) + "\n")
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        with disk(self.metrics), open_regular(self.metrics, flags) as stream:
+            stream.write(f"{json.dumps(finite)}\n".encode())
 
     def records(self) -> list[dict[str, Any]]:
         """Return the records of metrics.jsonl, without a last line that a kill cut short. Raises CheckpointError."""
-        if not self.metrics.is_file():
-            return []
         lines = list(self._lines())
         for number, record in lines[:-1]:
             if record is None:
@@ -136,16 +155,25 @@ class RunDirectory:
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
         """Yield the number and the record of each line, None for one that is not a record."""
-        with disk(self.metrics):
-            lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        try:
+            with open_regular(self.metrics) as stream:
+                if os.fstat(stream.fileno()).st_size > _MOST_RECORDS:
+                    raise OSError(None, f"it is larger than {_MOST_RECORDS:,} bytes")
+                lines = stream.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CheckpointError(f"{self.metrics}: cannot be read ({reason(error)}).") from None
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
                 if not isinstance(record["step"], int) or not isinstance(record["split"], str):
                     raise TypeError
-                for key, value in record.items():
-                    if key != "split" and value is not None:
-                        float(value + 0)  # text is refused here, and integers beyond all numbers
+                if not 0 <= record["step"] < 2**63:
+                    raise ValueError
+                for key, value in record.items():  # text is refused here, and numbers that no chart can show
+                    if key != "split" and value is not None and not -_LARGEST < value < _LARGEST:
+                        raise ValueError
                 yield number, record
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 yield number, None
@@ -213,7 +241,8 @@ class RunDirectory:
         except CheckpointError as error:
             with disk(self.metrics):
                 damaged = self.metrics.with_name("metrics.damaged.jsonl")
-                shutil.copyfile(self.metrics, damaged)
+                with open_regular(self.metrics) as source, new_file(damaged, "wb") as copy:
+                    shutil.copyfileobj(source, copy)
             say(f"note: {error} Its other records are kept; the file as it was is {damaged.name}")
             self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for _, record in self._lines() if record))
 

@@ -1,5 +1,6 @@
 """The memory that a computation needs, found from shapes alone, and the memory that there is."""
 
+import errno
 import mmap
 import re
 import weakref
@@ -74,13 +75,19 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether this is how torch complains of too little memory; on the CPU it does by a plain RuntimeError.
+    """Return whether this is how torch or the system complains of too little memory.
 
-    oneDNN says only that it "could not create a primitive", cuBLAS and cuDNN that a status is ALLOC_FAILED.
+    On the CPU torch does so by a plain RuntimeError; oneDNN says only that it "could not create a primitive", cuBLAS
+    and cuDNN that a status is ALLOC_FAILED. The errors of numpy and pyarrow are MemoryErrors.
     """
-    words = r"can't allocate memory|not enough memory|out of memory|could not create a primitive|STATUS_ALLOC_FAILED"
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and bool(re.search(words, str(error)))
+    words = (
+        r"can't allocate memory|[Cc]annot allocate memory|not enough memory|out of memory|could not create a primitive"
+        r"|STATUS_ALLOC_FAILED|std::bad_alloc"
+    )
+    return (
+        isinstance(error, MemoryError | torch.OutOfMemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and bool(re.search(words, str(error))))
     )
 
 

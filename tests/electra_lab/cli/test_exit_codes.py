@@ -136,6 +136,27 @@ def test_6_too_little_memory_for_the_data(lab: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("words", ["std::bad_alloc", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling it"])
+@pytest.mark.parametrize("verb", ["run", "prepare", "report"])
+def test_6_too_little_memory_in_the_words_of_libraries(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, words: str
+) -> None:
+    """Also from inside a plug-in, which is not to blame, and whatever the command does."""
+
+    def short(*_: object) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr("electra_lab.reports.run_page.write_report", short)
+    monkeypatch.setattr("electra_lab.storage.run_directory.is_run", lambda _: True)
+    (tmp_path / "greedy.py").write_text(
+        GREEDY.replace("yield bytearray(1 << 60).decode()", f"raise RuntimeError({words!r})")
+    )
+    file = experiment(tmp_path, corpus="{type: greedy}\nimports: [greedy.py]")
+    code, out, err = lab(verb, tmp_path if verb == "report" else file)
+    assert (code, out) == (6, "")
+    assert err.endswith(f"there is not enough memory ({words}). Use a smaller corpus, batch or network.\n")
+
+
 @pytest.mark.parametrize("verb", ["run", "resume"])
 def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path, verb: str) -> None:
     """torch's own complaint, which on the CPU is a plain RuntimeError."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -155,3 +158,25 @@ def test_what_torch_keeps_on_the_device_is_free(monkeypatch: pytest.MonkeyPatch)
 )
 def test_how_torch_complains(error: Exception, expected: bool) -> None:
     assert is_shortage(error) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("CUDA error: out of memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        np._core._exceptions._ArrayMemoryError((1 << 40,), np.dtype("float64")),
+        pa.lib.ArrowMemoryError("malloc of size 1099511627776 failed"),
+    ],
+    ids=lambda error: str(error)[:30],
+)
+def test_every_librarys_words_for_want_of_memory_are_known(error: BaseException) -> None:
+    assert is_shortage(error)
+    assert not is_shortage(RuntimeError("shapes do not match"))
+    assert not is_shortage(OSError(errno.ENOENT, "No such file or directory"))

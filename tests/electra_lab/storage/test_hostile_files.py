@@ -1,0 +1,174 @@
+"""A run directory from somewhere else: nothing in it is waited for, written through, or believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.storage import files
+from electra_lab.storage.files import MANIFEST, Unreadable, damage, read_json, read_text, seal, sha256
+from electra_lab.storage.lock import lock
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError, ConfigError, LabError
+
+PRECIOUS = "precious"
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(1 << 31)
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "2 GB": sparse,
+    "nested": nested,
+    "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe"),
+}
+
+
+@pytest.fixture(params=HOSTILE, ids=lambda name: name.replace(" ", "-"))
+def hostile(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    return HOSTILE[request.param]
+
+
+def test_json_and_manifests(tmp_path: Path, hostile: Callable[[Path], object]) -> None:
+    hostile(tmp_path / MANIFEST)
+    with pytest.raises(CheckpointError, match=f"^{tmp_path / MANIFEST}: cannot be read"):
+        read_json(tmp_path / MANIFEST)
+    assert (damage(tmp_path) or "").startswith(MANIFEST)
+
+
+def test_a_sealed_file(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("{}")
+    seal(tmp_path)
+    (tmp_path / "state.json").unlink()
+    os.mkfifo(tmp_path / "state.json")
+    with pytest.raises(OSError, match="is not a regular file"):
+        sha256(tmp_path / "state.json")
+    manifest = {"state.json": {"sha256": "", "bytes": 0}}
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
+    assert damage(tmp_path) == "state.json cannot be read (it is not a regular file)"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [RunDirectory.provenance, RunDirectory.records, RunDirectory.tokens, lambda run: run.read_json("examples.json")],
+    ids=["provenance", "records", "tokens", "examples"],
+)
+def test_a_run_directory(tmp_path: Path, hostile: Callable[[Path], object], read: Any) -> None:
+    """Each file is refused by a sentence; records are none if metrics.jsonl leads nowhere."""
+    for name in ("provenance.json", "metrics.jsonl", "tokenizer.json", "vocabulary.safetensors", "examples.json"):
+        hostile(tmp_path / name)
+    metrics = tmp_path / "metrics.jsonl"
+    if read is RunDirectory.records and not metrics.is_symlink() and metrics.is_file() and metrics.stat().st_size < 1e6:
+        assert read(RunDirectory(tmp_path)) == []  # one line, as if a kill had cut it short
+    elif read is RunDirectory.records and metrics.is_symlink() and os.readlink(metrics) == "nowhere":
+        assert read(RunDirectory(tmp_path)) == []
+    else:
+        with pytest.raises(CheckpointError, match=f"^{tmp_path}"):
+            read(RunDirectory(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": 3, "split": "train", "loss": 9e999}',
+        '{"step": 3, "split": "train", "loss": NaN}',
+        '{"step": 3, "split": "train", "loss": 1e308}',
+        '{"step": 3, "split": "train", "loss": ' + "9" * 400 + "}",
+        '{"step": ' + "9" * 30 + ', "split": "train"}',
+        '{"step": -1, "split": "train"}',
+        '{"step": "3", "split": "train"}',
+        '{"step": 3, "split": "train", "loss": "<script>"}',
+        '{"step": 3, "split": "train", "loss": {}}',
+        "3",
+        "[" * 100_000,
+    ],
+)
+def test_a_line_that_is_not_a_record(tmp_path: Path, line: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(line + '\n{"step": 4, "split": "train", "loss": 1}\n')
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl:1: is not a record"):
+        RunDirectory(tmp_path).records()
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link", "folder", "FIFO"])
+def test_a_lock_that_is_something_else_is_refused(tmp_path: Path, kind: str) -> None:
+    """To note the holder in it would overwrite what a link leads to."""
+    victim, file = tmp_path / "victim", tmp_path / "run" / ".lock"
+    victim.write_text(PRECIOUS)
+    file.parent.mkdir()
+    make = {"link": lambda: file.symlink_to(victim), "hard link": lambda: file.hardlink_to(victim),
+            "folder": file.mkdir, "FIFO": lambda: os.mkfifo(file)}  # fmt: skip
+    make[kind]()
+    with pytest.raises(ConfigError, match=rf"{file}: is not a lock file"), RunDirectory(file.parent).locked():
+        pytest.fail("it is not held")
+    with pytest.raises(ConfigError, match="is not a lock file"), lock(file):
+        pytest.fail("it is not held")
+    assert victim.read_text() == PRECIOUS
+
+
+def test_nothing_is_written_through_links(tmp_path: Path) -> None:
+    victim, run = tmp_path / "victim", RunDirectory(tmp_path / "run")
+    victim.write_text(PRECIOUS)
+    run.path.mkdir()
+    for name in ("metrics.jsonl", "report.html", "metrics.damaged.jsonl"):
+        (run.path / name).symlink_to(victim)
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl: cannot be written \(it is a link\)"):
+        run.append({"step": 1, "split": "train"})
+    run.write("report.html", "a page")
+    assert (run.path / "report.html").read_text() == "a page"
+    (run.path / "metrics.jsonl").unlink()
+    (run.path / "metrics.jsonl").write_text("damaged\n{}\n")
+    run.mend(lambda _: None)
+    assert (run.path / "metrics.damaged.jsonl").read_text() == "damaged\n{}\n"
+    assert victim.read_text() == PRECIOUS
+
+
+def test_a_fifo_in_the_place_of_metrics_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be written"):
+        RunDirectory(tmp_path).append({"step": 1, "split": "train"})
+
+
+@pytest.fixture
+def forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every file be one that this process may not read; root may read them all."""
+
+    def refuse(path: Path, *_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(files.os, "open", refuse)
+
+
+@pytest.mark.usefixtures("forbidden")
+@pytest.mark.parametrize(
+    "read",
+    [RunDirectory.provenance, RunDirectory.records, RunDirectory.tokens, lambda run: damage(run.path)],
+    ids=["provenance", "records", "tokens", "manifest"],
+)
+def test_what_may_not_be_read_is_not_called_damaged(tmp_path: Path, read: Any) -> None:
+    with pytest.raises(LabError, match=r"cannot be read \(Permission denied\)") as refused:
+        read(RunDirectory(tmp_path))
+    assert "damaged" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("forbidden")
+def test_who_asks_for_damage_can_tell_that_it_could_not_be_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable):
+        damage(tmp_path)
+    with pytest.raises(PermissionError):
+        read_text(tmp_path / "file")
