@@ -24,6 +24,7 @@ from electra_lab.storage.files import MANIFEST, damage, new_folder, read_as, rea
 from registry.errors import CheckpointError, DivergedError
 
 _NAME = re.compile(r"step-([0-9]{8,15})")
+_LEFTOVER = re.compile(r"\.step-[0-9]{8,15}\.(part|old)")
 FORMAT = 1  # of a checkpoint; raise it when this version's readers would misread an older one
 _TENSORS, _STATE = "state.safetensors", "state.json"
 
@@ -87,7 +88,8 @@ def save(
 def sweep(folder: Path) -> None:
     """Remove what processes that were killed have left; the run directory is locked."""
     for leftover in folder.glob(".step-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        if _LEFTOVER.fullmatch(leftover.name):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _step(path: Path) -> int:

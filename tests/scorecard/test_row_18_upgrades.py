@@ -24,8 +24,14 @@ def test_golden_run_directories(score: Score, lab: Lab, tmp_path: Path) -> None:
     for golden in score.chosen(found):
         out = tmp_path / "run"
         shutil.copytree(golden, out)
+        (store,) = (golden.parent / "store").iterdir()  # of all run directories beside it
+        shutil.copytree(store, tmp_path / "store", dirs_exist_ok=True)
         with score.trial(str(golden.relative_to(GOLDEN))):
-            for verb in (("resume", out), ("report", out), ("export", out, tmp_path / "exported")):
+            for verb in (
+                ("resume", out, "--set", f"data.store={tmp_path / 'store'}"),
+                ("report", out),
+                ("export", out, tmp_path / "exported"),
+            ):
                 ended = lab(*verb, cwd=tmp_path)
                 wrote = json.loads((golden / "provenance.json").read_text()).get("electra_lab", "?")
                 assert not ended.traced, ended

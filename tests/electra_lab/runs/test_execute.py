@@ -235,14 +235,14 @@ def test_a_folder_that_is_not_a_run_directory(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_a_sentence(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = Path.open
+    real = os.open
 
-    def full(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == "metrics.jsonl":
+    def full(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if os.path.basename(path) == "metrics.jsonl" and flags & os.O_WRONLY:
             raise OSError(28, "No space left on device", str(path))
-        return append(path, *arguments, **options)
+        return real(path, flags, *arguments, **options)
 
-    monkeypatch.setattr(Path, "open", full)
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(CheckpointError, match=r"metrics.jsonl: cannot be written \(No space left on device\)"):
         run(finished / "tiny.yaml", tmp_path / "run")
 

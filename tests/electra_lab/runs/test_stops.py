@@ -107,11 +107,15 @@ def test_a_signal_saves_after_the_step_in_which_it_arrives(
     assert [signal.getsignal(each) for each in STOPPING] == before
 
 
-def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(tmp_path: Path) -> None:
+def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may take long, and the scheduler does not wait."""
-    file, path = spying(tmp_path, objective="{type: spy, strike: 11, signal: 15}"), tmp_path / "run"
-    with pytest.raises(Preempted, match="saved after step 12"):
-        run(file, path)
+    file, path = experiment(tmp_path), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGTERM, 12)
+        with pytest.raises(Preempted, match="saved after step 12"):
+            run(file, path)
     assert [(r["step"], r["split"]) for r in lines(path)][-1] == (12, "train")
     execute.resume(path, "cpu")
     assert [(r["step"], r["split"]) for r in lines(path)][-3:] == [(12, "train"), (12, "validation"), (12, "test")]
