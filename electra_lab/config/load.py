@@ -166,7 +166,11 @@ def _packaged(config: Any) -> Iterator[Plugin]:
 def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
     """Complete a path relative to the file that wrote it. Raises ConfigError."""
     try:
-        return (mark.folder / path.expanduser()).resolve()
+        found = (mark.folder / path.expanduser()).resolve()
+        str(found).encode()  # the complete config must be able to name it
+        return found
+    except UnicodeEncodeError:
+        raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: the path {found} is not UTF-8. Rename it.") from None
     except (OSError, ValueError, RuntimeError) as error:  # an unknown ~user, a NUL, links in a circle
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {str(path)!r} is not a usable path ({error}).") from None
 

@@ -89,8 +89,9 @@ def _stream(stream: TextIO | None, descriptor: int) -> Stream | None:
         target = io.BufferedWriter(_Lasting(target.fileno(), "w", closefd=False))
     encoding = stream.encoding or "utf-8"
     errors = stream.errors or "strict"
-    if errors == "strict":  # a path that is not UTF-8 is printed as the bytes that it is
-        errors = "surrogateescape" if encoding.lower().replace("-", "") == "utf8" else "backslashreplace"
+    if errors == "strict":  # in an answer, a path that is not UTF-8 is printed as the bytes that it is
+        exact = descriptor == 1 and encoding.lower().replace("-", "") == "utf8"
+        errors = "surrogateescape" if exact else "backslashreplace"
     return Stream(target, encoding, errors, line_buffering=bool(stream.line_buffering) or stream.isatty())
 
 

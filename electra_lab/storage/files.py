@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from registry.errors import CheckpointError
+from registry.errors import CheckpointError, ConfigError
 
 MANIFEST = "MANIFEST.json"
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, unless its reader knows better
@@ -178,6 +178,14 @@ def restore(final: Path) -> None:
 
 def _moved_away(final: Path) -> Path:
     return final.with_name(f".{final.name}.old")
+
+
+def refuse_undecodable(path: Path) -> None:
+    """Raise ConfigError for a folder whose name is not UTF-8, which safetensors and JSON cannot name."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path.absolute()}: its name is not UTF-8. Choose another folder, or rename it.") from None
 
 
 def seal(folder: Path) -> None:

@@ -32,6 +32,7 @@ from electra_lab.storage.files import (
     read_json,
     read_text,
     reason,
+    refuse_undecodable,
     write_whole,
 )
 from electra_lab.storage.lock import lock
@@ -54,6 +55,7 @@ class RunDirectory:
     """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback."""
 
     def __init__(self, path: Path) -> None:
+        refuse_undecodable(path)
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
@@ -270,6 +272,7 @@ def refuse_used(out: Path | None) -> None:
     """Raise ConfigError if `--out` is neither absent nor empty, or cannot be created."""
     if out is None:
         return
+    refuse_undecodable(out)
     above = next(folder for folder in (out, *out.absolute().parents) if os.path.exists(folder))
     if above != out and not above.is_dir():
         raise ConfigError(f"--out {out}: cannot be created: {above} is not a folder.")

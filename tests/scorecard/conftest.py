@@ -46,10 +46,13 @@ class Score:
     skipped: str = ""
 
     def chosen(self, cases: Iterable[T], words: Callable[[T], str] = str, number: int | None = None) -> list[T]:
-        """Return the cases to try: as many as rows.py says (in the small form, `number`), drawn by the seed."""
+        """Return the cases to try: as many as rows.py says (in the small form, `number`), drawn by the seed.
+
+        words  a part of a trial's words that tells its case from the others
+        """
         found = list(cases)
         if ONLY:
-            return [case for case in found if ONLY in words(case)]
+            return [case for case in found if ONLY in words(case) or words(case) in ONLY]
         row = ROWS[self.row]
         if FULL:
             number = len(found) if ALL or row.most is None else row.most
@@ -62,6 +65,10 @@ class Score:
         """How many random cases to try."""
         row = ROWS[self.row]
         return row.full if FULL else row.small
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of random trials, whose words have `trial N:`."""
+        return [n for n in range(self.number) if not ONLY or f"trial {n}:" in ONLY]
 
     def dice(self, words: object = "") -> random.Random:
         """Return random numbers that depend on the seed alone."""

@@ -12,20 +12,25 @@ import pytest
 from tests.scorecard.conftest import Score
 from tests.scorecard.lab import KILL, TEAR, Fault, Lab
 from tests.scorecard.project import EVERY, Project, contents, done, newest
-from tests.scorecard.rows import FULL
+from tests.scorecard.rows import ONLY
 
 
 def points(calls: list[str]) -> list[tuple[int, int]]:
     """Return (action, call) for a kill before each call, and for one in the middle of each write."""
     numbered = list(enumerate(calls, start=1))
-    return [(KILL, n) for n, _ in numbered] + [(TEAR, n) for n, call in numbered if call.startswith("write ")]
+    return [(KILL, n) for n, _ in numbered] + [(TEAR, n) for n, name in numbered if name.startswith("write ")]
+
+
+def call(point: tuple[int, int]) -> str:
+    """Return what the words of a trial say of its point."""
+    return f"call {point[1]} "
 
 
 def test_before_every_call_in_the_run_directory(score: Score, project: Project) -> None:
     out = project.new()
     calls = project.lab.calls("run", project.file, "--out", out, cwd=project.folder, below=out)
     project.is_alike(out)
-    for action, nth in score.chosen(points(calls)):
+    for action, nth in score.chosen(points(calls), call):
         out = project.new()
         fault = Fault(out, action, nth)
         with score.trial(f"{fault.words} ({calls[nth - 1]})"):
@@ -42,7 +47,7 @@ def test_before_every_call_of_a_resume(score: Score, project: Project) -> None:
     out = project.copy(begun)
     calls = project.lab.calls("resume", out, cwd=project.folder, below=out)
     project.is_alike(out)
-    for action, nth in score.chosen(points(calls)):
+    for action, nth in score.chosen(points(calls), call):
         out = project.copy(begun)
         fault = Fault(out, action, nth)
         with score.trial(f"{fault.words} of a resume ({calls[nth - 1]})"):
@@ -57,7 +62,7 @@ def test_before_every_call_in_the_token_store(score: Score, project: Project) ->
     setting = ("--set", f"data.store={folder}")
     calls = project.lab.calls("prepare", project.file, *setting, cwd=project.folder, below=folder)
     expected = contents(folder)
-    for action, nth in score.chosen(points(calls)):
+    for action, nth in score.chosen(points(calls), call):
         shutil.rmtree(folder, ignore_errors=True)
         fault = Fault(folder, action, nth)
         with score.trial(f"{fault.words} of prepare ({calls[nth - 1]})"):
@@ -75,12 +80,12 @@ def test_before_every_call_in_the_token_store(score: Score, project: Project) ->
 def test_at_random_times(score: Score, lab: Lab, project: Project, tmp_path: Path) -> None:
     """From the first line to the report; every second run builds its own token store; a third is killed twice."""
     times = []
-    for _ in range(3 if FULL else 1):
+    for again in range(0 if ONLY and not score.numbers() else 3):
         began, out = time.monotonic(), project.new()
-        assert project.run(out, "--set", f"data.store={tmp_path / str(began)}").code == 0
+        assert project.run(out, "--set", f"data.store={tmp_path / str(again)}").code == 0
         times.append(time.monotonic() - began)
-    total, kills = max(times), 0
-    for trial in range(score.number):
+    total, kills = max(times, default=0), 0
+    for trial in score.numbers():
         out, dice = project.new(), score.dice(trial)
         more = ("--set", f"data.store={tmp_path / f'store-{trial}'}") if trial % 2 else ()
         moments = [dice.uniform(0, total) for _ in range(1 + (trial % 3 == 0))]

@@ -81,17 +81,17 @@ def is_passed_over(project: Project, out: Path) -> None:
 
 
 def test_anywhere(score: Score, project: Project) -> None:
-    for trial in range(2 * score.number):
-        dice, out = score.dice(trial), project.copy()
-        do: Damage = (cut, flip)[trial % 2]
-        name = FILES[dice.randrange(3)]
-        with score.trial(f"trial {trial}: {do(saved(out)[-1] / name, dice)}"):
-            is_passed_over(project, out)
-            shutil.rmtree(out)
+    for trial in score.numbers():
+        for do in (cut, flip):
+            dice, out = score.dice((trial, do.__name__)), project.copy()
+            name = FILES[dice.randrange(3)]
+            with score.trial(f"trial {trial}: {do(saved(out)[-1] / name, dice)}"):
+                is_passed_over(project, out)
+                shutil.rmtree(out)
 
 
 def test_whole_files(score: Score, project: Project) -> None:
-    for do, name in score.chosen(NAMED):
+    for do, name in score.chosen(NAMED, lambda case: case[1]):
         out = project.copy()
         with score.trial(do(saved(out)[-1] / name, score.dice(name))):
             is_passed_over(project, out)
@@ -100,7 +100,8 @@ def test_whole_files(score: Score, project: Project) -> None:
 
 def test_all_checkpoints(score: Score, project: Project) -> None:
     """Nothing is left to continue from: exit 4, and what is there stays as it is."""
-    for do, name in score.chosen([(do, name) for do in (cut, flip, overwrite, delete, empty) for name in FILES]):
+    every = [(do, name) for do in (cut, flip, overwrite, delete, empty) for name in FILES]
+    for do, name in score.chosen(every, lambda case: case[1]):
         dice, out = score.dice(name), project.copy()
         did = [do(path / name, dice) for path in saved(out)]
         with score.trial(f"all checkpoints: {did[0]}"):

@@ -213,7 +213,7 @@ def test_names(score: Score, lab: Lab, tmp_path: Path) -> None:
     for section, rest in (("discriminator", "dim: 16, depth: 1, heads: 2"), ("sampler", ""), ("objective", "")):
         cases += [(section, f"{{type: {json.dumps(name)}, {rest}}}") for name in TYPES]
     cases += [("sampler", "{_target_: os.system, type: gumbel}"), ("trackers", '[{type: "os.system"}]')]
-    for key, value in score.chosen(cases):
+    for key, value in score.chosen(cases, lambda case: f"{case[0]}: {case[1][:60]}"):
         folder = tmp_path / "p"
         shutil.rmtree(folder, ignore_errors=True)
         file = write_experiment(folder, **{**SECTIONS, key: value})

@@ -31,7 +31,7 @@ def is_clear(ended: Ended) -> None:
 
 def test_while_training_and_evaluating(score: Score, project: Project) -> None:
     cases = [(kind, *point) for kind in ("out_of_memory", "bad_alloc") for point in (*POINTS, *EVALUATION)]
-    for kind, point, nth, least in score.chosen(cases):
+    for kind, point, nth, least in score.chosen(cases, lambda case: "{} at {} {}".format(*case)):
         out = project.new()
         with score.trial(f"{kind} at {point} {nth}"):
             ended = project.run(out, hooks=[(kind, {"point": point, "nth": nth})])

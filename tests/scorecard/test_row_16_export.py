@@ -34,7 +34,8 @@ def test_an_export_is_there_whole_or_not_at_all(score: Score, project: Project) 
     points = [(KILL, n) for n in range(1, len(calls) + 1)]
     points += [(TEAR, n) for n, call in enumerate(calls, start=1) if call.startswith("write ")]
     points += [(FAIL, n) for n in range(1, len(calls) + 1)]
-    for (action, nth), earlier in score.chosen([(point, there) for point in points for there in (False, True)]):
+    cases = [(point, there) for point in points for there in (False, True)]
+    for (action, nth), earlier in score.chosen(cases, lambda case: f"call {case[0][1]} "):
         shutil.rmtree(home)
         home.mkdir()
         if earlier:

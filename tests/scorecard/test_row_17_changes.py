@@ -66,7 +66,7 @@ FREE = {  # what has not
 
 
 def test_settings_that_decided_the_steps_so_far_are_refused_by_name(score: Score, begun: Project, source: Path) -> None:
-    for key, value in score.chosen(SETTINGS.items()):
+    for key, value in score.chosen(SETTINGS.items(), lambda case: "{}={}".format(*case)):
         out = begun.copy(source)
         with score.trial(f"resume --set {key}={value}"):
             ended = begun.resume(out, "--set", f"{key}={value}")
@@ -93,7 +93,7 @@ def test_a_config_that_was_edited_is_refused_by_key(score: Score, begun: Project
 
 @pytest.mark.scorecard
 def test_settings_that_may_change(score: Score, begun: Project, source: Path) -> None:
-    for key, value in score.chosen(FREE.items()):
+    for key, value in score.chosen(FREE.items(), lambda case: "{}={}".format(*case)):
         out = begun.copy(source)
         with score.trial(f"resume --set {key}={value}"):
             ended = begun.resume(out, "--set", f"{key}={value}")

@@ -18,7 +18,7 @@ from electra_lab.assembly.opened import Opened, open_run
 from electra_lab.interop.hugging_face.card import model_card
 from electra_lab.interop.hugging_face.networks import Exportable, exportable
 from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
-from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, seal
+from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_undecodable, seal
 from electra_lab.storage.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.storage.lock import lock
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
@@ -43,6 +43,7 @@ def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool 
         destination = destination.resolve()
     except ValueError as error:
         raise ConfigError(f"{str(destination)!r}: cannot be a folder ({error}). Choose another one.") from None
+    refuse_undecodable(destination)
     refuse_others(destination)
     opened = open_run(run, torch.device("cpu"), step)
     networks = list(exportable(opened))
