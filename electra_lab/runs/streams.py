@@ -32,6 +32,10 @@ class Stream(io.TextIOWrapper):
     """Shows control characters; `coloured` lets those of progress bars and of colours through."""
 
     coloured = False
+    before: TextIO | None = None  # in whose place it stands
+
+    def isatty(self) -> bool:
+        return self.before.isatty() if self.before else super().isatty()
 
     def write(self, text: str) -> int:
         super().write(_tamed(text) if self.coloured else shown(text))
@@ -92,7 +96,9 @@ def _stream(stream: TextIO | None, descriptor: int) -> Stream | None:
     if errors == "strict":  # in an answer, a path that is not UTF-8 is printed as the bytes that it is
         exact = descriptor == 1 and encoding.lower().replace("-", "") == "utf8"
         errors = "surrogateescape" if exact else "backslashreplace"
-    return Stream(target, encoding, errors, line_buffering=bool(stream.line_buffering) or stream.isatty())
+    made = Stream(target, encoding, errors, line_buffering=bool(stream.line_buffering) or stream.isatty())
+    made.before = stream
+    return made
 
 
 @contextmanager
