@@ -186,6 +186,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint. Raises CheckpointError."""
     try:
         return load_file(path / _TENSORS)
+    except MemoryError:
+        raise
     except Exception as error:  # its manifest may be right, and the file still be of somebody's making
         raise CheckpointError(f"{path}: {_TENSORS} cannot be read ({error}).") from None
 
