@@ -18,6 +18,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from typing import Any
@@ -119,6 +120,7 @@ def _child(
         signal.signal(each, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(environment)
+    tempfile.tempdir = None  # it was found before TMPDIR was set
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, name), (most, most))
     for name, options in hooks:
