@@ -213,7 +213,7 @@ class Checkpoint(Strict):
     best: str | None = Field(
         None,
         description="A metric, such as discriminator_auc: the checkpoint with its best value on validation text is "
-        "kept as well, and does not count.",
+        "kept as well.",
     )
     milestones: Milestones | None = Field(
         None, description="Amounts of training at which a checkpoint is kept for good, beside one of step 0."

@@ -29,7 +29,7 @@ from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
 from electra_lab.storage.checkpoint import checkpoints, load_newest
 from electra_lab.storage.provenance import Change, Provenance
-from electra_lab.storage.run_directory import RunDirectory, refuse_used
+from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
 from electra_lab.training.loop import Record, splits_at, train
@@ -46,8 +46,13 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
     Raises LabError. Nothing is written before data and networks have been checked.
     """
     began = time.monotonic()
-    again = ["Nothing was saved. Start again by the same command."]
-    with session(device) as world, ending(lambda: again[0]):
+    begun: list[RunDirectory] = []
+
+    def cure() -> str:
+        started = begun and is_run(begun[0].path)
+        return _continue(begun[0]) if started else "Nothing was saved. Start again by the same command."
+
+    with session(device) as world, ending(cure):
         if world.first:
             refuse_used(out)
         loaded = load(file, overrides)
@@ -60,11 +65,11 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
             experiment = assemble(loaded, store, target, world=world, shared=shared)
             path = world.once(lambda: str(RunDirectory.create(out, loaded.config.name).path))
             directory = RunDirectory(Path(path))
+            begun.append(directory)
             with directory.locked() if world.first else nullcontext():
                 if world.first:
                     refuse_used(directory.path)  # another process may have begun in it since
                     _begin(directory, loaded, source, experiment)
-                again[0] = _continue(directory)
                 _train(directory, loaded, experiment, console, began=began)
         return directory.path
 
@@ -133,6 +138,8 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
             if world.first:
                 _keep_changes(directory, loaded, experiment, console)
                 directory.mend(console.say)
+                if run.step >= settings.log_every and not directory.records():
+                    console.say(f"note: {directory.metrics}: the records up to step {run.step} are gone")
             evaluated = world.once(lambda: str(_is_evaluated(directory, experiment))) == "True"
             if world.first:
                 directory.truncate(run.step, evaluated=evaluated)
@@ -225,17 +232,16 @@ def _reopened(
 def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:
     """Read a run's config, with overrides. Raises ConfigError for changes that must not be."""
     path, config = directory.path, directory.path / "config.yaml"
-    loaded = load(config)
     known = {began.config_sha256, *(change.config_sha256 for change in began.changes)}
     if hashlib.sha256(config.read_bytes()).hexdigest() not in known:
-        found = described(changes(began.config, content(loaded))) if began.config else ""
+        found = described(changes(began.config, content(load(config)))) if began.config else ""
         raise ConfigError(
             f"{config}: was changed since the run began{f' ({found})' if found else ''}. Undo that. What may change is "
             f"given as: electra-lab resume {path} --set KEY=VALUE."
         )
+    loaded = load(config, overrides)
     if overrides:
-        before, loaded = content(loaded), load(config, overrides)
-        refuse_others(changes(before, content(loaded)), path)
+        refuse_others(changes(began.config or content(load(config)), content(loaded)), path)
     for plugin, then in zip_longest(loaded.plugins, began.plugins):
         if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
             name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)

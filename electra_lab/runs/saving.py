@@ -3,20 +3,19 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor
 
 from electra_lab.config.schema import Checkpoint
-from electra_lab.storage.checkpoint import refuse_non_finite, save, tensors_of
+from electra_lab.storage.checkpoint import prune, refuse_non_finite, save, tensors_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
 from registry import Metric
 
 
-class Saver(AbstractContextManager["Saver"]):
+class Saver:
     """Writes the checkpoints of a run. All processes of a run have one and call `save` together; rank 0 writes.
 
     A context, at whose end the last checkpoint is on the disk.
@@ -62,6 +61,10 @@ class Saver(AbstractContextManager["Saver"]):
             asynchronous=config.asynchronous,
         )
 
+    def __enter__(self) -> Self:
+        self.prune()
+        return self
+
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step`, by the count of steps."""
         return step % self._every == 0 or step in self._milestones
@@ -83,6 +86,7 @@ class Saver(AbstractContextManager["Saver"]):
         """Save the run as it is, with all records before it on the disk. Raises DivergedError, CheckpointError."""
         run = self._run
         if self.saved == run.step:
+            self.prune()
             return
         state, learner = run.state(self._settings.on_non_finite), run.learner
         tensors = tensors_of(learner.objective, run.optimizer, keep=learner.world.first)
@@ -115,10 +119,15 @@ class Saver(AbstractContextManager["Saver"]):
             if self._pool:
                 self._pool.shutdown()
 
+    def prune(self) -> None:
+        """Remove what retention no longer keeps: a killed process could not, or another checkpoint is the best now."""
+        if self._run.learner.world.first and self.saved is not None:
+            self.wait()
+            prune(self._directory.checkpoints, self.saved, self._keep, self._milestones, self._best())
+
     def _write(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         self._directory.flush()
-        pinned = {*self._milestones, *([best] if (best := self._best()) is not None else [])}
-        save(self._directory.checkpoints, step, tensors, state, self._keep, pinned)
+        save(self._directory.checkpoints, step, tensors, state, self._keep, self._milestones, self._best())
         self._directory.mark_saved(step)
 
     def _best(self) -> int | None:

@@ -54,12 +54,12 @@ def save(
     tensors: dict[str, Tensor],
     state: dict[str, Any],
     keep: int,
-    pinned: Collection[int] = (),
+    milestones: Collection[int] = (),
+    best: int | None = None,
 ) -> Path:
-    """Write checkpoints/step-*, then remove all but the newest `keep`. Raises CheckpointError, losing nothing.
+    """Write checkpoints/step-*, then remove what `prune` does not keep. Raises CheckpointError, losing nothing.
 
-    Those of the steps `pinned` stay and do not count. Checkpoints of later steps are from a continuation that was
-    rolled back, as they were damaged: they go too.
+    Checkpoints of later steps are from a continuation that was rolled back, as they were damaged: they go too.
     """
     final = place(folder, step)
     try:
@@ -75,14 +75,22 @@ def save(
         raise CheckpointError(
             f"{final}: the checkpoint cannot be written ({reason}). Earlier ones are intact; make room and resume."
         ) from None
-    found = checkpoints(folder)
-    index = found.index(final) + 1
-    ordinary = [path for path in found[:index] if _step(path) not in pinned]
-    for old in (*found[index:], *ordinary[: max(0, len(ordinary) - keep)]):
+    _remove(folder, [path for path in checkpoints(folder) if _step(path) > step])
+    prune(folder, step, keep, milestones, best)
+    return final
+
+
+def prune(folder: Path, step: int, keep: int, milestones: Collection[int] = (), best: int | None = None) -> None:
+    """Remove all up to `step` but for the newest `keep`, those of milestones, which do not count, and the best."""
+    ordinary = [path for path in checkpoints(folder) if _step(path) <= step and _step(path) not in milestones]
+    _remove(folder, [path for path in ordinary[: max(0, len(ordinary) - keep)] if _step(path) != best])
+
+
+def _remove(folder: Path, unwanted: Collection[Path]) -> None:
+    for old in unwanted:
         with suppress(OSError):  # one that cannot be removed does no harm
             old.rename(old.with_name(f".{old.name}.old"))  # to remove it takes time, in which half of it would be there
     sweep(folder)
-    return final
 
 
 def sweep(folder: Path) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load, save
 from torch import Tensor
 
-from electra_lab.storage.checkpoint import checkpoints, place, sweep
+from electra_lab.storage.checkpoint import place, sweep
 from electra_lab.storage.files import (
     MANIFEST,
     disk,
@@ -208,7 +208,7 @@ class RunDirectory:
 
     def lost_checkpoints(self) -> bool:
         """Return True if checkpoints were saved, but none is there."""
-        return (self.path / _SAVED).is_file() and not checkpoints(self.checkpoints)
+        return (self.path / _SAVED).is_file() and not any(self.checkpoints.glob("step-*"))
 
     def forget_lost_checkpoints(self) -> None:
         """Let a run whose checkpoints are gone begin again."""

@@ -16,6 +16,7 @@ from electra_lab.config.schema import ExperimentConfig
 from electra_lab.runs import execute
 from electra_lab.runs.changes import MAY_CHANGE
 from electra_lab.storage.run_directory import RunDirectory
+from registry import samplers
 from registry.errors import ConfigError, DataError, Interrupted
 from tests.electra_lab.runs.tiny import assert_same, experiment, lines, run, signalled, tensors
 
@@ -216,3 +217,25 @@ def test_another_version_of_the_code_is_said(stopped: Path, capsys: pytest.Captu
     assert (
         "note: the resumed run is not bit-exact, because of electra_lab 0.1.0 (00000000) -> " in capsys.readouterr().err
     )
+
+
+def test_a_plug_in_may_lie_elsewhere(tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same by its content; another one is refused."""
+    text = "from registry import samplers\n\n\n@samplers.register('mine')\ndef mine(logits, rng, /):\n    'Best.'\n"
+    (tmp_path / "mine.py").write_text(f"{text}    return logits.argmax(-1)\n")
+    file = experiment(tmp_path, imports="[mine.py]", sampler="{type: mine}")
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 7)
+        with pytest.raises(Interrupted):
+            run(file, tmp_path / "plugged")
+    (tmp_path / "mine.py").rename(tmp_path / "moved.py")
+    del samplers._entries["mine"]  # another process does not have it
+    execute.resume(tmp_path / "plugged", "cpu", [f"imports=[{tmp_path / 'moved.py'}]"])
+    assert lines(tmp_path / "plugged")[-1]["step"] == 12
+
+
+def test_records_that_are_gone_are_missed(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stopped / "metrics.jsonl").unlink()
+    execute.resume(stopped, "cpu")
+    assert "metrics.jsonl: the records up to step 7 are gone" in capsys.readouterr().err
+    assert [r["step"] for r in lines(stopped, "train")] == [10, 12]

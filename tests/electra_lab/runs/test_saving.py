@@ -181,3 +181,25 @@ def test_a_run_without_memory_is_saved_and_continues_with_less(tmp_path: Path) -
     with pytest.raises(Exception, match=r"--set train\.micro_batch_size"):
         run(file, path)
     assert state(path)["step"] == 6
+
+
+def test_one_that_is_no_longer_the_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last evaluation has found a better one, whose checkpoint was there before it."""
+    evaluated = execute.train
+
+    def better_and_better(*given: Any, **how: Any) -> Any:
+        for record in evaluated(*given, **how):
+            if record.values.get("split") == "validation":
+                record.values["discriminator_auc"] = record.step / 100
+            yield record
+
+    monkeypatch.setattr(execute, "train", better_and_better)
+    sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, keep: 1, best: discriminator_auc}"}
+    assert steps(run(experiment(tmp_path, **sections), tmp_path / "run")) == [12]
+
+
+def test_a_resume_removes_what_a_killed_process_could_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run(experiment(tmp_path, checkpoint="{every: 4, keep: 3}"), tmp_path / "run")
+    assert steps(path) == [4, 8, 12]
+    execute.resume(path, "cpu", ["checkpoint.keep=1"])
+    assert steps(path) == [12]

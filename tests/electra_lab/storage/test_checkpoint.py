@@ -92,10 +92,10 @@ def further(module: Shared, optimizer: Any) -> None:
 
 def kept(
     folder: Path, step: int, built: tuple[nn.Module, Any], state: dict[str, Any] | None = None, keep: int = 9,
-    pinned: Collection[int] = (),
+    milestones: Collection[int] = (),
 ) -> Path:  # fmt: skip
     """Save a checkpoint as a run does, whose state has one key more."""
-    return save(folder, step, tensors_of(*built), STATE | (state or {}), keep, pinned)
+    return save(folder, step, tensors_of(*built), STATE | (state or {}), keep, milestones)
 
 
 def written(folder: Path, *steps: int, keep: int = 9) -> Path:
@@ -385,8 +385,8 @@ def test_milestones_stay_and_do_not_count(tmp_path: Path) -> None:
     module = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step in (0, 2, 3, 4, 6, 8):
-        kept(folder, step, (module, optimizer), keep=2, pinned=[0, 3])
+        kept(folder, step, (module, optimizer), keep=2, milestones=[0, 3])
         there[step] = [int(path.name.removeprefix("step-")) for path in checkpoints(folder)]
     assert there == {0: [0], 2: [0, 2], 3: [0, 2, 3], 4: [0, 2, 3, 4], 6: [0, 3, 4, 6], 8: [0, 3, 6, 8]}
-    kept(folder, 2, (module, optimizer), keep=2, pinned=[0, 3])  # rolled back, past a damaged milestone
+    kept(folder, 2, (module, optimizer), keep=2, milestones=[0, 3])  # rolled back, past a damaged milestone
     assert [path.name for path in checkpoints(folder)] == ["step-00000000", "step-00000002"]
