@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -109,6 +110,8 @@ class Of:
         values = {"type": self.default, **values}
         name = values.pop("type")
         if name is None:
+            if meant := get_close_matches("type", values, n=1):
+                raise problem((meant[0],), "unknown parameter. Did you mean 'type'?", values)
             raise problem(("type",), f"is required: it names the {registry.singular}.", values)
         if not isinstance(name, str):
             raise problem(("type",), f"must be a word: it names the {registry.singular}.", name)

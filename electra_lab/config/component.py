@@ -52,7 +52,8 @@ class Of(component.Of):
         if not self.sized or registry is self.also:
             return super()._with_options(registry, name, schema, values)
         # One model of sizes and options, so that all errors and suggestions come at once.
-        both: Strict = validate(type(schema.__name__, (schema, Sizes), {"__module__": __name__}), values)
+        bases: tuple[type, ...] = (schema, Sizes, *[_Scaled] * self.scaled)
+        both: Strict = validate(type(schema.__name__, bases, {"__module__": __name__}), values)
         sizes, options = (
             model.model_construct(**{key: getattr(both, key) for key in model.model_fields})
             for model in (Sizes, schema)

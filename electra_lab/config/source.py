@@ -55,6 +55,12 @@ class _Loader(yaml.SafeLoader):
 
     depth = 0
 
+    def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
+        """Stop at once: for each further bracket, the scanner looks at all that are open."""
+        if self.flow_level > 2 * MAX_DEPTH:
+            raise RecursionError
+        super().fetch_flow_collection_start(kind)
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
         if self.depth > 10 * MAX_DEPTH:

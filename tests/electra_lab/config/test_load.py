@@ -303,3 +303,18 @@ def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(t
     loaded = load(path)
     assert loaded.config.sampler.keywords()["maybe"] is None
     assert reloaded(loaded, tmp_path / "runs/config.yaml").config == loaded.config
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"sampler": "{tyspe: gumbel}"}, "sampler.tyspe: unknown parameter. Did you mean 'type'?"),
+        ({"generator": "{scle: 0.5}"}, "generator.scle: unknown parameter. Did you mean 'scale'? Known: depth, "),
+    ],
+)
+def test_a_typo_in_what_only_some_mappings_have_is_recognized(
+    tmp_path: Path, section: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(write_experiment(tmp_path, **section))
+    assert says in str(refused.value)
