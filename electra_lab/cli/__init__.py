@@ -19,6 +19,7 @@ from electra_lab.cli import (
     new,
     prepare,
     registry_,
+    replay,
     report,
     resume,
     run,
@@ -40,6 +41,7 @@ app.command("new")(new.new)
 app.command("prepare")(prepare.prepare)
 app.command("run")(run.run)
 app.command("resume")(resume.resume)
+app.command("replay")(replay.replay)
 app.command("ablate")(ablate.ablate)
 app.command("finetune")(finetune.finetune_)
 app.command("report")(report.report)

@@ -5,12 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 import registry
 from electra_lab.config.component import Component, Of, default
@@ -166,8 +161,13 @@ class Train(Strict):
     )
     clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Largest norm of the gradient.")
     log_every: Positive = Field(50, description="Steps between two log lines.")
-    on_non_finite: Literal["stop", "skip"] = Field(
-        "stop", description="What to do at a step whose loss or gradient is not finite. It is never taken."
+    on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
+        "stop", description="What to do at a step whose loss or gradient is not finite; see docs/trouble.md."
+    )
+    skip_limit: Positive = Field(100, description="With skip: the most steps to skip; one more stops the run.")
+    most_rollbacks: Positive = Field(3, description="With roll_back: how often; once more stops the run.")
+    spike: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="A gradient whose norm is above so many times its running average counts as not finite."
     )
 
     @model_validator(mode="after")

@@ -15,8 +15,8 @@ from registry.errors import ConfigError, DataError
 # None of them changes what the steps up to here have done. Text and plug-ins are compared by their content.
 MAY_CHANGE = (
     "train.steps", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size", "train.log_every",
-    "train.on_non_finite", "train.activation_checkpointing", "evaluate", "checkpoint", "run", "trackers", "imports",
-    "corpus", "data.store", "data.engine",
+    "train.on_non_finite", "train.skip_limit", "train.most_rollbacks", "train.spike", "train.activation_checkpointing",
+    "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store", "data.engine",
 )  # fmt: skip
 
 Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now

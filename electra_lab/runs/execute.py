@@ -27,6 +27,7 @@ from electra_lab.runs.provenance import device_name, differences, environment_of
 from electra_lab.runs.saving import Saver
 from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
+from electra_lab.runs.trouble import RollBack, telling
 from electra_lab.storage.checkpoint import checkpoints, load_newest
 from electra_lab.storage.provenance import Change, Provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
@@ -287,7 +288,8 @@ def _train(
     name = f"{config.name}-{directory.path.resolve().name}"
     tracked = tracking(config, directory, console.say, name=name, step=run.step)
     minutes = config.run.max_minutes
-    with tracked if world.first else nullcontext(lambda _: None) as track:
+    with telling(directory), tracked if world.first else nullcontext() as trackers:
+        rewind = trackers.rewind if trackers else lambda _: None
         follow(
             records,
             directory,
@@ -297,7 +299,8 @@ def _train(
             steps=settings.steps,
             metrics=metrics,
             show=show,
-            track=track,
+            track=trackers or (lambda _: None),
+            back=RollBack(directory, run, settings, saver, console.say, rewind),
             until=math.inf if minutes is None else began + 60 * minutes,
         )
     if world.first:

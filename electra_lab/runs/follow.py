@@ -11,6 +11,7 @@ from electra_lab.runs.saving import Saver, save_after
 from electra_lab.runs.signals import noted, stopped
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Record, Run
+from electra_lab.training.trouble import Refused
 from registry import Metric
 from registry.errors import CheckpointError, DivergedError, Preempted, Stopped
 
@@ -30,6 +31,7 @@ def follow(
     track: Callable[[Mapping[str, Any]], None],
     resume: Path | None = None,
     until: float = math.inf,
+    back: Callable[[Refused], None] | None = None,
 ) -> None:
     """Consume the records of a training up to its last step. Raises Interrupted or Preempted if it is to stop before.
 
@@ -42,7 +44,17 @@ def follow(
     track    is given its values last
     resume   what `electra-lab resume` is to be called with; by default the directory
     until    when to stop, by time.monotonic
+    back     puts the run back to a checkpoint when training must not go on as it is, or raises DivergedError
     """
+
+    def save() -> None:
+        try:
+            saver.save()
+        except Refused as refused:
+            if back is None:
+                raise
+            back(refused)
+
     world, cure = run.learner.world, f"Resume with: electra-lab resume {resume or directory.path}"
     with saver, noted(console.say, alone=world.size == 1) as arrived, console.progress(run.step, steps):
         try:
@@ -54,20 +66,24 @@ def follow(
                         console.record(record.values, metrics)
                         track(record.values)
                     if record.values["split"] == "validation" and saver.best(record.values):
-                        saver.save()
+                        save()
                     continue
                 due = False
-                if not record.evaluating:
+                if record.refused:
+                    if back is None:
+                        raise record.refused
+                    back(record.refused)
+                elif not record.evaluating:
                     console.advance(record.step)
                     due = record.step == steps or saver.due(record.step)
                 agreed = world.agreed(_wish(arrived.number, until, saver if world.first else None))
                 if due or agreed:
-                    saver.save()
+                    save()
                 if agreed >= STOP:
                     saver.wait()
                     if agreed == TIME_IS_UP:
-                        raise Preempted(f"run.max_minutes is up: stopped and saved after step {record.step}. {cure}")
-                    raise stopped(agreed - STOP, f"stopped and saved after step {record.step}. {cure}")
+                        raise Preempted(f"run.max_minutes is up: stopped and saved after step {run.step}. {cure}")
+                    raise stopped(agreed - STOP, f"stopped and saved after step {run.step}. {cure}")
         except (Stopped, CheckpointError, DivergedError):
             raise
         except Exception as error:

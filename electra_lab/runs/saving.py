@@ -9,9 +9,10 @@ from typing import Any, Self
 from torch import Tensor
 
 from electra_lab.config.schema import Checkpoint
-from electra_lab.storage.checkpoint import prune, refuse_non_finite, save, tensors_of
+from electra_lab.storage.checkpoint import not_finite, prune, save, tensors_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
+from electra_lab.training.trouble import spoilt_weights
 from registry import Metric
 
 
@@ -88,9 +89,11 @@ class Saver:
         if self.saved == run.step:
             self.prune()
             return
-        state, learner = run.state(self._settings.on_non_finite), run.learner
+        state, learner = run.state(self._settings), run.learner
         tensors = tensors_of(learner.objective, run.optimizer, keep=learner.world.first)
-        refuse_non_finite(tensors, run.step)
+        names = learner.world.once(lambda: "\n".join(not_finite(tensors)))  # rank 0 alone has tensors that are divided
+        if names:
+            raise spoilt_weights([name.removeprefix("model.") for name in names.split("\n")], run.step, run.step - 1)
         if learner.world.first:
             self.wait()
             if self._pool is None:

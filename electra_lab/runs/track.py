@@ -31,35 +31,7 @@ class Known(BaseModel):
     sent: int = 0  # lines of metrics.jsonl; a resumed run writes those after its checkpoint again, with equal values
 
 
-@contextmanager
-def tracking(
-    config: ExperimentConfig | FinetuningConfig,
-    directory: RunDirectory,
-    say: Callable[[str], None],
-    *,
-    name: str,
-    step: int,
-) -> Iterator[Callable[[Line], None]]:
-    """Yield a function that takes each record once it is in metrics.jsonl.
-
-    name  of the run; that of its group is the config's
-    step  that the run has reached
-    """
-    trackers = _Trackers(config.trackers, directory, say)
-    complete = config.model_dump(mode="json", exclude_none=True)
-    trackers.start(Tracked(name, config.name, directory.path, complete, step, None))
-    outcome: Ended = "failed"
-    try:
-        yield trackers.take
-        outcome = "done"
-    except (Stopped, KeyboardInterrupt):
-        outcome = "stopped"
-        raise
-    finally:
-        trackers.close(outcome)
-
-
-class _Trackers:
+class Trackers:
     """The trackers of a run, each until it fails."""
 
     def __init__(self, chosen: Sequence[Component], directory: RunDirectory, say: Callable[[str], None]) -> None:
@@ -67,6 +39,7 @@ class _Trackers:
         self._known = [Known(type=each.type) for each in chosen]
         self._live: dict[int, Tracker] = {}  # by their place in the config
         self._lines = 0  # of metrics.jsonl
+        self._run: Tracked | None = None
 
     def start(self, run: Tracked) -> None:
         if not self._chosen:
@@ -75,7 +48,7 @@ class _Trackers:
             kept = read_as(list[Known], self._directory.path / FILE)
             if [each.type for each in kept] == [each.type for each in self._known]:
                 self._known = kept
-        lines = self._directory.records()
+        lines, self._run = self._directory.records(), run
         self._lines = len(lines)
         for place, known in enumerate(self._known):
             self._attempt(place, "at the start", partial(self._begin, place, known, run))
@@ -89,7 +62,18 @@ class _Trackers:
             known.sent = min(known.sent, self._lines)
         self._live[place] = tracker
 
-    def take(self, line: Line) -> None:
+    def rewind(self, step: int) -> None:
+        """Continue after an earlier step, later records having been dropped: a tracker that rewinds begins there."""
+        if self._run is None:
+            return
+        self._lines = len(self._directory.records())
+        for place in [place for place, tracker in self._live.items() if tracker.rewinds]:
+            again = partial(self._begin, place, self._known[place], replace(self._run, step=step))
+            if self._attempt(place, "at a rollback", partial(self._live[place].close, "stopped")):
+                self._attempt(place, "at a rollback", again)
+        self._keep()
+
+    def __call__(self, line: Line) -> None:
         if self._live:
             self._lines += 1
             self._send([line])
@@ -130,6 +114,34 @@ class _Trackers:
             )
             return False
         return True
+
+
+@contextmanager
+def tracking(
+    config: ExperimentConfig | FinetuningConfig,
+    directory: RunDirectory,
+    say: Callable[[str], None],
+    *,
+    name: str,
+    step: int,
+) -> Iterator[Trackers]:
+    """Yield what takes each record once it is in metrics.jsonl.
+
+    name  of the run; that of its group is the config's
+    step  that the run has reached
+    """
+    trackers = Trackers(config.trackers, directory, say)
+    complete = config.model_dump(mode="json", exclude_none=True)
+    trackers.start(Tracked(name, config.name, directory.path, complete, step, None))
+    outcome: Ended = "failed"
+    try:
+        yield trackers
+        outcome = "done"
+    except (Stopped, KeyboardInterrupt):
+        outcome = "stopped"
+        raise
+    finally:
+        trackers.close(outcome)
 
 
 def _numbers(line: Line) -> dict[str, float]:

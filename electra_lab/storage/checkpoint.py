@@ -9,19 +9,19 @@ manifest is verified before anything is loaded; a damaged checkpoint is reported
 import json
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, model_validator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from electra_lab.storage.files import MANIFEST, damage, new_folder, read_as, read_json, seal, sha256
-from registry.errors import CheckpointError, DivergedError
+from registry.errors import CheckpointError
 
 _NAME = re.compile(r"step-([0-9]{8,15})")
 _LEFTOVER = re.compile(r"\.step-[0-9]{8,15}\.(part|old)")
@@ -37,15 +37,9 @@ def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) ->
     return dict(_tensors(module, optimizer, keep=keep))
 
 
-def refuse_non_finite(tensors: dict[str, Tensor], step: int) -> None:
-    """Raise DivergedError if a number is not finite: no training comes back from that."""
-    spoilt = [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
-    if spoilt:
-        raise DivergedError(
-            f"step {step}: {spoilt[0]} (and {len(spoilt) - 1} more tensors) are no longer finite: an update has spoilt "
-            "them, though loss and gradient were finite. They are not saved; earlier checkpoints are sound. Look at "
-            "learning rate, epsilon and weight decay of the optimizer, and begin a new run."
-        )
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors with a number that is not finite: no training comes back from that."""
+    return [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
 
 
 def save(
@@ -129,6 +123,20 @@ class _Window(BaseModel):
         return self
 
 
+class _Trouble(BaseModel):
+    """The steps that were not taken, see training/trouble.py."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    refused: NonNegativeInt
+    offset: NonNegativeInt
+    rollbacks: NonNegativeInt
+    average: FiniteFloat
+    taken: NonNegativeInt
+    first: int
+    spiked: bool
+
+
 class _State(BaseModel):
     """The content of state.json."""
 
@@ -139,6 +147,7 @@ class _State(BaseModel):
     tokens: NonNegativeInt
     skipped: NonNegativeInt
     window: _Window
+    trouble: _Trouble | None = None  # older checkpoints have none
 
 
 def problem(path: Path) -> str | None:
@@ -155,6 +164,11 @@ def problem(path: Path) -> str | None:
             f"{FORMAT}). Use that version."
         )
     return None if state.step == _step(path) else f"{_STATE} is damaged: it is of step {state.step}"
+
+
+def newest_sound(folder: Path) -> int | None:
+    """Return the step of the newest checkpoint that is not damaged."""
+    return next((_step(path) for path in reversed(checkpoints(folder)) if problem(path) is None), None)
 
 
 def _named(folder: Path) -> list[Path]:
@@ -174,11 +188,9 @@ def load_newest(
         if not (reason := problem(path)):
             try:
                 tensors = _read(path)
-                refuse_non_finite(tensors, _step(path))
+                reason = f"{_TENSORS} has numbers that are not finite" if not_finite(tensors) else None
             except CheckpointError as error:
                 reason = str(error).removeprefix(f"{path}: ").rstrip(".")
-            except DivergedError:
-                reason = f"{_TENSORS} has numbers that are not finite"
         if reason:
             warn(f"{path}: {reason}; trying the checkpoint before it")
             continue

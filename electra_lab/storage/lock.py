@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -36,6 +36,26 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
         yield held.is_locked
     finally:
         held.release()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[bool]:
+    """Keep others from holding the lock at `path`, without writing. Yields False if one holds it already.
+
+    Where files cannot be locked, or there is none, nothing is kept from anybody.
+    """
+    _refuse_others(path)
+    with ExitStack() as stack:
+        free = True
+        try:
+            import fcntl  # not on Windows
+
+            fcntl.flock(stack.enter_context(path.open("rb")), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        except (ImportError, OSError):
+            pass
+        yield free
 
 
 def _refuse_others(path: Path) -> None:

@@ -35,7 +35,7 @@ from electra_lab.storage.files import (
     refuse_undecodable,
     write_whole,
 )
-from electra_lab.storage.lock import lock
+from electra_lab.storage.lock import lock, reading
 from electra_lab.storage.provenance import FORMAT, Code, Provenance
 from registry.errors import CheckpointError, ConfigError, InUse
 
@@ -93,12 +93,23 @@ class RunDirectory:
                     with open_regular(file, os.O_WRONLY | os.O_TRUNC) as stream:
                         stream.write(str(os.getpid()).encode())
                 else:
-                    with open_regular(file) as stream:
-                        holder = stream.read(20).decode(errors="replace").strip()
-                    raise InUse(f"{self.path}: is in use by process {holder or '?'}.")
+                    raise self._in_use()
             for leftover in self.path.glob(_UNFINISHED):
                 leftover.unlink(missing_ok=True)
             yield
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Keep the directory as it is, without writing into it. Raises InUse if another process holds it."""
+        with reading(self.path / ".lock") as free:
+            if not free:
+                raise self._in_use()
+            yield
+
+    def _in_use(self) -> InUse:
+        with open_regular(self.path / ".lock") as stream:
+            holder = stream.read(20).decode(errors="replace").strip()
+        return InUse(f"{self.path}: is in use by process {holder or '?'}.")
 
     def write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text)

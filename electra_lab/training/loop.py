@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import Learner, StepResult, training_step
+from electra_lab.training.trouble import Policy, Refused, Watch, refused_steps, spoilt, spoilt_weights
 from registry import Batches, Flops, Split
-from registry.errors import DivergedError
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,12 @@ class Settings:
     log_every: int
     evaluate_every: int | None
     evaluate_batch_size: int
-    on_non_finite: Literal["stop", "skip"]
+    on_non_finite: Policy
     flops: Flops  # of training
     examples: int  # rows of the test to return
+    skip_limit: int | None = None  # under skip, the steps that may be refused in all
+    most_rollbacks: int = 0
+    spike: float | None = None  # see training/trouble.py
 
 
 @dataclass
@@ -94,30 +97,79 @@ class Run:
     optimizer: Optimizer
     step: int = 0
     tokens: int = 0  # positions of all batches so far, padding included
-    skipped: int = 0  # steps that were not finite, up to the last log line
+    skipped: int = 0  # steps that were not taken, up to the last log line
+    refused: int = 0  # those of them that were not a mere overflow of fp16
+    offset: int = 0  # batches that were left out, so that step n reads batch n + offset
+    rollbacks: int = 0
+    excused: int = 0  # refused steps of the window that are in a checkpoint, as they were skipped under another policy
     window: Window = field(default_factory=Window)
     scale: LossScale | None = None  # for fp16
+    watch: Watch = field(default_factory=Watch)
 
     def __post_init__(self) -> None:
         for group in self.optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])  # torch's own name for what schedules multiply
 
-    def state(self, policy: Literal["stop", "skip"]) -> dict[str, Any]:
-        """Return what a checkpoint stores beside the tensors. Raises DivergedError, by the policy."""
-        scale = self.scale.state() if self.scale else None
-        _refuse_non_finite(self.window.read()[0] - (scale["overflows"] if scale else 0), self, policy)
+    def begin(self, settings: Settings, device: torch.device) -> None:
+        """Bring to the device what decides there; a resume may have another device, precision or policy."""
+        held = self.scale.state() if self.scale else {}
+        self.scale = LossScale.from_state(held, device) if settings.precision == "fp16" else None
+        self.watch = Watch.from_state(self.watch.state(), device, settings.spike)
+        if settings.on_non_finite != "skip":
+            self.excused = self._refused()
+            self.watch.forget()
+
+    def _refused(self) -> int:
+        """Return how many steps were refused since the last log line. The host waits for the device."""
+        return self.window.read()[0] - (int(self.scale.overflows) if self.scale else 0)
+
+    def refusal(self, settings: Settings, *, weights: bool = False) -> Refused | None:
+        """Return why training must not go on like this, by the policy. All ranks must call it; the host waits.
+
+        weights  look at them even if every step since the last log line was taken
+        """
+        number = self._refused() - self.excused
+        if (number or weights) and (names := spoilt(self.learner.objective, self.learner.world)):
+            return spoilt_weights(names, self.step, int(self.watch.first) if number else self.step - 1)
+        limit, total = settings.skip_limit, self.refused + number
+        skips = settings.on_non_finite == "skip"
+        if not number or (skips and (limit is None or total <= limit)):
+            return None
+        return refused_steps(
+            number,
+            int(self.watch.first),
+            bool(self.watch.spiked),
+            self.step,
+            factor=settings.spike,
+            limit=(total, limit) if skips and limit is not None else None,
+        )
+
+    def state(self, settings: Settings) -> dict[str, Any]:
+        """Return what a checkpoint stores beside the tensors. Raises Refused, by the policy."""
+        if refused := self.refusal(settings):
+            raise refused
         return {
             "tokens": self.tokens,
             "skipped": self.skipped,
             "window": self.window.state(),
-            **({"loss_scale": scale} if scale else {}),
+            "trouble": {
+                "refused": self.refused,
+                "offset": self.offset,
+                "rollbacks": self.rollbacks,
+                **self.watch.state(),
+            },
+            **({"loss_scale": self.scale.state()} if self.scale else {}),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.step, self.tokens, self.skipped = state["step"], state["tokens"], state["skipped"]
         self.window = Window.from_state(state["window"])
-        if scale := state.get("loss_scale"):
-            self.scale = LossScale.from_state(scale, torch.device("cpu"))
+        trouble = dict(state.get("trouble", {}))  # older checkpoints have none
+        self.refused = trouble.pop("refused", 0)
+        self.offset, self.rollbacks = trouble.pop("offset", 0), trouble.pop("rollbacks", 0)
+        self.watch = Watch.from_state(trouble)
+        scale = state.get("loss_scale")
+        self.scale = LossScale.from_state(scale, torch.device("cpu")) if scale else None
 
 
 @dataclass(frozen=True)
@@ -128,6 +180,7 @@ class Record:
     values: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     evaluating: bool = False  # a pause within an evaluation, which may be ended there
+    refused: Refused | None = None  # the consumer must put the run back to an earlier step
 
 
 def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
@@ -151,76 +204,93 @@ def train(
     """Train from run.step to settings.steps, yielding after every step, before its evaluations. Raises DivergedError.
 
     Validation is evaluated now and then and after the last step, the test after the last step alone, if at all.
-    Between two records nothing is in flight: the consumer may save a checkpoint of `run`, or stop. With several
-    processes, each computes its part of every batch, and records are the same on all but for evaluations, in which
-    there is no pause.
+    Between two records nothing is in flight: the consumer may save a checkpoint of `run`, put it back to an earlier one
+    (which it must after a record that is `refused`), or stop. With several processes, each computes its part of every
+    batch, and records are the same on all but for evaluations, in which there is no pause.
 
     evaluated  False if the evaluations that are due after run.step are still to be done, as it was stopped before them
     """
-    world = run.learner.world
     if not evaluated:
         run.learner.be_after(settings.seed, run.step - 1)
         yield from _evaluated(run, settings, held_out, accumulate, device)
     started, since = time.perf_counter(), run.tokens
     run.learner.objective.train()
-    # A resume on another device may have another precision.
-    held = run.scale.state() if run.scale else {}
-    run.scale = LossScale.from_state(held, device) if settings.precision == "fp16" else None
+    run.begin(settings, device)
     while run.step < settings.steps:
-        part = world.part(settings.batch_size)
-        batch = batches.training_batch(settings.seed, run.step, settings.batch_size, device, part=part)
-        rate = settings.rate(run.step, settings.steps)
-        result = training_step(
-            run.learner,
-            run.optimizer,
-            batch,
-            seed=settings.seed,
-            step=run.step,
-            rate=rate,
-            clip_norm=settings.clip_norm,
-            micro_batch_size=settings.micro_batch_size,
-            precision=settings.precision,
-            scale=run.scale,
-        )
-        run.step += 1
-        run.tokens += batch.tokens.numel() * world.size
-        run.window.add(result)
-        if run.step % settings.log_every == 0 or run.step == settings.steps:
-            skipped, means = run.window.read()
-            seconds = time.perf_counter() - started
-            run.window = Window()
-            scale = run.scale.state() if run.scale else None
-            _refuse_non_finite(skipped - (scale["overflows"] if scale else 0), run, settings.on_non_finite)
-            run.skipped += skipped
-            if scale:
-                run.scale = LossScale.from_state({**scale, "overflows": 0}, device)
-            values = {
-                "step": run.step,
-                "split": "train",
-                **means,
-                "learning_rate": settings.learning_rate * rate,
-                "skipped_steps": run.skipped,
-                **({"loss_scale": scale["scale"]} if scale else {}),
-                "tokens": run.tokens,
-                "flops": settings.flops.total(run.step),
-                "tokens_per_second": (run.tokens - since) / seconds,
-                "seconds": seconds,
-            }
-            yield Record(run.step, values)
-            started, since = time.perf_counter(), run.tokens
-        yield Record(run.step)
-        if splits_at(run.step, settings, tested=False):
-            yield from _evaluated(run, settings, held_out, accumulate, device)
+        _, rate = advance(run, settings, batches, device)
+        step, refused = run.step, None
+        if step % settings.log_every == 0 or step == settings.steps:
+            refused = run.refusal(settings)
+            if refused is None:
+                values = _line(run, settings, rate, device)
+                seconds = time.perf_counter() - started
+                speed = {"tokens_per_second": (run.tokens - since) / seconds, "seconds": seconds}
+                yield Record(step, {**values, **speed})
+                started, since = time.perf_counter(), run.tokens
+        if refused is None:
+            yield Record(step)
+            if run.step == step and splits_at(step, settings, tested=False):
+                refused = run.refusal(settings, weights=True)
+                if refused is None:
+                    yield from _evaluated(run, settings, held_out, accumulate, device)
+                    started, since = time.perf_counter(), run.tokens
+        if refused is not None:
+            if settings.on_non_finite != "roll_back":
+                raise refused
+            yield Record(step, refused=refused)
+            if run.step >= step:  # nobody knows how to put it back
+                raise refused
+        if run.step != step:  # it was put back
+            run.begin(settings, device)
             started, since = time.perf_counter(), run.tokens
 
 
-def _refuse_non_finite(skipped: int, run: Run, policy: str) -> None:
-    if skipped and policy == "stop":
-        raise DivergedError(
-            f"step {run.step}: the loss or gradient of {skipped} of the steps since the last log line was not finite. "
-            "They were not taken, so no weight is damaged. Lower train.learning_rate, lengthen the warm-up "
-            "(schedules.learning_rate.warmup_steps), or set train.on_non_finite: skip."
-        )
+def advance(run: Run, settings: Settings, batches: Batches, device: torch.device) -> tuple[StepResult, float]:
+    """Do the next step; returns its result, and the factor of its learning rate."""
+    world = run.learner.world
+    part = world.part(settings.batch_size)
+    batch = batches.training_batch(settings.seed, run.step + run.offset, settings.batch_size, device, part=part)
+    rate = settings.rate(run.step, settings.steps)
+    result = training_step(
+        run.learner,
+        run.optimizer,
+        batch,
+        seed=settings.seed,
+        step=run.step,
+        rate=rate,
+        clip_norm=settings.clip_norm,
+        micro_batch_size=settings.micro_batch_size,
+        precision=settings.precision,
+        scale=run.scale,
+        watch=run.watch,
+    )
+    run.step += 1
+    run.tokens += batch.tokens.numel() * world.size
+    run.window.add(result)
+    return result, rate
+
+
+def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> dict[str, Any]:
+    """Return the log line of the window, and begin a new one."""
+    skipped, means = run.window.read()
+    scale = run.scale.state() if run.scale else None
+    run.skipped += skipped
+    run.refused += skipped - (scale["overflows"] if scale else 0)
+    run.window, run.excused = Window(), 0
+    run.watch.forget()
+    if scale:
+        run.scale = LossScale.from_state({**scale, "overflows": 0}, device)
+    return {
+        "step": run.step,
+        "split": "train",
+        **means,
+        "learning_rate": settings.learning_rate * rate,
+        "skipped_steps": run.skipped,
+        **({"rollbacks": run.rollbacks} if run.rollbacks else {}),
+        **({"loss_scale": scale["scale"]} if scale else {}),
+        "tokens": run.tokens,
+        "flops": settings.flops.total(run.step),
+    }
 
 
 def _evaluated(

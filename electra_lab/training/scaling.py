@@ -37,8 +37,8 @@ class LossScale:
                 (gradient.to_local() if hasattr(gradient, "to_local") else gradient).mul_(inverse)
 
     @torch.no_grad()
-    def update(self, loss: Tensor, gradients: Tensor) -> None:
-        """Adapt to a step. `loss` and `gradients` say whether these were finite.
+    def update(self, loss: Tensor, gradients: Tensor) -> Tensor:
+        """Adapt to a step; returns whether it overflowed. `loss` and `gradients` say whether these were finite.
 
         An overflow is the scale's fault if the loss was finite, and the scale could still be smaller: at 1, after so
         many halvings, it does nothing any longer, and the training itself has diverged.
@@ -49,6 +49,7 @@ class LossScale:
         self.scale = torch.where(grows, self.scale * FACTOR, torch.where(too_large, self.scale / FACTOR, self.scale))
         self.calm = torch.where(grows, 0, calm).to(torch.int32)
         self.overflows = self.overflows + too_large
+        return too_large
 
     def state(self) -> dict[str, Any]:
         """Return it as numbers for a checkpoint. The host waits for the device."""

@@ -14,6 +14,7 @@ from electra_lab.training.device import Precision, autocast
 from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.scheduled import Schedules
+from electra_lab.training.trouble import Watch
 from registry import Batch, Losses, Term
 
 
@@ -76,7 +77,7 @@ class StepResult:
     counts: Mapping[str, Tensor]
     weights: Mapping[str, float]
     gradient_norm: Tensor  # before clipping
-    finite: Tensor  # the step was taken
+    finite: Tensor  # the step was taken: loss and gradient are finite, and the gradient is no spike
 
 
 def training_step(
@@ -91,6 +92,7 @@ def training_step(
     micro_batch_size: int,
     precision: Precision,
     scale: LossScale | None = None,
+    watch: Watch | None = None,
 ) -> StepResult:
     """Forward, backward and update on one global batch, of which this rank has its part.
 
@@ -100,8 +102,41 @@ def training_step(
 
     rate   factor of each parameter group's own learning rate
     scale  of the loss, for fp16; it adapts to what the step finds
+    watch  decides what is a spike; without one nothing is
     """
     learner.at_step(seed, step)
+    sums, counts, weights = gradients(learner, batch, seed, step, micro_batch_size, precision, scale)
+    parameters = list(learner.objective.parameters())
+    if scale is not None:
+        scale.unscale(parameters)
+    norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm))
+    sound = torch.stack(list(sums.values())).isfinite().all()
+    finite = norm.isfinite() & sound
+    overflow = scale.update(sound, norm.isfinite()) if scale is not None else None
+    if watch is not None:
+        finite = watch.judge(finite, norm, overflow, step)
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * rate
+    learner.updating = True
+    update(optimizer, finite)
+    learner.updating = False
+    optimizer.zero_grad(set_to_none=True)
+    return StepResult(sums, counts, weights, norm, finite)
+
+
+def gradients(
+    learner: Learner,
+    batch: Batch,
+    seed: int,
+    step: int,
+    micro_batch_size: int,
+    precision: Precision,
+    scale: LossScale | None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, float]]:
+    """Add the gradients of a step to the parameters; returns sums, counts and weights of the terms.
+
+    The learner has prepared for the step.
+    """
     objective, world, starts = learner.objective, learner.world, range(0, len(batch), micro_batch_size)
     parts = [batch[start : start + micro_batch_size] for start in starts]
     # Each micro-batch is divided by the counts of the whole batch, so these must be known before the first backward.
@@ -119,21 +154,7 @@ def training_step(
         sums = _total([sums, {name: term.sum.detach() for name, term in terms.items()}])
         counts = _total([counts, {name: term.count for name, term in terms.items()}])
 
-    sums, counts = world.sum(sums), known or counts
-    if scale is not None:
-        scale.unscale(objective.parameters())
-    norm = whole(nn.utils.clip_grad_norm_(objective.parameters(), clip_norm))
-    sound = torch.stack(list(sums.values())).isfinite().all()
-    finite = norm.isfinite() & sound
-    if scale is not None:
-        scale.update(sound, norm.isfinite())
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * rate
-    learner.updating = True
-    update(optimizer, finite)
-    learner.updating = False
-    optimizer.zero_grad(set_to_none=True)
-    return StepResult(sums, counts, {name: float(term.weight) for name, term in terms.items()}, norm, finite)
+    return world.sum(sums), known or counts, {name: float(term.weight) for name, term in terms.items()}
 
 
 def backward(

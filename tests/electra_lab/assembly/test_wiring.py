@@ -22,7 +22,7 @@ from electra_lab.config.load import load
 from electra_lab.config.schema import Checkpoint, Evaluate, Process, Train
 from electra_lab.runs import execute, saving
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import compilation, recompute
+from electra_lab.training import compilation, recompute, trouble
 from registry import optimizers, schedules
 from registry.errors import DivergedError, Preempted
 from tests.electra_lab.assembly.plain_loop import (
@@ -263,6 +263,31 @@ def check_on_non_finite(file: Path, out: Path) -> None:
     assert [line["skipped_steps"] for line in lines(path, "train")] == [1, 1]
 
 
+def check_skip_limit(file: Path, out: Path) -> None:
+    spiky = {"train.steps": 20, "train.log_every": 20, "train.spike": 1.0001, "train.on_non_finite": "skip"}
+    with patch.object(trouble, "LEAD", 1):
+        path, _, _ = seen(file, out, spiky)
+        skipped = lines(path, "train")[-1]["skipped_steps"]
+        seen(file, out.with_name("just"), {**spiky, "train.skip_limit": skipped})
+        with pytest.raises(DivergedError, match=f"{skipped} in all, more than train.skip_limit"):
+            seen(file, out.with_name("more"), {**spiky, "train.skip_limit": skipped - 1})
+
+
+def check_most_rollbacks(file: Path, out: Path) -> None:
+    poisoned = {"objective.poison": 2, "train.on_non_finite": "roll_back", "checkpoint.every": 1}
+    for most in (1, 2):
+        with pytest.raises(DivergedError, match=f"rolled back {most} times"):
+            seen(file, out.with_name(str(most)), {**poisoned, "train.most_rollbacks": most})
+
+
+def check_spike(file: Path, out: Path) -> None:
+    with patch.object(trouble, "LEAD", 1):
+        path, _, _ = seen(file, out, {"train.spike": 1e6})
+        assert equal(by_hand(file), tensors(path))
+        path, _, _ = seen(file, out.with_name("small"), {"train.spike": 1.0001, "train.on_non_finite": "skip"})
+    assert lines(path, "train")[-1]["skipped_steps"] > 0
+
+
 def check_evaluate_every(file: Path, out: Path) -> None:
     path, _, evaluated = seen(file, out, {"train.steps": 7, "evaluate.every": 3})
     assert [line["step"] for line in lines(path, "validation")] == [3, 6, 7]
@@ -355,6 +380,9 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.precision": check_precision,
     "train.log_every": check_log_every,
     "train.on_non_finite": check_on_non_finite,
+    "train.skip_limit": check_skip_limit,
+    "train.most_rollbacks": check_most_rollbacks,
+    "train.spike": check_spike,
     "evaluate.every": check_evaluate_every,
     "evaluate.batch_size": check_evaluate_batch_size,
     "evaluate.tokens": check_evaluate_tokens,

@@ -105,7 +105,8 @@ def test_5_a_run_that_diverges(lab: Any, tmp_path: Path, verb: str) -> None:
         code, out, err = lab("resume", tmp_path / "run")
     assert (code, out) == (5, "")
     assert re.search(r"^step 4: the loss or gradient of 1 of the steps", err, re.MULTILINE)
-    assert err.endswith("or set train.on_non_finite: skip.\n")
+    assert "or set train.on_non_finite: skip. There is no checkpoint." in err
+    assert err.endswith(f"To find the cause: electra-lab replay {tmp_path / 'run'}\n")
 
 
 GREEDY = '''

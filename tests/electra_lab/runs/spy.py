@@ -17,6 +17,7 @@ class Spy(Electra):
     """ELECTRA that notes every pass in `seen`.
 
     poison         the step whose gradient is not finite
+    poisons        the same for every step that reads one of these batches, by the first tokens of each
     spoils_loss    its loss is not finite either
     strike         the step at which the process gets a signal, and its number
     greed          the step that asks for more memory than there is
@@ -36,6 +37,7 @@ class Spy(Electra):
         *,
         discriminator_weight: float = 50.0,
         poison: int = -1,
+        poisons: list[list[int]] = [],  # noqa: B006
         spoils_loss: bool = False,
         strike: int = -1,
         signal: int = 15,
@@ -47,7 +49,7 @@ class Spy(Electra):
         self.guards = {"masking": masking, "sampler": sampler}
         self.masking, self.sampler = self._masked, self._drawn
         self.poison, self.spoils_loss, self.strike, self.signal, self.greed = poison, spoils_loss, strike, signal, greed
-        self.sleep = sleep
+        self.sleep, self.poisons = sleep, poisons
         self.step, self.calls = -1, 0
 
     def _masked(self, *arguments):
@@ -76,7 +78,8 @@ class Spy(Electra):
             hidden = self.discriminator.hidden(probe, torch.ones_like(probe, dtype=torch.bool), probe * 0)
         losses = super().forward(batch, rng)
         terms = dict(losses.terms)
-        if self.training and self.step == self.poison and self.calls > 1:
+        poisoned = self.step == self.poison or any(batch.tokens.flatten()[: len(p)].tolist() == p for p in self.poisons)
+        if self.training and poisoned and self.calls > 1:
             weight = next(self.discriminator.parameters())
             spoiled = (weight - weight.detach()).abs().sqrt().sum()  # 0, with an infinite slope
             if self.spoils_loss:

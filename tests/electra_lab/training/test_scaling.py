@@ -152,7 +152,7 @@ def test_overflows_are_counted_and_do_not_stop_a_training(monkeypatch: pytest.Mo
 def test_float32_has_no_scale() -> None:
     run = new_run()
     assert "loss_scale" not in values_of(run, replace(TWELVE, precision="fp32"))[0]
-    assert "loss_scale" not in run.state("stop")
+    assert "loss_scale" not in run.state(TWELVE)
 
 
 def test_a_loss_that_is_not_finite_stops_a_training_at_once() -> None:
@@ -188,13 +188,13 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
             found.append(record.values)
         if record.step == stop and not record.values:
             break
-    state = json.loads(json.dumps({"step": stop, **run.state("stop")}))
+    state = json.loads(json.dumps({"step": stop, **run.state(TWELVE)}))
     other = new_run()
     other.learner.objective.load_state_dict(run.learner.objective.state_dict())
     other.restore(state)
     assert repr(without_time(found + values_of(other))) == repr(whole)
     assert torch.equal(other.learner.objective.weight, reference.learner.objective.weight)
-    assert other.state("stop") == reference.state("stop")
+    assert other.state(TWELVE) == reference.state(TWELVE)
 
 
 def test_a_missing_kernel_is_reported_with_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

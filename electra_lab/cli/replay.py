@@ -1,0 +1,32 @@
+"""electra-lab replay RUN_DIR"""
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from electra_lab.cli.run import Device, OnDevice, answer
+
+
+def replay(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run that diverged.")],
+    json_: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The token store, if it is not where the run's config says.")
+    ] = None,
+    device: OnDevice = Device.auto,
+) -> None:
+    """Find out why a run diverged: repeat it from its newest checkpoint, and name the module that goes wrong.
+
+    Writes nothing into the run directory. Exit code 0 if the cause was found, 1 if no step was refused.
+    """
+    from electra_lab.runs.replay import replay as repeat
+
+    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
+        found = repeat(run_dir, device.value, store)
+    answer(json.dumps(found.json(), indent=1) if json_ else found.text)
+    if not found.found:
+        raise typer.Exit(1)

@@ -1,0 +1,138 @@
+"""Steps that are refused: loss or gradient not finite, or the gradient's norm a spike. Decided on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from electra_lab.parallel.world import World
+from registry.errors import DivergedError
+
+Policy = Literal["stop", "skip", "roll_back"]
+
+LEAD = 100  # taken steps before the first spike, and those that the running average of the norms remembers
+
+
+class Refused(DivergedError):
+    """Training must not go on as it is. `step` is the first step, counted from 0, that is to blame."""
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class Watch:
+    """Decides which steps are taken, and remembers the first that was not since the last log line.
+
+    The host never waits for it, and all ranks decide the same, as loss and norm are those of the global batch.
+
+    factor   a spike is a norm above so many times the average; None if there are none
+    average  of the norms of the taken steps: their mean up to LEAD of them, then an exponential one of as long a memory
+    taken    number of steps in the average
+    first    the first refused step since the last log line, -1 if there is none
+    spiked   it was a spike
+    """
+
+    def __init__(
+        self,
+        device: torch.device | None = None,
+        factor: float | None = None,
+        *,
+        average: float = 0.0,
+        taken: int = 0,
+        first: int = -1,
+        spiked: bool = False,
+    ) -> None:
+        self.factor = factor
+        self.average = torch.tensor(average, dtype=torch.float64, device=device)
+        self.taken = torch.tensor(taken, device=device)
+        self.first = torch.tensor(first, device=device)
+        self.spiked = torch.tensor(spiked, device=device)
+
+    @torch.no_grad()
+    def judge(self, finite: Tensor, norm: Tensor, overflow: Tensor | None, step: int) -> Tensor:
+        """Return whether a step is taken.
+
+        finite    loss and gradient are
+        norm      of the gradient before clipping
+        overflow  the step is left out because of the loss scale of fp16, which is no trouble
+        """
+        taken, spike = finite, torch.zeros_like(finite)
+        if self.factor is not None:
+            norm = norm.double()
+            spike = finite & (self.taken >= LEAD) & (norm > self.factor * self.average)
+            taken = finite & ~spike
+            mean = self.average + (norm - self.average) / (self.taken + 1).clamp(max=LEAD)
+            self.average = torch.where(taken, mean, self.average)
+            self.taken = self.taken + taken
+        new = ~taken & (self.first < 0)
+        if overflow is not None:
+            new = new & ~overflow
+        self.first = torch.where(new, step, self.first)
+        self.spiked = torch.where(new, spike, self.spiked)
+        return taken
+
+    def forget(self) -> None:
+        """Begin a new window, at a log line."""
+        self.first, self.spiked = torch.full_like(self.first, -1), torch.zeros_like(self.spiked)
+
+    def state(self) -> dict[str, Any]:
+        """Return it as numbers for a checkpoint. The host waits for the device."""
+        numbers = {"average": float(self.average), "taken": int(self.taken)}
+        return {**numbers, "first": int(self.first), "spiked": bool(self.spiked)}
+
+    @classmethod
+    def from_state(
+        cls, state: Mapping[str, Any], device: torch.device | None = None, factor: float | None = None
+    ) -> Watch:
+        return cls(device, factor, **state)
+
+
+@torch.no_grad()
+def spoilt(module: nn.Module, world: World) -> list[str]:
+    """Return the names of the parameters that are not finite. All ranks must call it."""
+    named = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    own = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in named.items()}
+    wrong = world.sum({name: (~p.isfinite()).sum() for name, p in own.items()})
+    counts = torch.stack([each.double() for each in wrong.values()]).tolist() if wrong else []
+    return [name for name, count in zip(wrong, counts, strict=True) if count]
+
+
+def spoilt_weights(names: list[str], step: int, first: int) -> Refused:
+    """Return the error for parameters, or state of the optimizer, that are found spoilt after `step` steps.
+
+    first  the step that is to blame, at the latest
+    """
+    many = len(names) > 1
+    what = f"{names[0]} (and {len(names) - 1:,} more tensors) are" if many else f"{names[0]} is"
+    return Refused(
+        f"step {step:,}: {what} no longer finite: an update has spoilt {'them' if many else 'it'}, although the loss "
+        f"and the gradient of its step were finite. {'They are' if many else 'It is'} not saved, and no training comes "
+        "back from that. In a new run, lower train.learning_rate or optimizer.weight_decay, or raise "
+        "optimizer.epsilon.",
+        first,
+    )
+
+
+def refused_steps(
+    number: int, first: int, spiked: bool, step: int, *, factor: float | None, limit: tuple[int, int] | None = None
+) -> Refused:
+    """Return the error for steps that were not taken; the weights are sound.
+
+    number, first  how many there are since the last log line, and the first of them, from 0
+    step           the steps done
+    limit          steps refused in all, and how many may be
+    """
+    reason = f"had a norm of the gradient above {factor:g} times its average" if spiked else "was not finite"
+    what = "the gradient" if spiked else "the loss or gradient"
+    count = f"{number:,} of the steps since the last log line {reason}, first that of step {first + 1:,}"
+    over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
+    cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
+    return Refused(
+        f"step {step:,}: {what} of {count}. They were not taken, so no weight is damaged.{over} Lower "
+        f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}.",
+        first,
+    )

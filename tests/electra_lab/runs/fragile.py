@@ -1,0 +1,63 @@
+"""A plug-in for tests: a backbone that goes wrong at a step, in one of its modules."""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from registry import backbones
+
+STEP = 0
+
+
+class FeedForward(nn.Module):
+    """Goes wrong inline, before and after modules of torch that do not."""
+
+    def __init__(self, dim: int, wrong: str, at: int) -> None:
+        super().__init__()
+        self.wrong, self.at = wrong, at
+        self.first, self.second = nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.training and self.at == STEP:
+            nothing = (x - x.detach()).abs().sum()
+            x = x + (torch.log(nothing - 1) if self.wrong == "forward" else nothing.sqrt())
+        return self.second(x.relu())
+
+
+class Layer(nn.Module):
+    def __init__(self, dim: int, wrong: str, at: int) -> None:
+        super().__init__()
+        self.norm, self.ff = nn.LayerNorm(dim), FeedForward(dim, wrong, at)
+
+    def forward(self, x):
+        return x + self.ff(self.norm(x))
+
+
+@backbones.register("fragile")
+class Fragile(nn.Module):
+    length_multiple, positions = 1, "lab"
+
+    def __init__(
+        self,
+        dim,
+        depth,
+        heads,
+        max_length,
+        /,
+        *,
+        wrong: Literal["forward", "backward", "never"] = "never",
+        at: int = -1,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(dim, wrong, at if each == 1 else -1) for each in range(depth))
+
+    def at_step(self, seed, step):
+        global STEP
+        STEP = step
+
+    def forward(self, x, attention_mask):
+        for layer in self.layers:
+            x = layer(x)
+        return x * attention_mask.unsqueeze(-1)
