@@ -64,7 +64,10 @@ def test_a_changed_config_is_refused(lab: Any, path: Path) -> None:
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
     code, out, err = lab("resume", path)
     assert (code, out) == (2, "")
-    assert err == f"{config}: was changed since the run began. Undo that, or start a new run from it.\n"
+    assert err == (
+        f"{config}: was changed since the run began (seed 0 -> 1). Undo that. What may change is given as: electra-lab "
+        f"resume {path} --set KEY=VALUE.\n"
+    )
 
 
 def test_what_changed_in_the_environment_is_noted(lab: Any, path: Path) -> None:

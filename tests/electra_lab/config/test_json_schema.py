@@ -299,7 +299,7 @@ def test_only_a_mapping_is_an_experiment(accepts: Callable[[Any], bool]):
         ("tokenizer.vocab_size", 100, 99),
         ("masking.mask_prob", 1, 1.001),
         ("sampler.temperature", 1e-6, 9e-7),
-        ("train.precision", "bf16", "fp16"),
+        ("train.precision", "bf16", "fp8"),
         ("train.steps", 1, 0),
         ("train.steps", 1e3, 1.5),
         ("checkpoint.keep", 1, 0),

@@ -39,7 +39,7 @@ def whole_numbers(schema: type[BaseModel], key: str = "") -> Iterator[str]:
 KEYS = list(dict.fromkeys(whole_numbers(ExperimentConfig)))
 HARMLESS = 10**9  # at most as much, if nothing is allocated or counted by it
 MOST = {"train.steps", "train.log_every", "evaluate.every", "evaluate.tokens", "evaluate.test_tokens",
-        "checkpoint.every", "checkpoint.keep", "seed"}  # fmt: skip
+        "checkpoint.every", "checkpoint.keep", "seed", "train.skip_limit", "train.most_rollbacks"}  # fmt: skip
 OPTIONS = [
     (each, name, option)
     for each in registry.ALL
