@@ -69,7 +69,7 @@ class Probe:
         owners: dict[int, list[str]] = {}
         for name, module in self._objective.named_modules():
             for handle in (
-                module.register_forward_pre_hook(partial(self._begun, name)),
+                module.register_forward_pre_hook(partial(self._begun, name), with_kwargs=True),
                 module.register_forward_hook(partial(self._ended, name), with_kwargs=True),
             ):
                 self._stack.callback(handle.remove)
@@ -85,9 +85,18 @@ class Probe:
         self._stack.close()
         self._passed.clear()
 
-    def _begun(self, name: str, module: nn.Module, _: Any) -> None:
+    def _begun(self, name: str, module: nn.Module, given: Any, options: Any) -> tuple[Any, Any]:
         around = (self._calls[outer][-1] for outer in _outside(name) if outer in self._calls)
         self._calls.setdefault(name, []).append(Call(name, module, next(around, None)))
+        views: dict[int, Tensor] = {}
+
+        def own(value: Any) -> Any:
+            """Return a view for this module alone, whose gradient has nothing of what other modules do with it."""
+            if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not value.requires_grad:
+                return value
+            return views.setdefault(id(value), value.view_as(value))
+
+        return tuple(map(own, given)), {key: own(value) for key, value in options.items()}
 
     @torch.no_grad()
     def _ended(self, name: str, module: nn.Module, given: Any, options: Any, made: Any) -> None:

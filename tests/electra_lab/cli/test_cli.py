@@ -84,7 +84,7 @@ def test_completion_is_shown_for_a_shell(lab, monkeypatch: pytest.MonkeyPatch, s
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("electra-lab re", {"resume", "report", "registry"}),
+        ("electra-lab re", {"resume", "replay", "report", "registry"}),
         ("electra-lab registry ", {"list", "describe"}),
         ("electra-lab run --d", {"--device", "--dry-run"}),
     ],

@@ -219,6 +219,22 @@ def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(tmp_path: 
     assert not any("another process of this run" in said for *_, said in both)
 
 
+@SLOW
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_all_ranks_are_rolled_back_together(tmp_path: Path, parallel: str) -> None:
+    """As one process is; only the second rank sees what is not finite."""
+    more = ["--set", "train.on_non_finite=roll_back", "--set", f"train.parallel={parallel}", "--device", "cpu"]
+    for name, size, rank in (("one", 1, 0), ("two", 2, 1)):
+        written = file(tmp_path / name, f", step: 6, rank: {rank}, deed: diverge_once")
+        given = ["electra_lab", "run", str(written), "--out", str(tmp_path / name / "run"), *more]
+        done = ended(start(*given, cwd=tmp_path, size=size), timeout=120)
+        assert [each[0] for each in done] == [0] * size, done
+        assert sum("Rolled back to step 4 (1 of at most 3 times)" in said for *_, said in done) == 1
+        trouble = json.loads((tmp_path / name / "run/checkpoints/step-00000012/state.json").read_text())["trouble"]
+        assert (trouble["offset"], trouble["rollbacks"]) == (3, 1)
+    assert_equal(tmp_path / "two" / "run", tmp_path / "one" / "run")
+
+
 @pytest.mark.parametrize("mistake", ["config", pytest.param("data", marks=SLOW), pytest.param("disk", marks=SLOW)])
 def test_an_error_before_training_is_said_once(tmp_path: Path, mistake: str) -> None:
     written, code, sentence = file(tmp_path / "there"), 2, "must be 'auto', 'ddp' or 'fsdp'"

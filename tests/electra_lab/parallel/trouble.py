@@ -26,11 +26,11 @@ class Trouble(Electra):
         *,
         step: int = -1,
         rank: int = 0,
-        deed: Literal["kill", "signal", "memory", "diverge", "fail"] = "signal",
+        deed: Literal["kill", "signal", "memory", "diverge", "diverge_once", "fail"] = "signal",
     ) -> None:
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.step, self.rank, self.deed = step, rank, deed
-        self.spoiled = False
+        self.spoiled = self.done = False
 
     def at_step(self, seed, step):
         self.spoiled = False
@@ -42,7 +42,8 @@ class Trouble(Electra):
             torch.empty(1 << 60)
         if self.deed == "fail":
             raise KeyError("unforeseen")
-        self.spoiled = self.deed == "diverge"
+        self.spoiled = self.deed == "diverge" or (self.deed == "diverge_once" and not self.done)
+        self.done = True
 
     def forward(self, batch, rng):
         losses = super().forward(batch, rng)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from electra_lab.cli.replay import replay as command
 from electra_lab.runs.replay import Finding, replay
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import trouble
@@ -115,10 +117,14 @@ def test_the_steps_are_those_of_the_run(tmp_path: Path, policy: str) -> None:
     assert found.found
 
 
-def test_nothing_is_found_in_a_run_that_ended_well(tmp_path: Path) -> None:
+def test_nothing_is_found_in_a_run_that_ended_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run(experiment(tmp_path), tmp_path / "run")
     found = replay(path, "cpu")
     assert (found.kind, found.found, found.step) == ("nothing", False, 12)
+    with pytest.raises(typer.Exit) as ended:
+        command(path)
+    assert ended.value.exit_code == 1
+    assert "nothing was refused" in capsys.readouterr().out
 
 
 def test_only_the_run_directory_and_the_store_are_needed(tmp_path: Path) -> None:

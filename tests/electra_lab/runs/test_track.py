@@ -20,7 +20,8 @@ from electra_lab.runs import execute
 from electra_lab.runs.track import FILE, tracking
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import DivergedError, Interrupted
-from tests.electra_lab.runs.tiny import assert_same, experiment, for_a_module, lines, run, signalled
+from tests.electra_lab.runs.test_trouble import rolling
+from tests.electra_lab.runs.tiny import SPY, assert_same, experiment, for_a_module, lines, run, signalled
 from tests.helpers import ROOT
 
 DIARY = Path(__file__).with_name("diary.py")
@@ -101,6 +102,29 @@ def test_the_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) 
         with pytest.raises(DivergedError):
             run(tracked(tmp_path, {}), tmp_path / "run", "train.learning_rate=1e30")
     assert diary(tmp_path, "close") == [end]
+
+
+@pytest.mark.parametrize("rewinds", [False, True])
+def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path, rewinds: bool) -> None:
+    """Others never receive the steps again that they have had."""
+    file = rolling(
+        tmp_path,
+        6,
+        imports=f"[{SPY}, {DIARY}]",
+        trackers=json.dumps([{"type": "diary", "path": str(tmp_path / "diary"), "rewinds": rewinds}]),
+    )
+    path = run(file, tmp_path / "run")
+    assert [line["step"] for line in lines(path)] == [5, 6, 10, 12, 15, 16, 16, 16]
+    steps = [step for step, _ in given(tmp_path)]
+    if rewinds:
+        assert [start[3] for start in diary(tmp_path, "start")] == [0, 4]
+        assert diary(tmp_path, "close") == ["stopped", "done"]
+        assert steps == [5, 6, 5, 6, 10, 12, 15, 16, 16, 16]
+        assert given(tmp_path)[2:] == expected(path)
+    else:
+        assert [start[3] for start in diary(tmp_path, "start")] == [0]
+        assert steps == [5, 6, 10, 12, 15, 16, 16, 16]
+        assert given(tmp_path)[2:] == expected(path)[2:]
 
 
 @pytest.fixture(scope="module")
