@@ -43,7 +43,7 @@ def at_rest(made: Experiment) -> tuple[list[Any], list[Any]]:
     settings = replace(made.settings, rate=lambda *_: 0.0)
     before = {name: p.detach().clone() for name, p in made.run.learner.objective.named_parameters()}
     rows = made.validation  # evaluated after each step, and once more at the end
-    for _ in train(made.run, settings, made.train, rows, rows, made.accumulate, made.device):
+    for _ in train(made.run, settings, made.train, {"validation": rows, "test": rows}, made.accumulate, made.device):
         pass
     for name, parameter in made.run.learner.objective.named_parameters():
         assert torch.equal(parameter, before[name]), "weights must not change here"
