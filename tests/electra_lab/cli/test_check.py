@@ -52,7 +52,7 @@ def test_errors_and_notes_are_folded_for_a_terminal_alone(
     file = write_experiment(tmp_path / "there")
     (file.parent / "corpus.txt").unlink()
     error, note = (("check", "an experiment that is not there.yaml", "--set", "a=1"), ("check", file))
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((24, 80)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((24, 80)))
     for arguments in (error, note):
         whole = lab(*arguments)[2]
         assert len(whole.splitlines()) == 1
