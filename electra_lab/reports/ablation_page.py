@@ -304,10 +304,10 @@ def _provenance(results: Results) -> list[tuple[str, list[tuple[str, int]]]]:
 
 def _facts(provenance: Provenance) -> Iterator[tuple[str, str]]:
     git, environment = provenance.git or {}, provenance.environment
-    yield "electra_lab", provenance.electra_lab
+    yield "electra_lab", environment.electra_lab or provenance.electra_lab
     if commit := git.get("commit"):
         yield "commit", f"{commit[:12]}{', with changes that are not committed' if git.get('changed') else ''}"
-    for fact, value in environment.model_dump(exclude={"packages"}).items():
+    for fact, value in environment.model_dump(exclude={"packages", "electra_lab"}, exclude_none=True).items():
         yield fact, str(value)
     if provenance.platform:
         yield "platform", provenance.platform

@@ -251,7 +251,8 @@ def test_ctrl_c_in_a_real_process_once_and_twice(tmp_path: Path) -> None:
 
     slow = spying(tmp_path / "slow", train=train, objective="{type: spy, sleep: 3}")
     process = started(["run", str(slow), "--out", str(tmp_path / "second"), "--device", "cpu"], tmp_path)
-    wait_for(lambda: len(lines(tmp_path / "second")) == 3, process)  # the next step takes long
+    wait_for(lambda: len(lines(tmp_path / "second")) == 3, process)
+    time.sleep(1)  # until it is in the next step, which takes long
     process.send_signal(signal.SIGINT)
     assert process.stderr
     while process.stderr.readline() != said:
