@@ -16,7 +16,7 @@ from _alternating import CLOCKS, alternate, parser, table, write
 from _steps import Case
 
 from electra_lab.assembly.build import make_optimizer
-from electra_lab.storage.checkpoint import save
+from electra_lab.storage.checkpoint import save, tensors_of
 from electra_lab.training.step import update
 
 OURS, PEER, WAITING = "electra_lab", "torch.save", "torch.save and fsync"
@@ -40,7 +40,7 @@ def ways_of(case: Case, folder: Path) -> dict[str, Callable[[], object]]:
             os.fsync(file.fileno())
 
     def by_us() -> None:
-        save(folder / "checkpoints", 1, objective, optimizer, {}, keep=1)
+        save(folder / "checkpoints", 1, tensors_of(objective, optimizer), {}, keep=1)
 
     return {PEER: by_torch, WAITING: by_torch_to_the_disk, OURS: by_us}
 
