@@ -34,7 +34,7 @@ from electra_lab.interop.hugging_face.finetuned import write_finetuned
 from electra_lab.reports.finetuning_page import write_report
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import enough_memory, refuse_several_processes
-from electra_lab.runs.follow import follow
+from electra_lab.runs.follow import follow, is_evaluated
 from electra_lab.runs.provenance import began, differences, environment
 from electra_lab.runs.saving import Saver
 from electra_lab.runs.signals import ending
@@ -45,7 +45,7 @@ from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
-from electra_lab.training.loop import Record, splits_at, train
+from electra_lab.training.loop import Record, train
 from registry import Dataset, Judgement, Metric, Pretrained, Results
 from registry.errors import ConfigError, DataError
 
@@ -130,9 +130,7 @@ def _train(
     sweep(directory.checkpoints)
     if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
         run.restore(state)
-        due = splits_at(run.step, settings, tested=False)
-        there = {record["split"] for record in directory.records() if record["step"] == run.step}
-        evaluated = there.issuperset(due)
+        evaluated = is_evaluated(directory, run.step, settings, tested=False)
         directory.truncate(run.step, evaluated=evaluated)
     console.say(summary.opening(loaded, built, seed, directory.path))
     saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep)

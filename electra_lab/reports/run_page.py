@@ -41,6 +41,7 @@ def write_report(directory: RunDirectory) -> Path:
     if not isinstance(name, str):
         raise CheckpointError(f"{path / 'config.yaml'}: is damaged: it has no name.")
     metrics, judged = declared(provenance.metrics), verdicts(last, provenance) if last else []
+    written: dict[str, Any] = directory.read_json("provenance.json")
     page = render(
         "run.html.j2",
         name=name,
@@ -54,7 +55,7 @@ def write_report(directory: RunDirectory) -> Path:
         examples=examples_of(directory),
         curves=_curves(records, metrics),
         config=read_text(path / "config.yaml"),
-        provenance=json.dumps(directory.read_json("provenance.json"), indent=1),
+        provenance=json.dumps({k: v for k, v in written.items() if k != "config"}, indent=1),  # the config is above
     )
     directory.write("report.html", page)
     return path / "report.html"

@@ -21,7 +21,7 @@ from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
 from electra_lab.runs.changes import changes, content, described, other_length, refuse_other_data, refuse_others
 from electra_lab.runs.console import Console
-from electra_lab.runs.follow import follow
+from electra_lab.runs.follow import follow, is_evaluated
 from electra_lab.runs.progress import Phases
 from electra_lab.runs.provenance import device_name, differences, environment_of, length, provenance
 from electra_lab.runs.saving import Saver
@@ -33,7 +33,7 @@ from electra_lab.storage.provenance import Change, Provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
-from electra_lab.training.loop import Record, splits_at, train
+from electra_lab.training.loop import Record, train
 from electra_lab.training.memory import is_shortage
 from electra_lab.training.step import backward
 from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Reported
@@ -141,7 +141,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
                 directory.mend(console.say)
                 if run.step >= settings.log_every and not directory.records():
                     console.say(f"note: {directory.metrics}: the records up to step {run.step} are gone")
-            evaluated = world.once(lambda: str(_is_evaluated(directory, experiment))) == "True"
+            evaluated = world.once(lambda: str(is_evaluated(directory, run.step, settings, tested=True))) == "True"
             if world.first:
                 directory.truncate(run.step, evaluated=evaluated)
                 directory.keep_tokens(experiment.store.tokenizer, experiment.vocabulary.counts)  # older runs lack them
@@ -153,13 +153,6 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
                 console.say(f"resuming after step {run.step}")
             _train(directory, loaded, experiment, console, began=began, evaluated=evaluated)
     return path
-
-
-def _is_evaluated(directory: RunDirectory, experiment: Experiment) -> bool:
-    """Return True if metrics.jsonl has all evaluations that are due after the step that was reached."""
-    step = experiment.run.step
-    due = splits_at(step, experiment.settings, tested=True)
-    return set(due) <= {record["split"] for record in directory.records() if record["step"] == step}
 
 
 def _keep_changes(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.runs.console import Console
-from electra_lab.runs.saving import Saver, save_after
+from electra_lab.runs.saving import Saver, save_before_the_end
 from electra_lab.runs.signals import noted, stopped
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training.loop import Record, Run
+from electra_lab.training.loop import Record, Run, Settings, splits_at
 from electra_lab.training.trouble import Refused
 from registry import Metric
 from registry.errors import CheckpointError, DivergedError, Preempted, Stopped
@@ -86,9 +86,15 @@ def follow(
                     raise stopped(agreed - STOP, f"stopped and saved after step {run.step}. {cure}")
         except (Stopped, CheckpointError, DivergedError):
             raise
-        except Exception as error:
-            save_after(error, saver, run, console.say)
+        except Exception:
+            save_before_the_end(saver, run, console.say)
             raise
+
+
+def is_evaluated(directory: RunDirectory, step: int, settings: Settings, *, tested: bool) -> bool:
+    """Return True if metrics.jsonl has all evaluations that are due after `step`; see splits_at."""
+    there = {record["split"] for record in directory.records() if record["step"] == step}
+    return there.issuperset(splits_at(step, settings, tested=tested))
 
 
 def _wish(signal: int, until: float, saver: Saver | None) -> int:

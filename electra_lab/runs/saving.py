@@ -146,8 +146,8 @@ class Saver:
         return min(found)[1] if found else None
 
 
-def save_after(error: Exception, saver: Saver, run: Run, say: Callable[[str], None]) -> None:
-    """Save what a run has learned before it ends by `error`, if nothing is half done."""
+def save_before_the_end(saver: Saver, run: Run, say: Callable[[str], None]) -> None:
+    """Save what a run has learned before an error ends it, if nothing is half done."""
     if run.learner.updating or run.learner.world.size > 1:
         return
     try:

@@ -233,7 +233,7 @@ def read_model(folder: Path, step: int | None = None) -> tuple[Path, dict[str, T
 
 @torch.no_grad()
 def load_module(folder: Path, module: nn.Module, step: int | None = None) -> int:
-    """Load the module of the newest valid checkpoint, or of that of `step`; returns its step.
+    """Load the module of the newest checkpoint, or of that of `step`; returns its step.
 
     Raises CheckpointError, naming what does not fit.
     """
@@ -244,7 +244,7 @@ def load_module(folder: Path, module: nn.Module, step: int | None = None) -> int
 
 @torch.no_grad()
 def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:
-    """Load a network of the newest valid checkpoint into `module`: the first of `prefixes` that the checkpoint has.
+    """Load a network of the newest checkpoint into `module`: the first of `prefixes` that the checkpoint has.
 
     Returns the checkpoint's name and the checksum of its tensors. Raises CheckpointError, naming what does not fit.
     """

@@ -36,14 +36,15 @@ _HOME = {
 __all__ = list(_HOME)
 
 
+if "pytest" in sys.modules:
+    import pytest
+
+    # Before the first of them is imported, however it is: so that a law that fails shows its values.
+    pytest.register_assert_rewrite(*{f"{__name__}.{home}" for home in _HOME.values()})
+
+
 def __getattr__(name: str) -> Any:
     """Import a suite when it is asked for: the probes of launchers must load neither torch nor pytest."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = f"{__name__}.{_HOME[name]}"
-    if module not in sys.modules:
-        import pytest
-
-        suites = {f"{__name__}.{each}" for each in _HOME.values()}
-        pytest.register_assert_rewrite(*suites - sys.modules.keys())  # so that a law that fails shows its values
-    return getattr(import_module(module), name)
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 
@@ -12,6 +12,7 @@ from electra_lab.training.step import Learner
 from registry import Accumulator, Batches, Example
 
 Accumulate = Callable[[Collection[int]], Accumulator]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -19,17 +20,6 @@ class Evaluation:
     tokens: int  # positions that were read, padding included
     metrics: dict[str, float]
     examples: list[Example]
-
-
-def evaluate(*arguments: Any, **options: Any) -> Evaluation:
-    """Evaluate as `evaluation` does, without a pause."""
-    running = evaluation(*arguments, **options)
-    while True:
-        try:
-            next(running)
-        except StopIteration as end:
-            found: Evaluation = end.value
-            return found
 
 
 @torch.no_grad()
@@ -76,3 +66,19 @@ def evaluation(
         metrics["loss"] += float(weight) * metrics[f"{name}_loss"]
     gains = found.gains() if hasattr(found, "gains") else {}
     return Evaluation(tokens, metrics | found.values() | gains, found.examples())
+
+
+def _without_pauses(pausing: Callable[P, Generator[None, None, Evaluation]]) -> Callable[P, Evaluation]:
+    def whole(*arguments: P.args, **options: P.kwargs) -> Evaluation:
+        running = pausing(*arguments, **options)
+        while True:
+            try:
+                next(running)
+            except StopIteration as end:
+                found: Evaluation = end.value
+                return found
+
+    return whole
+
+
+evaluate = _without_pauses(evaluation)

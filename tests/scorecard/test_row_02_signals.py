@@ -29,7 +29,10 @@ POINTS = [
 
 
 def stopped_well(project: Project, out: Path, ended: Ended, number: int, least: int = 0) -> None:
-    """Check how a run ended, and continue it as it told. `least`: the step that must have been saved."""
+    """Check how a run ended, and continue it by the command that it printed.
+
+    least  the step that must have been saved
+    """
     wanted = 130 if number == INT else 75
     assert not ended.traced, ended
     if ended.code == 0 and (out / "report.html").exists():  # it came while the report was written, or after that

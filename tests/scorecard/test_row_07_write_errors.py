@@ -46,8 +46,8 @@ def is_clear(ended: Ended, fault: Fault, codes: tuple[int, ...]) -> None:
     """One sentence, which names the reason or the file."""
     assert not ended.traced, f"a traceback: {ended}"
     assert ended.code in codes, f"exit {ended.code}, not one of {codes}: {ended}"
-    told = os.strerror(fault.value) in ended.err or str(fault.below) in ended.last
-    assert told, f"names neither the reason nor the file: {ended}"
+    named = os.strerror(fault.value) in ended.err or str(fault.below) in ended.last
+    assert named, f"names neither the reason nor the file: {ended}"
 
 
 def test_in_the_run_directory(score: Score, project: Project) -> None:

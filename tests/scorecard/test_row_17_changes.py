@@ -265,8 +265,8 @@ def test_the_code_of_the_lab_changed(score: Score, begun: Project, source: Path,
         command = [sys.executable, "-m", "electra_lab", "resume", str(out)]
         ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert ended.returncode in (0, 2, 4), ended.stderr[-500:]
-        told = "not bit-exact" in ended.stderr and "electra_lab" in ended.stderr.split("not bit-exact")[1]
-        assert told or ended.returncode, "no word, and other weights" if _differs(begun, out) else "no word"
+        noted = "not bit-exact" in ended.stderr and "electra_lab" in ended.stderr.split("not bit-exact")[1]
+        assert noted or ended.returncode, "no word, and other weights" if _differs(begun, out) else "no word"
 
 
 def _differs(project: Project, out: Path) -> bool:

@@ -44,7 +44,7 @@ def test_checkpoints_by_minutes_come_beside_those_by_steps(tmp_path: Path, monke
 
 
 def test_max_minutes_stop_a_run_that_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are those of the command, and a resume has them anew."""
+    """Each command has its own: a resume counts from zero."""
     file, path = experiment(tmp_path, checkpoint="{every: 100}", run="{max_minutes: 10}"), tmp_path / "run"
     plain = experiment(tmp_path / "plain", checkpoint="{every: 100}")
     real, late = time.monotonic, [0.0]

@@ -55,7 +55,7 @@ def _train(arguments: Any, result: str) -> int:
     trainer = Trainer(model=Tiny(), args=arguments, train_dataset=rows())  # type: ignore[arg-type]
     last = get_last_checkpoint(arguments.output_dir) if os.path.isdir(arguments.output_dir) else None
     trainer.train(resume_from_checkpoint=last)
-    if trainer.state.global_step < STEPS:  # it was told to stop, and has saved
+    if trainer.state.global_step < STEPS:  # a signal stopped it, after it had saved
         return 75
     if result:
         save_file({name: value.contiguous() for name, value in trainer.model.state_dict().items()}, result)  # type: ignore[union-attr]
