@@ -27,11 +27,12 @@ def resume(
     from electra_lab.runs.execute import resume as resume_run
     from electra_lab.storage.finetuning_folder import is_finetuning, is_suite
 
-    if set_ and (is_suite(run_dir) or is_finetuning(run_dir)):
-        raise ConfigError(f"{run_dir}: --set is for the runs of experiments, not for a fine-tuning or a suite.")
     if is_suite(run_dir):
+        if set_:
+            file = run_dir / "suite.yaml"
+            raise ConfigError(f"{run_dir}: --set is for runs and fine-tunings. For a suite, write it to {file}: `set`.")
         print(resume_suite(run_dir, device.value))
     elif is_finetuning(run_dir):
-        print(resume_finetuning(run_dir, device.value))
+        print(resume_finetuning(run_dir, device.value, set_ or []))
     else:
         answer(str(resume_run(run_dir, device.value, set_ or [])))

@@ -32,6 +32,7 @@ from electra_lab.finetuning.experiment import (
 from electra_lab.finetuning.source import Source, open_source
 from electra_lab.interop.hugging_face.finetuned import write_finetuned
 from electra_lab.reports.finetuning_page import write_report
+from electra_lab.runs.changes import changes, content, keep_changes, refuse_others
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import enough_memory, refuse_several_processes
 from electra_lab.runs.follow import follow, is_evaluated
@@ -48,6 +49,12 @@ from electra_lab.training.evaluation import evaluate
 from electra_lab.training.loop import Record, train
 from registry import Dataset, Judgement, Metric, Pretrained, Results
 from registry.errors import ConfigError, DataError
+
+# None of them changes what the steps of a seed have done.
+MAY_CHANGE = (
+    "seeds", "train.micro_batch_size", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
+    "evaluate.errors", "checkpoint", "trackers",
+)  # fmt: skip
 
 
 def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str) -> Path:
@@ -73,11 +80,11 @@ def _finetuned(file: Path, overrides: Sequence[str], out: Path | None, device: s
     return folder.path
 
 
-def resume(path: Path, device: str) -> Path:
-    """Continue a fine-tuning: its finished seeds stay. Raises LabError."""
+def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
+    """Continue a fine-tuning, with changed values if they may change: its finished seeds stay. Raises LabError."""
     refuse_several_processes()
     folder = FinetuningFolder(path)
-    loaded = load_finetuning(path / "finetuning.yaml")
+    loaded = load_finetuning(path / "finetuning.yaml", overrides)
     with ending(lambda: f"Resume with: electra-lab resume {path}"), folder.locked():
         advance(folder, loaded, choose_device(device))
     return path
@@ -86,15 +93,13 @@ def resume(path: Path, device: str) -> Path:
 def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
     """Run the seeds that are not finished, and report. Raises LabError.
 
-    Seeds may be added to a folder. ConfigError if a seed began with other settings, DataError if with other data or
-    weights: the numbers of one folder go together.
+    Seeds may be added to a folder. ConfigError if a seed began with settings that must not change, DataError if with
+    other data or weights: the numbers of one folder go together.
     """
     config, console, started = loaded.config, Console(), time.perf_counter()
     for seed in folder.seeds():
-        now = hashlib.sha256(dump(_with(seed, loaded).config).encode()).hexdigest()
-        if (then := _earlier(folder.seed(seed))) and then.config_sha256 != now:
-            reason = f"the settings have changed since seed {seed} began. Undo that, or start a new one."
-            raise ConfigError(f"{folder.path / 'finetuning.yaml'}: {reason}")
+        if then := _earlier(folder.seed(seed)):
+            _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
     folder.write("finetuning.yaml", dump(config))
     for seed in config.seeds:
         if folder.results(seed) is None:
@@ -105,6 +110,14 @@ def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: 
                     _judge(folder, _with(seed, loaded), seed, device)
     report = write_report(folder)
     console.say(summary.closing(folder, report, time.perf_counter() - started))
+
+
+def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
+    if then.config_sha256 == hashlib.sha256(dump(now.config).encode()).hexdigest():
+        return
+    if not then.config:  # of an older release, which kept its hash alone
+        raise ConfigError(f"{file}: the settings have changed since seed {seed} began. Undo that, or start a new one.")
+    refuse_others(changes(then.config, content(now)), file, MAY_CHANGE)
 
 
 def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
@@ -132,6 +145,7 @@ def _train(
         run.restore(state)
         evaluated = is_evaluated(directory, run.step, settings, tested=False)
         directory.truncate(run.step, evaluated=evaluated)
+    keep_changes(directory, loaded, run.step, console.say)
     console.say(summary.opening(loaded, built, seed, directory.path))
     saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep)
     first, best = next(iter(metrics)), directory.path / "best"
@@ -292,6 +306,7 @@ def _begin(
         config,
         (*loaded.plugins, *source.plugins),
         environment(device, precision),
+        config=content(loaded),
         init={loaded.config.network: source.start},
         **facts,
     )
@@ -305,8 +320,8 @@ def _begin(
         directory.write("config.yaml", config)
         directory.keep_tokens(source.tokenizer, source.vocabulary.counts)
         directory.write_json("provenance.json", now.model_dump(mode="json"))
-    elif changes := differences(directory.provenance().environment, now.environment):
-        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(changes)}")
+    elif different := differences(directory.provenance().environment, now.environment):
+        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(different)}")
 
 
 def _earlier(directory: RunDirectory) -> Provenance | None:

@@ -1,13 +1,14 @@
 """What may change in a run that is resumed, and how it is kept."""
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from electra_lab.assembly.experiment import open_corpus, recipe_of
-from electra_lab.config.load import Loaded
+from electra_lab.config.load import Loaded, dump
 from electra_lab.data.store import is_store, key_of, read_manifest
-from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.provenance import Change, Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
 from registry.errors import ConfigError, DataError
@@ -22,7 +23,7 @@ MAY_CHANGE = (
 Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now
 
 
-def content(loaded: Loaded) -> dict[str, Any]:
+def content(loaded: Loaded[Any]) -> dict[str, Any]:
     """Return a config as plain values, as provenance.json keeps it."""
     plain: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
     return plain
@@ -35,14 +36,34 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
     return {key: (then.get(key), today.get(key)) for key in keys}
 
 
-def refuse_others(found: Changes, path: Path) -> None:
+def refuse_others(found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE) -> None:
     """Raise ConfigError, naming each key that must not change."""
-    wrong = {key: each for key, each in found.items() if not any(f"{key}.".startswith(f"{k}.") for k in MAY_CHANGE)}
+    wrong = {key: each for key, each in found.items() if not any(f"{key}.".startswith(f"{k}.") for k in allowed)}
     if wrong:
         raise ConfigError(
             f"{path}: these values decide what was trained so far, and must stay: {described(wrong)}. To train with "
-            f"others, start a new run. May change: {', '.join(MAY_CHANGE)}."
+            f"others, start a new run. May change: {', '.join(allowed)}."
         )
+
+
+def keep_changes(
+    directory: RunDirectory, loaded: Loaded[Any], step: int, say: Callable[[str], None], **facts: Any
+) -> None:
+    """Write down what has changed in the config, and the `facts` of provenance.json that followed.
+
+    provenance.json comes first, as it knows the config before, too.
+    """
+    began, config, now = directory.provenance(), dump(loaded.config), content(loaded)
+    sha = hashlib.sha256(config.encode()).hexdigest()
+    same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
+    if same and began.steps == facts.get("steps", began.steps):
+        return
+    if found := changes(began.config, now):
+        say(f"changed after step {step}: {described(found)}")
+    change = Change(step=step, values=found, config_sha256=began.config_sha256)
+    kept = {"config_sha256": sha, "config": now, "changes": [*began.changes, change], **facts}
+    directory.write_json("provenance.json", began.model_copy(update=kept).model_dump(mode="json"))
+    directory.write("config.yaml", config)
 
 
 def described(found: Changes) -> str:

@@ -19,7 +19,15 @@ from electra_lab.parallel.session import is_first, processes, session
 from electra_lab.parallel.world import ALONE, World
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
-from electra_lab.runs.changes import changes, content, described, other_length, refuse_other_data, refuse_others
+from electra_lab.runs.changes import (
+    changes,
+    content,
+    described,
+    keep_changes,
+    other_length,
+    refuse_other_data,
+    refuse_others,
+)
 from electra_lab.runs.console import Console
 from electra_lab.runs.follow import follow, is_evaluated
 from electra_lab.runs.progress import Phases
@@ -29,7 +37,7 @@ from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
 from electra_lab.runs.trouble import RollBack, telling
 from electra_lab.storage.checkpoint import checkpoints, load_newest
-from electra_lab.storage.provenance import Change, Provenance
+from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
@@ -137,7 +145,10 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
             run, settings = experiment.run, experiment.settings
             world.wait()  # nobody reads checkpoints any longer
             if world.first:
-                _keep_changes(directory, loaded, experiment, console)
+                before = directory.provenance().steps
+                keep_changes(directory, loaded, run.step, console.say, **length(experiment))
+                if before != settings.steps and run.step:
+                    console.say(other_length(settings, before, run.step))
                 directory.mend(console.say)
                 if run.step >= settings.log_every and not directory.records():
                     console.say(f"note: {directory.metrics}: the records up to step {run.step} are gone")
@@ -153,25 +164,6 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
                 console.say(f"resuming after step {run.step}")
             _train(directory, loaded, experiment, console, began=began, evaluated=evaluated)
     return path
-
-
-def _keep_changes(directory: RunDirectory, loaded: Loaded, experiment: Experiment, console: Console) -> None:
-    """Write down what has changed in the config; provenance.json comes first, as it knows the one before, too."""
-    began, config = directory.provenance(), dump(loaded.config)
-    now, step = content(loaded), experiment.run.step
-    sha = hashlib.sha256(config.encode()).hexdigest()
-    same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
-    if same and began.steps == experiment.settings.steps:
-        return
-    found = changes(began.config, now)
-    if found:
-        console.say(f"changed after step {step}: {described(found)}")
-    if began.steps != experiment.settings.steps and step:
-        console.say(other_length(experiment.settings, began.steps, step))
-    change = Change(step=step, values=found, config_sha256=began.config_sha256)
-    facts = {"config_sha256": sha, "config": now, "changes": [*began.changes, change], **length(experiment)}
-    directory.write_json("provenance.json", began.model_copy(update=facts).model_dump(mode="json"))
-    directory.write("config.yaml", config)
 
 
 def reopen(path: Path, device: str) -> tuple[Loaded, Experiment]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,44 @@ def test_in_the_token_store(score: Score, project: Project) -> None:
             found = contents(folder)
             assert found.keys() == expected.keys(), f"left over or missing: {found.keys() ^ expected.keys()}"
             assert found == expected, f"differs: {[name for name in found if found[name] != expected[name]]}"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, which only root may make."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if shutil.which("mount") is None or mount("-t", "tmpfs", "-o", "size=20m", "tmpfs", folder):
+        pytest.skip("nobody may mount a file system here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def mount(*arguments: object) -> int:
+    return subprocess.run(["mount", *map(str, arguments)], capture_output=True).returncode
+
+
+def test_on_a_file_system_that_is_full(score: Score, project: Project, small_disk: Path) -> None:
+    """A real one of 20 MB, of which something else takes all but a part of what a run writes; later there is room."""
+    needed = sum(path.stat().st_size for path in project.reference.rglob("*") if path.is_file())
+    room = [needed * share // 20 for share in range(1, 20)]
+    for free in score.chosen(room, lambda free: f"{free} bytes free"):
+        out, other = small_disk / "run", small_disk / "other"
+        with score.trial(f"{free} bytes free"), other.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small_disk).free - free)
+            try:
+                ended = project.run(out)
+                file.truncate(0)
+                if ended.code == 0:
+                    project.is_alike(out)
+                else:
+                    assert not ended.traced, ended
+                    assert ended.code in (2, 4), ended
+                    assert os.strerror(errno.ENOSPC) in ended.err, ended
+                    assert done(out) - newest(out) <= EVERY, f"step {done(out)} done, {newest(out)} saved"
+                    project.ends_alike(out) if out.exists() else None
+            finally:
+                shutil.rmtree(out, ignore_errors=True)
 
 
 def test_a_terminal_that_closes(score: Score, project: Project) -> None:

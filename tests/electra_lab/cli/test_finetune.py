@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from electra_lab.finetuning import run as running
+from electra_lab.storage.finetuning_folder import SuiteFolder
 from registry.errors import Interrupted
 from tests.electra_lab.cli.conftest import Lab
 from tests.electra_lab.finetuning.small import pretrained, write_finetuning
@@ -51,8 +52,14 @@ def test_a_suite_is_run_by_the_same_command(lab: Lab, tmp_path: Path, model: Pat
 
 
 def test_a_suite_takes_no_changes(lab: Lab, tmp_path: Path, model: Path) -> None:
-    code, _, err = lab("finetune", write_suite(tmp_path, model), "--set", "seeds=[0]")
+    file = write_suite(tmp_path, model)
+    code, _, err = lab("finetune", file, "--set", "seeds=[0]")
     assert (code, err) == (2, "a suite takes neither --set nor --model: write them in the file.\n")
+    folder = SuiteFolder.create(tmp_path / "out", "suite").path
+    folder.joinpath("suite.yaml").write_text(file.read_text())
+    code, _, err = lab("resume", folder, "--set", "train.micro_batch_size=2")
+    reason = f"--set is for runs and fine-tunings. For a suite, write it to {folder / 'suite.yaml'}: `set`."
+    assert (code, err) == (2, f"{folder}: {reason}\n")
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def edited(stopped: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], objec
 REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], object], type[LabError], str]] = {
     "format": (lambda began: began.update(format=2), CheckpointError, "in format 2; this version reads format"),
     "config": (
-        lambda began: began.update(config_sha256="0"), ConfigError,
+        lambda began: began.update(config_sha256="0", config={}), ConfigError,  # of a release that kept no config
         "finetuning.yaml: the settings have changed since seed 0 began. Undo that, or start a new one.",
     ),
     "examples": (
@@ -253,3 +253,23 @@ def test_another_machine_is_noted(stopped: Path, tmp_path: Path, capsys: pytest.
 def test_the_same_machine_is_not_noted(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resume(edited(stopped, tmp_path, lambda began: None), "cpu")
     assert "bit-exact" not in capsys.readouterr().err
+
+
+def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Path) -> None:
+    """Such as what the advice about memory names. The first seed, which began with other values, stays as it was."""
+    folder = shutil.copytree(stopped, tmp_path / "out")
+    given = ["train.micro_batch_size=2", "evaluate.batch_size=3", "checkpoint.keep=2", "seeds=[0, 1]"]
+    resume(folder, "cpu", given)
+    assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
+    for seed, step in (("seed-0", 2), ("seed-1", None)):
+        began = RunDirectory(folder / seed).provenance()
+        assert began.config["train"]["micro_batch_size"] == 2
+        assert (folder / seed / "config.yaml").read_text().count("micro_batch_size: 2") == 1
+        assert [change.step for change in began.changes] == ([] if step is None else [step])
+    [change] = RunDirectory(folder / "seed-0").provenance().changes
+    assert change.values == {
+        "train.micro_batch_size": (None, 2), "evaluate.batch_size": (32, 3), "checkpoint.keep": (1, 2)
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"must stay: train.batch_size 6 -> 4; train.clip_norm 1.0 -> 3.0\. .*seeds"):
+        resume(folder, "cpu", ["train.batch_size=4", "train.clip_norm=3", "train.log_every=1"])
+    assert "clip_norm: 1.0" in (folder / "finetuning.yaml").read_text()
