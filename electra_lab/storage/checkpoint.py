@@ -328,7 +328,7 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
     named, state = dict(module.named_parameters()), dict[int, dict[str, Any]]()
     _take_a_step(optimizer)  # for the state that this optimizer has; no number of it is kept
     for key in [key for key in saved if key.startswith("optimizer.")]:
-        _, kind, name = key.split(".", 2)
+        kind, _, name = key.removeprefix("optimizer.").partition(".")
         parameter, value = named.get(name), saved[key]
         held = None if parameter is None or parameter not in numbers else optimizer.state[parameter].get(kind)
         if parameter is None or held is None or not _fits(value, held):

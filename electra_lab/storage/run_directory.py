@@ -8,7 +8,6 @@ tokenizer.json      vocabulary.safetensors  how often each token occurs in the t
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import time
@@ -152,8 +151,8 @@ class RunDirectory:
             raise CheckpointError(f"{self.path}: its tokenizer cannot be read ({reason(error)}). {cure}") from None
 
     def append(self, record: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl. JSON has no NaN: numbers that are not finite become null."""
-        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        """Append a line to metrics.jsonl. JSON has no NaN: numbers that no chart could show become null, too."""
+        finite = {k: None if isinstance(v, float) and not -_LARGEST < v < _LARGEST else v for k, v in record.items()}
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         with disk(self.metrics), open_regular(self.metrics, flags) as stream:
             stream.write(f"{json.dumps(finite)}\n".encode())

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from electra_lab.storage import files
+from electra_lab.storage.checkpoint import load_newest
 from electra_lab.storage.files import MANIFEST, Unreadable, damage, read_json, read_text, seal, sha256
 from electra_lab.storage.lock import lock
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, LabError
+from tests.electra_lab.storage.test_checkpoint import kept, trained
 
 PRECIOUS = "precious"
 
@@ -172,3 +177,14 @@ def test_who_asks_for_damage_can_tell_that_it_could_not_be_looked_for(tmp_path: 
         damage(tmp_path)
     with pytest.raises(PermissionError):
         read_text(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["optimizer.", "optimizer.exp_avg", "optimizer..", "optimizer.exp_avg.nobody"])
+def test_state_of_no_parameter_is_of_another_optimizer(tmp_path: Path, name: str) -> None:
+    module, optimizer = trained(1)
+    kept(tmp_path, 1, (module, optimizer), keep=1)
+    file = tmp_path / "step-00000001" / "state.safetensors"
+    save_file({**load_file(file), name: torch.zeros(2)}, file)
+    seal(file.parent)
+    with pytest.raises(CheckpointError, match=re.escape(f"belongs to another optimizer; it has {name}.")):
+        load_newest(tmp_path, *trained(2), pytest.fail)

@@ -99,6 +99,9 @@ def test_records_come_back_and_numbers_that_are_not_finite_become_null(directory
         {"step": 2, "split": "validation"},
     ]
     assert "NaN" not in directory.metrics.read_text()
+    # What is read back refuses numbers that no chart can show, so they are not written.
+    directory.append({"step": 3, "split": "train", "loss": 6.9e299, "n": -1e200})
+    assert directory.records()[-1] == {"step": 3, "split": "train", "loss": None, "n": None}
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "7", '{"step": 1}', '{"split": "train"}', '{"step": "1", "split": "x"}',
