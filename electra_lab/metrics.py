@@ -224,7 +224,28 @@ def auc_gain(
         return None, None, None, None
     if _auc(replaced, baseline) < 0.5:
         baseline = np.zeros(len(replaced), np.int64)
-    ranks = _ranks(scores)
+    return _jackknife(*_without_each(replaced, _ranks(scores), baseline, documents))
+
+
+def auc_by_document(
+    replaced: NDArray[np.bool_], scores: NDArray[Any], documents: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Return Float64[D], the jackknife's pseudo-values of an AUC: D times it less D - 1 times that without a document.
+
+    Their mean is about the AUC, and their differences are what documents contribute to it, in the order of their
+    numbers. There have to be two documents or more with tokens of either kind.
+    """
+    nothing = np.zeros(len(replaced), np.int64)
+    gain, left, *_ = _without_each(replaced, _ranks(scores), nothing, documents)
+    pseudo: NDArray[np.float64] = len(left) * (gain + 0.5) - (len(left) - 1) * (left + 0.5)
+    return pseudo
+
+
+def _without_each(
+    replaced: NDArray[np.bool_], ranks: NDArray[np.int64], baseline: NDArray[np.int64], documents: NDArray[np.integer]
+) -> tuple[Any, ...]:
+    """Return the difference of two AUCs, what it is without each document, and how many tokens of both kinds it has."""
+    number, rest = int(replaced.sum()), int((~replaced).sum())
     held, document = np.unique(documents, return_inverse=True)
 
     def ahead(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -239,7 +260,7 @@ def auc_gain(
     pairs = by_document(replaced, won) + by_document(~replaced, won) - by_document(replaced, within)
     total = int(won[replaced].sum())
     left = (total - pairs) / np.maximum(2 * (number - sizes[0]) * (rest - sizes[1]), 1)
-    return _jackknife(total / (2 * number * rest), left, *sizes)
+    return total / (2 * number * rest), left, *sizes
 
 
 def mean_gain(documents: NDArray[np.integer], gains: NDArray[np.floating]) -> Gain:

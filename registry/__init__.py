@@ -16,7 +16,7 @@ from registry.contracts.data import Batch, Batches, Random, Streams, Vocabulary
 from registry.contracts.dataset import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample
 from registry.contracts.launcher import Launcher, Outcome, Work
 from registry.contracts.masking import Masked, MaskingStrategy, count
-from registry.contracts.measure import Measure, Trained
+from registry.contracts.measure import Measure, Sampled, Trained
 from registry.contracts.metric import Metric
 from registry.contracts.network import Generator, Network
 from registry.contracts.objective import (
@@ -93,9 +93,9 @@ __all__ = [
     "Document", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator", "Judgement", "LabError",
     "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure", "Metric", "Needs", "Network",
     "Objective", "Optimizer", "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction", "Pretrained",
-    "Price", "QuestionExample", "Random", "Registry", "Results", "Row", "Sampler", "Schedule", "Setup", "Skipped",
-    "Split", "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens", "Tracked", "Tracker",
-    "Trained", "Vocabulary", "WordsExample", "Work", "backbones", "blame", "corpora", "count", "datasets",
-    "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives", "optimizers",
+    "Price", "QuestionExample", "Random", "Registry", "Results", "Row", "Sampled", "Sampler", "Schedule", "Setup",
+    "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens",
+    "Tracked", "Tracker", "Trained", "Vocabulary", "WordsExample", "Work", "backbones", "blame", "corpora", "count",
+    "datasets", "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives", "optimizers",
     "packings", "samplers", "schedules", "tasks", "tokenizers", "trackers",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ from electra_lab.storage.files import damage, disk, new_folder, seal
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import autocast
-from registry import Batch, Entry, Outcome, Trained, blame, load_plugin, measures
+from registry import Batch, Entry, Outcome, Sampled, Trained, blame, load_plugin, measures
 from registry.errors import (
     BadResult,
     CheckpointError,
@@ -159,7 +159,8 @@ def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:
             measure = entry.component(**options)
             shared = _prepared(folder, planned, partial(opened.prepare, measure, id, planned.references))
             found = opened.look(id, measure, shared)
-            folder.note_measure(id, planned.key, _numbers(entry, measure, found))
+            numbers, documents = _numbers(entry, measure, found)
+            folder.note_measure(id, planned.key, numbers, documents)
         except Stopped:
             raise
         except (Exception, SystemExit) as error:
@@ -168,14 +169,16 @@ def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:
         raise first
 
 
-def _numbers(entry: Entry[Any], measure: Any, found: object) -> dict[str, float]:
-    """Raises BadResult."""
+def _numbers(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return the finite numbers, and what documents contribute to them. Raises BadResult."""
     returned = f"{entry.place}: measure '{entry.name}' returned"
     if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
         raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
     if unknown := sorted(found.keys() - measure.metrics.keys()):
         raise BadResult(f"{returned} {unknown[0]}, which it does not declare.")
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    documents = {name: list(value.documents) for name, value in found.items() if isinstance(value, Sampled)}
+    documents = {name: each for name, each in documents.items() if each and all(map(math.isfinite, each))}
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}, documents
 
 
 def _prepared(folder: AblationFolder, measure: PlannedMeasure, make: Callable[[Path], None]) -> Path:

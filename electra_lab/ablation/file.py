@@ -60,6 +60,23 @@ class Budget(Strict):
         return self
 
 
+class Power(Strict):
+    """What is known of the leading metric before the ablation: one of both."""
+
+    sd: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Standard deviation of the differences between two variants with the same seed."
+    )
+    pilot: Path | None = Field(
+        None, description="The folder of an earlier ablation with the same metric, relative to this file."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.sd is None) == (self.pilot is None):
+            raise problem((), "needs either `sd` or `pilot`.")
+        return self
+
+
 def _varied(vary: dict[str, Any]) -> dict[str, Any]:
     wrong: dict[Loc, str] = {} if vary else {(): "is empty; write a key of the base and a list of values."}
     for key, values in vary.items():
@@ -107,7 +124,14 @@ class AblationConfig(Strict):
         description="The measures that cells are compared by.",
     )
     metric: str | None = Field(
-        None, description="The metric that the report leads with; without it, the first of the first measure."
+        None,
+        description="The primary metric, which the question is about; without it, the first of the first measure. All "
+        "others are secondary.",
+    )
+    power: Power | None = Field(
+        None,
+        description="What the smallest difference that can be found is computed from, in the dry run and the report. "
+        "It changes no cell.",
     )
     launcher: Annotated[Component, Of(launchers, default=DEFAULTS["launcher",])] = Field(
         default_factory=lambda: default(launchers, DEFAULTS["launcher",]), description="Where cells run."

@@ -17,11 +17,14 @@ from electra_lab.assembly.forecast import Forecast, forecast, trial_seconds
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded, dump, load_finetuning
+from electra_lab.config.load import Loaded, absolute, dump, load_finetuning
 from electra_lab.config.schema import BUDGETS
 from electra_lab.config.source import mark_at
 from electra_lab.finetuning.experiment import absent_examples, identity
-from electra_lab.storage.plan import FORMAT, Plan, PlannedCell, PlannedMeasure, PlannedVariant
+from electra_lab.reports.power import spread
+from electra_lab.reports.results import read
+from electra_lab.storage.ablation_folder import is_ablation_folder
+from electra_lab.storage.plan import FORMAT, Expected, Plan, PlannedCell, PlannedMeasure, PlannedVariant
 from registry import measures
 from registry.errors import ConfigError, LabError
 
@@ -59,8 +62,9 @@ class Checked:
         return {label: trial_seconds(cell.loaded, forecasts[label], device) for label, cell in self.firsts.items()}
 
     def plan(self) -> Plan:
-        """Return the plan as it is stored."""
+        """Return the plan as it is stored. Raises ConfigError if the pilot does not have the metric."""
         config = self.ablation.config
+        metric = config.metric or next(iter(metrics_of(config.measure[0])))
         costs: dict[str, dict[str, Any]] = {
             label: {
                 "steps": b.steps,
@@ -95,7 +99,8 @@ class Checked:
                 )
                 for each in config.measure
             ],
-            metric=config.metric or next(iter(metrics_of(config.measure[0]))),
+            metric=metric,
+            expected=_expected(self.ablation, metric),
             cells=[
                 PlannedCell(id=c.id, variant=c.variant, seed=c.seed, **costs[c.variant]) for c in self.ablation.cells
             ],
@@ -108,6 +113,21 @@ class Checked:
         files = [identity(finetuning) for finetuning in _finetunings(measure)]
         content = json.dumps([measure.dump(), references, _rows(self.ablation.base), code, *files], sort_keys=True)
         return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
+
+
+def _expected(ablation: LoadedAblation, metric: str) -> Expected | None:
+    """Return what the file, or its pilot, says about the spread of the leading metric. Raises ConfigError."""
+    power, loc = ablation.config.power, ("power", "pilot")
+    if power is None or power.pilot is None:
+        return Expected(sd=power.sd, source="by the file") if power and power.sd else None
+    mark = mark_at(ablation.marks, loc)
+    folder = absolute(power.pilot, loc, mark)
+    if not is_ablation_folder(folder):
+        raise ConfigError(f"{mark}: power.pilot: {folder} is not the folder of an ablation.")
+    if sd := spread(read(folder).claims.against(metric).values()):
+        return Expected(sd=sd, source=f"by the pilot {power.pilot}")
+    reason = f"{folder} does not have {metric} of two variants with two seeds that both have."
+    raise ConfigError(f"{mark}: power.pilot: {reason}")
 
 
 def checked(ablation: LoadedAblation) -> Checked:

@@ -7,6 +7,7 @@ from pathlib import Path
 from electra_lab.ablation.file import metrics_of
 from electra_lab.ablation.plan import Checked, by_id
 from electra_lab.assembly.forecast import Forecast
+from electra_lab.reports import power
 from electra_lab.reports.results import shown
 
 Seconds = Mapping[str, float | None]  # of a training, by variant; None if it is not known
@@ -33,11 +34,15 @@ def overview(checked: Checked) -> str:
 
 def differences(checked: Checked) -> Iterator[str]:
     """List the keys of each variant's complete config that differ from the baseline's."""
-    ablation = checked.ablation
+    ablation, planned = checked.ablation, {each.label: each for each in checked.plan().variants}
     yield f"  differences to the baseline, {ablation.baseline}:"
     for label, changed in ablation.differences.items():
         if label != ablation.baseline:
-            words = "; ".join(f"{key} {shown(before)} -> {shown(after)}" for key, (before, after) in changed.items())
+            beyond = planned[label].beyond
+            words = "; ".join(
+                f"{key} {shown(before)} -> {shown(after)}{' (not named)' * (key in beyond)}"
+                for key, (before, after) in changed.items()
+            )
             yield f"  {label}:  {words or 'none'}"
 
 
@@ -67,10 +72,13 @@ def forecast(
     lacking = [cell for cell in checked.pieces if missing[cell.id]]
     to_train = [cell.id if cell.id in names else cell.variant for cell in lacking if "training" in missing[cell.id]]
     left = _left(forecasts, to_train, len(lacking) - len(to_train), seconds, workers)
+    plan = checked.plan()
+    known = {plan.expected.source: plan.expected.sd} if plan.expected else {}
     lines += [
         "",
         *differences(checked),
         "",
+        f"  {power.sentence(plan.metric, len(config.seeds), len(ablation.variants) - 1, known)}",
         f"  left to do: {left}.",
         "  Parameters are upper bounds, as the tokenizer is not trained yet. Times are extrapolated from a few steps",
         "  here and now, without evaluation.",

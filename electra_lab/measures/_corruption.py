@@ -7,11 +7,12 @@ import hashlib
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from registry import Batch, Vocabulary, count
+from electra_lab.metrics import auc_by_document
+from registry import Batch, Sampled, Vocabulary, count
 from registry.errors import DivergedError
 
 
@@ -81,6 +82,21 @@ def filled(batch: Batch, chosen: NDArray[np.bool_], tokens: NDArray[Any]) -> NDA
     text: NDArray[np.int64] = batch.tokens.cpu().numpy().copy()
     text[chosen] = tokens
     return text
+
+
+def documents_of(batch: Batch) -> Int[Tensor, "B T"]:
+    """Return the number of the document that each position is from; rows take their place if batches do not tell."""
+    return batch.example_ids.unsqueeze(1).expand_as(batch.tokens) if batch.sources is None else batch.sources
+
+
+def sampled_auc(replaced: NDArray[np.bool_], scores: NDArray[Any], documents: NDArray[np.integer]) -> Sampled:
+    """Return the AUC of detecting replaced tokens, with what each document contributes, if there are several."""
+    from sklearn.metrics import roc_auc_score
+
+    value = float(roc_auc_score(replaced, scores))
+    kinds = [np.unique(documents[kind]) for kind in (replaced, ~replaced)]
+    several = min(map(len, kinds)) > 1
+    return Sampled(value, auc_by_document(replaced, scores, documents).tolist() if several else [])
 
 
 def rankable(replaced: NDArray[np.bool_], scores: NDArray[Any]) -> bool:

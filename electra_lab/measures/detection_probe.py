@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.measures._corruption import choose, judged, numbers, rankable, some, unigram
+from electra_lab.measures._corruption import choose, documents_of, judged, numbers, rankable, sampled_auc, some, unigram
 from electra_lab.model.heads import ReplacedHead
 from electra_lab.model.initialise import initialise
 from registry import Batch, Metric, Trained, measures
@@ -59,7 +59,6 @@ class DetectionProbe:
     def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None: ...
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        from sklearn.metrics import roc_auc_score
         from sklearn.preprocessing import StandardScaler
 
         rows = some(self.rows, run.train_rows, self.seed)
@@ -71,18 +70,19 @@ class DetectionProbe:
         states = scaler.transform(states)
         detectors = {"probe_auc": _regression(states, replaced), "head_auc": _head(states, replaced, self.seed)}
 
-        truth, scores = [replaced[:0]], {name: [states[:0, 0]] for name in detectors}
+        truth, text, scores = [replaced[:0]], [np.zeros(0, np.int64)], {name: [states[:0, 0]] for name in detectors}
         for batch in run.test(self.batch_size):
             unseen, labels = self._states(run, batch, "test")
             if not np.isfinite(unseen).all():
                 return {}
             if len(unseen):
                 truth.append(labels)
+                text.append(documents_of(batch)[judged(batch, run.vocabulary)].cpu().numpy())
                 for name, detect in detectors.items():
                     scores[name].append(detect(scaler.transform(unseen)))
-        labels = np.concatenate(truth)
+        labels, documents = np.concatenate(truth), np.concatenate(text)
         found = {name: np.concatenate(parts) for name, parts in scores.items()}
-        return {name: float(roc_auc_score(labels, each)) for name, each in found.items() if rankable(labels, each)}
+        return {name: sampled_auc(labels, each, documents) for name, each in found.items() if rankable(labels, each)}
 
     def _states(self, run: Trained, batch: Batch, split: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return Float[N D] and Bool[N]: the state of each maskable position, and True if its token was replaced.

@@ -13,8 +13,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 from safetensors.numpy import load_file, save_file
 
-from electra_lab.measures._corruption import choose, draw, filled, judged, numbers, rankable, unigram
-from registry import Batch, Metric, Network, Trained, Vocabulary, measures
+from electra_lab.measures._corruption import (
+    choose,
+    documents_of,
+    draw,
+    filled,
+    judged,
+    numbers,
+    rankable,
+    sampled_auc,
+    unigram,
+)
+from registry import Batch, Metric, Network, Sampled, Trained, Vocabulary, measures
 from registry.errors import DataError
 
 FILE = "corruption.safetensors"
@@ -95,13 +105,13 @@ class FixedCorruption:
         save_file({**whole, **small}, folder / FILE)
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        from sklearn.metrics import average_precision_score, roc_auc_score
+        from sklearn.metrics import average_precision_score
 
         if not run.detects:
             return {}
         saved = load_file(folder / FILE)
         scores: dict[str, list[NDArray[Any]]] = {name: [] for name in REFERENCES}
-        start, total = 0, len(saved["tokens"])
+        start, total, documents = 0, len(saved["tokens"]), list[NDArray[Any]]()
         for batch in run.test(self.batch_size):
             rows = slice(start, start + len(batch))
             _refuse_unlike(batch.tokens.cpu().numpy(), saved["tokens"][rows], folder)
@@ -109,20 +119,23 @@ class FixedCorruption:
                 inputs = torch.from_numpy(saved[name][rows]).to(batch.tokens)
                 states = run.model.hidden(inputs, batch.attention_mask, batch.segments, batch.documents)
                 parts.append(run.model.replaced_logits(states).float().cpu().numpy())
+            documents.append(documents_of(batch).cpu().numpy())
             start += len(batch)
         _refuse_unlike(saved["tokens"][start:], saved["tokens"][total:], folder)
 
-        auc, precision = dict[str, float](), list[float]()
+        text = np.concatenate(documents)[saved["maskable"]]
+        auc, precision = dict[str, Sampled](), list[float]()
         for name, parts in scores.items():
             replaced = (saved[name] != saved["tokens"])[saved["maskable"]]
             logits = np.concatenate(parts)[saved["maskable"]]
             if rankable(replaced, logits):
-                auc[f"corruption_auc_{name}"] = float(roc_auc_score(replaced, logits))
+                auc[f"corruption_auc_{name}"] = sampled_auc(replaced, logits, text)
                 precision.append(float(average_precision_score(replaced, logits)))
         if len(auc) < len(REFERENCES):  # a mean over fewer would not compare
             return auc
-        means = {"corruption_auc": fmean(auc.values()), "corruption_average_precision": fmean(precision)}
-        return means | auc
+        documents_mean = np.mean([each.documents for each in auc.values()], axis=0).tolist()
+        mean = Sampled(fmean(auc.values()), documents_mean)
+        return {"corruption_auc": mean, "corruption_average_precision": fmean(precision), **auc}
 
 
 def _scaled(study: Mapping[str, Any], scale: float) -> Mapping[str, Any]:

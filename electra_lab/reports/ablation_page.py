@@ -13,7 +13,7 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from electra_lab.reports import ablation_figures as figures
-from electra_lab.reports import interaction, statistics
+from electra_lab.reports import interaction, power, statistics, verdict
 from electra_lab.reports.charts import render
 from electra_lab.reports.data import data_facts
 from electra_lab.reports.results import CellResult, Results, read, shown, within
@@ -112,11 +112,11 @@ def by_reference(results: Results) -> list[ByReference]:
     plan, found = results.plan, list[ByReference]()
     for name, metric in plan.metrics.items():
         parts = {part: results.values(part) for part in metric.parts if part in plan.metrics}
-        if said := interaction.sentences(parts, plan.baseline, metric.higher_is_better):
+        if said := interaction.sentences(parts, results.claims, plan.baseline, metric.higher_is_better):
             rows = {part: comparison(results, part, plan.metrics[part]) for part in parts}
             contrasts = [
                 [label, f"{a} - {b}", _interval(d), _p(d)]
-                for (label, a, b), d in interaction.contrasts(parts, plan.baseline).items()
+                for (label, a, b), d in results.claims.contrasts(list(parts)).items()
             ]
             found.append(ByReference(name, said, rows, contrasts))
     return found
@@ -131,7 +131,7 @@ def tables(results: Results) -> list[tuple[str, Metric, list[Row]]]:
 def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
     """Return each variant's mean of a metric, and its difference to the baseline."""
     values = results.values(name)
-    differences = statistics.against(values, results.plan.baseline)
+    differences = results.claims.against(name)
     lacking = {cell.plan.variant for cell in results.lacking.get(name, ())}
     return [
         Row(label, statistics.estimate(list(each.values())), differences.get(label), metric, label in lacking)
@@ -196,11 +196,36 @@ def _verdict(results: Results) -> list[str]:
     """Return the conclusions about the leading metric, and their limits."""
     plan, values = results.plan, results.values(results.plan.metric)
     leading, key = plan.metrics[plan.metric], next(iter(plan.keys), "")
-    said = statistics.sentences(plan.metric, values, plan.baseline, leading.higher_is_better, plan.axis, key)
+    options = plan.baseline, leading.higher_is_better, plan.axis, key, results.claims
+    said = verdict.sentences(plan.metric, values, *options)
     said += [sentence for each in by_reference(results) if each.metric == plan.metric for sentence in each.said]
+    said += _limits(results)
     if leading.own_task:
         said.append("Each cell is measured on a task of its own here, so the best number need not be the best model.")
     return said
+
+
+def _limits(results: Results) -> Iterator[str]:
+    """Yield what limits the verdict: seeds in two groups, changes that nobody named, differences too small to find."""
+    plan, values = results.plan, results.values(results.plan.metric)
+    if groups := statistics.two_groups(values):
+        cut, torn = groups
+        yield (
+            f"The cells fall into two groups, below and above {number(cut)}, and the seeds of "
+            f"{statistics.listed([named(label) for label in torn])} into both: some have made a step that others have "
+            "not. Intervals may be too narrow then. Train longer, or take more seeds."
+        )
+    for variant in plan.variants:
+        if variant.beyond:
+            words = [f"{key} ({shown(then)} -> {shown(now)})" for key, (then, now) in variant.beyond.items()]
+            yield f"Beyond the change that it names, {named(variant.label)} differs in {statistics.listed(words)}."
+    known = {plan.expected.source: plan.expected.sd} if plan.expected else {}
+    differences = results.claims.against(plan.metric)
+    if found := power.spread(differences.values()):
+        known["by these cells"] = found
+    if differences and results.has(plan.metric):
+        seeds = statistics.fewest_seeds(values, plan.baseline)
+        yield power.sentence(plan.metric, seeds, len(differences), known)
 
 
 def _markdown(text: str) -> str:

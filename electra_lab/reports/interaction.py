@@ -6,74 +6,46 @@ the harder one.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
-from itertools import combinations
 
-from electra_lab.reports.statistics import (
-    Difference,
-    Values,
-    against,
-    difference,
-    holm,
-    leader,
-    listed,
-    named,
-    number,
-    p_text,
-)
+from electra_lab.reports.claims import Claims, Parts
+from electra_lab.reports.statistics import Difference, listed, named, number, p_text
+from electra_lab.reports.verdict import leader
 
-Parts = Mapping[str, Values]  # by the metric of each reference
 Contrasts = Mapping[tuple[str, str, str], Difference]  # by variant and two references, the first minus the second
 
 
-def contrasts(parts: Parts, baseline: str) -> Contrasts:
-    """Return the contrast of every two references for every variant but the baseline; Holm over all of them."""
-    found = {}
-    for (a, one), (b, other) in combinations(parts.items(), 2):
-        for label in [label for label in one if label != baseline]:
-            # Sums, as the spread of equal contrasts has to be small beside the numbers, not beside their differences.
-            ours = _added(one[label], other.get(baseline, {}))
-            found[label, a, b] = difference(ours, _added(other.get(label, {}), one.get(baseline, {})))
-    corrected = holm([d.p for d in found.values()])
-    return {key: replace(d, holm=p) for (key, d), p in zip(found.items(), corrected, strict=True)}
-
-
-def _added(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
-    return {seed: one[seed] + other[seed] for seed in one.keys() & other.keys()}
-
-
-def sentences(parts: Parts, baseline: str, higher_is_better: bool = True) -> list[str]:
+def sentences(parts: Parts, claimed: Claims, baseline: str, higher_is_better: bool = True) -> list[str]:
     """Say whether the differences to the baseline depend on the reference, and whether the best variant does.
 
     Empty if fewer than two references, or fewer than two variants, were measured.
     """
     parts = {part: {label: each for label, each in values.items() if each} for part, values in parts.items()}
     parts = {part: values for part, values in parts.items() if len(values) > 1}
-    found = contrasts(parts, baseline)
+    known = claimed.contrasts(list(parts))
+    found = {key: d for key, d in known.items() if all(key[0] in parts[part] for part in key[1:])}
     if not found:
         return []
-    said = [_dependence(parts, found, baseline), _best(parts, baseline, higher_is_better)]
+    said = [_dependence(parts, found, claimed), _best(parts, claimed, baseline, higher_is_better)]
     return [sentence for sentence in said if sentence]
 
 
-def _dependence(parts: Parts, found: Contrasts, baseline: str) -> str:
+def _dependence(parts: Parts, found: Contrasts, claimed: Claims) -> str:
     tested = [d.holm for d in found.values() if d.holm is not None]
     if not tested:
         why = max(found.values(), key=lambda d: d.n).why
         return f"Whether the order of the variants depends on the reference cannot be tested ({why})."
-    family = f"Holm over {len(tested)} contrast{'s' * (len(tested) > 1)}"
     clear = {key: d for key, d in found.items() if d.distinguishable}
     if not clear:
         return (
             "No difference to the baseline is distinguishably larger or smaller by one reference than by another "
-            f"(smallest {p_text(min(tested))}, {family})."
+            f"(smallest {p_text(min(tested))})."
         )
-    differences = {part: against(values, baseline) for part, values in parts.items()}
+    differences = {part: claimed.against(part) for part in parts}
     largest: dict[str, str] = {}
     for (label, a, b), d in sorted(clear.items(), key=lambda item: -abs(item[1].mean or 0)):
         one, other = (number(differences[part][label].mean, sign=True) for part in (a, b))
         largest.setdefault(label, f"{named(label)} ({one} by {a}, {other} by {b}, {p_text(d.holm)})")
-    said = f"The differences to the baseline depend on the reference ({family}): that of {listed([*largest.values()])}."
+    said = f"The differences to the baseline depend on the reference: that of {listed([*largest.values()])}."
     turned = [
         named(label)
         for label in largest
@@ -85,12 +57,12 @@ def _dependence(parts: Parts, found: Contrasts, baseline: str) -> str:
     return said
 
 
-def _best(parts: Parts, baseline: str, higher_is_better: bool) -> str:
+def _best(parts: Parts, claimed: Claims, baseline: str, higher_is_better: bool) -> str:
     """Say which variant has the best mean by which reference, as far as one may be called the best."""
     by: dict[str, list[str]] = {}
     for part, values in parts.items():
-        if best := leader(values, baseline, higher_is_better):
-            by.setdefault(named(best), []).append(part)
+        if best := leader(part, values, baseline, higher_is_better, claimed):
+            by.setdefault(best, []).append(part)
     if len(by) > 1:
         each = "; ".join(f"{label} by {listed(those)}" for label, those in by.items())
         return f"The variant with the best mean is not the same by every reference: {each}."

@@ -1,14 +1,16 @@
 """The folder of an ablation as values: the plan, and the result of each cell."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from electra_lab.reports.claims import Claims, claims
 from electra_lab.reports.records import last_number, training_seconds
+from electra_lab.reports.statistics import Layers
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State, Status
 from electra_lab.storage.plan import Plan, PlannedCell
 from electra_lab.storage.provenance import Provenance
@@ -81,6 +83,36 @@ class Results:
 
     def has(self, metric: str) -> bool:
         return any(metric in cell.state.metrics for cell in self.cells)
+
+    @cached_property
+    def claims(self) -> Claims:
+        """All comparisons of the variants."""
+        metrics = {name: metric for name, metric in self.plan.metrics.items() if self.has(name)}
+        values = {name: self.values(name) for name in metrics}
+        parts = [metric.parts for metric in metrics.values() if metric.parts]
+        layers = {name: self._layers(name, metric.parts) for name, metric in metrics.items()}
+        return claims(values, self.plan.metric, self.plan.baseline, parts, layers)
+
+    def _layers(self, metric: str, parts: Sequence[str]) -> Layers:
+        """Return what a metric's numbers would differ by if it were drawn again: the documents, its references."""
+        measured = {cell.plan.id: cell.state.metrics for cell in self.cells if metric in cell.state.metrics}
+        documents = {id: self._documents[id][metric] for id in measured if metric in self._documents[id]}
+        if len({len(each) for each in documents.values()}) > 1:  # of other text, by an older version
+            documents = {}
+        references = {id: [found[part] for part in parts if part in found] for id, found in measured.items()}
+        references = {id: each for id, each in references.items() if len(each) == len(parts) > 1}
+        return [self._by_variant(each) for each in (documents, references) if each]
+
+    @cached_property
+    def _documents(self) -> dict[str, dict[str, list[float]]]:
+        folder = AblationFolder(self.folder)
+        return {cell.plan.id: folder.by_document(cell.plan.id) for cell in self.cells}
+
+    def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
+        return {
+            v.label: {c.plan.seed: units[c.plan.id] for c in self.of(v.label) if c.plan.id in units}
+            for v in self.plan.variants
+        }
 
     def count(self, status: Status) -> int:
         return sum(cell.state.status == status for cell in self.cells)

@@ -1,4 +1,4 @@
-"""Conclusions from a few seeds: means, paired differences, corrected tests, and a verdict in plain words.
+"""Means, paired differences and corrected tests of a few seeds.
 
 Every run of one seed shares its data order, masks and draws with the other variants' runs of that seed, so variants are
 compared seed by seed: the difference of a pair is free of the effect that the seed has on both. Intervals and tests are
@@ -8,18 +8,24 @@ Student's t, which assumes roughly normal differences; so few seeds cannot check
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
-from scipy import stats
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
-ALPHA = 0.05  # of the corrected tests: below it, a difference is called distinguishable
+ALPHA = 0.05  # of all tests of a report together: below it, a difference is called distinguishable
+PRIMARY = 0.8  # the planned comparisons' share of it
 ENOUGH = 5  # seeds; with fewer, a finding is a reason to look again
 
 Values = Mapping[str, Mapping[int, float]]  # of one metric: by variant, by seed
-Axis = Mapping[str, float]  # by variant, the number that it sets, if the ablation varies one numeric key
+Units = Mapping[int, Sequence[float]]  # by seed, a number for each document, or for each reference
+Sides = tuple[Units, Units]
+Layers = Sequence[Mapping[str, Units]]  # by variant
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """A mean paired difference. `p` is two-sided, for this alone; `holm` is for its family; None if not testable."""
+    """A mean paired difference.
 
+    error  its standard error
+    p      of a two-sided test of this alone; `holm` of a whole report; None: not tested
+    """
+
+    error: float | None = None
     p: float | None = None
     holm: float | None = None
 
@@ -60,16 +71,47 @@ def estimate(values: Sequence[float]) -> Estimate:
     return _t(values, max((abs(v) for v in values), default=0.0), "value")[0]
 
 
-def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
-    """Return ours minus theirs over the seeds that both have: the paired t interval and test (Student 1908)."""
+def difference(ours: Mapping[int, float], theirs: Mapping[int, float], layers: Sequence[Sides] = ()) -> Difference:
+    """Return ours minus theirs over the seeds that both have: the paired t interval and test (Student 1908).
+
+    layers  what else the numbers would differ by if it were drawn again, such as documents or references: of each, ours
+            and theirs by seed, a number for each of its units. All seeds share the units.
+
+    With layers, the variance of the mean is that of a model with crossed random effects, by the method of moments:
+    to the variance by seeds, each layer adds what its units vary beyond its interaction with the seeds, if anything.
+    Degrees of freedom are those of Satterthwaite (1946). Fewer than five pairs have an interval, but no test.
+    """
     seeds = sorted(ours.keys() & theirs.keys())
     scale = max((abs(v) for seed in seeds for v in (ours[seed], theirs[seed])), default=0.0)
-    found, p = _t([ours[seed] - theirs[seed] for seed in seeds], scale, "difference")
-    return Difference(found.n, found.mean, found.low, found.high, found.why, p)
+    found, error = _t([ours[seed] - theirs[seed] for seed in seeds], scale, "difference")
+    if error is None or found.mean is None:
+        return Difference(found.n, found.mean, why=found.why)
+    sides = [[side[seed] for seed in seeds if seed in side] for pair in layers for side in pair]
+    units = [np.subtract(a, b) for a, b in zip(sides[::2], sides[1::2], strict=True) if len(a) == len(b) == len(seeds)]
+    # As shares of the variance by seeds, whose square may be too small for a number.
+    shares = [(1.0, len(seeds) - 1)]
+    shares += [(_beyond(each / error), each.shape[1] - 1) for each in units if each.shape[1] > 1]
+    total = sum(share for share, _ in shares)
+    freedom, error = total**2 / sum(share**2 / df for share, df in shares), error * math.sqrt(total)
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    p = float(2 * stdtr(freedom, -abs(found.mean) / error))
+    why = "" if found.n >= ENOUGH else f"{found.n} seeds: not tested"
+    bounds = found.mean - half, found.mean + half
+    return Difference(found.n, found.mean, *bounds, why, error, None if why else p)
+
+
+def _beyond(numbers: NDArray[np.float64]) -> float:
+    """Return, of Float64[S U], the variance of the mean that units add to that by seeds: (MS_U - MS_SU) / (S U)."""
+    seeds, units = numbers.shape
+    of_units, of_seeds = numbers.mean(0), numbers.mean(1)
+    rest = numbers - of_units - of_seeds[:, None] + numbers.mean()
+    noise = float((rest**2).sum()) / ((seeds - 1) * (units - 1)) / (seeds * units)
+    beyond: float = np.var(of_units, ddof=1) / units - noise
+    return max(0.0, beyond)
 
 
 def _t(values: Sequence[float], scale: float, what: str) -> tuple[Estimate, float | None]:
-    """Return mean and interval, and the p-value of a zero mean. `scale` is the size of the underlying numbers."""
+    """Return mean and interval, and the standard error. `scale` is the size of the underlying numbers."""
     n = len(values)
     if n == 0:
         return Estimate(0, None, why="no seed in common" if what == "difference" else "not measured"), None
@@ -77,11 +119,11 @@ def _t(values: Sequence[float], scale: float, what: str) -> tuple[Estimate, floa
     if n == 1:
         return Estimate(1, mean, why="one seed: no interval"), None
     # Equal numbers have a spread of rounding errors at most; an interval of that width would claim certainty.
-    if float(np.std(values, ddof=1)) <= 8 * np.finfo(float).eps * scale:
+    if (spread := float(np.std(values, ddof=1))) <= 8 * np.finfo(float).eps * scale:
         return Estimate(n, mean, why=f"the same {what} with every seed: no interval"), None
-    test = stats.ttest_1samp(values, 0.0)
-    interval = test.confidence_interval(CONFIDENCE)
-    return Estimate(n, mean, float(interval.low), float(interval.high)), float(test.pvalue)
+    error = spread / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
+    return Estimate(n, mean, mean - half, mean + half), error
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -100,27 +142,77 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def against(values: Values, baseline: str) -> dict[str, Difference]:
-    """Compare each other variant with the baseline; Holm over these comparisons, which were planned before the data."""
-    theirs = values.get(baseline, {})
-    found = {label: difference(ours, theirs) for label, ours in values.items() if label != baseline}
-    corrected = holm([d.p for d in found.values()])
-    return {label: replace(d, holm=p) for (label, d), p in zip(found.items(), corrected, strict=True)}
+def corrected(planned: Mapping[K, Difference], others: Mapping[K, Difference]) -> dict[K, Difference]:
+    """Return all of them with p values that bound the chance of any false finding among them together.
+
+    The planned ones, of the primary metric with the baseline, share 4/5 of it by Holm's procedure, all others 1/5.
+    """
+    both = any(d.p is not None for d in planned.values()) and any(d.p is not None for d in others.values())
+    found: dict[K, Difference] = {}
+    for family, share in ((planned, PRIMARY), (others, 1 - PRIMARY)):
+        adjusted = holm([d.p for d in family.values()])
+        for (key, d), p in zip(family.items(), adjusted, strict=True):
+            found[key] = replace(d, holm=None if p is None else min(1.0, p / (share if both else 1.0)))
+    return found
 
 
-def pairwise(values: Values) -> dict[tuple[str, str], Difference]:
-    """Return first minus second of every two variants, in both orders; Holm over all pairs.
+def against(values: Values, baseline: str, layers: Layers = ()) -> dict[str, Difference]:
+    """Compare each other variant with the baseline."""
+    return {label: _paired(label, baseline, values, layers) for label in values if label != baseline}
+
+
+def pairwise(values: Values, baseline: str, layers: Layers = ()) -> dict[tuple[str, str], Difference]:
+    """Compare every two variants but the baseline, the first of both minus the second.
 
     The best variant is known only after seeing the data, so comparing it with its rivals has to be corrected as if
     every pair had been compared.
     """
-    pairs = list(combinations(values, 2))
-    found = [difference(values[a], values[b]) for a, b in pairs]
-    result: dict[tuple[str, str], Difference] = {}
-    for (a, b), d, p in zip(pairs, found, holm([d.p for d in found]), strict=True):
-        result[a, b] = replace(d, holm=p)
-        result[b, a] = replace(difference(values[b], values[a]), holm=p)
-    return result
+    others = [label for label in values if label != baseline]
+    return {(a, b): _paired(a, b, values, layers) for a, b in combinations(others, 2)}
+
+
+def _paired(one: str, other: str, values: Values, layers: Layers) -> Difference:
+    pairs = [(layer.get(one, {}), layer.get(other, {})) for layer in layers]
+    return difference(values.get(one, {}), values.get(other, {}), pairs)
+
+
+def two_groups(values: Values) -> tuple[float, list[str]] | None:
+    """Return where the numbers of all seeds fall into two groups, and the variants with seeds in both; None if not.
+
+    They do if a normal sample of this size leaves so little of its variance within its best two groups once in a
+    hundred times: some runs have made a step that others have not. Intervals then are too narrow.
+    """
+    numbers = np.sort([v for each in values.values() for v in each.values()])
+    if len(numbers) < ENOUGH or not np.ptp(numbers) > 0:
+        return None
+    within, cut = _best_split(numbers[None])
+    if within[0] >= _least_within(len(numbers)):
+        return None
+    sides = {label: {v > cut[0] for v in each.values()} for label, each in values.items()}
+    torn = [label for label, side in sides.items() if len(side) == 2]
+    return (float(cut[0]), torn) if torn else None
+
+
+@cache
+def _least_within(n: int) -> float:
+    """Return the 1 % quantile, by 20,000 normal samples, of the share of the variance within the best two groups."""
+    samples = np.sort(np.random.default_rng(n).normal(size=(20_000, n)), axis=1)
+    return float(np.quantile(_best_split(samples)[0], 0.01))
+
+
+def _best_split(ordered: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return of each row the least share of its variance within two groups, and the middle between these."""
+    n = ordered.shape[1]
+    size = np.arange(1, n)
+    below = np.cumsum(ordered, axis=1)[:, :-1]
+    mean = ordered.mean(1, keepdims=True)
+    # The variance between two groups is size (n - size) / n^2 times the squared difference of their means.
+    between = (below / size - (mean * n - below) / (n - size)) ** 2 * size * (n - size) / n**2
+    best = between.argmax(1)
+    middle = (np.take_along_axis(ordered, best[:, None], 1) + np.take_along_axis(ordered, best[:, None] + 1, 1))[
+        :, 0
+    ] / 2
+    return 1 - between.max(1) / ordered.var(1), middle
 
 
 def fewest_seeds(values: Values, baseline: str) -> int:
@@ -129,167 +221,16 @@ def fewest_seeds(values: Values, baseline: str) -> int:
     return min((len(each.keys() & (theirs or each).keys()) for each in values.values() if each), default=0)
 
 
+def untested(values: Values, baseline: str) -> list[str]:
+    """Return the measured variants with too few seeds in common with the baseline; or of their own, without one."""
+    theirs = values.get(baseline)
+    return [k for k, each in values.items() if each and k != baseline and len(each.keys() & (theirs or each)) < ENOUGH]
+
+
 def is_exploratory(values: Values, baseline: str) -> bool:
-    return fewest_seeds(values, baseline) < ENOUGH
-
-
-def sentences(
-    metric: str, values: Values, baseline: str, higher_is_better: bool = True, axis: Axis | None = None, key: str = ""
-) -> list[str]:
-    """Return the verdict, one sentence per item: first how much the number of seeds allows, then the best variant.
-
-    key  the name of the key that `axis` has the numbers of
-
-    Nothing is said to differ unless the corrected test says so, and nothing is ever said to be equal. The best is
-    judged over the seeds that all have: over its own, a variant would win by lacking an unlucky one.
-    """
-    values = {named(label): each for label, each in values.items()}
-    axis = {named(label): at for label, at in (axis or {}).items()}
-    measured = {label: each for label, each in values.items() if each}
-    if not measured:
-        return [f"Nothing can be said yet: no cell has a {metric}."]
-    verdict = _Verdict(metric, measured, named(baseline), higher_is_better)
-    if len(measured) == 1:
-        [(label, each)] = measured.items()
-        mean = number(float(np.mean(list(each.values()))))
-        return [verdict.seeds(), f"Only {label} has a {metric}, {mean}: there is nothing to compare."]
-    best, leader = verdict.leader()
-    said = [verdict.seeds(), leader, verdict.others(best), verdict.rivals(best), verdict.place(best, axis, key)]
-    if lacking := [label for label, each in values.items() if not each]:
-        said.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no {metric}.")
-    if len({tuple(sorted(each)) for each in measured.values()}) > 1:
-        said.append("The means below are not all over the same seeds; the differences are, pair by pair.")
-    return [sentence for sentence in said if sentence]
-
-
-def leader(values: Values, baseline: str, higher_is_better: bool = True) -> str:
-    """Return the variant that `sentences` call the best; "" if they call none so."""
-    measured = {label: each for label, each in values.items() if each}
-    return _Verdict("", measured, baseline, higher_is_better).leader()[0] if measured else ""
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    """The sentences about measured variants; each is "" if there is nothing to say."""
-
-    metric: str
-    measured: Values
-    baseline: str
-    higher_is_better: bool
-
-    @cached_property
-    def differences(self) -> dict[str, Difference]:
-        return against(self.measured, self.baseline)
-
-    @cached_property
-    def pairs(self) -> dict[tuple[str, str], Difference]:
-        return pairwise(self.measured)
-
-    def seeds(self) -> str:
-        n = fewest_seeds(self.measured, self.baseline)
-        if all(len(each) == 1 for each in self.measured.values()):
-            return "With 1 seed this is exploratory: nothing can be distinguished from seed noise."
-        if n < min(*(len(each) for each in self.measured.values()), ENOUGH):
-            pairs = f"only {_seeds(n)}" if n else "no seed"
-            return f"As a variant shares {pairs} with the baseline {self.baseline}, this is exploratory."
-        if n == 1:
-            return "As not every variant has more than 1 seed, this is exploratory."
-        return f"With {n} seeds this is exploratory." if n < ENOUGH else f"Every variant has {n} seeds or more."
-
-    def leader(self) -> tuple[str, str]:
-        """Return the best mean over the seeds that all have, "" if none may be called so; and a sentence about it."""
-        measured, baseline, metric = self.measured, self.baseline, self.metric
-        shared = set.intersection(*(set(each) for each in measured.values()))
-        partial = any(len(each) > len(shared) for each in measured.values())
-        unmeasured = f"; the baseline {baseline} was not measured, so nothing is compared to it"
-        alone = "" if baseline in measured else unmeasured
-        if not shared:
-            return "", f"There is no seed that all have, so none is called the best{alone}."
-        means = {k: float(np.mean([v for seed, v in each.items() if seed in shared])) for k, each in measured.items()}
-        top = (max if self.higher_is_better else min)(means.values())
-        equal = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
-        best = baseline if baseline in equal else equal[0]
-        ahead = {k: self._ahead(k) if partial else [] for k in means}
-        which = "highest" if self.higher_is_better else "lowest"
-        over = f" over the {_seeds(len(shared))} that all have" if partial else ""
-        if found := ahead[best]:
-            said = f"{best} has the {which} mean {metric}{over}, but {_are(found)} distinguishably better by more seeds"
-            return "", f"{said}, so none is called the best{alone}."
-        ties = [k for k in equal if k != best and not ahead[k]]
-        said = f"{best}{' (the baseline)' if best == baseline else ''} has the best (the {which}) mean {metric}{over}, "
-        said += f"{number(means[best])}{f', as has {listed(ties)}' if ties else ''}{alone}"
-        if alone or best == baseline:
-            return best, f"{said}."
-        d = self.differences[best]
-        both = f" over the {_seeds(d.n)} that both have" if d.n > len(shared) else ""
-        return best, f"{said}; its difference to the baseline {baseline}{both}, {_described(d)}."
-
-    def _ahead(self, label: str) -> list[str]:
-        """Return the variants that a corrected test, against the baseline or of all pairs, finds better than this."""
-        higher = self.higher_is_better
-        found = [b for (a, b), d in self.pairs.items() if a == label and d.found(not higher)]
-        if label == self.baseline:
-            found += [other for other, d in self.differences.items() if d.found(higher)]
-        elif self.differences[label].found(not higher):
-            found.append(self.baseline)
-        return list(dict.fromkeys(found))
-
-    def others(self, best: str) -> str:
-        """Say which of the variants, except the best, the corrected tests distinguish from the baseline."""
-        rest = {label: d for label, d in self.differences.items() if label != best}
-        if not rest or self.baseline not in self.measured:
-            return ""
-        said = []
-        for how, higher in {"better": self.higher_is_better, "worse": not self.higher_is_better}.items():
-            if found := [f"{label} (Holm {p_text(d.holm)})" for label, d in rest.items() if d.found(higher)]:
-                said.append(f"{_are(found)} distinguishably {how} than the baseline")
-        if not said:
-            other = "other " if best not in ("", self.baseline) else ""
-            return f"No {other}variant is distinguishable from the baseline."
-        if left := [label for label, d in rest.items() if not d.distinguishable]:
-            said.append(f"{_are(left)} not distinguishable from it")
-        return f"{'; '.join(said)}."
-
-    def rivals(self, best: str) -> str:
-        """Say which variants the best cannot be distinguished from, beyond the baseline, its planned comparison."""
-        others = [label for label in self.measured if label not in (best, self.baseline)]
-        if best in ("", self.baseline) or not others or all(len(each) < 2 for each in self.measured.values()):
-            return ""
-        rivals = [label for label in others if not self.pairs[best, label].found(self.higher_is_better)]
-        number = len(self.pairs) // 2
-        family = f"(Holm over {f'all {number} pairs' if number > 1 else '1 pair'})"
-        if rivals:
-            return f"The best cannot be distinguished from {listed(rivals)} {family}."
-        beyond = " beyond the baseline" if self.baseline in self.measured else ""
-        return f"The best can be distinguished from every variant{beyond} {family}."
-
-    def place(self, best: str, axis: Mapping[str, float], key: str) -> str:
-        """Say where on a numeric key the best mean lies."""
-        line = sorted({axis[label] for label in self.measured if label in axis})
-        if best not in axis or len(line) < 2:
-            return ""
-        at = line.index(axis[best])
-        place = f"Of the values of {key} from {line[0]:g} to {line[-1]:g} the best mean lies at {line[at]:g}"
-        if at in (0, len(line) - 1):
-            return f"{place}, an end of the range: values beyond it were not tried."
-        return f"{place}, between {line[at - 1]:g} and {line[at + 1]:g}."
-
-
-def _described(d: Difference) -> str:
-    """`+0.004 [-0.002, +0.010], is not distinguishable from seed noise (Holm p = 0.31)`."""
-    if d.holm is None:
-        return f"{number(d.mean, sign=True)}, cannot be tested ({d.why})"
-    interval = f"[{number(d.low, sign=True)}, {number(d.high, sign=True)}]"
-    noise = f"is{'' if d.distinguishable else ' not'} distinguishable from seed noise"
-    return f"{number(d.mean, sign=True)} {interval}, {noise} (Holm {p_text(d.holm)})"
-
-
-def _seeds(n: int) -> str:
-    return "one seed" if n == 1 else f"{n} seeds"
-
-
-def _are(names: Sequence[str]) -> str:
-    return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
+    """Return True if no variant has enough seeds to be tested."""
+    others = [label for label, each in values.items() if each and label != baseline]
+    return len(untested(values, baseline)) == len(others)
 
 
 def named(label: str) -> str:

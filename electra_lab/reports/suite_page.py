@@ -89,7 +89,8 @@ def in_words(found: Difference) -> str:
     if found.low is None or found.high is None:
         return f"{100 * found.mean:+.1f} over {found.n} seed{'s' * (found.n > 1)} ({found.why})"
     interval = f"[{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
-    return f"{100 * found.mean:+.1f} {interval} over {found.n} seeds, Holm {p_text(found.holm)}"
+    tested = found.why or f"{found.n} seeds, Holm {p_text(found.holm)}"
+    return f"{100 * found.mean:+.1f} {interval} over {tested}"
 
 
 def write_report(folder: SuiteFolder) -> Path:

@@ -1,7 +1,7 @@
 """The folder of an ablation: its files, and the state of each cell.
 
 ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the complete experiment of each
-cells/<id>/    run directories, with measures.json; also of references, which are not cells
+cells/<id>/    run directories, with measures.json, documents.json; also of references, which are not cells
 shared/        what measures prepared for all cells       failed/<id>.json   why a cell is not done
 damaged/       what could no longer be used
 logs/<id>.txt  the output of a cell                       report.html, table.csv, table.md
@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
@@ -46,6 +46,7 @@ class Failure(BaseModel):
     attempts: int = 1
 
 
+Documents = dict[str, dict[str, list[float]]]  # cells/<id>/documents.json: by measure, metric and document
 Measures = dict[str, dict[str, StrictFloat | None]]  # cells/<id>/measures.json: numbers by measure and metric
 
 
@@ -148,8 +149,24 @@ class AblationFolder:
         trained = (not self.state(reference, plan).missing for reference in measure.references.values())
         return self.shared(measure).is_dir() or all(trained)
 
-    def note_measure(self, id: str, key: str, numbers: dict[str, float]) -> None:
+    def by_document(self, id: str) -> dict[str, list[float]]:
+        """Return what each document of the test text contributes to a cell's metrics; older cells lack it."""
+        file = self.run(id).path / "documents.json"
+        try:
+            kept = read_as(Documents, file) if file.is_file() else {}
+        except CheckpointError:
+            return {}
+        return {name: numbers for each in kept.values() for name, numbers in each.items()}
+
+    def note_measure(
+        self, id: str, key: str, numbers: dict[str, float], documents: dict[str, list[float]] | None = None
+    ) -> None:
         """Add the numbers of a measure to a cell; damaged ones are measured again."""
+        if documents:
+            file, kept = self.run(id).path / "documents.json", dict[str, dict[str, list[float]]]()
+            with suppress(CheckpointError):
+                kept = read_as(Documents, file) if file.is_file() else {}
+            self.write(f"cells/{id}/documents.json", json.dumps({**kept, key: documents}) + "\n")
         try:
             measured = self.measured(id)
         except CheckpointError:

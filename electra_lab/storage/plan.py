@@ -1,7 +1,7 @@
 """plan.json: all cells of an ablation, and everything that its reports need to know of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -12,6 +12,15 @@ from registry import Metric
 FORMAT = 3  # raise it when an older plan could be misread
 
 Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a folder, which leads nowhere else
+
+
+def _keys(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the dotted keys of all values that are not mappings of others."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _keys(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}"
 
 
 class PlannedMeasure(BaseModel):
@@ -30,6 +39,23 @@ class PlannedVariant(BaseModel):
     label: str
     changes: dict[str, Any] = {}
     differs: dict[str, tuple[Any, Any]] = {}
+
+    @property
+    def beyond(self) -> dict[str, tuple[Any, Any]]:
+        """Keys that have another value than the baseline's though no change names them, such as options of a `type`."""
+        named = list(_keys(self.changes))
+        return {
+            key: both
+            for key, both in self.differs.items()
+            if None not in both and not any(f"{key}.".startswith(f"{each}.") for each in named)
+        }
+
+
+class Expected(BaseModel):
+    """What was known of the leading metric before the ablation."""
+
+    sd: Annotated[float, Field(gt=0)]  # of the differences between two variants with the same seed
+    source: str
 
 
 class PlannedCell(BaseModel):
@@ -59,6 +85,7 @@ class Plan(BaseModel):
     seeds: list[int]
     measures: Annotated[list[PlannedMeasure], Field(min_length=1)]
     metric: str
+    expected: Expected | None = None
     cells: list[PlannedCell]
 
     @model_validator(mode="before")

@@ -3,11 +3,26 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from registry.contracts.data import Batch, Vocabulary
 from registry.contracts.metric import Metric
 from registry.contracts.network import Network
+
+
+class Sampled(float):
+    """A metric that other documents would give another value of, and what each document contributes to it.
+
+    documents  the jackknife's pseudo-values, n value - (n - 1) (value without the document), in an order that is the
+               same for all cells. Intervals then include that another test text would have other documents
+    """
+
+    documents: tuple[float, ...]
+
+    def __new__(cls, value: float, documents: Iterable[float]) -> Self:
+        made = super().__new__(cls, value)
+        made.documents = tuple(map(float, documents))
+        return made
 
 
 @dataclass(frozen=True)
@@ -50,4 +65,7 @@ class Measure(Protocol):
         """Write into `folder` what all cells share. Called once, with any one of the cells."""
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        """Return the metrics of a run. No gradients are recorded; autocast is on if the run used it."""
+        """Return the metrics of a run. No gradients are recorded; autocast is on if the run used it.
+
+        A number that is Sampled tells what each document contributes to it.
+        """

@@ -18,7 +18,7 @@ from electra_lab.ablation.cells import work
 from electra_lab.assembly.experiment import open_data
 from electra_lab.config.load import load
 from electra_lab.storage.ablation_folder import AblationFolder
-from registry import Metric, Outcome, Tokens, Trained, measures
+from registry import Metric, Outcome, Sampled, Tokens, Trained, measures
 from registry.errors import (
     BadResult,
     ConfigError,
@@ -333,9 +333,14 @@ def test_what_a_killed_process_had_prepared_is_prepared_again(out: Path) -> None
 def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
     entry = measures.get("pretraining")
     measure = Broken()
-    assert cells._numbers(entry, measure, {"broken": 1}) == {"broken": 1.0}
-    assert cells._numbers(entry, measure, {"broken": np.float32(0.5)}) == {"broken": 0.5}
-    assert cells._numbers(entry, measure, {"broken": float("inf")}) == cells._numbers(entry, measure, {}) == {}
+    assert cells._numbers(entry, measure, {"broken": 1}) == ({"broken": 1.0}, {})
+    assert cells._numbers(entry, measure, {"broken": np.float32(0.5)}) == ({"broken": 0.5}, {})
+    assert cells._numbers(entry, measure, {"broken": float("inf")}) == cells._numbers(entry, measure, {}) == ({}, {})
+    sampled = cells._numbers(entry, measure, {"broken": Sampled(0.5, [0.25, 0.75])})
+    assert sampled == ({"broken": 0.5}, {"broken": [0.25, 0.75]})
+    assert type(sampled[0]["broken"]) is float
+    for documents in ([], [0.5, float("nan")]):
+        assert cells._numbers(entry, measure, {"broken": Sampled(0.5, documents)}) == ({"broken": 0.5}, {})
     for wrong in (1.0, [("broken", 1.0)], {"broken": torch.ones(1)}, {"broken": None}):
         with pytest.raises(BadResult, match="must be numbers by their names"):
             cells._numbers(entry, measure, wrong)

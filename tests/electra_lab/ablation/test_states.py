@@ -244,9 +244,9 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
         if measured:
             (path / "measures.json").write_text(measured)
 
-    def noted(self: AblationFolder, id: str, key: str, numbers: dict[str, float]) -> None:
+    def noted(self: AblationFolder, id: str, key: str, *numbers: Any) -> None:
         did.setdefault(id, []).append(key)
-        note(self, id, key, numbers)
+        note(self, id, key, *numbers)
 
     note = AblationFolder.note_measure
     monkeypatch.setattr(AblationFolder, "note_measure", noted)

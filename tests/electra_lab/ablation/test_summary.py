@@ -140,7 +140,7 @@ def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> N
     found = made(tmp_path, "{type: pretraining}", "{base: {masking.mask_prob: 0.3}, words: {masking.type: whole_word}}")
     expected = [
         "  differences to the baseline, base:",
-        "  words:  masking.type replace_prob -> whole_word; masking.mask_prob 0.3 -> 0.15",
+        "  words:  masking.type replace_prob -> whole_word; masking.mask_prob 0.3 -> 0.15 (not named)",
     ]
     assert list(differences(found)) == expected
     assert "\n".join(["", *expected, ""]) in overview(found)

@@ -108,46 +108,58 @@ def test_a_run_counts_and_not_its_plan(folder: Path) -> None:
 
 
 def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, GRID, (0, 1, 2), ["generator.scale", "masking.mask_prob"])
+    folder = write_folder(tmp_path, GRID, range(5), ["generator.scale", "masking.mask_prob"])
     page = Page(write_report(folder))
     tables = markdown(folder)
     lines, losses = tables["reference_auc, higher is better"], tables["own_loss, lower is better"]
     assert len(lines) == len(losses) == 2 + len(GRID)
     assert [line[0] for line in lines[2:]] == list(GRID)
-    base = [score(0, seed) for seed in range(3)]
+    base = [score(0, seed) for seed in range(5)]
     raw = []
     for i, line in enumerate(lines[2:]):
-        values = [score(i, seed) for seed in range(3)]
-        interval = stats.t.interval(0.95, 2, sum(values) / 3, stats.sem(values))
-        mean = f"{sum(values) / 3:.4f} ± {(interval[1] - interval[0]) / 2:.4f}"
-        assert line[1:3] == ["3", mean]
+        values = [score(i, seed) for seed in range(5)]
+        interval = stats.t.interval(0.95, 4, sum(values) / 5, stats.sem(values))
+        mean = f"{sum(values) / 5:.4f} ± {(interval[1] - interval[0]) / 2:.4f}"
+        assert line[1:3] == ["5", mean]
         expected = ["baseline"]
         if i:
             oracle = stats.ttest_rel(values, base)
             raw.append(float(oracle.pvalue))
             low, high = oracle.confidence_interval(0.95)
-            expected = [f"{(sum(values) - sum(base)) / 3:+.4f} [{low:+.4f}, {high:+.4f}]"]
+            expected = [f"{(sum(values) - sum(base)) / 5:+.4f} [{low:+.4f}, {high:+.4f}]"]
         assert line[3:4] == expected
-        assert losses[2 + i][2].split(" ± ")[0] == f"{6 - sum(values):.3f}"  # the own loss is 6 - 3 times the AUC
+        assert (
+            losses[2 + i][2].split(" ± ")[0] == f"{6 - 3 * sum(values) / 5:.3f}"
+        )  # the own loss is 6 - 3 times the AUC
         if i:
-            assert losses[2 + i][3].split(" [")[0] == f"{sum(base) - sum(values):+.4f}"
+            assert losses[2 + i][3].split(" [")[0] == f"{3 * (sum(base) - sum(values)) / 5:+.4f}"
         row = next(row for row in page.rows if row[0] == line[0] and mean in row)
-        assert row[1:5] == ["3", mean, expected[0], line[4]]
+        assert row[1:5] == ["5", mean, expected[0], line[4]]
         if i:
             assert row[5] in ("better", "worse", "")
     largest = max(range(5), key=raw.__getitem__)
-    assert lines[3 + largest][4] == f"{raw[largest]:.2f}"  # Holm leaves the largest as it is
+    assert lines[3 + largest][4] == p_text(raw[largest] / 0.8)  # Holm leaves the largest as it is
     smallest = min(range(5), key=raw.__getitem__)
-    assert lines[3 + smallest][4] == f"{5 * raw[smallest]:.3f}"
+    assert lines[3 + smallest][4] == p_text(5 * raw[smallest] / 0.8)
+    # Another metric is one of 10 comparisons of secondary ones, and of 10 pairs of the five variants by the primary.
+    [first] = {line[4] for line in losses[2:] if line[0] == list(GRID)[1 + smallest]}
+    assert first == p_text(20 * raw[smallest] / 0.2)
 
 
-BY_HAND = {0: (0.5, 0.6, 0.7), 1: (0.7, 0.8001, 0.9), 2: (0.3, 0.4002, 0.5), 3: (0.5, 0.7, 0.7)}
+def p_text(p: float) -> str:
+    return "< 0.001" if p < 0.001 else "1.00" if p > 1 else f"{p:.2f}" if p >= 0.0995 else f"{p:.3f}"
+
+
+BY_HAND = {
+    0: (0.5, 0.6, 0.7, 0.55, 0.65), 1: (0.7, 0.8001, 0.9, 0.75, 0.85), 2: (0.3, 0.4002, 0.5, 0.35, 0.45),
+    3: (0.5, 0.7, 0.7, 0.55, 0.65),
+}  # fmt: skip
 
 
 @pytest.fixture
 def clear(tmp_path: Path) -> Path:
     """Clearly above the baseline, clearly below it, and not distinguishable; the loss is 6 - 3 AUC."""
-    return write_folder(tmp_path / "clear", {"base": {}, "up": {"x": 1}, "down": {"x": 2}, "like": {"x": 3}},
+    return write_folder(tmp_path / "clear", {"base": {}, "up": {"x": 1}, "down": {"x": 2}, "like": {"x": 3}}, range(5),
                         scores=lambda variant, seed: BY_HAND[variant][seed])  # fmt: skip
 
 
@@ -196,17 +208,17 @@ def test_a_metric_of_each_cells_own_task_is_higher_or_lower_and_never_better(cle
 
 
 def test_a_row_by_hand(clear: Path) -> None:
-    """The mean of 0.5, 0.6 and 0.7 is 0.6 ± t(0.975, 2) 0.1 / sqrt(3) = 0.2484."""
-    half = 4.302652729911275 * 0.1 / math.sqrt(3)
+    """The mean of 0.5, 0.55, 0.6, 0.65 and 0.7 is 0.6 ± t(0.975, 4) 0.0791 / sqrt(5) = 0.0982."""
+    half = 2.7764451051977987 * math.sqrt(0.025 / 4) / math.sqrt(5)
     results = read(clear)
     base, up, *_ = comparison(results, "reference_auc", results.plan.metrics["reference_auc"])
-    assert (base.variant, base.mean_text, base.difference_text, base.p) == ("base", "0.6000 ± 0.2484", "baseline", "-")
+    assert (base.variant, base.mean_text, base.difference_text, base.p) == ("base", "0.6000 ± 0.0982", "baseline", "-")
     assert base.mean.half == pytest.approx(half)
-    # 0.2, 0.2001 and 0.2: a mean of 0.20003 with a standard error of 0.0001 / 3.
-    assert up.difference_text == "+0.2000 [+0.1999, +0.2002]"
+    # 0.2 four times and 0.2001: a mean of 0.20002 with a standard error of 0.00002.
+    assert up.difference_text == "+0.2000 [+0.2000, +0.2001]"
     assert up.difference is not None
-    assert up.difference.mean == pytest.approx(0.2 + 0.0001 / 3)
-    assert up.difference.low == pytest.approx(0.2 + 0.0001 / 3 - 4.302652729911275 * 0.0001 / 3)
+    assert up.difference.mean == pytest.approx(0.20002)
+    assert up.difference.low == pytest.approx(0.20002 - 2.7764451051977987 * 0.00002)
     assert up.p == "< 0.001"
 
 
@@ -236,7 +248,10 @@ def test_a_difference_over_fewer_seeds_than_its_row_has_says_over_how_many(tmp_p
     assert "over" not in differences[0] + differences[2]
     for line in lines:
         assert any(row[0] == line[0] and row[3:4] == line[3:4] for row in page.rows)
-    assert "exploratory As a variant shares only 3 seeds with the baseline generator.scale=0.25" in page.text
+    few = (
+        "generator.scale=0.5 and generator.scale=1.0 are not tested, as fewer than 5 seeds are there in common with the"
+    )
+    assert f"{few} baseline generator.scale=0.25." in page.text
     (folder / "cells" / "v1-s2" / "measures.json").unlink()
     (folder / "cells" / "v1-s3" / "measures.json").unlink()
     write_report(folder)
@@ -302,7 +317,7 @@ def test_the_text_begins_with_name_question_and_verdict(clear: Path) -> None:
     write_report(clear)
     name, question, verdict, table, *_ = (clear / "table.md").read_text().split("\n\n")
     assert (name, question) == ("# generator_size", "How large should the generator be?")
-    assert verdict.startswith("With 3 seeds this is exploratory. up has the best (the highest) mean reference_auc")
+    assert verdict.startswith("Every variant has 5 seeds or more. up has the best (the highest) mean reference_auc")
     assert table == "## reference_auc, higher is better"
     page = Page(clear / "report.html").text
     assert all(sentence in page for sentence in verdict.replace("\\", "").split(". "))

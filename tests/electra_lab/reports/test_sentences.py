@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.reports.statistics import against, is_exploratory, pairwise, sentences
+from electra_lab.reports.claims import claims
+from electra_lab.reports.statistics import Difference, Values, is_exploratory
+from electra_lab.reports.verdict import sentences
 from tests.electra_lab.reports.test_statistics import far, seeded
+
+
+def against(values: Values, baseline: str) -> dict[str, Difference]:
+    return claims({"auc": values}, "auc", baseline).against("auc")
+
+
+def pairwise(values: Values, baseline: str) -> dict[tuple[str, str], Difference]:
+    return claims({"auc": values}, "auc", baseline).pairs("auc")
 
 
 def verdict(*arguments: Any, **options: Any) -> str:
@@ -19,11 +29,20 @@ def verdict(*arguments: Any, **options: Any) -> str:
 
 
 def test_a_difference_within_the_noise_is_called_nothing_else() -> None:
-    said = verdict("auc", far(0.70, 0.7005, 0.6995, spread=0.01, seeds=3), "v0")
-    assert said.startswith("With 3 seeds this is exploratory.")
+    said = verdict("auc", far(0.70, 0.7005, 0.6995, spread=0.01), "v0")
+    assert said.startswith("Every variant has 5 seeds or more.")
     assert "is not distinguishable from seed noise (Holm p = " in said or "No variant is distinguishable" in said
     assert not re.search(r"distinguishably (better|worse)|is distinguishable from seed", said)
     assert "equal" not in said
+
+
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_what_is_exploratory_has_intervals_but_neither_tests_nor_claims(seeds: int) -> None:
+    """However clear it seems: two seeds said "distinguishable, p < 0.001" next to "exploratory"."""
+    said = verdict("auc", far(0.70, 0.9, 0.3, 0.8, seeds=seeds), "v0")
+    assert said.startswith(f"With {seeds} seeds this is exploratory.")
+    assert re.search(r"its difference to the baseline v0, \+0\.\d+ \[\+0\.\d+, \+0\.\d+\], is not tested\.", said)
+    assert not re.search(r"distinguish|Holm|p [<=]", said)
 
 
 def test_what_the_tests_show_is_said() -> None:
@@ -33,7 +52,7 @@ def test_what_the_tests_show_is_said() -> None:
     assert "is distinguishable from seed noise (Holm p < 0.001)." in said[1]
     assert "v2 (Holm p < 0.001) is distinguishably worse than the baseline" in said[2]
     assert "v3 is not distinguishable from it." in said[2]
-    assert said[3] == "The best can be distinguished from every variant beyond the baseline (Holm over all 6 pairs)."
+    assert said[3] == "The best can be distinguished from every variant beyond the baseline."
 
 
 def test_lower_can_be_better() -> None:
@@ -44,7 +63,7 @@ def test_lower_can_be_better() -> None:
 
 def test_rivals_are_named_by_tests_that_count_all_pairs() -> None:
     values = far(0.60, 0.7495, 0.75, 0.70)
-    assert "The best cannot be distinguished from v1 (Holm over all 6 pairs)." in verdict("auc", values, "v0")
+    assert "The best cannot be distinguished from v1." in verdict("auc", values, "v0")
     assert "v2 has the best" in verdict("auc", values, "v0")
 
 
@@ -71,7 +90,8 @@ def test_what_is_missing_is_said() -> None:
     assert "v2 has no auc." in verdict("auc", values | {"v2": {}}, "v0")
     assert "the baseline v0 was not measured" in verdict("auc", values | {"v0": {}}, "v0")
     shorter = values | {"v1": {s: v for s, v in values["v1"].items() if s < 3}}
-    assert verdict("auc", shorter, "v0").startswith("With 3 seeds this is exploratory.")
+    few = "v1 is not tested, as fewer than 5 seeds are there in common with the baseline v0."
+    assert verdict("auc", shorter, "v0").startswith(few)
     assert "The means below are not all over the same seeds" in verdict("auc", shorter, "v0")
     assert "The means" not in verdict("auc", values, "v0")
 
@@ -96,7 +116,7 @@ def without(values: dict[int, float], *seeds: int) -> dict[int, float]:
 @pytest.mark.parametrize(
     ("theirs", "label", "said"),
     [
-        ((5, 6, 7), True, "As a variant shares only 2 seeds with the baseline v0, this is exploratory."),
+        ((5, 6, 7), False, "v1 is not tested, as fewer than 5 seeds are there in common with the baseline v0."),
         ((4, 5, 6, 7), True, "As a variant shares only one seed with the baseline v0, this is exploratory."),
         ((3, 4, 5, 6, 7), True, "As a variant shares no seed with the baseline v0, this is exploratory."),
         ((), False, "Every variant has 5 seeds or more."),
@@ -111,7 +131,6 @@ def test_few_pairs_are_exploratory_however_many_seeds_each_has(theirs: tuple[int
     assert sentences("auc", apart, "v0") == [
         "As a variant shares no seed with the baseline v0, this is exploratory.",
         "There is no seed that all have, so none is called the best.",
-        "No variant is distinguishable from the baseline.",
         "The means below are not all over the same seeds; the differences are, pair by pair.",
     ]
 
@@ -133,7 +152,7 @@ def test_losing_an_unlucky_seed_wins_nothing() -> None:
         "base over the 6 seeds that both have, +0.0101 [+0.0100, +0.0102], is distinguishable from seed noise "
         "(Holm p < 0.001).",
         "x (Holm p < 0.001) is distinguishably worse than the baseline.",
-        "The best can be distinguished from every variant beyond the baseline (Holm over all 3 pairs).",
+        "The best can be distinguished from every variant beyond the baseline.",
         "The means below are not all over the same seeds; the differences are, pair by pair.",
     ]
     losses = {label: {seed: -value for seed, value in each.items()} for label, each in values.items()}
@@ -187,11 +206,11 @@ def test_nor_against_what_the_tests_of_all_pairs_show() -> None:
 
 @pytest.mark.parametrize("ahead", ["base", "x"])
 def test_nor_against_the_tests_with_the_baseline_alone(ahead: str) -> None:
-    """Holm's p of these two is 0.040 among the differences to the baseline, and 0.060 among all pairs."""
-    more, less = seeded([0.70, 0.71, 0.69, 0.72, 0.70, 0.71]), seeded([0.705, 0.693, 0.675, 0.705, 0.689, 0.691])
+    """These two are compared as planned; no pair of the other variants is distinguishable."""
+    more, less = seeded([0.70, 0.71, 0.69, 0.72, 0.70, 0.71]), seeded([0.701, 0.692, 0.674, 0.702, 0.686, 0.690])
     values = {"base": more, "x": less} if ahead == "base" else {"base": less, "x": more}
     values |= {"y": seeded([0.69, 0.706, 0.68, 0.725, 0.706, 0.719]), "z": {0: 0.5}}
-    assert not any(d.distinguishable for d in pairwise(values).values())
+    assert not any(d.distinguishable for d in pairwise(values, "base").values())
     assert f"but {ahead} is distinguishably better by more seeds, so none is called the best." in verdict(
         "auc", values, "base"
     )
@@ -227,7 +246,7 @@ def test_whatever_is_missing_none_is_called_best_that_a_test_calls_worse(
         assert not best & (planned.keys() - better)
         assert not ("v0" in best and better)
         if any("The best can be distinguished from every variant" in each for each in said):
-            pairs = pairwise({label: each for label, each in there.items() if each})
+            pairs = pairwise(there, "v0")
             sign = 1 if higher else -1
             others = there.keys() - {"v0", named[1]}
             assert all(sign * (pairs[named[1], other].mean or 0) > 0 for other in others if there[other])

@@ -20,9 +20,21 @@ from tests.pages import Page
 
 TASKS = {"sst2": "accuracy", "cola": "matthews", "rte": "accuracy"}
 VALUES: dict[str, dict[str, Sequence[float | None]]] = {
-    "ours": {"sst2": [0.91, 0.9, 0.92, 0.905], "cola": [0.5, 0.61, 0.55, 0.58], "rte": [0.6, 0.65, 0.61, 0.7]},
-    "random": {"sst2": [0.8, 0.79, 0.82, 0.81], "cola": [0.1, 0.0, 0.2, -0.1], "rte": [0.55, 0.66, 0.6, 0.62]},
-    "larger": {"sst2": [0.92, 0.915, 0.921, 0.92], "cola": [0.6, 0.62, 0.65, 0.6], "rte": [0.7, 0.64, 0.69, 0.71]},
+    "ours": {
+        "sst2": [0.91, 0.9, 0.92, 0.905, 0.91],
+        "cola": [0.5, 0.61, 0.55, 0.58, 0.6],
+        "rte": [0.6, 0.65, 0.61, 0.7, 0.62],
+    },
+    "random": {
+        "sst2": [0.8, 0.79, 0.82, 0.81, 0.8],
+        "cola": [0.1, 0.0, 0.2, -0.1, 0.1],
+        "rte": [0.55, 0.66, 0.6, 0.62, 0.6],
+    },
+    "larger": {
+        "sst2": [0.92, 0.915, 0.921, 0.92, 0.93],
+        "cola": [0.6, 0.62, 0.65, 0.6, 0.63],
+        "rte": [0.7, 0.64, 0.69, 0.71, 0.66],
+    },
 }
 EVIL = "<script>x</script> & <b>"
 
@@ -151,8 +163,7 @@ def test_models_are_compared_at_the_seeds_that_both_have(tmp_path: Path) -> None
     assert page.table("Results")[1:] == [["ours", "60.0", "60.0"], ["other", "80.0", "80.0"]]
     ours, other = [0.6, 0.9], [0.75, 0.85]
     low, high = stats.ttest_rel(other, ours).confidence_interval(0.95)
-    p = stats.ttest_rel(other, ours).pvalue
-    said = f"+5.0 [{100 * low:+.1f}, {100 * high:+.1f}] over 2 seeds, Holm p = {p:.2f}"
+    said = f"+5.0 [{100 * low:+.1f}, {100 * high:+.1f}] over 2 seeds: not tested"
     assert page.table("Differences")[1:] == [["other", "rte", said]]
     assert ["ours", "rte", "3", "0.500 (seed 0), 0.600 (seed 1), 0.900 (seed 3)"] in page.table("Single results")
 
@@ -178,7 +189,7 @@ def test_what_cannot_be_tested_says_why(tmp_path: Path, ours: list[float], other
 
 
 def test_what_cannot_be_tested_is_not_part_of_the_correction(tmp_path: Path) -> None:
-    tested = {"ours": {"rte": [0.5, 0.6, 0.9]}, "other": {"rte": [0.4, 0.58, 0.7]}}
+    tested = {"ours": {"rte": [0.5, 0.6, 0.9, 0.8, 0.7]}, "other": {"rte": [0.4, 0.58, 0.7, 0.75, 0.69]}}
     found = {model: {**each, "sst2": [0.5]} for model, each in tested.items()}
     folder = write_suite(tmp_path / "out", found, {"rte": "accuracy", "sst2": "accuracy"})
     assert page_of(folder).table("Differences")[1][2] == differences(tested)["other", "rte"]

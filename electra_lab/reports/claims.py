@@ -1,0 +1,87 @@
+"""All comparisons of a report, corrected together: five reports in a hundred may claim anything that is not so."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from electra_lab.reports.statistics import (
+    Difference,
+    Layers,
+    Values,
+    against,
+    corrected,
+    difference,
+    pairwise,
+)
+
+Parts = Mapping[str, Values]  # of a metric that is a mean over references: by the metric of each reference
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Differences with p values that account for every other one of the report."""
+
+    _found: Mapping[Key, Difference]
+
+    def against(self, metric: str) -> dict[str, Difference]:
+        """Return each other variant minus the baseline."""
+        return {key[2]: d for key, d in self._found.items() if key[:2] == ("against", metric)}
+
+    def pairs(self, metric: str) -> dict[tuple[str, str], Difference]:
+        """Return the first variant minus the second, of every two but the baseline, in both orders."""
+        half = {(key[2], key[3]): d for key, d in self._found.items() if key[:2] == ("pair", metric)}
+        return half | {(b, a): _reversed(d) for (a, b), d in half.items()}
+
+    def contrasts(self, parts: Sequence[str]) -> dict[tuple[str, str, str], Difference]:
+        """Return by variant and two references the difference to the baseline by the first minus by the second."""
+        kept = {key[1:]: d for key, d in self._found.items() if key[0] == "contrast"}
+        return {(label, a, b): d for (a, b, label), d in kept.items() if a in parts and b in parts}
+
+
+def claims(
+    values: Mapping[str, Values],
+    primary: str,
+    baseline: str,
+    parts: Sequence[Sequence[str]] = (),
+    layers: Mapping[str, Layers] | None = None,
+) -> Claims:
+    """Compare the variants by every metric.
+
+    primary  the metric that was named before; its differences to the baseline are the planned comparisons
+    parts    of each metric that is a mean over references: the metrics of these
+    layers   by metric, what its numbers vary by beside seeds
+    """
+    layers = layers or {}
+    planned, others = dict[Key, Difference](), dict[Key, Difference]()
+    for metric, each in values.items():
+        found = planned if metric == primary else others
+        found |= {("against", metric, label): d for label, d in against(each, baseline, layers.get(metric, ())).items()}
+    known = [[part for part in each if part in values] for each in parts]
+    for metric in dict.fromkeys([primary, *(part for those in known for part in those)]):
+        pairs = pairwise(values.get(metric, {}), baseline, layers.get(metric, ()))
+        others |= {("pair", metric, a, b): d for (a, b), d in pairs.items()}
+    for those in known:
+        for (label, a, b), d in contrasts({part: values[part] for part in those}, baseline).items():
+            others["contrast", a, b, label] = d
+    return Claims(corrected(planned, others))
+
+
+def contrasts(parts: Parts, baseline: str) -> dict[tuple[str, str, str], Difference]:
+    """Return the contrast of every two references for every variant but the baseline: of the first minus the second."""
+    found = {}
+    for (a, one), (b, other) in combinations(parts.items(), 2):
+        for label in [label for label in one if label != baseline]:
+            # Sums, as the spread of equal contrasts has to be small beside the numbers, not beside their differences.
+            ours = _added(one[label], other.get(baseline, {}))
+            found[label, a, b] = difference(ours, _added(other.get(label, {}), one.get(baseline, {})))
+    return found
+
+
+def _added(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    return {seed: one[seed] + other[seed] for seed in one.keys() & other.keys()}
+
+
+def _reversed(d: Difference) -> Difference:
+    mean, low, high = (None if each is None else -each for each in (d.mean, d.high, d.low))
+    return replace(d, mean=mean, low=low, high=high)

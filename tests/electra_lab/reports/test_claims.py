@@ -1,0 +1,262 @@
+"""The claims of whole reports, by simulation: how often they are wrong, and what they can find."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from electra_lab.reports.claims import Claims, claims
+from electra_lab.reports.power import detectable, sentence, spread
+from electra_lab.reports.statistics import ALPHA, Layers, Values, difference, two_groups
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def values_of(numbers: Numbers) -> dict[str, dict[int, float]]:
+    """Name Float64[V S] by variant and seed."""
+    return {f"v{i}": dict(enumerate(each)) for i, each in enumerate(numbers.tolist())}
+
+
+def layer_of(numbers: Numbers) -> dict[str, dict[int, list[float]]]:
+    """Name Float64[V S U] by variant and seed."""
+    return {f"v{i}": dict(enumerate(each)) for i, each in enumerate(numbers.tolist())}
+
+
+def within(share: float, expected: tuple[float, float], trials: int) -> bool:
+    """Allow for three standard deviations of the simulation's own luck."""
+    low, high = expected
+    luck = 3 * math.sqrt(low * (1 - low) / trials)
+    return low - luck <= share <= high + luck
+
+
+# Documents and references
+
+
+@pytest.mark.parametrize("documents", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("references", [0.0, 0.02])
+def test_intervals_cover_other_seeds_documents_and_references(documents: float, references: float) -> None:
+    """All seeds share 60 documents and 3 references; what a difference is by others is another number."""
+    rng, trials, covered, naive = np.random.default_rng(7), 1000, 0, 0
+    for _ in range(trials):
+        by_document = rng.normal(0, documents, (1, 60, 1)) / math.sqrt(3)
+        by_reference = rng.normal(0, references, (1, 1, 3))
+        noise = rng.normal(0, 0.02, (5, 1, 1)) + rng.normal(0, 0.1, (5, 60, 3))
+        ours = 0.7 + 0.05 + by_document + by_reference + noise
+        theirs = 0.7 + rng.normal(0, 0.1, (5, 60, 3))
+        layers = [(dict(enumerate(a.tolist())), dict(enumerate(b.tolist())))
+                  for a, b in ((ours.mean(2), theirs.mean(2)), (ours.mean(1), theirs.mean(1)))]  # fmt: skip
+        means = [dict(enumerate(each.mean((1, 2)).tolist())) for each in (ours, theirs)]
+        found, alone = difference(*means, layers), difference(*means)
+        assert found.low is not None
+        assert found.high is not None
+        assert alone.low is not None
+        assert alone.high is not None
+        assert found.mean == alone.mean
+        covered += found.low <= 0.05 <= found.high
+        naive += alone.low <= 0.05 <= alone.high
+    assert within(covered / trials, (0.93, 0.97), trials), covered
+    if documents == 1.0 or references:
+        assert naive / trials < 0.9  # intervals over seeds alone promise too much
+
+
+def test_the_variance_is_that_of_the_analysis_of_variance() -> None:
+    """Of a balanced layout with one number for each seed and document, by its mean squares."""
+    rng = np.random.default_rng(1)
+    numbers = rng.normal(0, 1, (5, 1)) + rng.normal(0, 3, (1, 8)) + rng.normal(0, 0.5, (5, 8))
+    found = difference(
+        dict(enumerate(numbers.mean(1))), dict.fromkeys(range(5), 0.0),
+        [(dict(enumerate(numbers.tolist())), {seed: [0.0] * 8 for seed in range(5)})],
+    )  # fmt: skip
+    seeds, units = numbers.mean(1) - numbers.mean(), numbers.mean(0) - numbers.mean()
+    rest = numbers - numbers.mean() - seeds[:, None] - units
+    ms_seeds, ms_units, ms_rest = 8 * (seeds**2).sum() / 4, 5 * (units**2).sum() / 7, (rest**2).sum() / 28
+    by_seeds, by_units = ms_seeds / 40, (ms_units - ms_rest) / 40
+    assert by_units > by_seeds
+    variance = by_seeds + by_units
+    freedom = variance**2 / (by_seeds**2 / 4 + by_units**2 / 7)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+    assert (found.low, found.high) == pytest.approx((numbers.mean() - half, numbers.mean() + half))
+    assert found.error == pytest.approx(math.sqrt(variance))
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(numbers.mean()) / math.sqrt(variance), freedom))
+
+
+def test_documents_never_make_an_interval_narrower() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        numbers = rng.normal(0, 1, (5, 1)) + rng.normal(0, 1, (5, 12))
+        ours, zeros = dict(enumerate(numbers.mean(1))), dict.fromkeys(range(5), 0.0)
+        alone = difference(ours, zeros)
+        found = difference(ours, zeros, [(dict(enumerate(numbers.tolist())), {s: [0.0] * 12 for s in range(5)})])
+        assert (found.error or 0) >= (alone.error or 0) > 0
+
+
+@pytest.mark.parametrize("lost", ["a seed of ours", "a seed of theirs", "all"])
+def test_documents_that_not_all_seeds_have_are_left_out(lost: str) -> None:
+    rng = np.random.default_rng(4)
+    numbers = rng.normal(0, 1, (2, 5, 9)) + rng.normal(0, 3, (2, 1, 9))
+    ours, theirs = (dict(enumerate(each.tolist())) for each in numbers)
+    means = [{seed: float(np.mean(each)) for seed, each in side.items()} for side in (ours, theirs)]
+    whole = difference(*means, [(ours, theirs)])
+    assert whole != difference(*means)
+    {"a seed of ours": ours.pop, "a seed of theirs": theirs.pop, "all": lambda _: ours.clear()}[lost](3)
+    assert difference(*means, [(ours, theirs)]) == difference(*means)
+
+
+# Whole reports
+
+
+def report(rng: np.random.Generator, variants: int = 4, metrics: int = 3, planted: float = 0.0) -> Claims:
+    """Return the claims about metrics of which nothing differs, but for what is planted in the last variant."""
+    luck = rng.normal(0, 1, (1, 1, 5))
+    common = rng.normal(0, 0.7, (1, variants, 5))  # metrics of one run resemble each other
+    numbers = luck + common + rng.normal(0, 0.7, (metrics + 3, variants, 5))
+    numbers[:, -1] += planted
+    names = ["primary", *(f"other{i}" for i in range(metrics - 1)), "part1", "part2", "part3"]
+    values = {name: values_of(each) for name, each in zip(names, numbers, strict=True)}
+    return claims(values, "primary", "v0", [["part1", "part2", "part3"]])
+
+
+def test_a_whole_report_seldom_makes_a_false_claim() -> None:
+    """Three quantities, three references, four variants. Corrected by quantity, one in eight did."""
+    rng, trials = np.random.default_rng(5), 400
+    wrong = raw = planned = 0
+    for _ in range(trials):
+        found = report(rng)._found
+        wrong += any(d.distinguishable for d in found.values())
+        raw += any(d.p is not None and d.p <= ALPHA for d in found.values())
+        planned += any(d.distinguishable for key, d in found.items() if key[:2] == ("against", "primary"))
+    assert wrong / trials <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
+    assert raw / trials > 0.3
+    assert planned <= wrong
+
+
+def test_the_planned_comparisons_have_most_of_the_power() -> None:
+    rng, primary, others = np.random.default_rng(6), 0, 0
+    for _ in range(100):
+        found = report(rng, planted=3.5)
+        primary += found.against("primary")["v3"].distinguishable
+        others += found.against("other0")["v3"].distinguishable
+    assert primary > 2 * others
+    assert primary > 50
+
+
+def test_comparisons_are_found_by_what_they_compare() -> None:
+    found = report(np.random.default_rng(8), planted=2.0)
+    assert found.against("primary").keys() == found.against("other1").keys() == {"v1", "v2", "v3"}
+    assert found.pairs("primary").keys() == {(a, b) for a in ("v1", "v2", "v3") for b in ("v1", "v2", "v3") if a != b}
+    assert found.pairs("other1") == {}
+    one, other = found.pairs("primary")["v3", "v1"], found.pairs("primary")["v1", "v3"]
+    assert (one.mean, one.low, one.high) == (-(other.mean or 0), -(other.high or 0), -(other.low or 0))
+    assert one.holm == other.holm
+    contrasts = found.contrasts(["part1", "part3"])
+    assert contrasts.keys() == {(label, "part1", "part3") for label in ("v1", "v2", "v3")}
+    assert found.contrasts(["part1"]) == {}
+
+
+# Seeds in two groups
+
+
+def broken_out(rng: np.random.Generator, rates: tuple[float, ...], gap: float, seeds: int) -> Values:
+    return values_of(rng.normal(size=(len(rates), seeds)) + gap * (rates > rng.random((len(rates), seeds)).T).T)
+
+
+@pytest.mark.parametrize("rates", [(0.2, 0.5), (0.5, 0.5), (0.2, 0.5, 0.8, 0.5), (0.1, 0.3, 0.5, 0.7, 0.9)])
+@pytest.mark.parametrize("gap", [4.0, 10.0])
+def test_where_only_some_seeds_break_out_intervals_hold_or_a_warning_comes(
+    rates: tuple[float, ...], gap: float
+) -> None:
+    rng, trials, good, total = np.random.default_rng(9), 250, 0, 0
+    for _ in range(trials):
+        values = broken_out(rng, rates, gap, 5)
+        warned = two_groups(values) is not None
+        for label, rate in zip(list(values)[1:], rates[1:], strict=True):
+            found = difference(values[label], values["v0"])
+            assert found.low is not None
+            assert found.high is not None
+            good += warned or found.low <= gap * (rate - rates[0]) <= found.high
+            total += 1
+    assert good / total >= 0.9
+
+
+def test_a_warning_names_the_place_and_the_variants_that_are_torn() -> None:
+    values = {
+        "a": [0.53, 0.54, 0.71, 0.72, 0.70],
+        "b": [0.52, 0.53, 0.54, 0.53, 0.52],
+        "c": [0.7, 0.71, 0.72, 0.7, 0.71],
+    }
+    found = two_groups({label: dict(enumerate(each)) for label, each in values.items()})
+    assert found is not None
+    assert found[0] == pytest.approx(0.62)
+    assert found[1] == ["a"]
+    # Variants that are far apart, each by itself, are what an ablation looks for.
+    assert two_groups({label: dict(enumerate(each)) for label, each in values.items() if label != "a"}) is None
+    assert two_groups({"a": {0: 0.5, 1: 0.5}, "b": {}}) is None
+    assert two_groups({"a": dict.fromkeys(range(9), 0.5)}) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (4, 5), (3, 12)])
+def test_normal_numbers_are_seldom_taken_for_two_groups(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(10)
+    warned = np.mean([two_groups(values_of(rng.normal(size=shape))) is not None for _ in range(500)])
+    assert warned <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 500)
+
+
+# Power
+
+
+@pytest.mark.parametrize(("seeds", "variants"), [(5, 4), (8, 3)])
+def test_four_of_five_ablations_find_what_they_are_said_to_find(seeds: int, variants: int) -> None:
+    rng, trials, hits = np.random.default_rng(11), 400, 0
+    size = detectable(seeds, variants - 1)
+    assert size is not None
+    for _ in range(trials):
+        # The others are as the baseline, so Holm's procedure does not go beyond its first level.
+        numbers = rng.normal(0, math.sqrt(0.5), (variants, seeds))
+        numbers[1] += size
+        found = claims({"auc": values_of(numbers)}, "auc", "v0").against("auc")["v1"]
+        hits += found.distinguishable
+    assert abs(hits / trials - 0.8) < 3.5 * math.sqrt(0.8 * 0.2 / trials)
+
+
+def test_more_seeds_find_less_and_more_comparisons_more() -> None:
+    sizes = [detectable(seeds, 3) or math.inf for seeds in (5, 6, 8, 12, 20, 100)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert [detectable(5, n) for n in (1, 2, 4, 8)] == sorted(detectable(5, n) or 0 for n in (1, 2, 4, 8))
+    assert detectable(4, 3) is None
+
+
+def test_the_spread_is_pooled_over_the_differences_that_have_one() -> None:
+    ours = {"a": [0.1, 0.2, 0.3, 0.4, 0.6], "b": [0.3, 0.1, 0.2, 0.5, 0.1], "c": [0.2]}
+    zeros = dict.fromkeys(range(5), 0.0)
+    found = [difference(dict(enumerate(each)), zeros) for each in ours.values()]
+    assert spread(found) == pytest.approx(math.sqrt((np.var(ours["a"], ddof=1) + np.var(ours["b"], ddof=1)) / 2))
+    assert spread(found[2:]) is None
+
+
+def test_power_in_words() -> None:
+    size = detectable(5, 3) or 0
+    said = sentence("auc", 5, 3, {"by the file": 0.01, "by these cells": 0.02})
+    assert said == (
+        f"With 5 seeds, 80% of such ablations find a difference of {size:.2g} standard deviations (of the differences "
+        f"between two variants with the same seed): {0.01 * size:.4f} in auc, as this deviation is 0.0100 by the file; "
+        f"{0.02 * size:.4f} in auc, as this deviation is 0.0200 by these cells."
+    )
+    assert "only pilot runs can tell: `power` in the file of the ablation." in sentence("auc", 5, 3, {})
+    assert sentence("auc", 1, 3, {}) == "With 1 seed no difference is tested; from 5 seeds on, they are."
+
+
+def test_layers_reach_the_metric_that_they_are_of() -> None:
+    rng = np.random.default_rng(12)
+    numbers = rng.normal(0, 0.1, (2, 5, 1)) + np.concatenate(
+        [np.zeros((1, 5, 9)), rng.normal(0, 2, (1, 1, 9)).repeat(5, 1)]
+    )
+    values: Values = values_of(numbers.mean(2))
+    layers: dict[str, Layers] = {"auc": [layer_of(numbers)]}
+    plain = claims({"auc": values, "loss": values}, "auc", "v0")
+    found = claims({"auc": values, "loss": values}, "auc", "v0", layers=layers)
+    assert (found.against("auc")["v1"].error or 0) > 3 * (plain.against("auc")["v1"].error or 0)
+    assert found.against("loss")["v1"].error == plain.against("loss")["v1"].error
