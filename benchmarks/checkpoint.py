@@ -3,7 +3,8 @@
     python benchmarks/checkpoint.py --experiment electra_small
 
 Ours writes safetensors, a checksum of each file and a manifest, and waits until all of it is on the disk. `torch.save`
-does none of that; beside it stands `torch.save` that waits for the disk, too.
+does none of that; beside it stands `torch.save` that waits for the disk, too. A training step of the experiment is taken
+in turns with them: its time tells which share of a run checkpoints take.
 """
 
 import os
@@ -12,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from _alternating import CLOCKS, alternate, parser, table, write
-from _steps import Case
+from _alternating import CLOCKS, alternate, parser, spread, table, write
+from _steps import LAB, Case, make
 
 from electra_lab.assembly.build import make_optimizer
 from electra_lab.storage.checkpoint import save, tensors_of
 from electra_lab.training.step import update
 
-OURS, PEER, WAITING = "electra_lab", "torch.save", "torch.save and fsync"
+OURS, PEER, WAITING, STEP = "electra_lab", "torch.save", "torch.save and fsync", "a training step"
 
 
 def ways_of(case: Case, folder: Path) -> dict[str, Callable[[], object]]:
@@ -42,7 +43,7 @@ def ways_of(case: Case, folder: Path) -> dict[str, Callable[[], object]]:
     def by_us() -> None:
         save(folder / "checkpoints", 1, tensors_of(objective, optimizer), {}, keep=1)
 
-    return {PEER: by_torch, WAITING: by_torch_to_the_disk, OURS: by_us}
+    return {PEER: by_torch, WAITING: by_torch_to_the_disk, OURS: by_us, STEP: make(case, f"{LAB} fp32")}
 
 
 def size(path: Path) -> int:
@@ -52,6 +53,7 @@ def size(path: Path) -> int:
 def main() -> None:
     options = parser(__doc__, rounds=7)
     options.add_argument("--experiment", default="electra_small", help="a file of experiments/")
+    options.add_argument("--every", type=int, default=100, help="steps between two checkpoints, for their share")
     options.add_argument("--folder", type=Path, help="where to write, by default where temporary files are")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
@@ -64,8 +66,10 @@ def main() -> None:
         )
         sizes = {OURS: size(folder / "checkpoints"), PEER: size(folder / "state.pt")}
     sizes[WAITING] = sizes[PEER]
-    megabytes = {name: f"{bytes_ / 1e6:,.1f}" for name, bytes_ in sizes.items()}
-    title = f"Checkpoint of {given.experiment}: {given.threads} threads, {given.clock} time"
+    megabytes = {name: f"{bytes_ / 1e6:,.1f}" for name, bytes_ in sizes.items()} | {STEP: ""}
+    steps = [given.every * each for each in seconds[STEP]]
+    share = spread([100 * save / (save + rest) for save, rest in zip(seconds[OURS], steps, strict=True)])
+    title = f"Checkpoint of {given.experiment}: {given.threads} threads, {given.clock} time; every {given.every} steps {share} % of it"
     about = {"case": f"checkpoint of {given.experiment}", "threads": given.threads, "clock": given.clock}
     write(given.out, title, table(seconds, [PEER], {"MB": megabytes}), about, {"seconds": seconds, "bytes": sizes})
 

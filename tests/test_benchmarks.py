@@ -96,6 +96,7 @@ def test_checkpoint(run: Run, tmp_path: Path) -> None:
     found = run("checkpoint.py", "--experiment", "transformer_tiny", "--rounds", "1", "--folder", str(tmp_path))
     ours, theirs = found["bytes"]["electra_lab"], found["bytes"]["torch.save"]
     assert 0.5 < ours / theirs < 1.5  # the same weights and state
+    assert {"electra_lab", "a training step"} <= found["seconds"].keys()
 
 
 @pytest.mark.parametrize("script", ["ablation_workers.py", "data.py", "finetuning.py"])
