@@ -3,8 +3,8 @@
     python benchmarks/checkpoint.py --experiment electra_small
 
 Ours writes safetensors, a checksum of each file and a manifest, and waits until all of it is on the disk. `torch.save`
-does none of that; beside it stands `torch.save` that waits for the disk, too. A training step of the experiment is taken
-in turns with them: its time tells which share of a run checkpoints take.
+does none of that; beside it stands `torch.save` that waits for the disk, too. In turns with them a training step of the
+experiment is taken: its time tells which share of a run checkpoints take.
 """
 
 import os
@@ -69,7 +69,8 @@ def main() -> None:
     megabytes = {name: f"{bytes_ / 1e6:,.1f}" for name, bytes_ in sizes.items()} | {STEP: ""}
     steps = [given.every * each for each in seconds[STEP]]
     share = spread([100 * save / (save + rest) for save, rest in zip(seconds[OURS], steps, strict=True)])
-    title = f"Checkpoint of {given.experiment}: {given.threads} threads, {given.clock} time; every {given.every} steps {share} % of it"
+    title = f"Checkpoint of {given.experiment}: {given.threads} threads, {given.clock} time"
+    title += f"; every {given.every} steps {share} % of it"
     about = {"case": f"checkpoint of {given.experiment}", "threads": given.threads, "clock": given.clock}
     write(given.out, title, table(seconds, [PEER], {"MB": megabytes}), about, {"seconds": seconds, "bytes": sizes})
 

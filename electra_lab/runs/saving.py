@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from electra_lab.config.schema import Checkpoint
-from electra_lab.storage.checkpoint import not_finite, prune, save, tensors_of
+from electra_lab.storage.checkpoint import not_finite, prune, save, sweep, tensors_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.trouble import spoilt_weights
@@ -121,6 +121,8 @@ class Saver:
         finally:
             if self._pool:
                 self._pool.shutdown()
+            if self._run.learner.world.first:
+                sweep(self._directory.checkpoints)  # again: the disk may have refused to remove something
 
     def prune(self) -> None:
         """Remove what retention no longer keeps: a killed process could not, or another checkpoint is the best now."""

@@ -89,9 +89,10 @@ def _remove(folder: Path, unwanted: Collection[Path]) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove what processes that were killed have left; the run directory is locked."""
-    for leftover in folder.glob(".step-*"):
-        if _LEFTOVER.fullmatch(leftover.name):
-            shutil.rmtree(leftover, ignore_errors=True)
+    with suppress(OSError):
+        for leftover in folder.glob(".step-*"):
+            if _LEFTOVER.fullmatch(leftover.name):
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _step(path: Path) -> int:

@@ -20,7 +20,7 @@ from electra_lab.config.source import parse
 from electra_lab.model.initialise import initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.testing.common import CLS, MASK, PAD, SEP, Contract, as_batch, on_each_device, vocabulary
-from registry import Batch, Metric, Trained, backbones, measures
+from registry import Batch, Metric, Sampled, Trained, backbones, measures
 
 EXPERIMENT: Mapping[str, Any] = {
     "name": "law",
@@ -105,8 +105,14 @@ class MeasureContract(Contract):
     def lawful(self, found: Mapping[str, float]) -> dict[str, float]:
         unknown = found.keys() - self.component()().metrics.keys()
         assert not unknown, f"metrics that it does not declare: {unknown}"
-        assert all(type(value) is float for value in found.values()), f"not a float: {found}"
+        assert all(type(value) in (float, Sampled) for value in found.values()), f"not a float: {found}"
         assert all(map(math.isfinite, found.values())), f"a missing metric is left out, never NaN: {found}"
+        for name, value in found.items():
+            documents = value.documents if isinstance(value, Sampled) else ()
+            assert all(map(math.isfinite, documents)), f"{name}: what a document contributes is not finite: {documents}"
+            away = abs(math.fsum(documents) / max(len(documents), 1) - value) if documents else 0.0
+            spread = max(documents, default=0.0) - min(documents, default=0.0)
+            assert away <= spread + 1e-9, f"{name} is {value}, and the mean of what documents contribute is not near it"
         for name, metric in self.component()().metrics.items():
             if metric.parts and name in found:
                 assert found.keys() >= set(metric.parts), f"{name} is a mean over parts that are missing: {found}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -196,6 +197,23 @@ def test_one_that_is_no_longer_the_best_goes(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(execute, "train", better_and_better)
     sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, keep: 1, best: discriminator_auc}"}
     assert steps(run(experiment(tmp_path, **sections), tmp_path / "run")) == [12]
+
+
+def test_what_the_disk_refused_to_remove_is_removed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what came from the last checkpoint, after which nothing is pruned."""
+    refused = list[Path]()
+
+    def refuse(path: Path, **options: Any) -> None:
+        if path.name.endswith(".old") and path not in refused:
+            refused.append(path)
+        else:
+            rmtree(path, **options)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr("electra_lab.storage.checkpoint.shutil.rmtree", refuse)
+    path = run(experiment(tmp_path, checkpoint="{every: 4, keep: 1}"), tmp_path / "run")
+    assert ".step-00000008.old" in [each.name for each in refused]
+    assert [each.name for each in (path / "checkpoints").iterdir()] == ["step-00000012"]
 
 
 def test_a_resume_removes_what_a_killed_process_could_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
