@@ -7,14 +7,17 @@ from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 
 BLOCK = 256  # weights that are summed before they are compared one by one
-ROWS = 16  # that are worked on at a time on the CPU: vocabularies of more would not stay in its cache
+ROWS, WEIGHTS = 16, 1 << 16  # worked on at a time on the CPU, whichever is more: many more would not stay in its cache
 
 
 def by_rows(draw: Callable[..., Int[Tensor, "n"]], *tensors: Tensor) -> Int[Tensor, "N"]:
-    """Return draw(*tensors); on the CPU, some rows at a time."""
+    """Return draw(*tensors), the first of which is by weights; on the CPU, some rows at a time."""
     if tensors[0].device.type != "cpu" or torch.compiler.is_compiling() or not len(tensors[0]):
         return draw(*tensors)
-    return torch.cat([draw(*rows) for rows in zip(*(torch.split(each, ROWS) for each in tensors), strict=True)])
+    some = max(ROWS, WEIGHTS // tensors[0].shape[-1])
+    if some >= len(tensors[0]):
+        return draw(*tensors)
+    return torch.cat([draw(*rows) for rows in zip(*(torch.split(each, some) for each in tensors), strict=True)])
 
 
 def weights_of(logits: Float32[Tensor, "N V"], temperature: float | Tensor) -> Float32[Tensor, "N V"]:
