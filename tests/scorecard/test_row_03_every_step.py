@@ -16,7 +16,7 @@ from tests.scorecard.rows import FULL
 STEPS = 7
 UNTIED = "{dim: 8, max_length: 16, tie: none}"
 MLM = {"objective": "{type: mlm}", "generator": "null", "sampler": "null"}
-RATE = "{{learning_rate: {{type: {}}}}}"
+WARM_UP = "learning_rate: {type: warmup_linear, warmup_steps: 3}"
 # The sections beside the defaults with which a component is used.
 USES: dict[str, dict[str, dict[str, str]]] = {
     "backbones": {
@@ -33,10 +33,10 @@ USES: dict[str, dict[str, dict[str, str]]] = {
     "packings": {name: {"packing": f"{{type: {name}}}"} for name in registry.packings.names()},
     "optimizers": {name: {"optimizer": f"{{type: {name}}}"} for name in registry.optimizers.names()},
     "schedules": {
-        "constant": {"schedules": RATE.format("constant")},
-        "cosine": {"schedules": RATE.format("cosine")},
-        "linear": {"schedules": "{sampler.temperature: {type: linear, start: 2.0, end: 1.0}}"},
-        "warmup_linear": {"schedules": "{learning_rate: {type: warmup_linear, warmup_steps: 3}}"},
+        "constant": {"schedules": "{learning_rate: {type: constant}}"},
+        "cosine": {"schedules": "{learning_rate: {type: cosine, start: 1.0, end: 0.1}}"},
+        "linear": {"schedules": f"{{{WARM_UP}, sampler.temperature: {{type: linear, start: 2.0, end: 1.0}}}}"},
+        "warmup_linear": {"schedules": f"{{{WARM_UP}}}"},
         "warmup_stable_decay": {"schedules": "{learning_rate: {type: warmup_stable_decay, warmup_steps: 2}}"},
     },
     "objectives": {
