@@ -51,11 +51,11 @@ class CellsFailed(LabError):
 
 
 class Stopped(LabError):
-    """A signal arrived; the run saved a checkpoint and can be resumed."""
+    """A signal arrived, or the time was up; the message says what was saved and how to continue."""
 
 
 class Preempted(Stopped):
-    """SIGTERM or SIGHUP arrived."""
+    """A signal other than Ctrl-C arrived, or run.max_minutes is up."""
 
     exit_code = 75
 

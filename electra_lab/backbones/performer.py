@@ -186,7 +186,9 @@ class Performer(nn.Module):
         self.norm = nn.LayerNorm(dim)
         if not self.features.is_meta:  # where nothing can be drawn
             self._draw(0, 0)
-        self._drawn: tuple[int, int] | None = None  # unknown: a checkpoint may fill the buffer before the first step
+        self._drawn: tuple[int, int, int] | None = (
+            None  # unknown: a checkpoint may fill the buffer before the first step
+        )
 
     def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         visible = attention_mask | ~attention_mask.any(-1, keepdim=True)  # a row of padding alone must see something
@@ -201,9 +203,9 @@ class Performer(nn.Module):
         if not self.redraw_every or self.features.is_meta:
             return
         wanted = seed, step // self.redraw_every
-        if wanted != self._drawn:
+        if (*wanted, self.features._version) != self._drawn:  # or something else was loaded into them since
             self._draw(*wanted)
-            self._drawn = wanted
+            self._drawn = (*wanted, self.features._version)
 
     def _draw(self, seed: int, interval: int) -> None:
         # On the CPU and from a generator of its own: the same features on every device and rank.

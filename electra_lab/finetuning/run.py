@@ -139,12 +139,13 @@ def _train(
     run, settings, metrics = built.run, built.settings, declared(loaded)
     facts = _facts(built, metrics)
     _begin(folder, seed, loaded, built.source, built.dataset, device, settings.precision, console, **facts)
-    evaluated = True
     sweep(directory.checkpoints)
+    directory.refuse_lost_checkpoints()
+    directory.mend(console.say)
     if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
         run.restore(state)
-        evaluated = is_evaluated(directory, run.step, settings, tested=False)
-        directory.truncate(run.step, evaluated=evaluated)
+    evaluated = run.step == 0 or is_evaluated(directory, run.step, settings, tested=False)
+    directory.truncate(run.step, evaluated=evaluated)
     keep_changes(directory, loaded, run.step, console.say)
     console.say(summary.opening(loaded, built, seed, directory.path))
     saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep)

@@ -146,9 +146,8 @@ class _Piece:
 def _stops() -> Iterator[Callable[[], int]]:
     """Turn SIGTERM into KeyboardInterrupt, and count it. A repeated one does nothing.
 
-    Slurm ends a job by one SIGTERM to its processes and another that srun passes on, some milliseconds later. Training
-    handles the first and stops without saving at the second, which comes here. Python's wakeup descriptor shows that
-    there was a first.
+    Slurm ends a job by one SIGTERM to its processes and another that srun passes on, some milliseconds later. What
+    training has handled itself does not come here, but Python's wakeup descriptor shows that it was there.
     """
     reading, writing = os.pipe()
     for end in (reading, writing):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.assembly.experiment import open_corpus, recipe_of
-from electra_lab.config.load import Loaded, dump
+from electra_lab.config.load import Loaded, dump, load
 from electra_lab.data.store import is_store, key_of, read_manifest
 from electra_lab.storage.provenance import Change, Provenance
 from electra_lab.storage.run_directory import RunDirectory
@@ -58,7 +58,8 @@ def keep_changes(
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
     if same and began.steps == facts.get("steps", began.steps):
         return
-    if found := changes(began.config, now):
+    before = began.config or content(load(directory.path / "config.yaml"))  # releases before did not keep it
+    if found := changes(before, now):
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
     kept = {"config_sha256": sha, "config": now, "changes": [*began.changes, change], **facts}

@@ -37,7 +37,7 @@ from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
 from electra_lab.runs.trouble import RollBack, telling
 from electra_lab.storage.checkpoint import checkpoints, load_newest
-from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.provenance import Environment, Provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
@@ -146,7 +146,8 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
             world.wait()  # nobody reads checkpoints any longer
             if world.first:
                 before = directory.provenance().steps
-                keep_changes(directory, loaded, run.step, console.say, **length(experiment))
+                facts = length(experiment) | _rows_now(directory, experiment)
+                keep_changes(directory, loaded, run.step, console.say, **facts)
                 if before != settings.steps and run.step:
                     console.say(other_length(settings, before, run.step))
                 directory.mend(console.say)
@@ -187,10 +188,8 @@ def _reopened(
     loaded = _config_of(directory, began, overrides)
     target, console = choose_device(device), Console(quiet=not world.first)
     store = _shared_data(loaded, console, world, directory, began)
-    restored, same = bool(checkpoints(directory.checkpoints)), began.environment.device == device_name(target)
-    experiment = assemble(
-        loaded, store, target, restored=restored, world=world, began=began.environment if same else None
-    )
+    restored = bool(checkpoints(directory.checkpoints))
+    experiment = assemble(loaded, store, target, restored=restored, world=world, began=_decided(began, loaded, target))
     if experiment.earlier and experiment.earlier != began.earlier_runs:
         raise DataError(
             f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.earlier}, was "
@@ -213,6 +212,21 @@ def _reopened(
         )
         raise ConfigError(f"{path}: {reason}.")
     return loaded, experiment, console, bool(state)
+
+
+def _decided(began: Provenance, loaded: Loaded, device: torch.device) -> Environment | None:
+    """Return what was decided when a run began, which stands on the same device; `auto` decides anew if it is new."""
+    if began.environment.device != device_name(device):
+        return None
+    before = began.config.get("train", {}).get("micro_batch_size") if began.config else "auto"
+    new = loaded.config.train.micro_batch_size == "auto" != before
+    return began.environment.model_copy(update={"micro_batch_size": None}) if new else began.environment
+
+
+def _rows_now(directory: RunDirectory, experiment: Experiment) -> dict[str, Environment]:
+    """Return the environment of a run whose micro-batch was changed, for provenance.json."""
+    size = experiment.choices.micro_batch_size
+    return {"environment": directory.provenance().environment.model_copy(update={"micro_batch_size": size})}
 
 
 def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:
@@ -330,5 +344,6 @@ def enough_memory() -> Iterator[None]:
         raise OutOfMemoryError(
             f"there is not enough memory ({(str(error).splitlines() or ['no details'])[0]}). Lower "
             "train.micro_batch_size, which changes no mask and no draw, or evaluate.batch_size; a run that has begun "
-            "takes them by: electra-lab resume RUN_DIR --set train.micro_batch_size=auto. Or make the networks smaller."
+            "takes them by: electra-lab resume RUN_DIR --set train.micro_batch_size=NUMBER. Or make the networks "
+            "smaller."
         ) from error

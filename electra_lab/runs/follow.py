@@ -81,6 +81,7 @@ def follow(
                     save()
                 if agreed >= STOP:
                     saver.wait()
+                    world.wait()  # a launcher that sees one process end soon kills the others
                     if agreed == TIME_IS_UP:
                         raise Preempted(f"run.max_minutes is up: stopped and saved after step {run.step}. {cure}")
                     raise stopped(agreed - STOP, f"stopped and saved after step {run.step}. {cure}")

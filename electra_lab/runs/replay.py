@@ -80,6 +80,9 @@ def replay(path: Path, device: str, store: Path | None = None) -> Finding:
                 if found := _repeated(directory, loaded, experiment):
                     return found
                 console.advance(experiment.run.step)
+    if begun >= last:
+        text = f"there is no step to repeat: the newest checkpoint is that of the last step, {last:,}."
+        return Finding("nothing", last, text)
     text = (
         f"nothing was refused: the run ended after at most {last:,} steps, and of those after its newest checkpoint, "
         f"that of step {begun:,}, every one is finite here. The cause may lie in the device, or in what is said above "
@@ -114,8 +117,13 @@ def _store_of(loaded: Loaded, began: Provenance, given: Path | None) -> Store:
 
 
 def _last(directory: RunDirectory, experiment: Experiment) -> int:
-    """Return the steps that the run has done, at most: it ended before it wrote another log line."""
+    """Return the steps that the run has done, at most: it ended before it wrote another log line.
+
+    Records of steps that were rolled back are gone, so that such a run may have done all.
+    """
     settings = experiment.settings
+    if settings.on_non_finite == "roll_back":
+        return settings.steps
     logged = (record["step"] for record in directory.records() if record["split"] == "train")
     reached = max(experiment.run.step, max(logged, default=0))
     return min(settings.steps, (reached // settings.log_every + 1) * settings.log_every)
@@ -128,7 +136,7 @@ def _repeated(directory: RunDirectory, loaded: Loaded, experiment: Experiment) -
     result, rate = advance(run, settings, experiment.train, experiment.device)
     if int(run.watch.first) == step:
         return _diagnosed(directory, loaded, experiment, result, step, scale)
-    spoilt = not_finite(tensors_of(run.learner.objective, run.optimizer))
+    spoilt = not_finite(tensors_of(run.learner.objective, run.optimizer), run.learner.objective)
     if not spoilt:
         return None
     name = spoilt[0].removeprefix("model.")

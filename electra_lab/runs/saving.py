@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from electra_lab.config.schema import Checkpoint
-from electra_lab.storage.checkpoint import not_finite, prune, save, sweep, tensors_of
+from electra_lab.storage.checkpoint import not_finite, prune, save, steps, sweep, tensors_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.trouble import spoilt_weights
@@ -91,7 +91,8 @@ class Saver:
             return
         state, learner = run.state(self._settings), run.learner
         tensors = tensors_of(learner.objective, run.optimizer, keep=learner.world.first)
-        names = learner.world.once(lambda: "\n".join(not_finite(tensors)))  # rank 0 alone has tensors that are divided
+        # Rank 0 alone has tensors that are divided.
+        names = learner.world.once(lambda: "\n".join(not_finite(tensors, learner.objective)))
         if names:
             raise spoilt_weights([name.removeprefix("model.") for name in names.split("\n")], run.step, run.step - 1)
         if learner.world.first:
@@ -136,14 +137,17 @@ class Saver:
         self._directory.mark_saved(step)
 
     def _best(self) -> int | None:
-        """Return the first step of the best value of the chosen metric on validation text, as metrics.jsonl has it."""
+        """Return the first step of the best value of the chosen metric on validation text, as metrics.jsonl has it.
+
+        Of the steps that can be kept: those with a checkpoint, and the present one.
+        """
         if self._metric is None:
             return None
-        sign = 1 if self._metric.higher_is_better else -1
+        sign, there = 1 if self._metric.higher_is_better else -1, {self._run.step, *steps(self._directory.checkpoints)}
         found = [
             (-sign * record[self._name], record["step"])
             for record in self._directory.records()
-            if record["split"] == "validation" and record.get(self._name) is not None
+            if record["split"] == "validation" and record["step"] in there and record.get(self._name) is not None
         ]
         return min(found)[1] if found else None
 

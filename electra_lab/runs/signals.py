@@ -28,7 +28,7 @@ class Arrived:
     """The signal that has arrived, 0 if none has."""
 
     number: int = 0
-    since: float = 0.0
+    pressed: float = 0.0  # when Ctrl-C was, first
 
 
 def stopped(number: int, reason: str) -> Stopped:
@@ -60,13 +60,16 @@ def noted(say: Callable[[str], None], *, alone: bool) -> Iterator[Arrived]:
     arrived = Arrived()
 
     def note(number: int) -> None:
-        if arrived.number:
-            if alone and number == signal.SIGINT and time.monotonic() - arrived.since > ECHO:
+        now = time.monotonic()
+        if alone and number == signal.SIGINT:
+            if arrived.pressed and now - arrived.pressed > ECHO:
                 raise KeyboardInterrupt
+            arrived.pressed = arrived.pressed or now
+        if arrived.number:
             return
-        arrived.number, arrived.since = number, time.monotonic()
+        arrived.number = number
         with suppress(RuntimeError, OSError):  # the signal may have interrupted a write to the same stream
-            second = "; a second Ctrl-C stops without saving" if alone else ""
+            second = "; a second Ctrl-C stops without saving" if alone and number == signal.SIGINT else ""
             say(f"{name_of(number)}: saving after this step{second}")
 
     with _handled(note):

@@ -1,14 +1,14 @@
 """What becomes of a run that diverges: it is put back to a checkpoint, or ends with a sentence that says what to do."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from electra_lab.runs.saving import Saver
 from electra_lab.storage.checkpoint import load_newest, newest_sound
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.trouble import Refused
-from registry.errors import DivergedError
+from registry.errors import CheckpointError, DivergedError
 
 
 class RollBack:
@@ -44,7 +44,9 @@ class RollBack:
         rollbacks, offset = run.rollbacks + 1, run.offset
         state = load_newest(self._directory.checkpoints, run.learner.objective, run.optimizer, self._say)
         if state is None:
-            raise DivergedError(f"{refused} It cannot be rolled back, as there is no checkpoint yet: checkpoint.every.")
+            raise DivergedError(
+                f"{refused} It cannot be rolled back, as there is no checkpoint yet. Lower checkpoint.every."
+            )
         run.restore(state)
         run.rollbacks, run.offset = rollbacks, offset + refused.step + 1 - run.step
         self._saver.saved = run.step
@@ -64,6 +66,8 @@ def telling(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except DivergedError as error:
-        step = newest_sound(directory.checkpoints)
+        step = None
+        with suppress(CheckpointError):  # the first error matters
+            step = newest_sound(directory.checkpoints)
         where = "There is no checkpoint." if step is None else f"The newest sound checkpoint is that of step {step:,}."
         raise DivergedError(f"{error} {where} To find the cause: electra-lab replay {directory.path}") from None

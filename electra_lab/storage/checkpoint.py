@@ -12,10 +12,10 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -37,9 +37,17 @@ def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) ->
     return dict(_tensors(module, optimizer, keep=keep))
 
 
-def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the tensors with a number that is not finite: no training comes back from that."""
-    return [name for name, value in tensors.items() if value.is_floating_point() and not value.isfinite().all()]
+def not_finite(tensors: Mapping[str, Tensor], module: nn.Module) -> list[str]:
+    """Return the names of the tensors with a number that is not finite: no training comes back from that.
+
+    Buffers of the module may be infinite, as a causal mask is.
+    """
+    buffers = {f"model.{name}" for name, _ in module.named_buffers()}
+    return [
+        name
+        for name, value in tensors.items()
+        if value.is_floating_point() and (value.isnan() if name in buffers else ~value.isfinite()).any()
+    ]
 
 
 def save(
@@ -64,6 +72,8 @@ def save(
             save_file(tensors, building / _TENSORS)
             (building / _TENSORS).chmod((building / _STATE).stat().st_mode)  # the library lets nobody else read it
             seal(building)
+    except MemoryError:
+        raise
     except Exception as error:  # safetensors wraps a full disk in its own exception, so the type says little
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(
@@ -124,6 +134,16 @@ class _Window(BaseModel):
         return self
 
 
+class _LossScale(BaseModel):
+    """The factor of float16 losses, see training/scaling.py."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    scale: Annotated[FiniteFloat, Field(gt=0)]
+    calm: Annotated[int, Field(ge=0, lt=2**31)]
+    overflows: Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class _Trouble(BaseModel):
     """The steps that were not taken, see training/trouble.py."""
 
@@ -133,8 +153,8 @@ class _Trouble(BaseModel):
     offset: NonNegativeInt
     rollbacks: NonNegativeInt
     average: FiniteFloat
-    taken: NonNegativeInt
-    first: int
+    taken: Annotated[int, Field(ge=0, lt=2**63)]
+    first: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     spiked: bool
 
 
@@ -149,6 +169,7 @@ class _State(BaseModel):
     skipped: NonNegativeInt
     window: _Window
     trouble: _Trouble | None = None  # older checkpoints have none
+    loss_scale: _LossScale | None = None  # of float16 alone
 
 
 def problem(path: Path) -> str | None:
@@ -165,6 +186,11 @@ def problem(path: Path) -> str | None:
             f"{FORMAT}). Use that version."
         )
     return None if state.step == _step(path) else f"{_STATE} is damaged: it is of step {state.step}"
+
+
+def steps(folder: Path) -> list[int]:
+    """Return the steps of the checkpoints, ascending."""
+    return [_step(path) for path in checkpoints(folder)]
 
 
 def newest_sound(folder: Path) -> int | None:
@@ -189,7 +215,7 @@ def load_newest(
         if not (reason := problem(path)):
             try:
                 tensors = _read(path)
-                reason = f"{_TENSORS} has numbers that are not finite" if not_finite(tensors) else None
+                reason = f"{_TENSORS} has numbers that are not finite" if not_finite(tensors, module) else None
             except CheckpointError as error:
                 reason = str(error).removeprefix(f"{path}: ").rstrip(".")
         if reason:

@@ -49,6 +49,7 @@ def new_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
             yield stream
         flush(temporary)
         temporary.replace(path)
+        flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -195,6 +196,10 @@ def seal(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
+# Errors that say nothing about a file: of rights, of a network file system, of too many open files, of memory.
+_PASSING = {errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
 def damage(folder: Path, names: Collection[str] | None = None) -> str | None:
     """Return the damage to a sealed folder, or to the files in it that `names` lists, in words; None if it is sound.
 
@@ -210,9 +215,9 @@ def damage(folder: Path, names: Collection[str] | None = None) -> str | None:
                 return f"{name} is damaged: its checksum is wrong"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except PermissionError as error:
-        raise Unreadable(f"{error.filename}: cannot be read ({reason(error)}).") from None
     except OSError as error:
+        if error.errno in _PASSING:
+            raise Unreadable(f"{error.filename or folder}: cannot be read ({reason(error)}).") from None
         return f"{Path(error.filename or MANIFEST).name} cannot be read ({reason(error)})"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         return f"{MANIFEST} is damaged ({type(error).__name__})"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -45,7 +46,7 @@ _COUNTS, _SAVED = "vocabulary.safetensors", "saved.json"
 _MOST_RECORDS = 1 << 30  # bytes of metrics.jsonl
 _LARGEST = 1e100  # number in a record; those of training are of float32
 _MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
-_UNFINISHED = ".*.part"  # files that a killed process was writing
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # files that a killed process was writing, see new_file
 # What a run directory can hold before its provenance.json, which comes last: nothing that would be missed.
 _BEGINNING = {".lock", "source.yaml", "config.yaml", "plugins", "tokenizer.json", _COUNTS}
 
@@ -93,8 +94,9 @@ class RunDirectory:
                         stream.write(str(os.getpid()).encode())
                 else:
                     raise self._in_use()
-            for leftover in self.path.glob(_UNFINISHED):
-                leftover.unlink(missing_ok=True)
+            with suppress(OSError):  # what cannot be removed does no harm
+                for leftover in unfinished(self.path):
+                    leftover.unlink(missing_ok=True)
             yield
 
     @contextmanager
@@ -268,9 +270,14 @@ class RunDirectory:
         self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
 
 
+def unfinished(path: Path) -> list[Path]:
+    """Return the files that a killed process was writing."""
+    return [each for each in path.glob(".*.part") if _UNFINISHED.fullmatch(each.name) and each.is_file()]
+
+
 def is_unfinished_start(path: Path) -> bool:
     """Return True for an empty folder, and for what a run leaves that was killed before it had begun."""
-    found = {each.name for each in path.iterdir()} - {each.name for each in path.glob(_UNFINISHED)}
+    found = {each.name for each in path.iterdir()} - {each.name for each in unfinished(path)}
     return not found or (".lock" in found and found <= _BEGINNING)  # the lock tells it from a user's own folder
 
 

@@ -126,13 +126,16 @@ def refused_steps(
     step           the steps done
     limit          steps refused in all, and how many may be
     """
-    reason = f"had a norm of the gradient above {factor:g} times its average" if spiked else "was not finite"
-    what = "the gradient" if spiked else "the loss or gradient"
-    count = f"{number:,} of the steps since the last log line {reason}, first that of step {first + 1:,}"
+    steps = f"{number:,} of the steps since the last log line"
+    what = f"the loss or gradient of {steps} was not finite, first that of step {first + 1:,}"
+    if spiked:
+        what = (
+            f"in {steps}, first in step {first + 1:,}, the norm of the gradient was above {factor:g} times its average"
+        )
     over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
     cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
     return Refused(
-        f"step {step:,}: {what} of {count}. They were not taken, so no weight is damaged.{over} Lower "
+        f"step {step:,}: {what}. They were not taken, so no weight is damaged.{over} Lower "
         f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}.",
         first,
     )

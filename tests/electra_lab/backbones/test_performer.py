@@ -369,3 +369,16 @@ def test_dropout_acts_in_training_alone() -> None:
     x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
     assert not torch.equal(model(x, masks(0)), model(x, masks(0)))
     assert torch.equal(model.eval()(x, masks(0)), model(x, masks(0)))
+
+
+def test_features_that_were_loaded_from_another_interval_are_drawn_anew() -> None:
+    """As by a rollback to a checkpoint of the interval before."""
+    model = performer(redraw_every=10)
+    model.at_step(0, 25)
+    drawn = model.features.clone()
+    model.at_step(0, 15)
+    model.at_step(0, 25)
+    with torch.no_grad():
+        model.features.copy_(torch.zeros_like(drawn))
+    model.at_step(0, 25)
+    assert torch.equal(model.features, drawn)

@@ -273,3 +273,29 @@ def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"must stay: train.batch_size 6 -> 4; train.clip_norm 1.0 -> 3.0\. .*seeds"):
         resume(folder, "cpu", ["train.batch_size=4", "train.clip_norm=3", "train.log_every=1"])
     assert "clip_norm: 1.0" in (folder / "finetuning.yaml").read_text()
+
+
+def test_killed_before_the_first_checkpoint_no_record_comes_twice(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins again, and the records of the dead attempt, the last of them cut short, are dropped."""
+    path = write_finetuning(tmp_path, model, checkpoint={"every": 100})
+    whole = finetune(path, [], tmp_path / "whole", "cpu")
+    with monkeypatch.context() as patched:
+        patched.setattr(run.Saver, "save", lambda self: None)
+        patched.setattr(run, "_keep_model", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(path, [], tmp_path / "cut", "cpu")
+    metrics = tmp_path / "cut" / "seed-0" / "metrics.jsonl"
+    assert metrics.read_text().count("\n") > 1
+    metrics.write_text(metrics.read_text()[:-9])
+    resume(tmp_path / "cut", "cpu")
+    assert records(tmp_path / "cut" / "seed-0") == records(whole / "seed-0")
+
+
+def test_checkpoints_that_are_gone_stop_a_fine_tuning(stopped: Path, tmp_path: Path) -> None:
+    """As they do a run: a disk may not be mounted."""
+    folder = shutil.copytree(stopped, tmp_path / "out")
+    shutil.rmtree(folder / "seed-0" / "checkpoints")
+    with pytest.raises(CheckpointError, match="checkpoint"):
+        resume(folder, "cpu")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from electra_lab.assembly import choices
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.runs import execute
 from electra_lab.runs.changes import MAY_CHANGE
@@ -100,6 +101,35 @@ def test_smaller_micro_batches_change_no_mask(
     execute.resume(stopped, "cpu", ["train.micro_batch_size=1"])
     assert "not bit-exact, because of micro_batch_size 2 -> 1" in capsys.readouterr().err
     assert lines(stopped)[-1]["step"] == 12
+
+
+def test_auto_decides_anew_where_it_was_not_set_before(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a run that had begun with too many rows would take as many again, and never fit."""
+    found = list[int]()
+
+    def at_a_time(*_: Any) -> int:
+        found.append(1)
+        return 1
+
+    monkeypatch.setattr(choices, "_rows_at_a_time", at_a_time)
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 9)
+        with pytest.raises(Interrupted):
+            execute.resume(stopped, "cpu", ["train.micro_batch_size=auto"])
+    assert RunDirectory(stopped).provenance().environment.micro_batch_size == 1
+    execute.resume(stopped, "cpu")  # what was decided stands
+    assert found == [1]
+    assert lines(stopped)[-1]["step"] == 12
+
+
+def test_a_run_whose_config_was_not_kept_tells_only_what_changes(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a version before."""
+    file = stopped / "provenance.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "config": {}}))
+    execute.resume(stopped, "cpu", ["train.log_every=3"])
+    assert "changed after step 7: train.log_every 5 -> 3\n" in capsys.readouterr().err
 
 
 def test_more_steps_continue_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,18 @@ def test_nothing_is_found_in_a_run_that_ended_well(tmp_path: Path, capsys: pytes
     with pytest.raises(typer.Exit) as ended:
         command(path)
     assert ended.value.exit_code == 1
-    assert "nothing was refused" in capsys.readouterr().out
+    assert "there is no step to repeat: the newest checkpoint is that of the last step, 12." in capsys.readouterr().out
+
+
+def test_what_was_rolled_back_is_repeated(tmp_path: Path) -> None:
+    """The records after the checkpoint are gone, so that they do not tell how far the run had come."""
+    sections = {"checkpoint": "{every: 4}", "train": "{steps: 12, batch_size: 4, precision: fp32, log_every: 1}"}
+    given = ["train.on_non_finite=roll_back", "train.most_rollbacks=1"]
+    path = diverged(fragile(tmp_path, "forward", at=10, **sections), tmp_path / "run", *given)
+    assert RunDirectory(path).records()[-1]["step"] <= 10
+    RunDirectory(path).truncate(8)
+    found = replay(path, "cpu")
+    assert (found.found, found.step) == (True, 11)
 
 
 def test_only_the_run_directory_and_the_store_are_needed(tmp_path: Path) -> None:

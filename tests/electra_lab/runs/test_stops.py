@@ -102,7 +102,8 @@ def test_a_signal_saves_after_the_step_in_which_it_arrives(
         run(file, tmp_path / "run")
     assert stopped.value.exit_code == code
     name = "Ctrl-C" if number == signal.SIGINT else number.name
-    assert f"{name}: saving after this step; a second Ctrl-C stops without saving\n" in capsys.readouterr().err
+    second = "; a second Ctrl-C stops without saving" if number == signal.SIGINT else ""
+    assert f"{name}: saving after this step{second}\n" in capsys.readouterr().err
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
     assert [signal.getsignal(each) for each in STOPPING] == before
 
@@ -183,7 +184,7 @@ def test_a_step_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     ("first", "second", "apart", "saves"),
     [
         (signal.SIGINT, signal.SIGINT, 0.6, False),
-        (signal.SIGTERM, signal.SIGINT, 0.6, False),
+        (signal.SIGTERM, signal.SIGINT, 0.6, True),
         (signal.SIGINT, signal.SIGINT, 0.03, True),
         (signal.SIGTERM, signal.SIGTERM, 0.6, True),
         (signal.SIGTERM, signal.SIGHUP, 0.03, True),
@@ -209,6 +210,19 @@ def test_only_a_second_ctrl_c_stops_without_saving(
     ):
         run(experiment(tmp_path), tmp_path / "run")
     assert newest(tmp_path / "run") == (3 if saves else 0)
+
+
+def test_after_another_signal_it_takes_two_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def thrice(_: Console, done: int) -> None:
+        if done == 3:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+                os.kill(os.getpid(), number)
+                time.sleep(0.6)
+
+    monkeypatch.setattr(Console, "advance", thrice)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment(tmp_path), tmp_path / "run")
+    assert newest(tmp_path / "run") == 0
 
 
 PHASES = {

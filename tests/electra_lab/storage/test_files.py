@@ -43,7 +43,8 @@ def test_it_is_on_the_disk_before_it_replaces_the_old_one(tmp_path: Path, monkey
     fsync, replace = os.fsync, Path.replace
 
     def synced(descriptor: int) -> None:
-        happened.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).read_text())
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        happened.append("its folder" if path == tmp_path else path.read_text())
         fsync(descriptor)
 
     def replaced(self: Path, target: Path) -> Path:
@@ -53,7 +54,7 @@ def test_it_is_on_the_disk_before_it_replaces_the_old_one(tmp_path: Path, monkey
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
     write_whole(tmp_path / "notes.txt", "content")
-    assert happened == ["content", "replace"]
+    assert happened == ["content", "replace", "its folder"]
 
 
 @pytest.mark.parametrize("step", ["write", "flush", "rename"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -12,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from electra_lab.storage import files
-from electra_lab.storage.checkpoint import load_newest
+from electra_lab.storage.checkpoint import load_newest, not_finite, problem, tensors_of
 from electra_lab.storage.files import MANIFEST, Unreadable, damage, read_json, read_text, seal, sha256
 from electra_lab.storage.lock import lock
 from electra_lab.storage.run_directory import RunDirectory
@@ -188,3 +191,72 @@ def test_state_of_no_parameter_is_of_another_optimizer(tmp_path: Path, name: str
     seal(file.parent)
     with pytest.raises(CheckpointError, match=re.escape(f"belongs to another optimizer; it has {name}.")):
         load_newest(tmp_path, *trained(2), pytest.fail)
+
+
+def test_infinite_buffers_are_saved_and_loaded(tmp_path: Path) -> None:
+    """A causal mask is one; a weight that is infinite, or a buffer that is not a number, is neither."""
+
+    def masked(value: float) -> nn.Module:
+        module = nn.Linear(2, 2)
+        module.register_buffer("mask", torch.full((2, 2), value))
+        return module
+
+    for value in (-math.inf, math.nan):
+        module = masked(value)
+        optimizer = torch.optim.AdamW(module.parameters())
+        assert not_finite(tensors_of(module, optimizer), module) == ([] if value == -math.inf else ["model.mask"])
+        folder = tmp_path / str(value)
+        module(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        kept(folder, 1, (module, optimizer), keep=1)
+        other = masked(0.0)
+        if value == -math.inf:
+            assert load_newest(folder, other, torch.optim.AdamW(other.parameters()), pytest.fail) is not None
+            assert torch.equal(other.mask, module.mask)
+        else:
+            with pytest.raises(CheckpointError, match="none of the 1 checkpoints is usable"):
+                load_newest(folder, other, torch.optim.AdamW(other.parameters()), lambda _: None)
+    with torch.no_grad():
+        module.weight[0, 0] = math.inf
+    assert "model.weight" in not_finite(tensors_of(module, optimizer), module)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"loss_scale": {"foo": 1}}, {"loss_scale": {"scale": 0.0, "calm": 0, "overflows": 0}},
+        {"loss_scale": {"scale": 2.0, "calm": 2**40, "overflows": 0}}, {"loss_scale": 7},
+    ],
+)  # fmt: skip
+def test_a_state_that_nothing_can_hold_is_damage(tmp_path: Path, state: dict[str, Any]) -> None:
+    path = kept(tmp_path, 1, trained(1), state, keep=1)
+    assert "state.json is damaged" in str(problem(path))
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(errno.ESTALE, None), (errno.EMFILE, None), (errno.EIO, "cannot be read")]
+)
+def test_what_may_pass_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str | None
+) -> None:
+    """A network file system that stumbles must not make a run continue from an older checkpoint."""
+    path = kept(tmp_path, 1, trained(1), keep=1)
+
+    def stumbles(file: Path, *_: object) -> int:
+        raise OSError(number, os.strerror(number), str(file))
+
+    monkeypatch.setattr(files, "open_regular", stumbles)
+    if said is None:
+        with pytest.raises(Unreadable):
+            problem(path)
+    else:
+        assert said in str(problem(path))
+
+
+def test_only_what_the_lab_was_writing_is_removed(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    (tmp_path / ".export.part").mkdir()
+    (tmp_path / ".mine.part").write_text("mine")
+    (tmp_path / ".report.html.0123abcd.part").write_text("half")
+    with directory.locked():
+        assert sorted(each.name for each in tmp_path.iterdir()) == [".export.part", ".lock", ".mine.part"]
