@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
 
+from electra_lab.ablation.sections import Budget, Power
 from electra_lab.ablation.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.load import Loaded, absolute, describes_ablation, imports, located, validated
-from electra_lab.config.problems import problem, problems, sentences
-from electra_lab.config.schema import BUDGETS, ExperimentConfig, distinct, one_budget
+from electra_lab.config.problems import problems, sentences
+from electra_lab.config.schema import BUDGETS, ExperimentConfig, distinct
 from electra_lab.config.source import DEFAULTS, Loc, Mark, Node, mark_at, parse, read_file, with_change, with_overrides
 from registry import ALL, Metric, Plugin, launchers, measures
 from registry.errors import ConfigError, did_you_mean
@@ -39,42 +40,6 @@ FIXED: dict[Loc, str] = OWN | {
     ("data", "store"): "cannot be varied: the place of token stores changes no result",
     ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
-
-
-class Budget(Strict):
-    """The budget of every cell: exactly one of steps, tokens, FLOPs, and FLOPs as the paper counts them."""
-
-    steps: Annotated[int, Field(gt=0, le=10**9)] | None = Field(None, description="Number of optimizer steps.")
-    tokens: Annotated[float, Field(gt=0)] | None = Field(None, description="Tokens, padding included.")
-    flops: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Floating point operations of matrix products."
-    )
-    paper_flops: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Floating point operations as Clark et al. (2020) count them."
-    )
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if reason := one_budget(self.__dict__):
-            raise problem((), reason)
-        return self
-
-
-class Power(Strict):
-    """What is known of the leading metric before the ablation: one of both."""
-
-    sd: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Standard deviation of the differences between two variants with the same seed."
-    )
-    pilot: Path | None = Field(
-        None, description="The folder of an earlier ablation with the same metric, relative to this file."
-    )
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.sd is None) == (self.pilot is None):
-            raise problem((), "needs either `sd` or `pilot`.")
-        return self
 
 
 def _varied(vary: dict[str, Any]) -> dict[str, Any]:
@@ -179,6 +144,24 @@ class LoadedAblation:
             variant: {key: (base.get(key), own.get(key)) for key in base | own if base.get(key) != own.get(key)}
             for variant, own in configs.items()
         }
+
+    @cached_property
+    def beyond(self) -> dict[str, list[str]]:
+        """By variant, those of these keys that the baseline has, too, and that no change of the variant names.
+
+        A change that is not a key of a complete config, such as `generator.scale`, names what is made of it.
+        """
+        found = {}
+        for variant in self.variants:
+            keys = _flat(self.firsts[variant.label].loaded.config.model_dump(mode="json")).keys()
+            named = [*_flat(variant.changes)]
+            named += [each.rpartition(".")[0] for each in named if not any(_is_below(key, each) for key in keys)]
+            found[variant.label] = [
+                key
+                for key, both in self.differences[variant.label].items()
+                if None not in both and not any(_is_below(key, each) for each in named)
+            ]
+        return found
 
     @cached_property
     def firsts(self) -> dict[str, Cell]:
@@ -373,6 +356,10 @@ def _unknown(config: AblationConfig, variants: Sequence[Variant], marks: Mapping
 def metrics_of(measure: Component) -> dict[str, Metric]:
     """Return the metrics that a measure declares."""
     return dict(measures.get(measure.type).component(**measure.keywords()).metrics)
+
+
+def _is_below(key: str, above: str) -> bool:
+    return f"{key}.".startswith(f"{above}.")
 
 
 def _flat(values: Any, above: str = "") -> dict[str, Any]:

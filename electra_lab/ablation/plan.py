@@ -84,7 +84,12 @@ class Checked:
             budget=config.budget.model_dump(exclude_none=True) if config.budget else None,
             keys=[key for key, values in config.vary.items() if isinstance(values, list)],
             variants=[
-                PlannedVariant(label=v.label, changes=v.changes, differs=self.ablation.differences[v.label])
+                PlannedVariant(
+                    label=v.label,
+                    changes=v.changes,
+                    differs=self.ablation.differences[v.label],
+                    beyond=self.ablation.beyond[v.label],
+                )
                 for v in self.ablation.variants
             ],
             baseline=self.ablation.baseline,

@@ -34,11 +34,11 @@ def overview(checked: Checked) -> str:
 
 def differences(checked: Checked) -> Iterator[str]:
     """List the keys of each variant's complete config that differ from the baseline's."""
-    ablation, planned = checked.ablation, {each.label: each for each in checked.plan().variants}
+    ablation = checked.ablation
     yield f"  differences to the baseline, {ablation.baseline}:"
     for label, changed in ablation.differences.items():
         if label != ablation.baseline:
-            beyond = planned[label].beyond
+            beyond = ablation.beyond[label]
             words = "; ".join(
                 f"{key} {shown(before)} -> {shown(after)}{' (not named)' * (key in beyond)}"
                 for key, (before, after) in changed.items()

@@ -217,7 +217,8 @@ def _limits(results: Results) -> Iterator[str]:
         )
     for variant in plan.variants:
         if variant.beyond:
-            words = [f"{key} ({shown(then)} -> {shown(now)})" for key, (then, now) in variant.beyond.items()]
+            both = {key: variant.differs[key] for key in variant.beyond if key in variant.differs}
+            words = [f"{key} ({shown(then)} -> {shown(now)})" for key, (then, now) in both.items()]
             yield f"Beyond the change that it names, {named(variant.label)} differs in {statistics.listed(words)}."
     known = {plan.expected.source: plan.expected.sd} if plan.expected else {}
     differences = results.claims.against(plan.metric)

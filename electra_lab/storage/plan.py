@@ -1,7 +1,7 @@
 """plan.json: all cells of an ablation, and everything that its reports need to know of them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -12,15 +12,6 @@ from registry import Metric
 FORMAT = 3  # raise it when an older plan could be misread
 
 Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a folder, which leads nowhere else
-
-
-def _keys(values: dict[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the dotted keys of all values that are not mappings of others."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _keys(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
 
 
 class PlannedMeasure(BaseModel):
@@ -34,21 +25,15 @@ class PlannedMeasure(BaseModel):
 
 
 class PlannedVariant(BaseModel):
-    """A variant. `differs` has the keys of its complete config that differ from the baseline's, with both values."""
+    """A variant. `differs` has the keys of its complete config that differ from the baseline's, with both values.
+
+    beyond  those of them that no change names, such as options of another `type`
+    """
 
     label: str
     changes: dict[str, Any] = {}
     differs: dict[str, tuple[Any, Any]] = {}
-
-    @property
-    def beyond(self) -> dict[str, tuple[Any, Any]]:
-        """Keys that have another value than the baseline's though no change names them, such as options of a `type`."""
-        named = list(_keys(self.changes))
-        return {
-            key: both
-            for key, both in self.differs.items()
-            if None not in both and not any(f"{key}.".startswith(f"{each}.") for each in named)
-        }
+    beyond: list[str] = []
 
 
 class Expected(BaseModel):

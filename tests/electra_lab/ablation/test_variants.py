@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import string
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electra_lab.ablation.file import load_ablation
 from electra_lab.ablation.variants import Problems, _short
 from registry.errors import ConfigError
+from tests.helpers import write_experiment
 
 
 @pytest.mark.parametrize(
@@ -68,3 +71,23 @@ def test_what_is_wrong_with_several_variants_is_reported_once():
         "f.yaml:4: y: is bad. (in the variant a)",
         "f.yaml:9: z: is bad of all.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("vary", "beyond"),
+    [
+        ("{base: {}, other: {masking.type: whole_word}}", {"masking.mask_prob"}),
+        ("{base: {}, other: {masking: {type: whole_word}}}", {"masking.mask_prob"}),
+        ("{base: {}, other: {masking: {type: whole_word, mask_prob: 0.2}}}", set()),
+        ("{base: {}, other: {masking: {type: whole_word, mask_prob: 0.3}}}", set()),
+        ("{generator.scale: [0.5, 1.0]}", set()),  # becomes widths and heads, which is what it says
+        ("{base: {}, other: {discriminator.depth: 3, train.learning_rate: 1.0e-3}}", {"generator.depth"}),
+    ],
+)
+def test_what_no_change_names_is_known(tmp_path: Path, vary: str, beyond: set[str]) -> None:
+    write_experiment(tmp_path, masking="{type: replace_prob, mask_prob: 0.3}")
+    file = tmp_path / "sizes.yaml"
+    file.write_text(f"name: sizes\nbase: tiny.yaml\nvary: {vary}\nseeds: [0]\n")
+    ablation = load_ablation(file)
+    assert [set(each) for each in ablation.beyond.values()] == [set(), beyond]
+    assert all(set(ablation.beyond[label]) <= ablation.differences[label].keys() for label in ablation.beyond)

@@ -63,6 +63,7 @@ def test_what_no_change_names_stands_beside_the_verdict(tmp_path: Path) -> None:
     plan["variants"][1]["differs"] = {
         "masking.type": ["replace_prob", "whole_word"], "masking.mask_prob": [0.25, 0.15], "masking.longest": [None, 4]
     }  # fmt: skip
+    plan["variants"][1]["beyond"] = ["masking.mask_prob"]
     plan["variants"][2]["differs"] = {"masking.mask_prob": [0.25, 0.3]}
     (folder / "plan.json").write_text(json.dumps(plan))
     text = verdict(folder)
