@@ -33,7 +33,7 @@ from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import Unreadable, put_in_place, read_as, restore, sha256, write_whole
 from electra_lab.storage.lock import lock
 from registry import Split
-from registry.errors import CheckpointError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -116,6 +116,12 @@ def open_store(
     folder = root / key_of(recipe.identity)
     if rebuild or not os.path.exists(folder):
         _build(folder, recipe, announce, progress, rebuild=rebuild)
+    elif os.path.exists(
+        _lock_of(folder)
+    ):  # of a process that was killed when the store was complete, if nobody holds it
+        with suppress(OSError, ConfigError), lock(_lock_of(folder)) as free:
+            if free:
+                _lock_of(folder).unlink(missing_ok=True)
     return load_store(folder)
 
 
@@ -232,9 +238,13 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
                 parent.rmdir()
 
 
+def _lock_of(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.lock"
+
+
 @contextmanager
 def _only_one(folder: Path, announce: Callable[[str], None]) -> Iterator[None]:
-    file = folder.parent / f".{folder.name}.lock"
+    file = _lock_of(folder)
     with ExitStack() as stack:
         if not stack.enter_context(lock(file)):
             announce("another process is building this token store; waiting for it")

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from electra_lab.data.build import Recipe
 from electra_lab.data.splits import HELD_OUT, SPLITS
 from electra_lab.data.store import Store, open_store
+from electra_lab.storage.lock import lock
 from electra_lab.tokenizers.wordpiece import SPECIAL, wordpiece
 from registry import Document
 from registry.errors import DataError
@@ -323,6 +324,14 @@ def test_leftovers_of_a_killed_build_are_cleared(tmp_path: Path) -> None:
     (root / f".{key}.lock").touch()
     (root / ".0123456789abcdef.part").mkdir()  # another store's, perhaps being built
     assert opened(root).key == key
+    assert left(root) == [".0123456789abcdef.part", key]
+    # And the lock of one that was killed right after the store was complete, unless somebody holds it.
+    file = root / f".{key}.lock"
+    with lock(file):
+        opened(root)
+        assert file.exists()
+    file.touch()
+    opened(root)
     assert left(root) == [".0123456789abcdef.part", key]
 
 

@@ -156,7 +156,7 @@ def test_two_ranks_then_one_then_two(tmp_path: Path, whole: Path, kinds: tuple[s
     third = ended(start("electra_lab", "resume", "run", "--device", "cpu", cwd=tmp_path))
     assert [code for code, *_ in third] == [0, 0], third
     assert f"2 processes ({kinds[1]})" in third[0][2]
-    assert third[1][2] == ""
+    assert not [line for line in third[1][2].splitlines() if not line.startswith("[rank1]:[W")]  # torch's own warnings
     assert_equal(tmp_path / "run", whole)
 
 
