@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from electra_lab.reports.charts import SOFT, drawing, look, svg
 from electra_lab.reports.findings import declared, heading
 from electra_lab.reports.records import is_number
 from electra_lab.reports.results import CellResult, Results
-from electra_lab.reports.statistics import Values, estimate, named
+from electra_lab.reports.statistics import Estimate, Values, estimate, named
 from electra_lab.storage.plan import Plan
 
 if TYPE_CHECKING:
@@ -111,14 +111,13 @@ def differences(results: Results) -> Picture | None:
     if not any(paired.values()):
         return None
     caption = f"{plan.metric}: difference to {named(plan.baseline)}"
-    note = (
-        "Filled: the mean difference with its 95% paired interval. Hollow: the single seeds. The dashed line is zero."
-    )
-    return Picture(caption, note, _rows(plan, paired, caption, zero=True))
+    note = "Filled: the mean difference with its 95% interval. Hollow: the single seeds. The dashed line is zero."
+    return Picture(caption, note, _rows(plan, paired, caption, results.claims.against(plan.metric)))
 
 
-def _rows(plan: Plan, values: Values, caption: str, zero: bool = False) -> str:
-    """Draw one row per variant, with names in place of numbers."""
+def _rows(plan: Plan, values: Values, caption: str, found: Mapping[str, Estimate] | None = None) -> str:
+    """Draw one row per variant, with names in place of numbers; `found` has the means of differences to zero."""
+    zero = found is not None
     key = f"{plan.keys[0]}=" if len(plan.keys) == 1 else ""
     key = key if all(label.startswith(key) for label in values) else ""
     names, looks = [_wrapped(label.removeprefix(key)) for label in values], _looks(plan)
@@ -128,7 +127,7 @@ def _rows(plan: Plan, values: Values, caption: str, zero: bool = False) -> str:
         if zero:
             axes.axvline(0, color=SOFT, linewidth=1, linestyle="--")
         for row, (label, each) in enumerate(values.items()):
-            _mark(axes, -row, list(each.values()), looks[label], across=True)
+            _mark(axes, -row, list(each.values()), looks[label], across=True, found=(found or {}).get(label))
         axes.set_yticks([-row for row in range(len(names))], names)
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)
@@ -138,9 +137,16 @@ def _rows(plan: Plan, values: Values, caption: str, zero: bool = False) -> str:
         return svg(figure, "differences" if zero else "leading", caption)
 
 
-def _mark(axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], across: bool) -> None:
+def _mark(
+    axes: Axes,
+    at: float,
+    values: Sequence[float],
+    style: dict[str, Any],
+    across: bool,
+    found: Estimate | None = None,
+) -> None:
     """Draw a mean with its interval, and its values."""
-    found, colour, marker = estimate(values), style["color"], style["marker"]
+    found, colour, marker = found or estimate(values), style["color"], style["marker"]
     if found.mean is None:
         return
     xs, ys = (values, [at] * len(values)) if across else ([at] * len(values), values)

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from electra_lab.reports import ablation_figures as figures
 from electra_lab.reports.charts import SERIES, SOFT, look
 from electra_lab.reports.results import Results, read
+from electra_lab.reports.statistics import difference
 from tests.electra_lab.reports.axes import Drawn, lines, marks, number_of, overlaps, ticks
-from tests.electra_lab.reports.synthetic import CORRUPTION, GRID, OWN, SCALES, write_folder
+from tests.electra_lab.reports.synthetic import CORRUPTION, GRID, OWN, SCALES, add_references, write_folder
 
 # Of two variants over three seeds: each has a standard deviation of 0.1, and so have their differences.
 BY_HAND = {0: [0.5, 0.6, 0.7], 1: [0.7, 0.9, 0.8], 2: [0.4, 0.5, 0.45]}
@@ -244,6 +246,19 @@ def test_a_difference_is_the_variant_minus_the_baseline_seed_by_seed(tmp_path: P
     assert (list(zero.get_xdata()), zero.get_linestyle(), zero.get_color()) == ([0, 0], "--", SOFT)
     assert picture is not None
     assert picture.caption == "reference_auc: difference to base"
+
+
+def test_a_difference_has_the_interval_of_the_table(tmp_path: Path, drawn: Drawn) -> None:
+    """Which may be wider than that of the seeds, by documents and references."""
+    numbers = np.random.default_rng(0).normal(0.7, 0.05, (3, 2, 1)) + np.zeros(5) + 0.001 * np.arange(5) ** 2
+    folder = write_folder(tmp_path, {"base": {}, "other": {"x": 1}}, range(5))
+    results = read(add_references(folder, lambda r, v, seed: float(numbers[r, v, seed] + 0.001 * v * (seed % 2))))
+    figures.differences(results)
+    [only] = marks(drawn["differences"])
+    found = results.claims.against("auc")["other"]
+    assert only.bar == (pytest.approx((found.low, 0.0)), pytest.approx((found.high, 0.0)))
+    assert found.half is not None
+    assert found.half > 3 * (difference(*(results.values("auc")[label] for label in ("other", "base"))).half or 0)
 
 
 def test_a_seed_that_only_one_of_two_has_makes_no_difference(tmp_path: Path, drawn: Drawn) -> None:
