@@ -138,10 +138,16 @@ def checked(function: Callable[..., Any], evaluate: _Evaluate) -> Callable[..., 
             return function(*args, **kwargs)
         __tracebackhide__ = True
         promises = _promises[number]
-        given = promises.given(args, kwargs)
-        promises.refuse(given)
+        kinds = promises.kinds(args, kwargs)
+        if kinds not in promises.right:
+            promises.refuse(promises.given(args, kwargs))
+            promises.right.add(kinds)
         result = function(*args, **kwargs)
-        promises.refuse({**given, "return": result})
+        if promises.returns:
+            both = kinds, _kind(result)
+            if both not in promises.kept:
+                promises.refuse({**promises.given(args, kwargs), "return": result})
+                promises.kept.add(both)
         return result
 
     wrapper.__kwdefaults__ = getattr(function, "__kwdefaults__", None)
@@ -164,8 +170,11 @@ def _constructor(kind: Any, evaluate: _Evaluate) -> Callable[..., None]:
         if torch.compiler.is_compiling():
             return
         __tracebackhide__ = True
-        if not sys._getframe(1).f_globals["__name__"].startswith(PLUGINS):
-            _promises[number].refuse(vars(self))
+        promises, values = _promises[number], vars(self)
+        kinds = tuple([_kind(values[name]) for name in promises.written])
+        if kinds not in promises.right and not sys._getframe(1).f_globals["__name__"].startswith(PLUGINS):
+            promises.refuse(values)
+            promises.right.add(kinds)
 
     return __init__
 
@@ -180,9 +189,12 @@ class _Promises:
         self.name, self.written, self.evaluate = name, dict(written), evaluate
         if inspect.isgeneratorfunction(function):  # what it returns is not what its annotation says
             self.written.pop("return", None)
+        self.returns = "return" in self.written
         places = enumerate(inspect.signature(function).parameters) if function else ()
         self.places = [(each, place) for place, each in places if each in written]
-        self.kept: set[Any] = set()  # shapes and types for which all promises are known to be kept
+        # What is known to be right, by shapes and types: arguments, and arguments with the result.
+        self.right: set[Any] = set()
+        self.kept: set[Any] = set()
 
     @functools.cached_property
     def rules(self) -> dict[str, Fits]:
@@ -193,12 +205,17 @@ class _Promises:
         values = {name: args[place] for name, place in self.places if place < len(args)}
         return values | {name: kwargs[name] for name, _ in self.places if name in kwargs}
 
+    def kinds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return what decides whether the arguments of a call fit. Every call asks: this is all that most calls pay."""
+        count = len(args)
+        found = [_kind(args[place]) for _, place in self.places if place < count]
+        if kwargs:
+            found += [(name, _kind(kwargs[name])) for name, _ in self.places if name in kwargs]
+        return tuple(found)
+
     def refuse(self, values: Mapping[str, Any]) -> None:
         """Raise ShapeError for the first value that does not fit, all in one binding of axis names."""
         __tracebackhide__ = True
-        kinds = tuple((name, _kind(value)) for name, value in values.items() if name in self.written)
-        if kinds in self.kept:
-            return
         with jaxtyped("context"):
             for name, fit in self.rules.items():
                 if name in values and not fit(values[name]):
@@ -207,10 +224,11 @@ class _Promises:
                     others = [f"{key} {_brief(values[key])}" for key in self.rules if key in values and key != name]
                     seen = f" (with {', '.join(others)})" if others else ""
                     raise ShapeError(f"{self.name}: {what} must be {wanted}, is {_brief(values[name])}{seen}")
-        self.kept.add(kinds)
 
 
 _promises: list[_Promises] = []
+_PLAIN = frozenset({types.NoneType, bool, int, float, str})
+_SEQUENCES = (tuple, list)
 
 
 def _remember(promises: _Promises) -> int:
@@ -220,11 +238,15 @@ def _remember(promises: _Promises) -> int:
 
 def _kind(value: Any) -> Any:
     """Return what decides whether a value fits: shapes and types, of each part of a tuple or mapping."""
-    if isinstance(value, tuple | list):
-        return tuple(map(_kind, value))
-    if isinstance(value, Mapping):
-        return tuple(map(_kind, value.values()))
-    return type(value), getattr(value, "dtype", None), getattr(value, "shape", None)
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind
+    if isinstance(value, _SEQUENCES):
+        return tuple([_kind(each) for each in value])
+    try:
+        return kind, value.dtype, value.shape
+    except AttributeError:
+        return tuple([_kind(each) for each in value.values()]) if isinstance(value, Mapping) else kind
 
 
 def _uses_shapes(annotation: Any) -> bool:
