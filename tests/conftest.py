@@ -1,4 +1,4 @@
-"""For all tests: laws that explain themselves, plug-ins that do not leak into the next test, short summaries."""
+"""For all tests: laws that explain themselves, plug-ins that do not leak into the next test, short summaries, forks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import registry
 from registry import discovery
 from tests import shapes
+from tests.scorecard.lab import Lab, compiled_shim
 
 # A shell that starts the suite in the background ignores Ctrl-C for it, and so would the runs that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -30,6 +31,16 @@ def _plugins_end_with_their_test() -> Iterator[None]:
     discovery._loaded.update(loaded)
     for name in [name for name in sys.modules if name.startswith("electra_lab_plugin_")]:
         del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Commands of the lab in processes of their own, forked from one that has imported all: for tests in which it does
+    not matter how an interpreter starts, which takes seconds."""
+    folder = tmp_path_factory.mktemp("forks")
+    served = Lab(compiled_shim(folder), folder)
+    yield served
+    served.close()
 
 
 @pytest.hookimpl(wrapper=True)

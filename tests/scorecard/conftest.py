@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -138,25 +135,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that injects faults; compiled here."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("faults are injected by LD_PRELOAD, which only Linux has")
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("there is no C compiler (cc) for the library that injects faults")
-    library = tmp_path_factory.mktemp("shim") / "faults.so"
-    source = Path(__file__).with_name("faults.c")
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
+def lab(forks: Lab) -> Lab:
+    """The command line, in processes forked from one that has imported it."""
+    if forks.shim is None:
+        pytest.skip("faults are injected by LD_PRELOAD, by a library that only Linux has and a C compiler (cc) makes")
+    return forks
 
 
 @pytest.fixture(scope="session")
-def lab(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The command line, in processes forked from one that has imported it."""
-    served = Lab(shim, tmp_path_factory.mktemp("said"))
-    yield served
-    served.close()
+def shim(lab: Lab) -> Path:
+    """The library that injects faults."""
+    assert lab.shim
+    return lab.shim
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Commands of the lab in forked processes, with faults; and what two equal runs share."""
+"""Commands of the lab in forked processes, with faults; and what two equal runs share.
+
+The fixture `forks` of tests/conftest.py is the server that all tests of a session share: a command costs no imports.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +23,16 @@ from tests.helpers import ROOT
 COUNT, KILL, TEAR, FAIL, SHORT, SIGNAL = range(6)  # as in faults.c
 TRACES = ("Traceback (most recent call last)", "internal error")
 TIMES = ("seconds", "tokens_per_second")  # of records: all else is equal in equal runs
+
+
+def compiled_shim(folder: Path) -> Path | None:
+    """Compile the library that injects faults; None where there is no compiler, or no Linux with its LD_PRELOAD."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not sys.platform.startswith("linux") or compiler is None:
+        return None
+    library, source = folder / "faults.so", Path(__file__).with_name("faults.c")
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
 
 
 @dataclass(frozen=True)
@@ -73,30 +87,48 @@ class Running:
 
     def __init__(self, lab: Lab, pid: int, out: Path, err: Path) -> None:
         self.lab, self.pid, self.out, self.err = lab, pid, out, err
+        self._ended: Ended | None = None
 
     def send(self, number: int) -> bool:
         """Send a signal; returns whether the process was still there (it may have ended and not be waited for)."""
         os.kill(self.pid, number)
         return True
 
+    def poll(self, timeout: float = 0.0) -> Ended | None:
+        """Return how it ended, None if it still runs."""
+        if self._ended is None:
+            answer = self.lab.ask({"wait": self.pid, "timeout": timeout})
+            if answer.get("timeout"):
+                return None
+            out, err = (path.read_text(encoding="utf-8", errors="replace") for path in (self.out, self.err))
+            self.out.unlink()
+            self.err.unlink()
+            self._ended = Ended(answer["code"], out, err, answer["seconds"], answer["megabytes"])
+        return self._ended
+
     def wait(self, timeout: float = 60.0) -> Ended:
-        answer = self.lab.ask({"wait": self.pid, "timeout": timeout})
-        if answer.get("timeout"):
+        if ended := self.poll(timeout):
+            return ended
+        said = self.err.read_text(errors="replace")[-500:]
+        self.kill()
+        raise AssertionError(f"still running after {timeout:g} s: {said}")
+
+    def kill(self) -> None:
+        """End it by SIGKILL if it still runs."""
+        if not self.poll():
             os.kill(self.pid, signal.SIGKILL)
-            self.lab.ask({"wait": self.pid, "timeout": 10.0})
-            raise AssertionError(f"still running after {timeout:g} s: {self.err.read_text(errors='replace')[-500:]}")
-        out, err = (path.read_text(encoding="utf-8", errors="replace") for path in (self.out, self.err))
-        self.out.unlink()
-        self.err.unlink()
-        return Ended(answer["code"], out, err, answer["seconds"], answer["megabytes"])
+            self.poll(10.0)
 
 
 class Lab:
     """The command line of the lab, each time in a process forked from one that has imported it."""
 
-    def __init__(self, shim: Path, folder: Path, python: str = sys.executable, modules: Sequence[str] = ()) -> None:
-        self.folder, self.seconds, self._numbers = folder, 0.0, itertools.count()
-        environment = {**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    def __init__(
+        self, shim: Path | None, folder: Path, python: str = sys.executable, modules: Sequence[str] = ()
+    ) -> None:
+        self.shim, self.folder, self.seconds, self._numbers = shim, folder, 0.0, itertools.count()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment |= {"LD_PRELOAD": str(shim)} if shim else {}
         environment |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "TOKENIZERS_PARALLELISM": "false"}
         self._server = subprocess.Popen(
             [python, "-m", "tests.scorecard.server", *modules],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,7 +20,8 @@ from electra_lab.launchers.local import Local
 from registry import Document, Outcome, Work, tokenizers
 from registry.errors import DataError
 from tests.electra_lab.data.test_store import Documents, contents, flip, left, recipe, sides, stream, words
-from tests.helpers import ROOT, python
+from tests.helpers import python
+from tests.scorecard.lab import Lab, Running
 
 TEXT = [" ".join(f"w{(n * 7 + i * i) % 100}" for i in range(30)) for n in range(400)]
 
@@ -164,54 +163,39 @@ def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: P
     assert found == {"pad": 0, "cls": 0, "sep": store.documents["train"], "mask": 0}
 
 
-KILLED = """
-import os, sys
-from functools import partial
-from pathlib import Path
-from electra_lab.data import spool
-from electra_lab.data.store import open_store
-from electra_lab.launchers.local import Local
-from tests.electra_lab.data.test_build import TEXT
-from tests.electra_lab.data.test_store import Documents, recipe
-
-spool.LEAST = 4000
-launcher = Local(workers=2, threads=1, gpus=0)
-Path("started").touch()
-print(open_store(Path("store"), recipe(Documents(TEXT), launcher=lambda _: launcher), lambda _: None).key)
-"""
+def to_be_killed() -> None:
+    """Build a store by workers of its own; in a process of its own."""
+    spool.LEAST = 4000
+    launcher = Local(workers=2, threads=1, gpus=0)
+    Path("started").touch()
+    print(open_store(Path("store"), recipe(Documents(TEXT), launcher=lambda _: launcher), lambda _: None).key)
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.skipif(
     "ELECTRA_LAB_SOAK" not in os.environ, reason="takes minutes: make soak"))])  # fmt: skip
-def test_kills_change_nothing(tmp_path: Path, kills: int) -> None:
+def test_kills_change_nothing(forks: Lab, tmp_path: Path, kills: int) -> None:
     """SIGKILL at moments that are spread over the build; then the same bytes as without."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
-    def start() -> subprocess.Popen[bytes]:
+    def start() -> Running:
         (tmp_path / "started").unlink(missing_ok=True)
-        process = subprocess.Popen(
-            [sys.executable, "-c", KILLED], cwd=tmp_path, env=environment, stdout=subprocess.PIPE
-        )
+        process = forks.start(f"{__name__}:{to_be_killed.__name__}", cwd=tmp_path)
         while not (tmp_path / "started").exists() and process.poll() is None:
             time.sleep(0.01)
         return process
 
-    began = time.monotonic()
     process = start()
     began = time.monotonic()
-    key = process.communicate(timeout=120)[0].decode().strip()
+    key = process.wait(120).out.strip()
     whole, expected = time.monotonic() - began, contents(tmp_path / "store" / key)
     (tmp_path / "store").rename(tmp_path / "first")
     killed = 0
     for kill in range(kills):
         process = start()
         time.sleep(whole * (kill + 0.5) / kills * 0.9)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
-        killed += process.returncode == -signal.SIGKILL
+        process.kill()
+        killed += process.wait().code == -signal.SIGKILL
     assert killed > kills / 3
-    process = start()
-    assert process.communicate(timeout=120)[0].decode().strip() == key
+    assert start().wait(120).out.strip() == key
     assert contents(tmp_path / "store" / key) == expected
     assert left(tmp_path / "store") == [key]
 

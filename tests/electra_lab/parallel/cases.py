@@ -1,10 +1,9 @@
-"""Training and evaluation of tiny experiments, as one process or as one of several: `python -m` this module, FOLDER."""
+"""Training and evaluation of tiny experiments, as one process or as one of several: `main`."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -165,9 +164,8 @@ def _overflow(objective: nn.Module, now: Any) -> None:
     objective.discriminator.heads["replaced"].register_forward_hook(spoil)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    place = Path(sys.argv[1])
+def main(folder: str) -> None:
+    place = Path(folder)
     with session("cpu") as world:
         for parallel, name in CASES:
             found = trained(place, parallel, name, world)

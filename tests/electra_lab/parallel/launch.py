@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.helpers import ROOT
+from tests.scorecard.lab import Lab, Running
 
 QUIET = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
@@ -19,26 +20,23 @@ def port() -> int:
         return int(free.getsockname()[1])
 
 
-def start(*arguments: str, cwd: Path, size: int = 2) -> list[subprocess.Popen[str]]:
-    """Start `python -m arguments` once per rank, with the variables that launchers set; standard error is separate."""
-    shared = {**os.environ, **QUIET, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "WORLD_SIZE": str(size)}
+def start(forks: Lab, *arguments: str, cwd: Path, size: int = 2) -> list[Running]:
+    """Start a command once per rank, with the variables that launchers set."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "WORLD_SIZE": str(size)}
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
+        forks.start(*arguments, cwd=cwd, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(size)
-    ]  # fmt: skip
+    ]
 
 
-def ended(processes: list[subprocess.Popen[str]], timeout: float = 300) -> list[tuple[int, str, str]]:
+def ended(processes: list[Running], timeout: float = 300) -> list[tuple[int, str, str]]:
     """Return exit codes, output and errors, by rank."""
     try:
-        said = [process.communicate(timeout=timeout) for process in processes]
+        done = [process.wait(timeout) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
+    return [(each.code, each.out, each.err) for each in done]
 
 
 def torchrun(*arguments: str, cwd: Path, size: int = 2) -> subprocess.Popen[str]:

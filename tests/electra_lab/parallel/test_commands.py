@@ -17,6 +17,7 @@ from electra_lab.runs import execute
 from registry import objectives
 from tests.electra_lab.parallel.launch import ended, start, torchrun
 from tests.electra_lab.runs.tiny import experiment, lines, tensors
+from tests.scorecard.lab import Lab
 
 SLOW = pytest.mark.skipif("ELECTRA_LAB_PARALLEL" not in os.environ, reason="takes minutes: make test-parallel")
 PLUG_IN = Path(__file__).with_name("trouble.py")
@@ -90,10 +91,10 @@ def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -
     assert_equal(path, whole)
 
 
-def test_one_process_is_killed_and_the_other_says_so(tmp_path: Path) -> None:
+def test_one_process_is_killed_and_the_other_says_so(forks: Lab, tmp_path: Path) -> None:
     written = file(tmp_path / "there", ", step: 5, rank: 1, deed: kill")
-    both = start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path)
-    assert both[1].wait(timeout=300) == -signal.SIGKILL
+    both = start(forks, "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path)
+    assert both[1].wait(300).code == -signal.SIGKILL
     killed = time.monotonic()
     (code, out, said), _ = ended(both, timeout=30)
     assert time.monotonic() - killed < 30
@@ -108,11 +109,11 @@ def test_one_process_is_killed_and_the_other_says_so(tmp_path: Path) -> None:
 @SLOW
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_one_rank_stops_both_after_one_step_and_other_numbers_of_ranks_continue(
-    tmp_path: Path, whole: Path, rank: int
+    forks: Lab, tmp_path: Path, whole: Path, rank: int
 ) -> None:
     """2 -> 1 -> 2 ranks, ddp -> one process -> fsdp, as if nothing had been."""
     written = file(tmp_path / "there", f", step: 4, rank: {rank}")
-    first = ended(start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path))
+    first = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path))
     assert [code for code, *_ in first] == [75, 75]
     complaints = [line for _, _, said in first for line in said.splitlines() if line.startswith("stopped and saved")]
     assert complaints == [
@@ -120,7 +121,7 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_other_numbers_of_ran
     ]  # it is agreed in between
     _only_step(tmp_path / "run", 6)
 
-    second = ended(start("electra_lab", "resume", "run", "--device", "cpu", cwd=tmp_path, size=1), timeout=300)
+    second = ended(start(forks, "resume", "run", "--device", "cpu", cwd=tmp_path, size=1), timeout=300)
     assert second[0][0] == 0, second
     assert "processes 2 -> 1" in second[0][2]
     assert_equal(tmp_path / "run", whole)
@@ -132,28 +133,26 @@ def _only_step(path: Path, step: int) -> None:
 
 @SLOW
 @pytest.mark.parametrize("kinds", [("fsdp", "ddp"), ("ddp", "fsdp")])
-def test_two_ranks_then_one_then_two(tmp_path: Path, whole: Path, kinds: tuple[str, str]) -> None:
+def test_two_ranks_then_one_then_two(forks: Lab, tmp_path: Path, whole: Path, kinds: tuple[str, str]) -> None:
     """Each is stopped by SIGTERM; checkpoints do not say how they were made, so that the config may change."""
     written = file(tmp_path / "there", ", step: 3, rank: 1")
     chosen = ["--set", f"train.parallel={kinds[0]}", "--set", "checkpoint.every=100"]
     codes = [
         end[0]
-        for end in ended(
-            start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", *chosen, cwd=tmp_path)
-        )
+        for end in ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", *chosen, cwd=tmp_path))
     ]
     assert codes == [75, 75]
     _only_step(tmp_path / "run", 5)
 
-    (alone,) = start("electra_lab", "resume", "run", "--device", "cpu", cwd=tmp_path, size=1)
+    (alone,) = start(forks, "resume", "run", "--device", "cpu", cwd=tmp_path, size=1)
     while len(lines(tmp_path / "run")) < 2:  # step 6's evaluation
         assert alone.poll() is None
         time.sleep(0.02)
-    alone.send_signal(signal.SIGTERM)
+    alone.send(signal.SIGTERM)
     code, _, said = ended([alone])[0]
     assert code == 75, said
     _choose(tmp_path / "run", kinds)
-    third = ended(start("electra_lab", "resume", "run", "--device", "cpu", cwd=tmp_path))
+    third = ended(start(forks, "resume", "run", "--device", "cpu", cwd=tmp_path))
     assert [code for code, *_ in third] == [0, 0], third
     assert f"2 processes ({kinds[1]})" in third[0][2]
     assert not [line for line in third[1][2].splitlines() if not line.startswith("[rank1]:[W")]  # torch's own warnings
@@ -209,10 +208,12 @@ TROUBLES = {
 @SLOW
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("deed", TROUBLES)
-def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(tmp_path: Path, deed: str, rank: int) -> None:
+def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(
+    forks: Lab, tmp_path: Path, deed: str, rank: int
+) -> None:
     code, sentence = TROUBLES[deed]
     written = file(tmp_path / "there", f", step: 4, rank: {rank}, deed: {deed}")
-    both = ended(start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path), timeout=60)
+    both = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path), timeout=60)
     assert [each[0] for each in both] == [code, code], both
     assert sum(sentence in said for *_, said in both) == 1
     assert not any("Traceback" in said for *_, said in both)
@@ -221,13 +222,13 @@ def test_an_error_of_one_rank_is_said_once_and_both_end_with_its_code(tmp_path: 
 
 @SLOW
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_all_ranks_are_rolled_back_together(tmp_path: Path, parallel: str) -> None:
+def test_all_ranks_are_rolled_back_together(forks: Lab, tmp_path: Path, parallel: str) -> None:
     """As one process is; only the second rank sees what is not finite."""
     more = ["--set", "train.on_non_finite=roll_back", "--set", f"train.parallel={parallel}", "--device", "cpu"]
     for name, size, rank in (("one", 1, 0), ("two", 2, 1)):
         written = file(tmp_path / name, f", step: 6, rank: {rank}, deed: diverge_once")
-        given = ["electra_lab", "run", str(written), "--out", str(tmp_path / name / "run"), *more]
-        done = ended(start(*given, cwd=tmp_path, size=size), timeout=120)
+        given = ["run", str(written), "--out", str(tmp_path / name / "run"), *more]
+        done = ended(start(forks, *given, cwd=tmp_path, size=size), timeout=120)
         assert [each[0] for each in done] == [0] * size, done
         assert sum("Rolled back to step 4 (1 of at most 3 times)" in said for *_, said in done) == 1
         trouble = json.loads((tmp_path / name / "run/checkpoints/step-00000012/state.json").read_text())["trouble"]
@@ -236,7 +237,7 @@ def test_all_ranks_are_rolled_back_together(tmp_path: Path, parallel: str) -> No
 
 
 @pytest.mark.parametrize("mistake", ["config", pytest.param("data", marks=SLOW), pytest.param("disk", marks=SLOW)])
-def test_an_error_before_training_is_said_once(tmp_path: Path, mistake: str) -> None:
+def test_an_error_before_training_is_said_once(forks: Lab, tmp_path: Path, mistake: str) -> None:
     written, code, sentence = file(tmp_path / "there"), 2, "must be 'auto', 'ddp' or 'fsdp'"
     more = ["--set", "train.parallel=fdsp"] if mistake == "config" else []
     if mistake == "data":
@@ -245,9 +246,7 @@ def test_an_error_before_training_is_said_once(tmp_path: Path, mistake: str) -> 
     if mistake == "disk":
         (tmp_path / "run").write_text("in the way")
         sentence = "--out run"
-    both = ended(
-        start("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", *more, cwd=tmp_path), timeout=60
-    )
+    both = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", *more, cwd=tmp_path), timeout=60)
     assert [each[0] for each in both] == [code, code], both
     assert sum(sentence in said for *_, said in both) == 1, both
     assert not any("another process of this run" in said for *_, said in both)

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from electra_lab.parallel.world import ALONE
+from tests.electra_lab.parallel import cases
 from tests.electra_lab.parallel.cases import CASES, ROWS, STEPS, trained
 from tests.electra_lab.parallel.launch import ended, start
+from tests.scorecard.lab import Lab
 
 HASHED = (
     "reformer",
@@ -21,10 +23,10 @@ HASHED = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases, in two processes that are started once."""
     made = tmp_path_factory.mktemp("two")
-    for code, _, said in ended(start("tests.electra_lab.parallel.cases", str(made), cwd=made)):
+    for code, _, said in ended(start(forks, f"{cases.__name__}:main", str(made), cwd=made)):
         assert code == 0, said
     return made
 

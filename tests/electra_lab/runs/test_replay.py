@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import trouble
 from registry.errors import DataError, DivergedError, InUse
 from tests.electra_lab.runs.tiny import experiment, run, spying
-from tests.helpers import ROOT
+from tests.scorecard.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("no_report")
 FRAGILE = Path(__file__).with_name("fragile.py")
@@ -138,7 +136,7 @@ def test_what_was_rolled_back_is_repeated(tmp_path: Path) -> None:
     assert (found.found, found.step) == (True, 11)
 
 
-def test_only_the_run_directory_and_the_store_are_needed(tmp_path: Path) -> None:
+def test_only_the_run_directory_and_the_store_are_needed(forks: Lab, tmp_path: Path) -> None:
     """Neither the corpus nor the plug-in, by a process that has never seen it; the store may have moved."""
     path = diverged(fragile(tmp_path, "forward"), tmp_path / "run")
     (tmp_path / "corpus.txt").unlink()
@@ -146,12 +144,9 @@ def test_only_the_run_directory_and_the_store_are_needed(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"there is no token store\. If it was moved, name it by --store"):
         replay(path, "cpu")
     (tmp_path / "fragile.py").unlink()
-    command = [sys.executable, "-m", "electra_lab", "replay", str(path), "--json", "--store", str(tmp_path / "moved")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    done = forks("replay", path, "--json", "--store", tmp_path / "moved", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
     assert (found["found"], found["kind"], found["step"]) == (True, "forward", 7)
     assert (found["module"], found["of_class"]) == ("discriminator.backbone.layers.1.ff", "FeedForward")
     assert found["place"] == f"fragile.py:{line_of('class FeedForward')}"

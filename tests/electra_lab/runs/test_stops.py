@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +29,7 @@ from tests.electra_lab.runs.tiny import (
     spying,
     tensors,
 )
-from tests.helpers import ROOT
+from tests.scorecard.lab import Lab, Running
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -272,24 +270,18 @@ def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def killed(arguments: list[str], when: Callable[[], bool], cwd: Path) -> bool:
-    """Start the lab in a process of its own, and SIGKILL it as soon as `when` is true; False if it finished first."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "electra_lab", *arguments], cwd=cwd, env=environment, stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+def killed(process: Running, when: Callable[[], bool]) -> bool:
+    """SIGKILL a process as soon as `when` is true; False if it finished first."""
     while process.poll() is None:
         if when():
             process.kill()
-            process.wait()
             return True
         time.sleep(0.002)
-    assert process.returncode == 0
+    assert process.wait().code == 0
     return False
 
 
-def test_killed_at_random_and_resumed_is_as_if_never_killed(tmp_path: Path) -> None:
+def test_killed_at_random_and_resumed_is_as_if_never_killed(forks: Lab, tmp_path: Path) -> None:
     """kill -9 at a random moment of the run, in the middle of whatever it is doing, and again during the resume.
 
     The run is long enough for both to strike for sure. The seed is printed, and can be given as KILL_SEED.
@@ -310,7 +302,7 @@ def test_killed_at_random_and_resumed_is_as_if_never_killed(tmp_path: Path) -> N
                 seen.append(time.monotonic())
             return bool(seen) and time.monotonic() - seen[0] > moment
 
-        assert killed(verb, when, tmp_path), f"the kill did not strike: {verb[0]} was too quick"
+        assert killed(forks.start(*verb, cwd=tmp_path), when), f"the kill did not strike: {verb[0]} was too quick"
         reached.append(newest(broken))
     assert 0 < reached[0] < reached[1] < steps
     # Both stop a few steps later, which a run of any length does in the same way.

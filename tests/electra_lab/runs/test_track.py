@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import DivergedError, Interrupted
 from tests.electra_lab.runs.test_trouble import rolling
 from tests.electra_lab.runs.tiny import SPY, assert_same, experiment, for_a_module, lines, run, signalled
-from tests.helpers import ROOT
+from tests.scorecard.lab import Lab
 
 DIARY = Path(__file__).with_name("diary.py")
 CALLS = ("start", "record", "close")
@@ -210,17 +207,15 @@ def test_without_its_notes_a_tracker_begins_a_run_of_its_own(
     assert given(tmp_path) == expected(path)
 
 
-def test_killed_and_resumed_no_record_comes_twice(tmp_path: Path) -> None:
+def test_killed_and_resumed_no_record_comes_twice(forks: Lab, tmp_path: Path) -> None:
     """kill -9 while records come at every step, and checkpoints seldom."""
     train = "{steps: 200, batch_size: 2, precision: fp32, log_every: 1}"
     file = tracked(tmp_path, {}, train=train, checkpoint="{every: 40, keep: 2}", evaluate="{examples: 0}")
-    path, environment = tmp_path / "run", {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "electra_lab", "run", str(file), "--out", str(path)]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    path = tmp_path / "run"
+    process = forks.start("run", file, "--out", path, cwd=tmp_path)
     while process.poll() is None and len(lines_safe(path)) < 60:
         time.sleep(0.01)
     process.kill()
-    process.wait()
     steps = [step for step, _ in given(tmp_path)]
     assert 55 < len(steps) < 199, "the kill did not strike"
     execute.resume(path, "cpu")
