@@ -126,6 +126,7 @@ def _code() -> str:
     return f"{electra_lab.__version__} ({state.hexdigest()[:8]})"
 
 
+@cache  # what has been imported stays as it was
 def _version(name: str) -> str | None:
     try:
         return version(name)

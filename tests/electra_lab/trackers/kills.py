@@ -12,21 +12,30 @@ from pathlib import Path
 from electra_lab.testing.trackers import Values
 from tests.electra_lab.runs.tiny import experiment, lines
 from tests.helpers import ROOT
+from tests.scorecard.lab import Lab, Running
 
 STEPS = 240
 
 
-def interrupted(folder: Path, tracker: str, environment: dict[str, str] | None = None) -> Path:
+def interrupted(
+    folder: Path, tracker: str, environment: dict[str, str] | None = None, forks: Lab | None = None
+) -> Path:
     """Kill a run, stop its continuation by SIGTERM, and let it end; returns the run directory.
 
-    Nothing of the tracker may show in exit codes and in what is printed.
+    Nothing of the tracker may show in exit codes and in what is printed. Where forks are given, only the last process
+    is a whole one: of a library that does all its work in the process of the run.
     """
     train = f"{{steps: {STEPS}, batch_size: 2, precision: fp32, log_every: 1}}"
     sections = {"trackers": f"[{tracker}]", "train": train, "checkpoint": "{every: 25, keep: 2}"}
     file, path = experiment(folder, evaluate="{examples: 0}", **sections), folder / "run"
-    assert part(folder, environment, "run", str(file), "--out", str(path), until=70, number=signal.SIGKILL) == -9
-    assert part(folder, environment, "resume", str(path), until=150, number=signal.SIGTERM) == 75
-    assert part(folder, environment, "resume", str(path)) == 0
+    begun, resumed = ("run", str(file), "--out", str(path)), ("resume", str(path))
+    if forks:
+        assert forked(forks, folder, *begun, until=70, number=signal.SIGKILL) == -9
+        assert forked(forks, folder, *resumed, until=150, number=signal.SIGTERM) == 75
+    else:
+        assert part(folder, environment, *begun, until=70, number=signal.SIGKILL) == -9
+        assert part(folder, environment, *resumed, until=150, number=signal.SIGTERM) == 75
+    assert part(folder, environment, *resumed) == 0
     return path
 
 
@@ -46,17 +55,38 @@ def part(
         [sys.executable, "-m", "electra_lab", *command], cwd=here, env=surroundings, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+    if number:
+        strike(process, folder, until, number)
+    out, err = process.communicate(timeout=100)
+    assert_silent(folder, out, err)
+    return process.returncode
+
+
+def forked(forks: Lab, folder: Path, *command: str, until: int, number: signal.Signals) -> int:
+    """Do what `part` does in a process that need not import the lab."""
+    here = folder / "here"
+    here.mkdir(exist_ok=True)
+    process = forks.start(*command, cwd=here)
+    strike(process, folder, until, number)
+    done = process.wait(100)
+    assert_silent(folder, done.out, done.err)
+    return done.code
+
+
+def strike(process: subprocess.Popen[str] | Running, folder: Path, until: int, number: signal.Signals) -> None:
+    """Send a signal when metrics.jsonl has so many lines."""
     metrics = folder / "run" / "metrics.jsonl"
-    while number and process.poll() is None:
+    while process.poll() is None:
         if metrics.exists() and metrics.read_bytes().count(b"\n") >= until:
-            process.send_signal(number)
+            os.kill(process.pid, number)
             break
         time.sleep(0.01)
-    out, err = process.communicate(timeout=100)
+
+
+def assert_silent(folder: Path, out: str, err: str) -> None:
     assert out in ("", f"{folder / 'run'}\n"), out
     assert unexpected(err) == [], err
-    assert list(here.iterdir()) == []
-    return process.returncode
+    assert list((folder / "here").iterdir()) == []
 
 
 def unexpected(said: str) -> list[str]:

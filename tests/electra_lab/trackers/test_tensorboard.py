@@ -11,6 +11,7 @@ from electra_lab.testing.trackers import Values
 from registry import Tracked
 from tests.electra_lab.trackers.kills import assert_whole, interrupted
 from tests.electra_lab.trackers.library import needs
+from tests.scorecard.lab import Lab
 
 needs("tensorboard")
 
@@ -65,6 +66,6 @@ def test_the_folder_and_the_config(tmp_path: Path, own: bool) -> None:
     assert '"steps": 9' in text.tensor_proto.string_val[0].decode()
 
 
-def test_killed_stopped_and_resumed(tmp_path: Path) -> None:
-    path = interrupted(tmp_path, "{type: tensorboard}")
+def test_killed_stopped_and_resumed(forks: Lab, tmp_path: Path) -> None:
+    path = interrupted(tmp_path, "{type: tensorboard}", forks=forks)
     assert_whole(values_in(path / "tensorboard"), path)
