@@ -6,7 +6,7 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx notebooks check format docs clean
+.PHONY: run test log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -85,6 +85,10 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/startup.py --out $(BENCH)
 	$(BIN)/python benchmarks/checkpoint.py --out $(BENCH)
 	$(BIN)/python benchmarks/lengths.py --out $(BENCH)
+
+# What the shipped experiments give, into experiments/LOG.md: two hours on one core.
+log: $(VENV)/dev.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shipped.py
 
 # The pages of all config keys, from the descriptions in the schema; README's table of differences, from docs/official.yaml.
 docs: $(VENV)/dev.stamp
