@@ -12,6 +12,8 @@ import yaml
 from electra_lab.config.load import load_finetuning
 from electra_lab.finetuning.experiment import identity
 from electra_lab.runs import execute
+from registry import launchers
+from tests.electra_lab.ablation.small import InProcess
 from tests.electra_lab.finetuning.small import PLUGIN, write_finetuning
 from tests.electra_lab.runs.test_track import DIARY, diary, expected, given, tracked
 from tests.electra_lab.runs.tiny import lines, lose_checkpoints
@@ -142,11 +144,15 @@ def test_fine_tunings_of_suites_and_measures_are_refused_beforehand_too(lab: Any
         assert not (tmp_path / "out").exists()
 
 
-def test_the_cells_of_an_ablation_have_those_of_the_base(lab: Any, tmp_path: Path) -> None:
+def test_the_cells_of_an_ablation_have_those_of_the_base(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each has a run of its own in the group of the ablation; what tracks a cell does not make it another one."""
+    monkeypatch.undo()  # a cell is finished when it has its report
+    launchers.register("in_process")(InProcess)
     base = tracked(tmp_path, {}, **SHORT)
     content = {"name": "pair", "base": base.name, "vary": {"embedding.dim": [8, 16]}, "seeds": [0],
-               "measure": [{"type": "pretraining"}], "launcher": {"type": "local", "workers": 1}}  # fmt: skip
+               "measure": [{"type": "pretraining"}], "launcher": {"type": "in_process"}}  # fmt: skip
     file = tmp_path / "pair.yaml"
     file.write_text(yaml.safe_dump(content))
     code, _, err = lab("ablate", file, "--out", tmp_path / "pair")
