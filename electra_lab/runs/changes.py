@@ -75,8 +75,9 @@ def refuse_other_data(loaded: Loaded, directory: RunDirectory, began: Provenance
     """Raise DataError if the text is not the one that a run began with, before any of it is tokenized."""
     root, key = loaded.config.data.store, began.data.store
     kept = root / key
-    cure = f" To continue with the text that it began with: electra-lab resume {directory.path} --set data.store={kept}"
-    cure = cure if is_store(kept) else ""
+    cure, command = "", f"electra-lab resume {directory.path} --set"
+    if is_store(kept):
+        cure = f" To continue with the text that it began with: {command} data.store={kept}"
     if is_store(root):
         if (other := key_of(read_manifest(root).identity)) == key:
             return
@@ -84,6 +85,10 @@ def refuse_other_data(loaded: Loaded, directory: RunDirectory, began: Provenance
     try:
         found = key_of(recipe_of(loaded, open_corpus(loaded)).identity)
     except DataError as error:
+        cure = cure or (
+            f" If the text was moved, name its new place: {command} corpus.KEY=VALUE. If its token store was: "
+            f"{command} data.store=FOLDER/{key}"
+        )
         raise DataError(f"{error}{cure}") from None
     if found != key:
         raise DataError(

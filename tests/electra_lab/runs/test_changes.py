@@ -226,6 +226,22 @@ def test_a_text_that_is_gone_is_not_needed(tmp_path: Path, stopped: Path) -> Non
     assert_same(whole, moved)
 
 
+@pytest.mark.parametrize("cure", ["corpus.KEY=VALUE", "data.store=FOLDER/{key}"])
+def test_a_project_that_moved_with_its_run_is_told_where_to_look(tmp_path: Path, stopped: Path, cure: str) -> None:
+    """Neither the text nor the store are where they were; each of the two cures works."""
+    whole = run(experiment(tmp_path), tmp_path / "whole")
+    (corpus,), kept = config(stopped)["corpus"]["paths"], store(stopped)
+    Path(corpus).rename(tmp_path / "elsewhere.txt")
+    kept.rename(tmp_path / kept.name)
+    cure = cure.format(key=kept.name)
+    with pytest.raises(DataError, match="no file matches") as refused:
+        execute.resume(stopped, "cpu")
+    assert f"electra-lab resume {stopped} --set {cure}" in str(refused.value)
+    cure = cure.replace("KEY=VALUE", f"paths=[{tmp_path / 'elsewhere.txt'}]").replace("FOLDER", str(tmp_path))
+    execute.resume(stopped, "cpu", [cure])
+    assert_same(whole, stopped)
+
+
 def test_another_store_is_refused(tmp_path: Path, stopped: Path) -> None:
     (tmp_path / "two").mkdir()
     other = run(
