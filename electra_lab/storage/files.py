@@ -1,11 +1,13 @@
 """Files that are written whole or not at all, and folders that are sealed with checksums."""
 
+import ctypes
 import errno
 import hashlib
 import json
 import os
 import shutil
 import stat
+import sys
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -162,15 +164,28 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 def put_in_place(building: Path, final: Path) -> None:
     """Rename a folder, durably, to one that may exist and is replaced. Raises OSError."""
+    old = _moved_away(final)  # to remove it takes time, in which half of it would be there
     if final.exists():
-        final.rename(_moved_away(final))  # to remove it takes time, in which half of it would be there
-    building.rename(final)
+        building.rename(old)
+        if not _exchange(old, final):  # then there is none for a moment
+            old.rename(building)
+            final.rename(old)
+            building.rename(final)
+    else:
+        building.rename(final)
     flush(final.parent)
-    shutil.rmtree(_moved_away(final), ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change names at once; False where the system cannot: only Linux has renameat2(2)."""
+    call = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform.startswith("linux") else None
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def restore(final: Path) -> None:
-    """Undo what a process that was killed in `put_in_place` left of an earlier folder."""
+    """Undo what a process left that was killed in `put_in_place`: a folder that it had moved aside comes back."""
     old = _moved_away(final)
     if old.exists() and not final.exists():
         old.rename(final)

@@ -40,7 +40,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Vocabulary, 
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(cls, vocabulary.cls_id), (sep, vocabulary.sep_id)],
     )
-    exported.save(str(folder / TOKENIZER[0]))
+    # Not by its own `save`, whose errors are bare Exceptions.
+    (folder / TOKENIZER[0]).write_text(exported.to_str(pretty=True), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,

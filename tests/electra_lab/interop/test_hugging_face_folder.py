@@ -184,6 +184,14 @@ def partly(folder, **_):
     kill()
 
 
+def without(number):
+    "Refuse to exchange two folders, and die after so many renames."
+    def _exchange(*_):
+        pathlib.Path.rename = after(pathlib.Path.rename, number)
+        return False
+    return _exchange
+
+
 points = {
     "before anything": (module, "_write", kill),
     "the first tensors are there": (module, "save_file", after(module.save_file, 1)),
@@ -191,8 +199,10 @@ points = {
     "one of two networks": (module, "seal", after(module.seal, 1)),
     "both networks": (module, "seal", after(module.seal, 2)),
     "all of it": (files, "flush", lambda path: kill() if path == out.parent else None),
-    "the old one is aside": (pathlib.Path, "rename", after(pathlib.Path.rename, 3)),
-    "the new one is in its place": (pathlib.Path, "rename", after(pathlib.Path.rename, 4)),
+    "the new one is beside the old one": (pathlib.Path, "rename", after(pathlib.Path.rename, 3)),
+    "both were exchanged": (files, "_exchange", after(files._exchange, 1)),
+    "they cannot be exchanged, and the old one is aside": (files, "_exchange", without(2)),
+    "they cannot be exchanged, and the new one is in its place": (files, "_exchange", without(3)),
     "half of the old one is deleted": (module.shutil, "rmtree", lambda path, **_: (
         partly(path) if pathlib.Path(path).name.endswith(".old") and path.exists() else None)),
 }
@@ -212,7 +222,7 @@ for number, (name, (owner, attribute, replacement)) in enumerate(points.items())
 
 
 def test_a_killed_export_leaves_the_old_folder_the_new_one_or_none(run: Path, tmp_path: Path) -> None:
-    """Killed at nine points, with an earlier export of step 8 and without; the next export cleans up."""
+    """Killed at eleven points, with an earlier export of step 8 and without; the next export cleans up."""
     done = python("-c", KILLED, str(run), str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[int | None]] = {}
@@ -227,4 +237,4 @@ def test_a_killed_export_leaves_the_old_folder_the_new_one_or_none(run: Path, tm
         assert_whole(out, 12)
         assert [path.name for path in out.parent.iterdir()] == ["out"]
     unfinished, finished = [None, 8], [12, 12]
-    assert list(found.values()) == [*[unfinished] * 5, finished, [None], [12], [12]], found
+    assert list(found.values()) == [*[unfinished] * 5, finished, [8], [12], [None], [12], [12]], found

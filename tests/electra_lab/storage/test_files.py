@@ -29,6 +29,8 @@ from electra_lab.storage.files import (
 from registry.errors import CheckpointError
 from tests.helpers import ROOT, python
 
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux exchanges two folders at once")
+
 
 def test_a_file_is_written_and_replaced_without_a_trace(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
@@ -173,14 +175,15 @@ def test_a_new_folder_appears_whole_and_after_all_of_it_is_on_the_disk(tmp_path:
 
 
 def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Path) -> None:
-    """Between the two renames the folder is missing, and the earlier one lies beside it."""
+    """Where two folders cannot be exchanged, it is missing between two renames, and the earlier one lies beside it."""
     final = tmp_path / "a"
     final.mkdir()
     (final / "old.txt").touch()
     done = python(
         "-c",
         "import os, pathlib\nfrom electra_lab.storage import files\nrename = pathlib.Path.rename\n"
-        "pathlib.Path.rename = lambda s, t: os.kill(os.getpid(), 9) if s.suffix == '.part' else rename(s, t)\n"
+        "files._exchange = lambda *_: False\n"
+        "pathlib.Path.rename = lambda s, t: os.kill(os.getpid(), 9) if t == pathlib.Path('a') else rename(s, t)\n"
         "with files.new_folder(pathlib.Path('a')) as building:\n    (building / 'new.txt').touch()",
         cwd=tmp_path,
     )
@@ -190,6 +193,35 @@ def test_a_folder_that_a_killed_process_had_moved_away_is_not_lost(tmp_path: Pat
         raise KeyboardInterrupt
     assert os.listdir(tmp_path) == ["a"]
     assert os.listdir(final) == ["old.txt"]
+
+
+@pytest.mark.parametrize("able", [pytest.param(True, marks=LINUX), False])
+def test_an_earlier_folder_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool) -> None:
+    """By an exchange, at every moment the earlier or the new one is there; without it, all but one."""
+    if not able:
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    final = tmp_path / "a"
+    final.mkdir()
+    (final / "old.txt").touch()
+    seen: list[list[str]] = []
+    rename, exchange, flush = Path.rename, files._exchange, files.flush
+
+    def watched(function):
+        def call(*given):
+            done = function(*given)
+            seen.append(os.listdir(final) if final.exists() else [])
+            return done
+
+        return call
+
+    monkeypatch.setattr(Path, "rename", watched(rename))
+    monkeypatch.setattr(files, "_exchange", watched(exchange))
+    monkeypatch.setattr(files, "flush", watched(flush))
+    with new_folder(final) as building:
+        (building / "new.txt").touch()
+    old, new = ["old.txt"], ["new.txt"]
+    assert seen == [old, old, *([old, new] if able else [old, old, old, [], new]), new]
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_folder_that_was_not_filled_does_not_appear(tmp_path: Path) -> None:
