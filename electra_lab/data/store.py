@@ -189,7 +189,7 @@ def _allow_open_files(shards: int) -> None:
 def _verify(folder: Path, manifest: Manifest) -> None:
     """Compare the files with their checksums, once for each state of them on this machine. Raises ValueError, OSError.
 
-    What was verified is kept beside the store, with sizes and times: a copy, or a change of any file, is read again.
+    What was verified is kept in the store, with sizes and times: a copy, or a change of any file, is read again.
     """
     if manifest.checksum != manifest.own_checksum():
         raise ValueError(f"the checksum of {MANIFEST} is wrong")
@@ -199,7 +199,7 @@ def _verify(folder: Path, manifest: Manifest) -> None:
             raise ValueError(f"{name} has {found[name].st_size:,} bytes, not {size:,}")
     state: dict[str, Any] = {name: [s.st_size, s.st_mtime_ns, s.st_ino, s.st_dev] for name, s in found.items()}
     state[MANIFEST] = manifest.checksum
-    record = folder.parent / f".{folder.name}.verified" / f"{platform.node() or 'here'}.json"
+    record = folder / f".verified-{platform.node() or 'here'}.json"
     with suppress(OSError, ValueError):
         if json.loads(record.read_text(encoding="utf-8")) == state:
             return
@@ -207,7 +207,6 @@ def _verify(folder: Path, manifest: Manifest) -> None:
         if sha256(folder / name) != sha:
             raise ValueError(f"the checksum of {name} is wrong")
     with suppress(OSError, CheckpointError):  # a store may be on a disk that is only read
-        record.parent.mkdir(exist_ok=True)
         write_whole(record, json.dumps(state))
 
 
