@@ -7,7 +7,6 @@ Without names, all that take minutes on a CPU. A row of an earlier run is replac
 
 import argparse
 import contextlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,6 @@ from electra_lab.storage.run_directory import RunDirectory
 ROOT = Path(__file__).parent.parent
 FOLDER, LOG = ROOT / "experiments", ROOT / "experiments" / "LOG.md"
 HEAD = "| experiment | on test text | training | minutes | when |\n|---|---|---|---|---|\n"
-NAME = re.compile(r"\| `(\S+)`")
 FIRST = ("transformer_small", "objectives/mlm")  # others start from them
 TOO_LARGE = ("electra_",)  # for a CPU
 
@@ -37,10 +35,12 @@ def shipped() -> list[str]:
     return sorted((n for n in names if not n.startswith(TOO_LARGE)), key=lambda name: (name not in FIRST, name))
 
 
-def ran(name: str, path: Path, changes: Sequence[str]) -> str:
-    """Run an experiment; returns its row."""
+def ran(name: str, folder: Path, changes: Sequence[str]) -> str:
+    """Run an experiment in a folder of its name; returns its row."""
+    path, earlier = folder / name, folder / "objectives/mlm"
     command = [sys.executable, "-m", "electra_lab", "run", str(FOLDER / f"{name}.yaml"), "--out", str(path)]
-    command += ["--device", "cpu", *(word for change in changes for word in ("--set", change))]
+    here = [f"objective.run={earlier}"] if name == "objectives/frozen_generator" and earlier.is_dir() else []
+    command += ["--device", "cpu", *(word for change in (*here, *changes) for word in ("--set", change))]
     began = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     minutes = (time.monotonic() - began) / 60
@@ -65,10 +65,10 @@ def when() -> str:
 
 
 def note(row: str, log: Path) -> None:
-    """Put a row into the table, in the place of the one of the same experiment; the table stays in order."""
+    """Put a row into the table, in place of the one of the same experiment and changes; the table stays in order."""
     before, _, rest = log.read_text(encoding="utf-8").partition(HEAD)
     old = list(takewhile(lambda line: line.startswith("|"), rest.splitlines(keepends=True)))
-    rows = {match[1]: line for line in (*old, f"{row}\n") if (match := NAME.match(line))}
+    rows = {line.split("|")[1].strip(): line for line in (*old, f"{row}\n")}
     log.write_text(
         before + HEAD + "".join(rows[name] for name in sorted(rows)) + rest[len("".join(old)) :], encoding="utf-8"
     )
@@ -84,9 +84,8 @@ def main() -> None:
     failed = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            kept = ROOT / "runs" / "mlm" if name == "objectives/mlm" else Path(folder, name)
             with contextlib.suppress(subprocess.CalledProcessError):  # it has said why
-                note(ran(name, kept, given.set), given.log)
+                note(ran(name, Path(folder), given.set), given.log)
                 continue
             failed.append(name)
     sys.exit(f"these failed: {', '.join(failed)}" if failed else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -69,6 +70,14 @@ def test_memory(run: Run) -> None:
     found = run("memory.py", *SMALL, "--peers")  # none of them, as each takes seconds to import
     assert found["megabytes"].keys() == {"electra_lab fp32"}
     assert all(0 < grown["1"] <= grown["3"] for grown in found["megabytes"].values())
+
+
+def test_coverage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["coverage.py", "--trials", "1"])
+    runpy.run_path(str(FOLDER / "coverage.py"), run_name="__main__")
+    tables = capsys.readouterr().out.split("\n\n")
+    assert [len(table.strip().splitlines()) for table in tables] == [1 + 24, 1 + 15, 1 + 12]
+    assert all(re.search(r"\d+\.\d%$", line) for table in tables for line in table.strip().splitlines()[1:])
 
 
 def test_lengths(run: Run, tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def test_a_row_takes_its_place(log: Path) -> None:
     note = runpy.run_path(str(SCRIPT))["note"]
     note("| `objectives/m` `--set b=c` | new | 2 | 3 | 4 |", log)
     note("| `a` | newer | 2 | 3 | 4 |", log)
-    rows = ("`a` | newer", "`objectives/m` `--set b=c` | new", "`plugins/z` | 1")
+    note("| `plugins/z` `--set b=c` | changed | 2 | 3 | 4 |", log)
+    rows = ("`a` | newer", "`objectives/m` `--set b=c` | new", "`plugins/z` | 1", "`plugins/z` `--set b=c` | changed")
     assert log.read_text(encoding="utf-8") == LOG.format("\n".join(f"| {row} | 2 | 3 | 4 |" for row in rows))
 
 

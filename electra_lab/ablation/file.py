@@ -147,21 +147,26 @@ class LoadedAblation:
 
     @cached_property
     def beyond(self) -> dict[str, list[str]]:
-        """By variant, those of these keys that the baseline has, too, and that no change of the variant names.
+        """By variant, those of these keys that the baseline has, too, and that no change of either names.
 
-        A change that is not a key of a complete config, such as `generator.scale`, names what is made of it.
+        The base's value is no surprise; nor is what a change makes that is not a key of a complete config, such as
+        `generator.scale`.
         """
-        found = {}
+        base, unnamed = _flat(self.base.config.model_dump(mode="json")), dict[str, set[str]]()
         for variant in self.variants:
-            keys = _flat(self.firsts[variant.label].loaded.config.model_dump(mode="json")).keys()
+            own = _flat(self.firsts[variant.label].loaded.config.model_dump(mode="json"))
             named = [*_flat(variant.changes)]
-            named += [each.rpartition(".")[0] for each in named if not any(_is_below(key, each) for key in keys)]
-            found[variant.label] = [
+            named += [each.rpartition(".")[0] for each in named if not any(_is_below(key, each) for key in own)]
+            changed = {key for key in own if own[key] != base.get(key)}
+            unnamed[variant.label] = {key for key in changed if not any(_is_below(key, each) for each in named)}
+        return {
+            label: [
                 key
-                for key, both in self.differences[variant.label].items()
-                if None not in both and not any(_is_below(key, each) for each in named)
+                for key, both in self.differences[label].items()
+                if None not in both and key in unnamed[label] | unnamed[self.baseline]
             ]
-        return found
+            for label in unnamed
+        }
 
     @cached_property
     def firsts(self) -> dict[str, Cell]:

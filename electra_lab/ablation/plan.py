@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,10 @@ from electra_lab.config.source import mark_at
 from electra_lab.finetuning.experiment import absent_examples, identity
 from electra_lab.reports.power import spread
 from electra_lab.reports.results import read
-from electra_lab.storage.ablation_folder import is_ablation_folder
+from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.plan import FORMAT, Expected, Plan, PlannedCell, PlannedMeasure, PlannedVariant
 from registry import measures
-from registry.errors import ConfigError, LabError
+from registry.errors import CheckpointError, ConfigError, LabError
 
 References = dict[str, dict[str, Cell]]  # by measure and by name, the experiments that serve it alone
 
@@ -61,10 +62,18 @@ class Checked:
         """Return the training time of each variant and reference here, from a few steps; None if too large to try."""
         return {label: trial_seconds(cell.loaded, forecasts[label], device) for label, cell in self.firsts.items()}
 
-    def plan(self) -> Plan:
-        """Return the plan as it is stored. Raises ConfigError if the pilot does not have the metric."""
+    @property
+    def metric(self) -> str:
+        """The one that the report leads with."""
         config = self.ablation.config
-        metric = config.metric or next(iter(metrics_of(config.measure[0])))
+        return config.metric or next(iter(metrics_of(config.measure[0])))
+
+    def plan(self, folder: AblationFolder | None = None) -> Plan:
+        """Return the plan as it is stored. Raises ConfigError if the pilot does not have the metric.
+
+        folder  where the ablation may have begun: what its pilot said then stands, whatever has become of the pilot
+        """
+        config = self.ablation.config
         costs: dict[str, dict[str, Any]] = {
             label: {
                 "steps": b.steps,
@@ -104,8 +113,8 @@ class Checked:
                 )
                 for each in config.measure
             ],
-            metric=metric,
-            expected=_expected(self.ablation, metric),
+            metric=self.metric,
+            expected=_expected(self.ablation, self.metric, folder),
             cells=[
                 PlannedCell(id=c.id, variant=c.variant, seed=c.seed, **costs[c.variant]) for c in self.ablation.cells
             ],
@@ -120,17 +129,23 @@ class Checked:
         return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
 
 
-def _expected(ablation: LoadedAblation, metric: str) -> Expected | None:
+def _expected(ablation: LoadedAblation, metric: str, begun: AblationFolder | None) -> Expected | None:
     """Return what the file, or its pilot, says about the spread of the leading metric. Raises ConfigError."""
     power, loc = ablation.config.power, ("power", "pilot")
     if power is None or power.pilot is None:
         return Expected(sd=power.sd, source="by the file") if power and power.sd else None
-    mark = mark_at(ablation.marks, loc)
+    mark, source = mark_at(ablation.marks, loc), f"by the pilot {power.pilot}"
+    with suppress(CheckpointError):
+        if begun and (then := begun.plan.expected) and then.source == source:
+            return then
     folder = absolute(power.pilot, loc, mark)
     if not is_ablation_folder(folder):
         raise ConfigError(f"{mark}: power.pilot: {folder} is not the folder of an ablation.")
-    if sd := spread(read(folder).claims.against(metric).values()):
-        return Expected(sd=sd, source=f"by the pilot {power.pilot}")
+    try:
+        if found := spread(read(folder).claims.against(metric).values(), source):
+            return found
+    except CheckpointError as error:
+        raise ConfigError(f"{mark}: power.pilot: {error}") from None
     reason = f"{folder} does not have {metric} of two variants with two seeds that both have."
     raise ConfigError(f"{mark}: power.pilot: {reason}")
 
@@ -218,11 +233,11 @@ def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
     return [load_finetuning(file) for file in getattr(made, "finetunings", ())]
 
 
-def write_plan(checked: Checked, write: Callable[[str, str], None]) -> Plan:
-    """Write the plan, and the complete experiment of each piece, by `write(name, text)`."""
+def write_plan(checked: Checked, folder: AblationFolder) -> Plan:
+    """Write the plan, and the complete experiment of each piece, to its folder."""
+    plan = checked.plan(folder)
     for cell in checked.pieces:
-        write(f"plan/{cell.id}.yaml", dump(cell.loaded.config))
-    write("ablation.yaml", checked.ablation.source)
-    plan = checked.plan()
-    write("plan.json", plan.model_dump_json(indent=1) + "\n")
+        folder.write(f"plan/{cell.id}.yaml", dump(cell.loaded.config))
+    folder.write("ablation.yaml", checked.ablation.source)
+    folder.write("plan.json", plan.model_dump_json(indent=1) + "\n")
     return plan

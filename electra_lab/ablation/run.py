@@ -39,7 +39,7 @@ def ablate(
     refuse_several_processes()
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     console, config, pieces = Console(), ablation.ablation.config, ablation.pieces
-    planned = ablation.plan()
+    planned = ablation.plan(AblationFolder(path))
     if any(AblationFolder(path).state(cell.id, planned).missing for cell in pieces):
         launch.check()
     if launch.here:
@@ -51,7 +51,7 @@ def ablate(
         _refuse_other_text(folder, cells, store.key)
     with folder.claimed("plan", wait=True):  # another launcher may have come while the text was read
         folder.refuse_other({cell.id for cell in ablation.ablation.cells})
-        plan = write_plan(ablation, folder.write)
+        plan = write_plan(ablation, folder)
     beside = f" and {len(plan.references)} for measures" if plan.references else ""
     console.say(f"{config.name}: {len(plan.cells)} cells{beside}, in {path}")
     heal(folder, [cell.id for cell in pieces], console.say)
@@ -95,7 +95,7 @@ def dry_run(
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     # A plan may be for another machine, so a device that is not here is not a mistake.
     target = torch.device(device) if device == "cuda" else choose_device(device)
-    folder, plan, forecasts = AblationFolder(path), ablation.plan(), ablation.forecasts(target)
+    folder, plan, forecasts = AblationFolder(path), ablation.plan(AblationFolder(path)), ablation.forecasts(target)
     missing = {cell.id: folder.state(cell.id, plan).missing for cell in ablation.pieces}
     with _threads(getattr(launch, "threads", None)):
         seconds = ablation.seconds(forecasts, target)

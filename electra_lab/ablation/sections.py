@@ -30,7 +30,7 @@ class Budget(Strict):
 
 
 class Power(Strict):
-    """What is known of the leading metric before the ablation: one of both."""
+    """What is known of the leading metric before the ablation: exactly one of the two."""
 
     sd: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Standard deviation of the differences between two variants with the same seed."

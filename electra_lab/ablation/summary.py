@@ -9,6 +9,7 @@ from electra_lab.ablation.plan import Checked, by_id
 from electra_lab.assembly.forecast import Forecast
 from electra_lab.reports import power
 from electra_lab.reports.results import shown
+from electra_lab.storage.ablation_folder import AblationFolder
 
 Seconds = Mapping[str, float | None]  # of a training, by variant; None if it is not known
 Missing = Mapping[str, tuple[str, ...]]  # by the id of each piece, what is left to do
@@ -21,7 +22,7 @@ def overview(checked: Checked) -> str:
         f"{config.name}: {len(ablation.variants)} variants x {len(config.seeds)} seeds = {len(ablation.cells)} cells",
         f"  base      {config.base}",
         f"  baseline  {ablation.baseline}",
-        f"  metric    {checked.plan().metric}",
+        f"  metric    {checked.metric}",
     ]
     for i, each in enumerate(config.measure):
         lines.append(f"  {'' if i else 'measures':<8}  {each.type}: {', '.join(metrics_of(each))}")
@@ -72,8 +73,8 @@ def forecast(
     lacking = [cell for cell in checked.pieces if missing[cell.id]]
     to_train = [cell.id if cell.id in names else cell.variant for cell in lacking if "training" in missing[cell.id]]
     left = _left(forecasts, to_train, len(lacking) - len(to_train), seconds, workers)
-    plan = checked.plan()
-    known = {plan.expected.source: plan.expected.sd} if plan.expected else {}
+    plan = checked.plan(AblationFolder(path))
+    known = [plan.expected] if plan.expected else []
     lines += [
         "",
         *differences(checked),

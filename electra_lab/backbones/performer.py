@@ -186,9 +186,8 @@ class Performer(nn.Module):
         self.norm = nn.LayerNorm(dim)
         if not self.features.is_meta:  # where nothing can be drawn
             self._draw(0, 0)
-        self._drawn: tuple[int, int, int] | None = (
-            None  # unknown: a checkpoint may fill the buffer before the first step
-        )
+        # Unknown at first: a checkpoint may fill the buffer before the first step.
+        self._drawn: tuple[int, int, int] | None = None
 
     def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         visible = attention_mask | ~attention_mask.any(-1, keepdim=True)  # a row of padding alone must see something

@@ -30,7 +30,9 @@ def resume(
     if is_suite(run_dir):
         if set_:
             file = run_dir / "suite.yaml"
-            raise ConfigError(f"{run_dir}: --set is for runs and fine-tunings. For a suite, write it to {file}: `set`.")
+            raise ConfigError(
+                f"{run_dir}: --set is for runs and fine-tunings. For a suite, write the change under `set` in {file}."
+            )
         print(resume_suite(run_dir, device.value))
     elif is_finetuning(run_dir):
         print(resume_finetuning(run_dir, device.value, set_ or []))

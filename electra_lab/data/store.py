@@ -116,9 +116,8 @@ def open_store(
     folder = root / key_of(recipe.identity)
     if rebuild or not os.path.exists(folder):
         _build(folder, recipe, announce, progress, rebuild=rebuild)
-    elif os.path.exists(
-        _lock_of(folder)
-    ):  # of a process that was killed when the store was complete, if nobody holds it
+    elif os.path.exists(_lock_of(folder)):
+        # If nobody holds it, it is of a process that was killed when the store was complete.
         with suppress(OSError, ConfigError), lock(_lock_of(folder)) as free:
             if free:
                 _lock_of(folder).unlink(missing_ok=True)

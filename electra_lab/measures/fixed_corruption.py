@@ -133,8 +133,9 @@ class FixedCorruption:
                 precision.append(float(average_precision_score(replaced, logits)))
         if len(auc) < len(REFERENCES):  # a mean over fewer would not compare
             return auc
-        documents_mean = np.mean([each.documents for each in auc.values()], axis=0).tolist()
-        mean = Sampled(fmean(auc.values()), documents_mean)
+        by_document = [each.documents for each in auc.values()]
+        alike = len({len(each) for each in by_document}) == 1  # rankable by one reference in documents is so by all
+        mean = Sampled(fmean(auc.values()), np.mean(by_document, axis=0).tolist() if alike else [])
         return {"corruption_auc": mean, "corruption_average_precision": fmean(precision), **auc}
 
 

@@ -16,6 +16,7 @@ from electra_lab.reports import ablation_figures as figures
 from electra_lab.reports import interaction, power, statistics, verdict
 from electra_lab.reports.charts import render
 from electra_lab.reports.data import data_facts
+from electra_lab.reports.groups import two_groups
 from electra_lab.reports.results import CellResult, Results, read, shown, within
 from electra_lab.reports.statistics import named, number
 from electra_lab.storage.ablation_folder import Status
@@ -208,7 +209,7 @@ def _verdict(results: Results) -> list[str]:
 def _limits(results: Results) -> Iterator[str]:
     """Yield what limits the verdict: seeds in two groups, changes that nobody named, differences too small to find."""
     plan, values = results.plan, results.values(results.plan.metric)
-    if groups := statistics.two_groups(values):
+    if groups := two_groups(values):
         cut, torn = groups
         yield (
             f"The cells fall into two groups, below and above {number(cut)}, and the seeds of "
@@ -220,13 +221,13 @@ def _limits(results: Results) -> Iterator[str]:
             both = {key: variant.differs[key] for key in variant.beyond if key in variant.differs}
             words = [f"{key} ({shown(then)} -> {shown(now)})" for key, (then, now) in both.items()]
             yield f"Beyond the change that it names, {named(variant.label)} differs in {statistics.listed(words)}."
-    known = {plan.expected.source: plan.expected.sd} if plan.expected else {}
-    differences = results.claims.against(plan.metric)
-    if found := power.spread(differences.values()):
-        known["by these cells"] = found
-    if differences and results.has(plan.metric):
-        seeds = statistics.fewest_seeds(values, plan.baseline)
-        yield power.sentence(plan.metric, seeds, len(differences), known)
+    differences = [d for d in results.claims.against(plan.metric).values() if d.n]
+    found = power.spread(differences, "by these cells")
+    known = [each for each in (plan.expected, found) if each]
+    if differences:
+        tested = [d.n for d in differences if d.p is not None]
+        seeds = min(tested, default=max(d.n for d in differences))
+        yield power.sentence(plan.metric, seeds, len(tested), known)
 
 
 def _markdown(text: str) -> str:

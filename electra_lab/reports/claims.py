@@ -1,8 +1,11 @@
-"""All comparisons of a report, corrected together: five reports in a hundred may claim anything that is not so."""
+"""All comparisons of a report, corrected together: at most five reports in a hundred make a false claim."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
+
+import numpy as np
 
 from electra_lab.reports.statistics import (
     Difference,
@@ -50,36 +53,48 @@ def claims(
 
     primary  the metric that was named before; its differences to the baseline are the planned comparisons
     parts    of each metric that is a mean over references: the metrics of these
-    layers   by metric, what its numbers vary by beside seeds
+    layers   by metric, what else its numbers would differ by if it were drawn again
     """
     layers = layers or {}
     planned, others = dict[Key, Difference](), dict[Key, Difference]()
     for metric, each in values.items():
         found = planned if metric == primary else others
-        found |= {("against", metric, label): d for label, d in against(each, baseline, layers.get(metric, ())).items()}
+        found |= {("against", metric, label): d for label, d in against(each, baseline, layers.get(metric)).items()}
     known = [[part for part in each if part in values] for each in parts]
     for metric in dict.fromkeys([primary, *(part for those in known for part in those)]):
-        pairs = pairwise(values.get(metric, {}), baseline, layers.get(metric, ()))
+        pairs = pairwise(values.get(metric, {}), baseline, layers.get(metric))
         others |= {("pair", metric, a, b): d for (a, b), d in pairs.items()}
     for those in known:
-        for (label, a, b), d in contrasts({part: values[part] for part in those}, baseline).items():
+        for (label, a, b), d in contrasts({part: values[part] for part in those}, baseline, layers).items():
             others["contrast", a, b, label] = d
     return Claims(corrected(planned, others))
 
 
-def contrasts(parts: Parts, baseline: str) -> dict[tuple[str, str, str], Difference]:
+def contrasts(
+    parts: Parts, baseline: str, layers: Mapping[str, Layers] | None = None
+) -> dict[tuple[str, str, str], Difference]:
     """Return the contrast of every two references for every variant but the baseline: of the first minus the second."""
-    found = {}
+    found, layers = {}, layers or {}
     for (a, one), (b, other) in combinations(parts.items(), 2):
         for label in [label for label in one if label != baseline]:
             # Sums, as the spread of equal contrasts has to be small beside the numbers, not beside their differences.
             ours = _added(one[label], other.get(baseline, {}))
-            found[label, a, b] = difference(ours, _added(other.get(label, {}), one.get(baseline, {})))
+            theirs = _added(other.get(label, {}), one.get(baseline, {}))
+            here, there = layers.get(a, {}), layers.get(b, {})
+            units = {
+                name: (
+                    _added(here[name].get(label, {}), there[name].get(baseline, {})),
+                    _added(there[name].get(label, {}), here[name].get(baseline, {})),
+                )
+                for name in here.keys() & there.keys()
+            }
+            found[label, a, b] = difference(ours, theirs, units)
     return found
 
 
-def _added(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
-    return {seed: one[seed] + other[seed] for seed in one.keys() & other.keys()}
+def _added(one: Mapping[int, Any], other: Mapping[int, Any]) -> dict[int, Any]:
+    """Add numbers, or lists of numbers, of the seeds that both have."""
+    return {seed: np.add(one[seed], other[seed]) for seed in one.keys() & other.keys()}
 
 
 def _reversed(d: Difference) -> Difference:

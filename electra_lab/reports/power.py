@@ -1,32 +1,45 @@
 """What an ablation can tell: the smallest difference that it finds with a probability of 80 %."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 from scipy import optimize, stats
 
-from electra_lab.reports.statistics import ALPHA, ENOUGH, PRIMARY, Difference, number
+from electra_lab.reports.statistics import ALPHA, ENOUGH, PRIMARY, Difference, listed, number
+from electra_lab.reports.variance import Layer, smallest_found
+from electra_lab.storage.plan import Expected, Shared
 
 POWER = 0.8
 
 
-def spread(differences: Iterable[Difference]) -> float | None:
-    """Return the standard deviation of paired differences between seeds, pooled; None if there are no intervals."""
-    found = [d.error**2 * d.n for d in differences if d.error is not None]
-    return math.sqrt(sum(found) / len(found)) if found else None
+def spread(differences: Iterable[Difference], source: str) -> Expected | None:
+    """Return how much paired differences vary, pooled over those with an interval; None if none has one."""
+    found = [(d, d.error**2) for d in differences if d.error is not None]
+    if not found:
+        return None
+    shared = {
+        name: _pooled([(d, square, d.layers[name]) for d, square in found if name in d.layers])
+        for name in dict.fromkeys(name for d, _ in found for name in d.layers)
+    }
+    return Expected(sd=math.sqrt(np.mean([square * d.n for d, square in found])), source=source, shared=shared)
 
 
-def detectable(seeds: int, comparisons: int, others: bool = True) -> float | None:
+def _pooled(layers: Sequence[tuple[Difference, float, Layer]]) -> Shared:
+    variance = float(np.mean([each.beyond * square for _, square, each in layers]))
+    noise = float(np.mean([each.noise * square * d.n for d, square, each in layers]))
+    return Shared(units=min(each.units for _, _, each in layers), variance=variance, noise=noise)
+
+
+def detectable(seeds: int, comparisons: int) -> float | None:
     """Return the smallest difference that is found, in standard deviations of paired differences between seeds.
 
     That is a difference which the paired t test with this many seeds calls distinguishable with a probability of 80 %,
-    at the level that Holm's procedure begins with; None for fewer seeds than are tested. `others`: there are more
-    comparisons in the report than the planned ones.
+    at the level that Holm's procedure begins with; None for fewer seeds than are tested.
     """
     if seeds < ENOUGH or comparisons < 1:
         return None
-    level = ALPHA * (PRIMARY if others else 1.0) / comparisons
-    limit = stats.t.ppf(1 - level / 2, seeds - 1)
+    limit = stats.t.ppf(1 - _level(comparisons) / 2, seeds - 1)
 
     def lacking(size: float) -> float:
         return float(stats.nct.sf(limit, seeds - 1, size * math.sqrt(seeds))) - POWER
@@ -37,8 +50,23 @@ def detectable(seeds: int, comparisons: int, others: bool = True) -> float | Non
     return float(optimize.brentq(lacking, 0.0, enough))
 
 
-def sentence(metric: str, seeds: int, comparisons: int, known: Mapping[str, float]) -> str:
-    """Say which differences can be found; `known` has standard deviations of paired differences, by their source."""
+def _level(comparisons: int) -> float:
+    return ALPHA * PRIMARY / comparisons
+
+
+def smallest(expected: Expected, seeds: int, comparisons: int) -> float | None:
+    """Return the smallest difference that is found, as the metric counts; None for fewer seeds than are tested."""
+    size = detectable(seeds, comparisons)
+    if size is None or not expected.shared:
+        return None if size is None else size * expected.sd
+    layers = [
+        Layer(each.units, each.variance + each.noise / seeds, each.noise / seeds) for each in expected.shared.values()
+    ]
+    return smallest_found(_level(comparisons), POWER, seeds, expected.sd**2 / seeds, layers)
+
+
+def sentence(metric: str, seeds: int, comparisons: int, known: Sequence[Expected]) -> str:
+    """Say which differences can be found by what is known of their spread."""
     if (size := detectable(seeds, comparisons)) is None:
         return f"With {seeds} seed{'s' * (seeds != 1)} no difference is tested; from {ENOUGH} seeds on, they are."
     said = (
@@ -47,7 +75,14 @@ def sentence(metric: str, seeds: int, comparisons: int, known: Mapping[str, floa
     said += " differences between two variants with the same seed)"
     if not known:
         return f"{said}. How much that is, only pilot runs can tell: `power` in the file of the ablation."
-    each = [
-        f"{number(size * sd)} in {metric}, as this deviation is {number(sd)} {source}" for source, sd in known.items()
-    ]
-    return f"{said}: {'; '.join(each)}."
+    return f"{said}: {'; '.join(_said(each, metric, seeds, comparisons) for each in known)}."
+
+
+def _said(expected: Expected, metric: str, seeds: int, comparisons: int) -> str:
+    found = smallest(expected, seeds, comparisons)
+    said = f"{number(found)} in {metric}, as this deviation is {number(expected.sd)} {expected.source}"
+    beside = {name: math.sqrt(each.variance) for name, each in expected.shared.items()}
+    if not any(beside.values()):
+        return said
+    each = [f"{number(sd)} by other {name}" for name, sd in beside.items() if sd]
+    return f"{said}, with {listed(each)} beside it, which more seeds do not lessen"

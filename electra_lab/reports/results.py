@@ -101,12 +101,13 @@ class Results:
             documents = {}
         references = {id: [found[part] for part in parts if part in found] for id, found in measured.items()}
         references = {id: each for id, each in references.items() if len(each) == len(parts) > 1}
-        return [self._by_variant(each) for each in (documents, references) if each]
+        known = {"documents": documents, "references": references}
+        return {name: self._by_variant(each) for name, each in known.items() if each}
 
     @cached_property
     def _documents(self) -> dict[str, dict[str, list[float]]]:
         folder = AblationFolder(self.folder)
-        return {cell.plan.id: folder.by_document(cell.plan.id) for cell in self.cells}
+        return {cell.plan.id: folder.by_document(cell.plan.id, self.plan) for cell in self.cells}
 
     def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
         return {

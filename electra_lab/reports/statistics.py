@@ -7,14 +7,14 @@ Student's t, which assumes roughly normal differences; so few seeds cannot check
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
+
+from electra_lab.reports.variance import Layer, layer, limit, p_value, possible
 
 CONFIDENCE = 0.95
 ALPHA = 0.05  # of all tests of a report together: below it, a difference is called distinguishable
@@ -24,7 +24,7 @@ ENOUGH = 5  # seeds; with fewer, a finding is a reason to look again
 Values = Mapping[str, Mapping[int, float]]  # of one metric: by variant, by seed
 Units = Mapping[int, Sequence[float]]  # by seed, a number for each document, or for each reference
 Sides = tuple[Units, Units]
-Layers = Sequence[Mapping[str, Units]]  # by variant
+Layers = Mapping[str, Mapping[str, Units]]  # by what the units are, such as documents, and by variant
 K = TypeVar("K")
 
 
@@ -48,11 +48,13 @@ class Estimate:
 class Difference(Estimate):
     """A mean paired difference.
 
-    error  its standard error
-    p      of a two-sided test of this alone; `holm` of a whole report; None: not tested
+    error   its standard error by seeds alone
+    layers  what other documents or references add to its variance, as shares of the error's square
+    p       of a two-sided test of this alone; `holm` of a whole report; None: not tested
     """
 
     error: float | None = None
+    layers: Mapping[str, Layer] = field(default_factory=dict)
     p: float | None = None
     holm: float | None = None
 
@@ -71,43 +73,37 @@ def estimate(values: Sequence[float]) -> Estimate:
     return _t(values, max((abs(v) for v in values), default=0.0), "value")[0]
 
 
-def difference(ours: Mapping[int, float], theirs: Mapping[int, float], layers: Sequence[Sides] = ()) -> Difference:
+def difference(
+    ours: Mapping[int, float], theirs: Mapping[int, float], layers: Mapping[str, Sides] | None = None
+) -> Difference:
     """Return ours minus theirs over the seeds that both have: the paired t interval and test (Student 1908).
 
     layers  what else the numbers would differ by if it were drawn again, such as documents or references: of each, ours
             and theirs by seed, a number for each of its units. All seeds share the units.
 
-    With layers, the variance of the mean is that of a model with crossed random effects, by the method of moments:
-    to the variance by seeds, each layer adds what its units vary beyond its interaction with the seeds, if anything.
-    Degrees of freedom are those of Satterthwaite (1946). Fewer than five pairs have an interval, but no test.
+    With layers, the interval is about other units as well (`reports.variance`), and never narrower than without.
+    Fewer than five pairs have an interval, but no test.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     scale = max((abs(v) for seed in seeds for v in (ours[seed], theirs[seed])), default=0.0)
     found, error = _t([ours[seed] - theirs[seed] for seed in seeds], scale, "difference")
-    if error is None or found.mean is None:
+    if error is None or found.mean is None or found.half is None:
         return Difference(found.n, found.mean, why=found.why)
-    sides = [[side[seed] for seed in seeds if seed in side] for pair in layers for side in pair]
-    units = [np.subtract(a, b) for a, b in zip(sides[::2], sides[1::2], strict=True) if len(a) == len(b) == len(seeds)]
-    # As shares of the variance by seeds, whose square may be too small for a number.
-    shares = [(1.0, len(seeds) - 1)]
-    shares += [(_beyond(each / error), each.shape[1] - 1) for each in units if each.shape[1] > 1]
-    total = sum(share for share, _ in shares)
-    freedom, error = total**2 / sum(share**2 / df for share, df in shares), error * math.sqrt(total)
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    p = float(2 * stdtr(freedom, -abs(found.mean) / error))
+    half, p = found.half, float(2 * stdtr(found.n - 1, -abs(found.mean) / error))
+    known = dict[str, Layer]()
+    for name, sides in (layers or {}).items():
+        one, other = ([side[seed] for seed in seeds if seed in side] for side in sides)
+        if len(one) == len(other) == len(seeds) and len(one[0]) > 1:
+            # As shares of the error, whose square may be too small for a number.
+            known[name] = layer(np.subtract(one, other) / error)
+    if known:
+        estimates = [(each.units, np.asarray(each.between), np.asarray(each.noise)) for each in known.values()]
+        variances = possible(found.n, np.ones(()), estimates)
+        half = max(half, error * float(limit(1 - CONFIDENCE, variances)))
+        p = max(p, float(p_value(np.asarray(found.mean / error), variances)))
     why = "" if found.n >= ENOUGH else f"{found.n} seeds: not tested"
     bounds = found.mean - half, found.mean + half
-    return Difference(found.n, found.mean, *bounds, why, error, None if why else p)
-
-
-def _beyond(numbers: NDArray[np.float64]) -> float:
-    """Return, of Float64[S U], the variance of the mean that units add to that by seeds: (MS_U - MS_SU) / (S U)."""
-    seeds, units = numbers.shape
-    of_units, of_seeds = numbers.mean(0), numbers.mean(1)
-    rest = numbers - of_units - of_seeds[:, None] + numbers.mean()
-    noise = float((rest**2).sum()) / ((seeds - 1) * (units - 1)) / (seeds * units)
-    beyond: float = np.var(of_units, ddof=1) / units - noise
-    return max(0.0, beyond)
+    return Difference(found.n, found.mean, *bounds, why, error, known, None if why else p)
 
 
 def _t(values: Sequence[float], scale: float, what: str) -> tuple[Estimate, float | None]:
@@ -156,12 +152,12 @@ def corrected(planned: Mapping[K, Difference], others: Mapping[K, Difference]) -
     return found
 
 
-def against(values: Values, baseline: str, layers: Layers = ()) -> dict[str, Difference]:
+def against(values: Values, baseline: str, layers: Layers | None = None) -> dict[str, Difference]:
     """Compare each other variant with the baseline."""
     return {label: _paired(label, baseline, values, layers) for label in values if label != baseline}
 
 
-def pairwise(values: Values, baseline: str, layers: Layers = ()) -> dict[tuple[str, str], Difference]:
+def pairwise(values: Values, baseline: str, layers: Layers | None = None) -> dict[tuple[str, str], Difference]:
     """Compare every two variants but the baseline, the first of both minus the second.
 
     The best variant is known only after seeing the data, so comparing it with its rivals has to be corrected as if
@@ -171,48 +167,9 @@ def pairwise(values: Values, baseline: str, layers: Layers = ()) -> dict[tuple[s
     return {(a, b): _paired(a, b, values, layers) for a, b in combinations(others, 2)}
 
 
-def _paired(one: str, other: str, values: Values, layers: Layers) -> Difference:
-    pairs = [(layer.get(one, {}), layer.get(other, {})) for layer in layers]
+def _paired(one: str, other: str, values: Values, layers: Layers | None) -> Difference:
+    pairs = {name: (each.get(one, {}), each.get(other, {})) for name, each in (layers or {}).items()}
     return difference(values.get(one, {}), values.get(other, {}), pairs)
-
-
-def two_groups(values: Values) -> tuple[float, list[str]] | None:
-    """Return where the numbers of all seeds fall into two groups, and the variants with seeds in both; None if not.
-
-    They do if a normal sample of this size leaves so little of its variance within its best two groups once in a
-    hundred times: some runs have made a step that others have not. Intervals then are too narrow.
-    """
-    numbers = np.sort([v for each in values.values() for v in each.values()])
-    if len(numbers) < ENOUGH or not np.ptp(numbers) > 0:
-        return None
-    within, cut = _best_split(numbers[None])
-    if within[0] >= _least_within(len(numbers)):
-        return None
-    sides = {label: {v > cut[0] for v in each.values()} for label, each in values.items()}
-    torn = [label for label, side in sides.items() if len(side) == 2]
-    return (float(cut[0]), torn) if torn else None
-
-
-@cache
-def _least_within(n: int) -> float:
-    """Return the 1 % quantile, by 20,000 normal samples, of the share of the variance within the best two groups."""
-    samples = np.sort(np.random.default_rng(n).normal(size=(20_000, n)), axis=1)
-    return float(np.quantile(_best_split(samples)[0], 0.01))
-
-
-def _best_split(ordered: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return of each row the least share of its variance within two groups, and the middle between these."""
-    n = ordered.shape[1]
-    size = np.arange(1, n)
-    below = np.cumsum(ordered, axis=1)[:, :-1]
-    mean = ordered.mean(1, keepdims=True)
-    # The variance between two groups is size (n - size) / n^2 times the squared difference of their means.
-    between = (below / size - (mean * n - below) / (n - size)) ** 2 * size * (n - size) / n**2
-    best = between.argmax(1)
-    middle = (np.take_along_axis(ordered, best[:, None], 1) + np.take_along_axis(ordered, best[:, None] + 1, 1))[
-        :, 0
-    ] / 2
-    return 1 - between.max(1) / ordered.var(1), middle
 
 
 def fewest_seeds(values: Values, baseline: str) -> int:

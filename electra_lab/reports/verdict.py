@@ -162,8 +162,13 @@ class _Verdict:
         others = [label for label in self.measured if label not in (best, self.baseline)]
         if best in ("", self.baseline) or not others or self.exploratory:
             return ""
-        if rivals := [label for label in others if not self.pairs[best, label].found(self.higher_is_better)]:
-            return f"The best cannot be distinguished from {listed(rivals)}."
+        pairs = {label: self.pairs[best, label] for label in others}
+        rivals = [label for label, d in pairs.items() if d.p is not None and not d.found(self.higher_is_better)]
+        few = [label for label, d in pairs.items() if d.p is None]
+        if rivals or few:
+            said = [f"cannot be distinguished from {listed(rivals)}"] if rivals else []
+            said += [f"is not tested against {listed(few)}, for want of seeds in common"] if few else []
+            return f"The best {', and '.join(said)}."
         beyond = " beyond the baseline" if self.baseline in self.measured else ""
         return f"The best can be distinguished from every variant{beyond}."
 

@@ -224,9 +224,11 @@ def _decided(began: Provenance, loaded: Loaded, device: torch.device) -> Environ
 
 
 def _rows_now(directory: RunDirectory, experiment: Experiment) -> dict[str, Environment]:
-    """Return the environment of a run whose micro-batch was changed, for provenance.json."""
-    size = experiment.choices.micro_batch_size
-    return {"environment": directory.provenance().environment.model_copy(update={"micro_batch_size": size})}
+    """Return the environment with the micro-batch of now, for provenance.json; nothing if the run began elsewhere."""
+    before, now = directory.provenance().environment, environment_of(experiment)
+    if (before.device, before.processes) != (now.device, now.processes):
+        return {}  # how many rows go at a time here says nothing about there
+    return {"environment": before.model_copy(update={"micro_batch_size": now.micro_batch_size})}
 
 
 def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:

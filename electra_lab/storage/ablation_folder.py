@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
@@ -149,24 +149,25 @@ class AblationFolder:
         trained = (not self.state(reference, plan).missing for reference in measure.references.values())
         return self.shared(measure).is_dir() or all(trained)
 
-    def by_document(self, id: str) -> dict[str, list[float]]:
+    def by_document(self, id: str, plan: Plan) -> dict[str, list[float]]:
         """Return what each document of the test text contributes to a cell's metrics; older cells lack it."""
+        kept = self._documents(id)
+        return {name: numbers for each in plan.measures for name, numbers in kept.get(each.key, {}).items()}
+
+    def _documents(self, id: str) -> Documents:
         file = self.run(id).path / "documents.json"
         try:
-            kept = read_as(Documents, file) if file.is_file() else {}
+            return read_as(Documents, file) if file.is_file() else {}
         except CheckpointError:
             return {}
-        return {name: numbers for each in kept.values() for name, numbers in each.items()}
 
     def note_measure(
         self, id: str, key: str, numbers: dict[str, float], documents: dict[str, list[float]] | None = None
     ) -> None:
         """Add the numbers of a measure to a cell; damaged ones are measured again."""
-        if documents:
-            file, kept = self.run(id).path / "documents.json", dict[str, dict[str, list[float]]]()
-            with suppress(CheckpointError):
-                kept = read_as(Documents, file) if file.is_file() else {}
-            self.write(f"cells/{id}/documents.json", json.dumps({**kept, key: documents}) + "\n")
+        kept = self._documents(id)
+        if documents or key in kept:  # those of an earlier measurement do not belong to these numbers
+            self.write(f"cells/{id}/documents.json", json.dumps({**kept, key: documents or {}}) + "\n")
         try:
             measured = self.measured(id)
         except CheckpointError:

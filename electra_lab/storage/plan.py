@@ -36,11 +36,20 @@ class PlannedVariant(BaseModel):
     beyond: list[str] = []
 
 
+class Shared(BaseModel):
+    """What documents, or references, that all seeds share add to the variance of a difference."""
+
+    units: Annotated[int, Field(gt=1)]
+    variance: Annotated[float, Field(ge=0)]  # of the mean over them, whatever the number of seeds
+    noise: Annotated[float, Field(ge=0)]  # of the same, of one seed: by what only a unit and a seed together do
+
+
 class Expected(BaseModel):
-    """What was known of the leading metric before the ablation."""
+    """How much the differences of the leading metric vary, and who says so."""
 
     sd: Annotated[float, Field(gt=0)]  # of the differences between two variants with the same seed
     source: str
+    shared: dict[str, Shared] = {}  # by what it is, such as documents
 
 
 class PlannedCell(BaseModel):

@@ -96,7 +96,7 @@ def contents(out: Path) -> dict[str, Any]:
             weights(out / "cells" / id, 4 if id.startswith("reference") else STEPS),
             lines(out / "cells" / id),
             AblationFolder(out).measured(id),
-            AblationFolder(out).by_document(id),
+            AblationFolder(out).by_document(id, AblationFolder(out).plan),
         )
         for id in ids
     }

@@ -130,7 +130,7 @@ def test_a_plug_in_that_changes_on_the_way_trains_nothing(tmp_path: Path) -> Non
     """In this process the plug-in is loaded already, so the plan is made for another one."""
     file = write(tmp_path, seeds="[0]")
     where = AblationFolder.create(tmp_path / "out")
-    write_plan(checked(load_ablation(file)), where.write)
+    write_plan(checked(load_ablation(file)), where)
     where.experiment(where.plan.cells[0].id).rename(where.experiment("other-s0-0123456789"))
     outcome = work(str(where.path), "other-s0-0123456789", device="cpu")
     assert (outcome.status, outcome.error.split(": ", 1)[1]) == (

@@ -126,7 +126,7 @@ def test_texts_are_read_once_for_all_cells_that_share_them(tmp_path: Path, small
 
 def test_every_piece_is_written_complete(small: Checked, tmp_path: Path) -> None:
     folder = AblationFolder.create(tmp_path)
-    plan = write_plan(small, folder.write)
+    plan = write_plan(small, folder)
     assert folder.plan == plan == small.plan()
     assert {file.stem for file in (tmp_path / "plan").iterdir()} == {cell.id for cell in small.pieces}
     for cell in small.pieces:

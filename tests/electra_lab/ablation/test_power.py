@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from electra_lab.ablation.file import load_ablation
-from electra_lab.ablation.plan import Checked, checked
+from electra_lab.ablation.plan import Checked, checked, write_plan
 from electra_lab.ablation.summary import forecast
 from electra_lab.reports.power import detectable
 from electra_lab.reports.results import read
@@ -53,6 +54,23 @@ def test_by_a_pilot(tmp_path: Path) -> None:
     assert expected.source == "by the pilot ../there/pilot"
 
 
+def test_what_a_pilot_said_stands_while_the_ablation_runs(tmp_path: Path) -> None:
+    """It may be moved or damaged afterwards; a new ablation would be told so, at the line."""
+    pilot = write_folder(tmp_path / "pilot", SCALES, (0, 1, 2))
+    for file in (pilot / "plan.json", *pilot.glob("cells/*/measures.json")):
+        file.write_text(file.read_text().replace('"reference_auc"', '"corruption_auc"'))
+    found, folder = made(tmp_path, "power: {pilot: pilot}"), AblationFolder.create(tmp_path / "runs")
+    plan = write_plan(found, folder)
+    assert plan.expected is not None
+    (pilot / "plan.json").write_text("{")
+    assert found.plan(folder).expected == plan.expected
+    with pytest.raises(ConfigError, match=r"sizes\.yaml:\d+: power\.pilot: .*plan\.json"):
+        found.plan()
+    shutil.rmtree(pilot)
+    assert found.plan(folder).expected == plan.expected
+    assert made(tmp_path, "power: {sd: 0.5}").plan(folder).expected == Expected(sd=0.5, source="by the file")
+
+
 def test_without_either_the_size_is_in_deviations(tmp_path: Path) -> None:
     found = made(tmp_path, "")
     assert found.plan().expected is None
@@ -87,7 +105,7 @@ def test_it_changes_no_cell(tmp_path: Path) -> None:
 def test_cells_keep_what_each_document_contributes(done: tuple[Path, Path]) -> None:
     """The same documents for all of them, so that intervals can be about other documents, too."""
     folder = AblationFolder(done[1])
-    found = [folder.by_document(cell.id) for cell in folder.plan.cells]
+    found = [folder.by_document(cell.id, folder.plan) for cell in folder.plan.cells]
     parts = [f"corruption_auc_{name}" for name in ("small", "large", "unigram")]
     assert {frozenset(each) for each in found} == {frozenset(["corruption_auc", *parts, "probe_auc", "head_auc"])}
     assert len({len(numbers) for each in found for name, numbers in each.items() if name in parts}) == 1

@@ -117,7 +117,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     file.write_text(file.read_text().replace("  - {type: detection_probe, rows: 8}\n", ""))
     made = checked(load_ablation(file))
     folder, plan = AblationFolder.create(file.parent / "out"), made.plan()
-    write_plan(made, folder.write)
+    write_plan(made, folder)
     for cell, (how, measured, failed) in zip(plan.cells, ORDERS, strict=False):
         lay(folder, cell.id, how, measured, failed, [measure.key for measure in plan.measures])
     return Bench(made, plan, made.forecasts(torch.device("cpu")), folder)

@@ -28,8 +28,8 @@ measure: [{measure}]
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
 
 
-def made(folder: Path, measure: str, vary: str = "{generator.scale: [0.5, 1.0]}") -> Checked:
-    write_experiment(folder, data="{sequence_length: 16, held_out: 0.3, store: store}")
+def made(folder: Path, measure: str, vary: str = "{generator.scale: [0.5, 1.0]}", **sections: str) -> Checked:
+    write_experiment(folder, **{"data": "{sequence_length: 16, held_out: 0.3, store: store}", **sections})
     (folder / "sizes.yaml").write_text(FILE.format(measure=measure, vary=vary), encoding="utf-8")
     return checked(load_ablation(folder / "sizes.yaml"))
 
@@ -137,7 +137,8 @@ def test_references_are_runs_too(tmp_path: Path) -> None:
 
 def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> None:
     """Also what follows from a change: another type of masking brings its own default."""
-    found = made(tmp_path, "{type: pretraining}", "{base: {masking.mask_prob: 0.3}, words: {masking.type: whole_word}}")
+    masking = "{type: replace_prob, mask_prob: 0.3}"
+    found = made(tmp_path, "{type: pretraining}", "{base: {}, words: {masking.type: whole_word}}", masking=masking)
     expected = [
         "  differences to the baseline, base:",
         "  words:  masking.type replace_prob -> whole_word; masking.mask_prob 0.3 -> 0.15 (not named)",

@@ -81,13 +81,16 @@ def test_what_is_wrong_with_several_variants_is_reported_once():
         ("{base: {}, other: {masking: {type: whole_word, mask_prob: 0.2}}}", set()),
         ("{base: {}, other: {masking: {type: whole_word, mask_prob: 0.3}}}", set()),
         ("{generator.scale: [0.5, 1.0]}", set()),  # becomes widths and heads, which is what it says
+        ("{base: {masking.mask_prob: 0.2}, other: {train.learning_rate: 1.0e-3}}", set()),  # the baseline's change
+        ("{base: {masking.type: whole_word}, other: {}}", {"masking.mask_prob"}),
         ("{base: {}, other: {discriminator.depth: 3, train.learning_rate: 1.0e-3}}", {"generator.depth"}),
     ],
 )
 def test_what_no_change_names_is_known(tmp_path: Path, vary: str, beyond: set[str]) -> None:
     write_experiment(tmp_path, masking="{type: replace_prob, mask_prob: 0.3}")
     file = tmp_path / "sizes.yaml"
-    file.write_text(f"name: sizes\nbase: tiny.yaml\nvary: {vary}\nseeds: [0]\n")
+    baseline = "" if "scale" in vary else "baseline: base\n"
+    file.write_text(f"name: sizes\nbase: tiny.yaml\nvary: {vary}\nseeds: [0]\n{baseline}")
     ablation = load_ablation(file)
     assert [set(each) for each in ablation.beyond.values()] == [set(), beyond]
     assert all(set(ablation.beyond[label]) <= ablation.differences[label].keys() for label in ablation.beyond)

@@ -22,7 +22,7 @@ from electra_lab.config.source import parse
 from electra_lab.measures import fixed_corruption
 from electra_lab.measures.fixed_corruption import FILE, FixedCorruption
 from electra_lab.testing import MASK, SIGNIFICANCE, chi_square_p, count
-from registry import Batch, Trained
+from registry import Batch, Sampled, Trained
 from registry.errors import DataError
 from tests.electra_lab.measures.readers import LENGTH, SIZE, Reads, knows, noise, run, sentence
 from tests.helpers import ROOT
@@ -76,6 +76,20 @@ def test_the_leading_metric_is_the_mean_of_its_parts(tmp_path: Path) -> None:
         assert found[f"{AUC}_{name}"] == 1.0
         assert all(found[other] < 0.75 for other in AUCS if other != f"{AUC}_{name}")
         assert found[AUC] == pytest.approx(sum(found[each] for each in AUCS) / 3, abs=1e-12)
+
+
+def test_documents_that_one_reference_lacks_have_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = fixed_corruption.sampled_auc
+    left = iter([[], None, None])
+
+    def lacking(*arguments: Any) -> Any:
+        found = measured(*arguments)
+        return Sampled(found, found.documents if (few := next(left)) is None else few)
+
+    monkeypatch.setattr(fixed_corruption, "sampled_auc", lacking)
+    found = prepare(tmp_path)(run(Reads(knows), TEXT), tmp_path)
+    assert [getattr(found[name], "documents", None) for name in (AUC, AUCS[0])] == [(), ()]
+    assert len(found[AUCS[1]].documents) > 1
 
 
 def test_who_knows_nothing_finds_as_many_as_chance(tmp_path: Path) -> None:

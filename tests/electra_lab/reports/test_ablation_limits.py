@@ -46,6 +46,20 @@ def test_without_differences_there_is_no_power(tmp_path: Path) -> None:
     assert "80% of such" not in verdict(write_folder(tmp_path / "none", SCALES, range(5), state=missing))
 
 
+def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) -> None:
+    """What is tested has its smallest difference, and the best is not said to equal what it was not tested against."""
+    missing = {"v2-s3": "missing", "v2-s4": "missing"}
+    text = verdict(write_folder(tmp_path, SCALES, range(5), ["generator.scale"], state=missing))
+    few = list(SCALES)[2]
+    assert f"{few} is not tested, as fewer than 5 seeds are there" in text
+    size = detectable(5, len(SCALES) - 2)
+    assert size is not None
+    assert f"With 5 seeds, 80% of such ablations find a difference of {size:.2g} standard deviations" in text
+    assert "no difference is tested" not in text
+    others = "generator.scale=0.5 and generator.scale=1.0"
+    assert f"The best is not tested against {others}, for want of seeds in common." in text
+
+
 def test_seeds_in_two_groups_are_a_warning(tmp_path: Path) -> None:
     def broken_out(variant: int, seed: int) -> float:
         return 0.5 + 0.001 * ((variant + seed) % 3) + 0.2 * (seed < 2 * variant)
@@ -86,16 +100,24 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     for name, rows in after.items():
         for row, then in zip(rows, before[name], strict=True):
             assert row.mean == then.mean
-            if row.difference and then.difference and row.difference.error and then.difference.error:
+            if row.difference and then.difference and row.difference.half and then.difference.half:
                 assert row.difference.mean == then.difference.mean
-                ratio = row.difference.error / then.difference.error
+                ratio = row.difference.half / then.difference.half
                 assert ratio > 5 if name == METRIC else ratio == 1
-    # Documents of another text, or damaged ones, are left out for all.
+    # Documents of another text, of another measure, or damaged ones, are left out for all.
     file = folder / "cells" / "v0-s0" / "documents.json"
-    for content in (json.dumps({CORRUPTION: {METRIC: [0.5] * 7}}), "{", json.dumps({CORRUPTION: {METRIC: "x"}})):
+    other = json.dumps({"fixed_corruption-0000000000": json.loads(file.read_text())[CORRUPTION]})
+    for content in (
+        json.dumps({CORRUPTION: {METRIC: [0.5] * 7}}), other, "{", json.dumps({CORRUPTION: {METRIC: "x"}}),
+    ):  # fmt: skip
         file.write_text(content)
         rows = comparison(read(folder), METRIC, read(folder).plan.metrics[METRIC])
-        assert [row.difference for row in rows][1].error == before[METRIC][1].difference.error
+        assert [row.difference for row in rows][1] == before[METRIC][1].difference
+    # Nor do those of an earlier measurement stay beside the numbers of a later one.
+    kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5}, {METRIC: [0.5] * 12})
+    assert kept.by_document("v0-s0", kept.plan) == {METRIC: [0.5] * 12}
+    kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5})
+    assert kept.by_document("v0-s0", kept.plan) == {}
 
 
 def test_references_are_a_part_of_the_interval_of_their_mean(tmp_path: Path) -> None:
@@ -108,4 +130,4 @@ def test_references_are_a_part_of_the_interval_of_their_mean(tmp_path: Path) -> 
     folder = add_references(write_folder(tmp_path, SCALES, range(5)), score)
     results = read(folder)
     found, part = (results.claims.against(name)["generator.scale=0.5"] for name in ("auc", "auc_small"))
-    assert (found.error or 0) > 3 * (part.error or 0)
+    assert (found.half or 0) > 3 * (part.half or 0)

@@ -122,6 +122,17 @@ def test_auto_decides_anew_where_it_was_not_set_before(stopped: Path, monkeypatc
     assert lines(stopped)[-1]["step"] == 12
 
 
+def test_the_rows_of_another_machine_are_not_kept(stopped: Path) -> None:
+    """Where the run began, it goes on with as many as before."""
+    directory = RunDirectory(stopped)
+    there = directory.provenance()
+    environment = there.environment.model_copy(update={"device": "NVIDIA H100", "micro_batch_size": 64})
+    moved = there.model_copy(update={"environment": environment})
+    directory.write_json("provenance.json", moved.model_dump(mode="json"))
+    execute.resume(stopped, "cpu")
+    assert directory.provenance().environment == environment
+
+
 def test_a_run_whose_config_was_not_kept_tells_only_what_changes(
     stopped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
