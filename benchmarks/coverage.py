@@ -2,9 +2,9 @@
 
     python benchmarks/coverage.py --trials 1000
 
-Runs of every seed share 60 documents and three references. In the first table, these are drawn anew for each trial, as they
-would be by another text and other references. In the second, four variants differ by nothing but the references; in the
-third, only some seeds break out.
+Runs of every seed share 60 documents and three references. In the first table, these are drawn anew for each trial, as
+by another text and other references. In the second, four variants differ by nothing but the references; in the third,
+only some seeds break out.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -31,6 +32,17 @@ def _plugins_end_with_their_test() -> Iterator[None]:
     discovery._loaded.update(loaded)
     for name in [name for name in sys.modules if name.startswith("electra_lab_plugin_")]:
         del sys.modules[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _disks_are_not_waited_for() -> Iterator[None]:
+    """No test can cut the power, and waiting for disks takes a third of the time of tests that train.
+
+    Those that look at what is flushed, and when, put functions of their own here; other processes flush as ever.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,14 +47,6 @@ ORDERS = [
     if run != "absent" or measured == "nothing"
 ]
 SEEDS = -(-len(ORDERS) // 2)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _quick_disk() -> Iterator[None]:
-    """Hundreds of small files need not reach the disk."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 def lay(folder: AblationFolder, id: str, how: str, measured: str, failed: bool, keys: list[str]) -> None:
