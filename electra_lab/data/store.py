@@ -231,9 +231,10 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
     except CheckpointError as error:
         raise DataError(f"the token store cannot be built: {error}") from None
     finally:
-        for parent in created:  # a failed build leaves no empty folders either
-            if parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
+        with suppress(OSError):  # the disk that a build failed for may fail here, too
+            for parent in created:  # a failed build leaves no empty folders either
+                if parent.is_dir() and not any(parent.iterdir()):
+                    parent.rmdir()
 
 
 def _lock_of(folder: Path) -> Path:

@@ -355,5 +355,20 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     assert left(tmp_path) == []
 
 
+@pytest.mark.parametrize("refused", ["lock", "build"])
+def test_a_disk_that_refuses_to_the_last_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Not even the empty folder can be removed then, and stays."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"electra_lab.data.store.{refused}", full)
+    monkeypatch.setattr(Path, "rmdir", full)
+    with pytest.raises(DataError, match=r"store: the token store cannot be written \(No space left on device\)"):
+        opened(tmp_path / "store")
+
+
 def test_a_store_may_be_shared(tmp_path: Path) -> None:
     assert opened(tmp_path).folder.stat().st_mode & 0o777 == 0o755
