@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -53,6 +54,13 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     served = Lab(compiled_shim(folder), folder)
     yield served
     served.close()
+
+
+def pytest_collection_finish() -> None:
+    """Millions of objects are there to stay by now: looking through them again and again is 4% of all time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(wrapper=True)

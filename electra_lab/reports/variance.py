@@ -73,13 +73,17 @@ def p_value(distance: Array, variances: Array) -> Array:
 
 
 def limit(level: float, variances: Array) -> Array:
-    """Return Float64[...], the distance whose p value is `level`."""
-    low, high = np.zeros(variances.shape[:-1]), 8 * np.sqrt(variances.max(-1))
-    for _ in range(36):
-        middle = (low + high) / 2
-        inside = p_value(middle, variances) > level
-        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    return np.asarray(high)
+    """Return Float64[...], the distance whose p value is `level`: by Newton's method on its logarithm, from below."""
+    slopes = 1 / np.sqrt(variances)
+    found = -ndtri(level / 2) / slopes.max(-1)
+    for _ in range(60):
+        at = found[..., None] * slopes
+        p, density = 2 * ndtr(-at).mean(-1), 2 * (np.exp(-at * at / 2) * slopes).mean(-1) / math.sqrt(2 * math.pi)
+        step = np.log(p / level) * p / density
+        found = found + step
+        if (np.abs(step) <= 1e-9 * found).all():
+            break
+    return np.asarray(found)
 
 
 def smallest_found(level: float, power: float, seeds: int, by_seeds: float, layers: Sequence[Layer]) -> float:

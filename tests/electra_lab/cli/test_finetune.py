@@ -58,7 +58,9 @@ def test_a_suite_takes_no_changes(lab: Lab, tmp_path: Path, model: Path) -> None
     folder = SuiteFolder.create(tmp_path / "out", "suite").path
     folder.joinpath("suite.yaml").write_text(file.read_text())
     code, _, err = lab("resume", folder, "--set", "train.micro_batch_size=2")
-    reason = f"--set is for runs and fine-tunings. For a suite, write it to {folder / 'suite.yaml'}: `set`."
+    reason = (
+        f"--set is for runs and fine-tunings. For a suite, write the change under `set` in {folder / 'suite.yaml'}."
+    )
     assert (code, err) == (2, f"{folder}: {reason}\n")
 
 
