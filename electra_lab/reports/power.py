@@ -69,20 +69,20 @@ def sentence(metric: str, seeds: int, comparisons: int, known: Sequence[Expected
     """Say which differences can be found by what is known of their spread."""
     if (size := detectable(seeds, comparisons)) is None:
         return f"With {seeds} seed{'s' * (seeds != 1)} no difference is tested; from {ENOUGH} seeds on, they are."
-    said = (
-        f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of {size:.2g} standard deviations (of the"
-    )
-    said += " differences between two variants with the same seed)"
+    said = f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of"
     if not known:
-        return f"{said}. How much that is, only pilot runs can tell: `power` in the file of the ablation."
-    return f"{said}: {'; '.join(_said(each, metric, seeds, comparisons) for each in known)}."
+        return (
+            f"{said} {size:.2g} standard deviations (of the differences between two variants with the same seed). How "
+            "much that is, only pilot runs can tell: `power` in the file of the ablation."
+        )
+    return f"{said} {', and of '.join(_said(each, metric, seeds, comparisons) for each in known)}."
 
 
 def _said(expected: Expected, metric: str, seeds: int, comparisons: int) -> str:
-    found = smallest(expected, seeds, comparisons)
-    said = f"{number(found)} in {metric}, as this deviation is {number(expected.sd)} {expected.source}"
+    found = number(smallest(expected, seeds, comparisons))
+    varies = f"standard deviation of paired differences {number(expected.sd)}"
     beside = {name: math.sqrt(each.variance) for name, each in expected.shared.items()}
-    if not any(beside.values()):
-        return said
-    each = [f"{number(sd)} by other {name}" for name, sd in beside.items() if sd]
-    return f"{said}, with {listed(each)} beside it, which more seeds do not lessen"
+    if any(beside.values()):
+        each = [f"{number(sd)} by other {name}" for name, sd in beside.items() if sd]
+        varies += f", and {listed(each)}, which more seeds do not lessen"
+    return f"{found} in {metric} {expected.source} ({varies})"

@@ -34,10 +34,14 @@ def test_the_smallest_difference_that_can_be_found_stands_beside_the_verdict(tmp
     size = detectable(5, len(SCALES) - 1)
     assert size is not None
     text = verdict(folder)
-    assert f"{number(0.01 * size)} in reference_auc, as this deviation is 0.0100 by the pilot ../pilot; " in text
+    said = f"{number(0.01 * size)} in reference_auc by the pilot ../pilot (standard deviation of paired differences"
+    assert f"find a difference of {said} 0.0100), and of " in text
     found = [d.error**2 * 5 for d in read(folder).claims.against(METRIC).values() if d.error]
     sd = np.sqrt(np.mean(found))
-    assert f"{number(sd * size)} in reference_auc, as this deviation is {number(sd)} by these cells." in text
+    said = (
+        f"{number(sd * size)} in reference_auc by these cells (standard deviation of paired differences {number(sd)})."
+    )
+    assert said in text
 
 
 def test_without_differences_there_is_no_power(tmp_path: Path) -> None:
@@ -54,7 +58,9 @@ def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) ->
     assert f"{few} is not tested, as fewer than 5 seeds are there" in text
     size = detectable(5, len(SCALES) - 2)
     assert size is not None
-    assert f"With 5 seeds, 80% of such ablations find a difference of {size:.2g} standard deviations" in text
+    found = [d.error**2 * d.n for d in read(tmp_path).claims.against(METRIC).values() if d.error]
+    size *= float(np.sqrt(np.mean(found)))
+    assert f"With 5 seeds, 80% of such ablations find a difference of {number(size)} in reference_auc by these" in text
     assert "no difference is tested" not in text
     others = "generator.scale=0.5 and generator.scale=1.0"
     assert f"The best is not tested against {others}, for want of seeds in common." in text

@@ -331,10 +331,11 @@ def test_power_in_words() -> None:
     known = [Expected(sd=0.01, source="by the file"), Expected(sd=0.02, source="by these cells")]
     said = sentence("auc", 5, 3, known)
     assert said == (
-        f"With 5 seeds, 80% of such ablations find a difference of {size:.2g} standard deviations (of the differences "
-        f"between two variants with the same seed): {0.01 * size:.4f} in auc, as this deviation is 0.0100 by the file; "
-        f"{0.02 * size:.4f} in auc, as this deviation is 0.0200 by these cells."
+        f"With 5 seeds, 80% of such ablations find a difference of {0.01 * size:.4f} in auc by the file (standard "
+        f"deviation of paired differences 0.0100), and of {0.02 * size:.4f} in auc by these cells (standard deviation "
+        "of paired differences 0.0200)."
     )
+    assert f"find a difference of {size:.2g} standard deviations (of the" in sentence("auc", 5, 3, [])
     assert "only pilot runs can tell: `power` in the file of the ablation." in sentence("auc", 5, 3, [])
     assert sentence("auc", 1, 3, []) == "With 1 seed no difference is tested; from 5 seeds on, they are."
     shared = {
@@ -345,8 +346,8 @@ def test_power_in_words() -> None:
     known = [Expected(sd=0.02, source="by the pilot", shared=shared)]
     found = number(smallest(known[0], 5, 3))
     assert sentence("auc", 5, 3, known).endswith(
-        f": {found} in auc, as this deviation is 0.0200 by the pilot, with 0.0040 by other documents and 0.0300 by "
-        "other references beside it, which more seeds do not lessen."
+        f"find a difference of {found} in auc by the pilot (standard deviation of paired differences 0.0200, and "
+        "0.0040 by other documents and 0.0300 by other references, which more seeds do not lessen)."
     )
 
 
