@@ -22,8 +22,9 @@ from electra_lab.runs.console import Console
 from electra_lab.runs.execute import refuse_several_processes
 from electra_lab.runs.progress import Phases
 from electra_lab.runs.signals import STOPPING
-from electra_lab.storage.ablation_folder import TRAINING, AblationFolder
+from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, is_ablation_folder
 from electra_lab.storage.plan import Plan
+from electra_lab.storage.run_directory import refuse_to_hold
 from electra_lab.training.device import choose_device
 from registry import Launcher, Outcome, launchers
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError, Interrupted, Preempted
@@ -120,6 +121,8 @@ def _prepared(
     ablation = load_ablation(file, overrides)
     path = out or Path("runs") / ablation.config.name
     AblationFolder(path).refuse_other({cell.id for cell in ablation.cells})
+    if not is_ablation_folder(path):
+        refuse_to_hold(out, ablation.base.config.data.store)
     chosen = ablation.config.launcher
     if launcher and launcher != chosen.type:
         try:

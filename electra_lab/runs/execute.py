@@ -38,7 +38,7 @@ from electra_lab.runs.track import tracking
 from electra_lab.runs.trouble import RollBack, telling
 from electra_lab.storage.checkpoint import checkpoints, load_newest
 from electra_lab.storage.provenance import Environment, Provenance
-from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_used
+from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
 from electra_lab.training.loop import Record, train
@@ -65,6 +65,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
         if world.first:
             refuse_used(out)
         loaded = load(file, overrides)
+        refuse_to_hold(out, loaded.config.data.store)
         source = text_of(file)  # now: it may be edited while the corpus is read
         if absent := check(loaded):
             raise absent
@@ -121,6 +122,7 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> 
     """Describe what `run` would do and need. Reads no corpus, writes nothing. Raises LabError."""
     refuse_used(out)
     loaded = load(file, overrides)
+    refuse_to_hold(out, loaded.config.data.store)
     built = sketch(loaded)
     if absent := absent_data(loaded, built):
         Console().say(f"note: {absent} A run would stop there.")

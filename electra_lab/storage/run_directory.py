@@ -298,3 +298,12 @@ def refuse_used(out: Path | None) -> None:
             f"--out {out}: exists and is not empty. To continue a run: electra-lab resume {out}. For a new one choose "
             "another folder."
         )
+
+
+def refuse_to_hold(out: Path | None, store: Path) -> None:
+    """Raise ConfigError if the token stores, which other runs share, would lie inside `--out`."""
+    if out is not None and store.absolute().is_relative_to(out.absolute()):
+        raise ConfigError(
+            f"--out {out}: is where the token stores lie (data.store: {store}). Choose another folder, such as "
+            f"{out / 'NAME'}."
+        )

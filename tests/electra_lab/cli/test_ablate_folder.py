@@ -22,6 +22,8 @@ def test_a_folder_of_something_else_is_left_alone(lab, tmp_path: Path, monkeypat
         assert files(tmp_path) == before
         return line
 
+    [line] = refused(lab, path, "--out", "runs")
+    assert line.startswith(f"--out runs: is where the token stores lie (data.store: {Path.cwd()}/runs/.store). Choose")
     out.write_text("mine")
     assert said() == f"--out {out}: is not a folder."
     out.unlink()

@@ -146,6 +146,18 @@ def test_an_out_that_is_not_empty_is_kept_and_resume_is_named(lab, tmp_path: Pat
     assert nothing_written(tmp_path / "here")
 
 
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+def test_an_out_around_the_token_stores_is_refused_before_there_are_any(lab, tmp_path: Path, arguments: list[str]):
+    """`--out runs`, where they lie by default, was refused once the corpus had been read: it was no longer empty."""
+    file = write_experiment(tmp_path / "there", data="{sequence_length: 16, held_out: 0.3, store: runs/.store}")
+    out, store = tmp_path / "there" / "runs", tmp_path / "there" / "runs" / ".store"
+    code, _, err = lab("run", file, "--out", out, *arguments)
+    reason = f"is where the token stores lie (data.store: {store}). Choose another folder, such as {out}/NAME."
+    assert (code, err) == (2, f"--out {out}: {reason}\n")
+    assert not out.exists()
+    assert lab("run", file, "--out", out / "one")[0] == 0
+
+
 def test_a_device_that_is_not_there_is_exit_code_2(lab, tmp_path: Path):
     import torch
 
