@@ -55,7 +55,7 @@ def test_by_a_pilot(tmp_path: Path) -> None:
 
 
 def test_what_a_pilot_said_stands_while_the_ablation_runs(tmp_path: Path) -> None:
-    """It may be moved or damaged afterwards; a new ablation would be told so, at the line."""
+    """Moving or damaging the pilot later changes nothing; a new ablation gets an error at the line that names it."""
     pilot = write_folder(tmp_path / "pilot", SCALES, (0, 1, 2))
     for file in (pilot / "plan.json", *pilot.glob("cells/*/measures.json")):
         file.write_text(file.read_text().replace('"reference_auc"', '"corruption_auc"'))
