@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from electra_lab.model.attention import Kernel, attend
-from electra_lab.model.residual import add_linear
+from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 
 LAYER_NORM_EPS = 1e-12  # as in google-research/electra
@@ -28,8 +28,9 @@ class _Layer(nn.Module):
         whole = self.query(x), self.key(x), self.value(x)
         q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
         attended = attend(q, k, v, visible, p, self.kernel)
-        x = self.attention_norm(add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p))
-        normed: Tensor = self.output_norm(add_linear(x, self.expand(x), self.contract, p, gelu=True))
+        x = add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p)
+        x = add_feed_forward(x, self.attention_norm, self.expand, self.contract, p, pre=False)
+        normed: Tensor = self.output_norm(x)
         return normed
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.model.attention import Kernel, attend
-from electra_lab.model.residual import add_linear
+from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 
 
@@ -120,7 +120,7 @@ class _Layer(nn.Module):
             near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible, self.window, p, self.kernel)
             attended = torch.cat([near.to(x.dtype), attended], dim=1)
         x = add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p)
-        return add_linear(x, self.expand(self.output_norm(x)), self.contract, p, gelu=True)
+        return add_feed_forward(x, self.output_norm, self.expand, self.contract, p, pre=True)
 
 
 @backbones.register("performer")

@@ -1,4 +1,7 @@
-"""The end of a residual branch, a linear layer and a sum, with less memory than by torch's operations one by one."""
+"""The ends of a layer's two residual branches, with less memory than by torch's operations one by one.
+
+The numbers are those of torch. A compiler decides by itself what to compute again and where to put it.
+"""
 
 from typing import Any
 
@@ -12,37 +15,56 @@ SPARE = 4096  # numbers; see _gelu
 
 
 def add_linear(
-    residual: Float[Tensor, "*N D"], x: Float[Tensor, "*N F"], linear: nn.Linear, dropout: float, *, gelu: bool = False
+    residual: Float[Tensor, "*N D"], x: Float[Tensor, "*N F"], linear: nn.Linear, dropout: float
 ) -> Float[Tensor, "*N D"]:
-    """Return residual + dropout(linear(x)), or residual + dropout(linear(gelu(x))). The numbers are those of torch.
+    """Return residual + dropout(linear(x)). Without dropout, the sum takes the place of the product."""
+    if torch.compiler.is_compiling() or dropout or not _is_plain(linear):
+        return residual + F.dropout(linear(x), dropout)
+    added: Tensor = _AddLinear.apply(residual, x, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
+    return added
 
-    The backward pass computes gelu(x) again instead of keeping it beside x: in a feed-forward layer both are four times
-    as wide as the states, and among the largest that an encoder keeps. Without dropout, the sum takes the place of the
-    product. A compiler decides by itself what to compute again and where to put it.
+
+def add_feed_forward(
+    x: Float[Tensor, "*N D"], norm: nn.LayerNorm, expand: nn.Linear, contract: nn.Linear, dropout: float, *, pre: bool
+) -> Float[Tensor, "*N D"]:
+    """Return residual + dropout(contract(gelu(expand(norm(x))))).
+
+    The backward pass computes norm(x) and the result of gelu again instead of keeping them: beside x and what gelu is
+    given, which are kept, they would be a third of all that a layer keeps.
+
+    pre  the residual is x, as in a layer that normalises first; otherwise it is norm(x)
     """
-    if torch.compiler.is_compiling() or type(linear) is not nn.Linear or linear.bias is None:
-        return residual + F.dropout(linear(F.gelu(x) if gelu else x), dropout)
-    branch = None if dropout else residual
-    added: Tensor = _AddLinear.apply(branch, x, linear.weight, linear.bias, gelu)  # type: ignore[no-untyped-call]
-    return residual + F.dropout(added, dropout) if dropout else added
+    if torch.compiler.is_compiling() or type(norm) is not nn.LayerNorm or not _is_plain(norm, expand, contract):
+        normed = norm(x)
+        branch = F.dropout(contract(F.gelu(expand(normed))), dropout)
+        return (x if pre else normed) + branch
+    parameters = norm.weight, norm.bias, expand.weight, expand.bias, contract.weight, contract.bias
+    added = _FeedForward.apply(x, *parameters, norm.eps, pre, bool(dropout))  # type: ignore[no-untyped-call]
+    if not dropout:
+        whole: Tensor = added
+        return whole
+    normed, product = added
+    return (x if pre else normed) + F.dropout(product, dropout)
+
+
+def _is_plain(*layers: nn.Module) -> bool:
+    """Return whether these do what torch's own do: other classes do what they like with their weights."""
+    return all(type(layer) in (nn.Linear, nn.LayerNorm) and layer.bias is not None for layer in layers)
 
 
 class _AddLinear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        residual: Float[Tensor, "*N D"] | None,
+        residual: Float[Tensor, "*N D"],
         x: Float[Tensor, "*N F"],
         weight: Float[Tensor, "D F"],
         bias: Float[Tensor, "D"],
-        gelu: bool,
     ) -> Float[Tensor, "*N D"]:
-        product = F.linear(_gelu(x) if gelu else x, weight, bias)
+        product = F.linear(x, weight, bias)
         ctx.save_for_backward(x, weight)
-        ctx.gelu, ctx.kind = gelu, product.dtype  # under autocast, products are narrower than weights and sums
-        ctx.kinds = None if residual is None else residual.dtype, bias.dtype
-        if residual is None:
-            return product
+        ctx.kind = product.dtype  # under autocast, products are narrower than weights and sums
+        ctx.kinds = residual.dtype, bias.dtype
         return product.add_(residual) if residual.dtype == product.dtype else residual + product
 
     @staticmethod
@@ -50,19 +72,85 @@ class _AddLinear(torch.autograd.Function):
     def backward(ctx: Any, given: Float[Tensor, "*N D"]) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_residual = given.to(ctx.kinds[0]) if ctx.needs_input_grad[0] else None
-        rows, wide = given.to(ctx.kind).flatten(0, -2), (_gelu(x) if ctx.gelu else x).to(ctx.kind).flatten(0, -2)
-        of_x = of_weight = of_bias = None
-        if ctx.needs_input_grad[2]:
-            of_weight = (rows.t() @ wide).to(weight.dtype)
-        if ctx.needs_input_grad[3]:
-            of_bias = rows.sum(0).to(ctx.kinds[1])
-        if ctx.needs_input_grad[1]:
-            weight = weight.to(ctx.kind)
-            # The gradient of gelu(x) takes its place, and that of x the place of that.
-            of_x = (torch.mm(rows, weight, out=wide) if ctx.gelu else rows @ weight).view_as(x).to(x.dtype)
-            if ctx.gelu:
-                torch.ops.aten.gelu_backward.grad_input(of_x, x, grad_input=of_x)
-        return of_residual, of_x, of_weight, of_bias, None
+        rows = given.to(ctx.kind).flatten(0, -2)
+        of_x = (rows @ weight.to(ctx.kind)).view_as(x).to(x.dtype) if ctx.needs_input_grad[1] else None
+        of_weight, of_bias = _of_linear(rows, x, weight, ctx.kinds[1], ctx.needs_input_grad[2:4])
+        return of_residual, of_x, of_weight, of_bias
+
+
+class _FeedForward(torch.autograd.Function):
+    """The sum of the residual and contract(gelu(expand(norm(x)))); if they are wanted apart, norm(x) and the latter."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "*N D"],
+        scale: Float[Tensor, "D"],
+        shift: Float[Tensor, "D"],
+        up: Float[Tensor, "F D"],
+        up_bias: Float[Tensor, "F"],
+        down: Float[Tensor, "D F"],
+        down_bias: Float[Tensor, "D"],
+        eps: float,
+        pre: bool,
+        apart: bool,
+    ) -> Float[Tensor, "*N D"] | tuple[Float[Tensor, "*N D"], Float[Tensor, "*N D"]]:
+        normed = F.layer_norm(x, x.shape[-1:], scale, shift, eps)
+        hidden = F.linear(normed, up, up_bias)
+        product = F.linear(_gelu(hidden), down, down_bias)
+        ctx.save_for_backward(x, hidden, scale, shift, up, down)
+        ctx.set_materialize_grads(False)
+        ctx.eps, ctx.pre, ctx.apart = eps, pre, apart
+        ctx.kinds = normed.dtype, product.dtype, up_bias.dtype, down_bias.dtype
+        if apart:
+            return normed, product
+        residual = x if pre else normed
+        return product.add_(residual) if residual.dtype == product.dtype else residual + product
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        x, hidden, scale, shift, up, down = ctx.saved_tensors
+        of_normed, given = gradients if ctx.apart else (None if ctx.pre else gradients[0], gradients[0])
+        normed_kind, kind, *bias_kinds = ctx.kinds
+        needs, size = ctx.needs_input_grad, x.shape[-1:]
+        rows, wide = given.to(kind).flatten(0, -2), _gelu(hidden).flatten(0, -2)
+        of_down, of_down_bias = _of_linear(rows, wide, down, bias_kinds[1], needs[5:7])
+        # The gradient of what gelu returned takes the place of that, and the gradient of what it was given follows.
+        of_hidden = torch.mm(rows, down.to(kind), out=wide).view_as(hidden)
+        torch.ops.aten.gelu_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
+        of_hidden = of_hidden.flatten(0, -2)
+        normalised = x.to(normed_kind), size, scale.to(normed_kind), shift.to(normed_kind)
+        normed, mean, deviation = torch.native_layer_norm(*normalised, ctx.eps)
+        of_up, of_up_bias = _of_linear(of_hidden, normed, up, bias_kinds[0], needs[3:5])
+        del normed
+        of_x = of_scale = of_shift = None
+        if any(needs[:3]):
+            through = (of_hidden @ up.to(kind)).view_as(x).to(normed_kind)
+            of_normed = through if of_normed is None else through.add_(of_normed)
+            values, _, weight, bias = normalised
+            of_x, of_scale, of_shift = torch.ops.aten.native_layer_norm_backward(
+                of_normed, values, size, mean, deviation, weight, bias, needs[:3]
+            )
+        if ctx.pre and not ctx.apart and of_x is not None:
+            of_x = of_x.add_(given)
+        slopes = [
+            None if slope is None else slope.to(of.dtype)
+            for slope, of in ((of_x, x), (of_scale, scale), (of_shift, shift))
+        ]
+        return (*slopes, of_up, of_up_bias, of_down, of_down_bias, None, None, None)
+
+
+def _of_linear(
+    rows: Float[Tensor, "M D"], x: Float[Tensor, "*N F"], weight: Float[Tensor, "D F"], kind: torch.dtype, needs: Any
+) -> tuple[Float[Tensor, "D F"] | None, Float[Tensor, "D"] | None]:
+    """Return the gradients of a linear layer's weight and bias, from that of its result and what it was given.
+
+    kind   of the bias
+    needs  whether each of the two is wanted
+    """
+    of_weight = (rows.t() @ x.to(rows.dtype).flatten(0, -2)).to(weight.dtype) if needs[0] else None
+    return of_weight, rows.sum(0).to(kind) if needs[1] else None
 
 
 def _gelu(x: Float[Tensor, "*N F"]) -> Float[Tensor, "*N F"]:

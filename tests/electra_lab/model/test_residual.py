@@ -1,7 +1,8 @@
-"""The end of a residual branch: torch's numbers, and what it keeps for the backward pass."""
+"""The ends of residual branches: torch's numbers, and what they keep for the backward pass."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,40 +11,73 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.model.residual import add_linear
+from electra_lab.model.residual import add_feed_forward, add_linear
 from electra_lab.testing import on_each_device
 
 D, WIDE = 24, 96
 
 
-def plain(residual: Tensor, x: Tensor, linear: nn.Linear, dropout: float, gelu: bool) -> Tensor:
-    return residual + F.dropout(linear(F.gelu(x) if gelu else x), dropout)
+class Branch(nn.Module):
+    """A residual branch: by the lab, and by torch's operations one by one. Its input comes from a product, as it does
+    in a layer."""
+
+    def __init__(self, ours: Callable[..., Tensor], plain: Callable[..., Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.ours, self.plain = nn.ModuleDict(layers), ours, plain
+
+    def forward(self, x: Tensor, dropout: float, lab: bool) -> Tensor:
+        x = x @ torch.eye(D, device=x.device, dtype=x.dtype)
+        return (self.ours if lab else self.plain)(x, dropout, **self.layers)
 
 
-def given(device: str, dtype: torch.dtype = torch.float32, rows: tuple[int, ...] = (3, 5)) -> list[Any]:
+def attention() -> Branch:
+    return Branch(
+        lambda x, p, last: add_linear(x, x.sin(), last, p),
+        lambda x, p, last: x + F.dropout(last(x.sin()), p),
+        last=nn.Linear(D, D),
+    )
+
+
+def feed_forward(pre: bool) -> Branch:
+    def plain(x: Tensor, p: float, norm: Any, expand: Any, contract: Any) -> Tensor:
+        normed = norm(x)
+        return (x if pre else normed) + F.dropout(contract(F.gelu(expand(normed))), p)
+
+    norm, expand, contract = nn.LayerNorm(D, eps=0.1), nn.Linear(D, WIDE), nn.Linear(WIDE, D)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    return Branch(
+        lambda x, p, norm, expand, contract: add_feed_forward(x, norm, expand, contract, p, pre=pre),
+        plain, norm=norm, expand=expand, contract=contract,
+    )  # fmt: skip
+
+
+BRANCHES = {"attention": attention, "post": lambda: feed_forward(pre=False), "pre": lambda: feed_forward(pre=True)}
+EACH = pytest.mark.parametrize("name", BRANCHES)
+
+
+def made(
+    name: str, device: str = "cpu", dtype: torch.dtype = torch.float32, rows: Any = (3, 5)
+) -> tuple[Tensor, Branch]:
     torch.manual_seed(0)
-    linear = nn.Linear(WIDE, D, device=device, dtype=dtype)
-    tensors = [torch.randn(*rows, width, device=device, dtype=dtype).requires_grad_() for width in (D, WIDE)]
-    return [*tensors, linear]
+    return torch.randn(*rows, D, device=device, dtype=dtype).requires_grad_(), BRANCHES[name]().to(device, dtype)
 
 
-def passes(function: Any, leaves: list[Any], dropout: float, gelu: bool, narrow: torch.dtype | None) -> Any:
-    """Return the result and the gradients; x comes from a product, as it does in a layer."""
-    residual, x, linear = leaves
-    context = torch.autocast(x.device.type, narrow) if narrow else nullcontext()
-    identity = torch.eye(WIDE, device=x.device, dtype=x.dtype)
-    with context:
+def passes(x: Tensor, branch: Branch, dropout: float, narrow: torch.dtype | None, lab: bool) -> Any:
+    """Return the result and the gradients of x and of all weights."""
+    leaves = [x, *branch.parameters()]
+    with torch.autocast(x.device.type, narrow) if narrow else nullcontext():
         torch.manual_seed(1)
-        made = function(residual, x @ identity, linear, dropout, gelu=gelu)
-    (made.double() * torch.linspace(-1, 1, D, device=x.device)).sum().backward()
-    slopes = [leaf.grad for leaf in (residual, x, linear.weight, linear.bias)]
-    for leaf in (residual, x, linear.weight, linear.bias):
+        result = branch(x, dropout, lab)
+    (result.double() * torch.linspace(-1, 1, D, device=x.device)).sum().backward()
+    slopes = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
         leaf.grad = None
-    return made.detach(), slopes
+    return result.detach(), slopes
 
 
 @on_each_device
-@pytest.mark.parametrize("gelu", [True, False])
+@EACH
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("dtype", "narrow"),
@@ -51,13 +85,13 @@ def passes(function: Any, leaves: list[Any], dropout: float, gelu: bool, narrow:
 )
 @pytest.mark.parametrize("rows", [(3, 5), (4,), (0, 5)])
 def test_the_numbers_are_those_of_torch(
-    device: str, gelu: bool, dropout: float, dtype: torch.dtype, narrow: torch.dtype | None, rows: tuple[int, ...]
+    device: str, name: str, dropout: float, dtype: torch.dtype, narrow: torch.dtype | None, rows: tuple[int, ...]
 ) -> None:
-    leaves = given(device, dtype, rows)
-    made, slopes = passes(add_linear, leaves, dropout, gelu, narrow)
-    expected, expected_slopes = passes(plain, leaves, dropout, gelu, narrow)
-    assert made.dtype == expected.dtype
-    assert torch.equal(made, expected)
+    given = made(name, device, dtype, rows)
+    result, slopes = passes(*given, dropout, narrow, lab=True)
+    expected, expected_slopes = passes(*given, dropout, narrow, lab=False)
+    assert result.dtype == expected.dtype
+    assert torch.equal(result, expected)
     # In float32 the gradient is held to its rounding, under autocast to that of the narrow type.
     tolerance = 1e-6 if narrow is None else 4 * torch.finfo(narrow).eps
     for slope, other in zip(slopes, expected_slopes, strict=True):
@@ -65,52 +99,97 @@ def test_the_numbers_are_those_of_torch(
         torch.testing.assert_close(slope, other, rtol=tolerance, atol=tolerance)
 
 
-def test_one_wide_tensor_is_kept() -> None:
-    kept = dict[int, int]()
-    residual, x, linear = given("cpu", rows=(40, 50))
-    wide = 40 * 50 * WIDE * 4
+@pytest.mark.parametrize(
+    ("name", "kept", "torchs"),
+    # attention: sin(x), of which torch keeps x as well. feed-forward: x and what gelu is given; torch keeps norm(x) and
+    # what gelu returns, too.
+    [("attention", D, D), ("post", D + WIDE, 2 * (D + WIDE)), ("pre", D + WIDE, 2 * (D + WIDE))],
+)
+def test_little_is_kept(name: str, kept: int, torchs: int) -> None:
+    x, branch = made(name, rows=(40, 50))
+    inside = x.detach() * 1.0
+    inside.requires_grad_()
+    weights = {weight.data_ptr() for weight in branch.parameters()}
 
-    def note(tensor: Tensor) -> Tensor:
-        kept[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
+    def width(lab: bool) -> float:
+        """The numbers per position that are kept, weights and means of a norm aside."""
+        found = dict[int, int]()
 
-    hidden = x * 1.0  # of its own, as of a layer's first half
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        add_linear(residual, hidden, linear, 0.0, gelu=True)
-        assert sorted(kept.values())[-1] == wide
-        assert sum(kept.values()) == wide + linear.weight.nbytes
-        plain(residual, hidden, linear, 0.0, gelu=True)
-    assert sum(kept.values()) == 2 * wide + linear.weight.nbytes  # so that the count itself is seen to work
+        def note(tensor: Tensor) -> Tensor:
+            if tensor.data_ptr() not in weights and tensor.shape[-1] > 1:
+                found[tensor.data_ptr()] = tensor.numel()
+            return tensor
 
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            result = (branch.ours if lab else branch.plain)(inside, 0.0, **branch.layers)
+        del result
+        return sum(found.values()) / (40 * 50)
 
-def test_a_frozen_part_gets_no_gradient() -> None:
-    residual, x, linear = given("cpu")
-    linear.requires_grad_(False)
-    add_linear(residual, x, linear, 0.0, gelu=True).sum().backward()
-    assert linear.weight.grad is None
-    assert linear.bias.grad is None
-    assert residual.grad is not None
-    assert x.grad is not None
+    of_sine = D if name == "attention" else 0  # sin keeps x, whoever comes after
+    assert width(lab=True) == kept + of_sine
+    assert width(lab=False) == torchs + of_sine  # so that the count itself is seen to work
 
 
-def test_arguments_stay_as_they_are() -> None:
-    residual, x, linear = given("cpu")
-    before = [tensor.detach().clone() for tensor in (residual, x, linear.weight, linear.bias)]
-    made = add_linear(residual, x, linear, 0.0, gelu=True)
+@EACH
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_frozen_part_gets_no_gradient(name: str, dropout: float) -> None:
+    x, branch = made(name)
+    for frozen in branch.parameters():
+        frozen.requires_grad_(False)
+        torch.manual_seed(1)
+        branch(x, dropout, lab=True).square().sum().backward()
+        assert frozen.grad is None
+        found = {key: weight.grad for key, weight in branch.named_parameters()}
+        branch.zero_grad()
+        torch.manual_seed(1)
+        branch(x, dropout, lab=False).square().sum().backward()
+        for key, weight in branch.named_parameters():
+            torch.testing.assert_close(found[key], weight.grad)
+        branch.zero_grad()
+        frozen.requires_grad_(True)
+
+
+@EACH
+def test_weights_alone_may_learn(name: str) -> None:
+    """Under layers that are frozen, nobody asks for the gradient of x."""
+    x, branch = made(name)
+    _, slopes = passes(x, branch, 0.0, None, lab=False)
+    branch(x.detach(), 0.0, lab=True).double().mul(torch.linspace(-1, 1, D)).sum().backward()
+    for weight, slope in zip(branch.parameters(), slopes[1:], strict=True):
+        torch.testing.assert_close(weight.grad, slope)
+
+
+@EACH
+def test_arguments_stay_as_they_are(name: str) -> None:
+    x, branch = made(name)
+    leaves = [x, *branch.parameters()]
+    before = [leaf.detach().clone() for leaf in leaves]
+    result = branch(x, 0.0, lab=True)
     for _ in range(2):
-        made.sum().backward(retain_graph=True)
-    for tensor, old in zip((residual, x, linear.weight, linear.bias), before, strict=True):
-        assert torch.equal(tensor, old)
+        result.sum().backward(retain_graph=True)
+    for leaf, old in zip(leaves, before, strict=True):
+        assert torch.equal(leaf, old)
 
 
-def test_other_layers_are_called() -> None:
-    """A layer of another class does what it likes with its weights."""
+@pytest.mark.parametrize("name", ["norm", "expand", "contract"])
+@pytest.mark.parametrize("pre", [False, True])
+def test_other_layers_are_called(name: str, pre: bool) -> None:
+    """A layer of another class, or without bias, does what it likes with its weights."""
 
     class Twice(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
 
-    residual, x, _ = given("cpu")
-    twice, bare = Twice(WIDE, D), nn.Linear(WIDE, D, bias=False)
-    assert torch.equal(add_linear(residual, x, twice, 0.0), residual + twice(x))
-    assert torch.equal(add_linear(residual, x, bare, 0.0, gelu=True), residual + bare(F.gelu(x)))
+    others = {
+        "norm": [nn.RMSNorm(D), nn.LayerNorm(D, bias=False), nn.LayerNorm(D, elementwise_affine=False)],
+        "expand": [Twice(D, WIDE), nn.Linear(D, WIDE, bias=False)],
+        "contract": [Twice(WIDE, D), nn.Linear(WIDE, D, bias=False)],
+    }
+    x, branch = made("pre" if pre else "post")
+    for other in others[name]:
+        branch.layers[name] = other
+        assert torch.equal(branch(x, 0.0, lab=True), branch(x, 0.0, lab=False))
+    _, single = made("attention")
+    for last in (Twice(D, D), nn.Linear(D, D, bias=False)):
+        single.layers["last"] = last
+        assert torch.equal(single(x, 0.0, lab=True), single(x, 0.0, lab=False))
