@@ -34,9 +34,10 @@ notebooks: $(VENV)/dev.stamp
 	ELECTRA_LAB_MODEL=$$(ls -d runs/reformer_small/*/ | tail -n 1) ELECTRA_LAB_NOTEBOOKS=examples \
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_examples.py -s
 
-# What takes many minutes: ablations whose processes are killed again and again.
+# What takes many minutes: ablations and builds whose processes are killed again and again, and the dearest compilation.
 soak: $(VENV)/dev.stamp
-	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py tests/electra_lab/data/test_build.py::test_kills_change_nothing -s
+	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py tests/electra_lab/data/test_build.py::test_kills_change_nothing \
+		tests/electra_lab/training/test_compilation.py -s
 
 # The reliability scorecard in full, about two hours on two idle cores: build/scorecard.md, which docs/reliability.md
 # explains. ROWS="01 06" runs some rows; the others stay in the table as they were.
@@ -62,7 +63,7 @@ test-parallel: $(VENV)/dev.stamp
 
 # Every tracker with its real library: about five minutes.
 test-trackers: $(VENV)/trackers.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/trackers
+	ELECTRA_LAB_TRACKERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/trackers
 
 # Everything beside its peers, on an idle machine with 16 GB: some 30 minutes on two cores, by estimate. Continues results.jsonl and
 # results.md in $(BENCH), and draws lengths.svg there. docs/performance.md has the results of one machine.

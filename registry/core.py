@@ -119,7 +119,10 @@ class Registry(Generic[T]):
 
         Raises UnknownName; PluginError or DuplicateName if an installed package offers the name and cannot provide it.
         """
-        built_in, offered = name in self._home_files(), self._offers(name)
+        offered = self._offers(name)
+        if name in self._entries and not offered:
+            return self._entries[name]  # files need not be looked for: a check of an experiment asks a hundred times
+        built_in = name in self._home_files()
         if not built_in and offered and (problem := self._conflict(offered)):
             raise DuplicateName(problem)
         if name not in self._entries:

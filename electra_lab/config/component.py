@@ -1,6 +1,7 @@
 """Components in a config: those that have sizes, and the generator, beside what every component has."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo
@@ -51,9 +52,7 @@ class Of(component.Of):
     ) -> Component:
         if not self.sized or registry is self.also:
             return super()._with_options(registry, name, schema, values)
-        # One model of sizes and options, so that all errors and suggestions come at once.
-        bases: tuple[type, ...] = (schema, Sizes, *[_Scaled] * self.scaled)
-        both: Strict = validate(type(schema.__name__, bases, {"__module__": __name__}), values)
+        both = validate(_sizes_and_options(schema, self.scaled), values)
         sizes, options = (
             model.model_construct(**{key: getattr(both, key) for key in model.model_fields})
             for model in (Sizes, schema)
@@ -62,6 +61,13 @@ class Of(component.Of):
         if sizes.dim % sizes.heads:
             raise problem(("heads",), f"{sizes.heads} heads do not divide dim {sizes.dim}.", sizes.heads)
         return Component(name, options, sizes)
+
+
+@lru_cache(maxsize=64)  # making a model takes as long as checking a hundred
+def _sizes_and_options(schema: type[Strict], scaled: bool) -> type[Strict]:
+    """Return one model of both, so that all errors and suggestions come at once."""
+    bases: tuple[type, ...] = (schema, Sizes, *[_Scaled] * scaled)
+    return type(schema.__name__, bases, {"__module__": __name__})
 
 
 class _Scaled(Strict):

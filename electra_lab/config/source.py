@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -205,6 +206,11 @@ def with_change(root: Node, dotted: str, value: Node) -> Node:
     return Node(value.over(root).value, root.mark)  # a key that the file lacks is missing in the file
 
 
+@lru_cache(maxsize=16)  # a command reads the same file for the experiment, the ablations and the pages around it
+def _composed(text: str) -> yaml.Node | None:
+    return yaml.compose(text, Loader=_Loader)
+
+
 def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:
     """Parse YAML text into nodes. Raises ConfigError with the line for everything that YAML or this reader refuses."""
 
@@ -212,7 +218,7 @@ def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Nod
         return Mark(place if one_line else f"{place}:{position.line + 1 if position else 1}", folder)
 
     try:
-        composed = yaml.compose(text, Loader=_Loader)
+        composed = _composed(text)
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         where = place if one_line else f"{place}:{line}"

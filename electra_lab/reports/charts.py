@@ -10,11 +10,13 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from matplotlib.figure import Figure
 
 # The colours of a chart's series, on a light and on a dark page: after Okabe and Ito's palette for colour-blind
@@ -46,11 +48,15 @@ def look(index: int) -> dict[str, Any]:
 
 def render(template: str, **values: Any) -> str:
     """Fill a template of this package; every value is escaped unless the template says otherwise."""
+    return _template(template).render(style=STYLE, **values)
+
+
+@cache  # compiling one takes as long as filling it a hundred times, and an ablation writes many pages
+def _template(name: str) -> Template:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    source = files("electra_lab.reports").joinpath(template).read_text(encoding="utf-8")
-    return environment.from_string(source).render(style=STYLE, **values)
+    return environment.from_string(files("electra_lab.reports").joinpath(name).read_text(encoding="utf-8"))
 
 
 @contextmanager

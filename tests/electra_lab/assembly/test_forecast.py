@@ -19,7 +19,8 @@ from electra_lab.training.step import backward
 from registry import optimizers
 from registry.errors import ConfigError
 from tests.electra_lab.training.tiny import experiment
-from tests.helpers import line_of, python, write_experiment
+from tests.helpers import line_of, write_experiment
+from tests.scorecard.lab import Lab
 
 READS_NUMBERS = '''\
 from registry import samplers
@@ -75,16 +76,16 @@ def test_it_says_what_the_run_then_does(tmp_path: Path) -> None:
     assert paper + "ELECTRA paper counts)" in text
 
 
-def test_it_reads_no_corpus_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reads_no_corpus_and_writes_nothing(forks: Lab, tmp_path: Path) -> None:
     file = write_experiment(tmp_path / "there")
     (file.parent / "corpus.txt").unlink()
     here = tmp_path / "here"
     here.mkdir()
-    done = python("-m", "electra_lab", "run", str(file), "--dry-run", cwd=here)
-    assert done.returncode == 0
-    assert done.stdout.startswith("tiny: 1 steps of 2 x 16 tokens\n")
+    done = forks("run", str(file), "--dry-run", cwd=here)
+    assert done.code == 0
+    assert done.out.startswith("tiny: 1 steps of 2 x 16 tokens\n")
     corpus = file.parent / "corpus.txt"
-    assert done.stderr == f"note: {file}:2: corpus: text_files: {corpus}: no file matches. A run would stop there.\n"
+    assert done.err == f"note: {file}:2: corpus: text_files: {corpus}: no file matches. A run would stop there.\n"
     assert not list(here.iterdir())
 
 

@@ -70,7 +70,7 @@ def test_each_number_reaches_its_component(tmp_path: Path) -> None:
     assert int(terms["generator"].count) == sum(math.ceil(0.3 * n - 1e-9) for n in maskable)
 
 
-@pytest.mark.parametrize("backbone", ["bert", "transformer", "performer", "reformer"])
+@pytest.mark.parametrize("backbone", ["transformer", "performer", "reformer"])  # bert is below, with each objective
 def test_a_whole_experiment_with_schedules_is_compiled_once_into_one_graph(tmp_path: Path, backbone: str) -> None:
     """As it is assembled, with all its guards."""
     numbers = {

@@ -11,6 +11,7 @@ import pytest
 
 from electra_lab.cli import main
 from tests.helpers import EXPERIMENT, line_of, python, write_experiment
+from tests.scorecard.lab import Lab
 
 
 def nothing_written(folder: Path) -> bool:
@@ -226,14 +227,14 @@ def test_a_mistake_in_a_real_process(tmp_path: Path):
     assert nothing_written(here)
 
 
-def test_a_missing_corpus_in_a_real_process(tmp_path: Path):
+def test_a_missing_corpus(forks: Lab, tmp_path: Path):
     file = tmp_path / "there.yaml"
     file.write_text(EXPERIMENT)
     here = tmp_path / "here"
     here.mkdir()
-    done = python("-m", "electra_lab", "run", str(file), cwd=here)
-    assert done.returncode == 3
-    assert done.stderr == f"{file}:2: corpus: text_files: {tmp_path}/corpus.txt: no file matches.\n"
+    done = forks("run", str(file), cwd=here)
+    assert done.code == 3
+    assert done.err == f"{file}:2: corpus: text_files: {tmp_path}/corpus.txt: no file matches.\n"
     assert nothing_written(here)
 
 
