@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from electra_lab.interop.hugging_face.networks import Exportable
+    from electra_lab.interop.exports.networks import Exportable
 
 
 def export(
@@ -25,7 +25,7 @@ def export(
 
     DEST/discriminator and DEST/generator are folders that transformers loads.
     """
-    from electra_lab.interop.hugging_face.export import export
+    from electra_lab.interop.exports.export import export
 
     with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
         exported = export(run, destination, step, onnx=onnx)

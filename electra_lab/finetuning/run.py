@@ -30,7 +30,7 @@ from electra_lab.finetuning.experiment import (
     open_dataset,
 )
 from electra_lab.finetuning.source import Source, open_source
-from electra_lab.interop.hugging_face.finetuned import write_finetuned
+from electra_lab.interop.exports.finetuned import write_finetuned
 from electra_lab.reports.finetuning_page import write_report
 from electra_lab.runs.changes import changes, content, keep_changes, refuse_others
 from electra_lab.runs.console import Console

@@ -17,7 +17,7 @@ from electra_lab.assembly.opened import Opened, open_run
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import mark_at
-from electra_lab.interop.hugging_face.networks import exportable
+from electra_lab.interop.exports.networks import exportable
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.storage.checkpoint import read_model

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy import optimize, stats
+from scipy.special import nctdtrinc, stdtrit
 
 from electra_lab.reports.statistics import ALPHA, ENOUGH, PRIMARY, Difference, listed, number
 from electra_lab.reports.variance import Layer, smallest_found
@@ -39,15 +39,8 @@ def detectable(seeds: int, comparisons: int) -> float | None:
     """
     if seeds < ENOUGH or comparisons < 1:
         return None
-    limit = stats.t.ppf(1 - _level(comparisons) / 2, seeds - 1)
-
-    def lacking(size: float) -> float:
-        return float(stats.nct.sf(limit, seeds - 1, size * math.sqrt(seeds))) - POWER
-
-    enough = 1.0
-    while lacking(enough) < 0:  # far beyond it, scipy's noncentral t is not a number
-        enough *= 2
-    return float(optimize.brentq(lacking, 0.0, enough))
+    limit = stdtrit(seeds - 1, 1 - _level(comparisons) / 2)
+    return float(nctdtrinc(seeds - 1, 1 - POWER, limit)) / math.sqrt(seeds)
 
 
 def _level(comparisons: int) -> float:

@@ -5,20 +5,17 @@ classification and question answering then load what `electra-lab export` writes
 they load it without this import.
 """
 
-from importlib.util import find_spec
+import transformers
 
-if find_spec("transformers"):  # writing an export needs only safetensors
-    import transformers
+from electra_lab.interop.hugging_face import models
 
-    from electra_lab.interop.hugging_face import models
-
-    transformers.AutoConfig.register(models.ElectraLabConfig.model_type, models.ElectraLabConfig)
-    for _auto, _model in {
-        transformers.AutoModel: models.ElectraLabModel,
-        transformers.AutoModelForPreTraining: models.ElectraLabForPreTraining,
-        transformers.AutoModelForMaskedLM: models.ElectraLabForMaskedLM,
-        transformers.AutoModelForSequenceClassification: models.ElectraLabForSequenceClassification,
-        transformers.AutoModelForTokenClassification: models.ElectraLabForTokenClassification,
-        transformers.AutoModelForQuestionAnswering: models.ElectraLabForQuestionAnswering,
-    }.items():
-        _auto.register(models.ElectraLabConfig, _model)
+transformers.AutoConfig.register(models.ElectraLabConfig.model_type, models.ElectraLabConfig)
+for _auto, _model in {
+    transformers.AutoModel: models.ElectraLabModel,
+    transformers.AutoModelForPreTraining: models.ElectraLabForPreTraining,
+    transformers.AutoModelForMaskedLM: models.ElectraLabForMaskedLM,
+    transformers.AutoModelForSequenceClassification: models.ElectraLabForSequenceClassification,
+    transformers.AutoModelForTokenClassification: models.ElectraLabForTokenClassification,
+    transformers.AutoModelForQuestionAnswering: models.ElectraLabForQuestionAnswering,
+}.items():
+    _auto.register(models.ElectraLabConfig, _model)

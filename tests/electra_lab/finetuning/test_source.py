@@ -9,7 +9,7 @@ import torch
 
 from electra_lab.config.load import load_finetuning
 from electra_lab.finetuning.source import Source, open_source
-from electra_lab.interop.hugging_face.export import export
+from electra_lab.interop.exports.export import export
 from electra_lab.storage.files import sha256
 from registry.errors import ConfigError, LabError
 from tests.electra_lab.finetuning.small import pretrained, write_finetuning

@@ -12,7 +12,7 @@ import electra_lab
 from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.inference.pair import Pair
 from electra_lab.inference.windows import tokenize
-from electra_lab.interop.hugging_face.export import export
+from electra_lab.interop.exports.export import export
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run
 
 TEXTS = ["the [MASK] sat", "the cat [MASK]", "[MASK] caf\u00e9", "the[MASK] sat", "the cat"]

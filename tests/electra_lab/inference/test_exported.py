@@ -17,7 +17,7 @@ from transformers import (
 )
 
 import electra_lab
-from electra_lab.interop.hugging_face.export import export
+from electra_lab.interop.exports.export import export
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError, DataError
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run

@@ -17,8 +17,8 @@ from transformers import ElectraConfig, ElectraForPreTraining, PreTrainedTokeniz
 
 import electra_lab
 from electra_lab.inference.pair import Pair
+from electra_lab.interop.exports.export import export
 from electra_lab.interop.hugging_face import models
-from electra_lab.interop.hugging_face.export import export
 from electra_lab.storage.hugging_face import MARK
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError, DataError, LabError

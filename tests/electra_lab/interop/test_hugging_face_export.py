@@ -13,7 +13,7 @@ import transformers
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
-from electra_lab.interop.hugging_face.export import MARK, export
+from electra_lab.interop.exports.export import MARK, export
 from electra_lab.model.transformers_names import from_transformers
 from registry.errors import CheckpointError
 from tests.electra_lab.interop.exports import SHAPES, assert_close, finished, inputs, logits, opened, states

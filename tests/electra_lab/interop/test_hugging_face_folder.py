@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from electra_lab.interop.hugging_face import export as module
-from electra_lab.interop.hugging_face.export import MARK, export
+from electra_lab.interop.exports import export as module
+from electra_lab.interop.exports.export import MARK, export
 from electra_lab.storage.files import damage
 from electra_lab.storage.lock import lock
 from registry.errors import CheckpointError, ConfigError, InUse
@@ -154,8 +154,9 @@ def test_two_processes_do_not_write_one_folder(run: Path, tmp_path: Path) -> Non
 
 KILLED = """
 import os, pathlib, shutil, sys
-sys.modules["transformers"] = None  # writing needs it not
-from electra_lab.interop.hugging_face import export as module, networks
+sys.modules["transformers"] = None  # writing needs it not, nor does anything but reading; it takes seconds
+import electra_lab.ablation.run, electra_lab.finetuning.run, electra_lab.runs.execute
+from electra_lab.interop.exports import export as module, networks
 from electra_lab.storage import files
 
 run, place = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])

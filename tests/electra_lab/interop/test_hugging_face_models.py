@@ -16,8 +16,8 @@ from torch import nn
 
 import electra_lab.interop.hugging_face  # noqa: F401  # registers the classes
 import registry
+from electra_lab.interop.exports.export import export
 from electra_lab.interop.hugging_face import models
-from electra_lab.interop.hugging_face.export import export
 from electra_lab.model.transformers_names import to_transformers
 from electra_lab.model.weights import own_tensors
 from registry.errors import UnknownName

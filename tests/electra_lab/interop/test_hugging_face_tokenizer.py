@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.interop.hugging_face.export import export
-from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
+from electra_lab.interop.exports.export import export
+from electra_lab.interop.exports.tokenizer import write_tokenizer
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry import Vocabulary

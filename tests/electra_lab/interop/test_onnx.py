@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from electra_lab.interop import onnx as module
-from electra_lab.interop.hugging_face.export import export
+from electra_lab.interop.exports.export import export
 from electra_lab.interop.onnx import INPUTS, write_onnx
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair

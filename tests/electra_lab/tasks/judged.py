@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from electra_lab.finetuning.encoder import TextEncoder
-from electra_lab.interop.hugging_face.export import export
+from electra_lab.interop.exports.export import export
 from electra_lab.tasks.minimal_pairs import MinimalPairs
 from registry import Encoded, PairExample, Pretrained, Results, Vocabulary
 from tests.electra_lab.interop.exports import finished, opened

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra_lab.backbones.bert import Bert
-from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
+from electra_lab.interop.exports.tokenizer import write_tokenizer
 from electra_lab.model.network import Network
 from electra_lab.model.transformers_names import to_transformers
 from electra_lab.model.weights import own_tensors

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 
 from electra_lab import __version__
 from electra_lab.assembly.opened import Opened, open_run
-from electra_lab.interop.hugging_face.card import model_card
-from electra_lab.interop.hugging_face.networks import Exportable, exportable
-from electra_lab.interop.hugging_face.tokenizer import write_tokenizer
+from electra_lab.interop.exports.card import model_card
+from electra_lab.interop.exports.networks import Exportable, exportable
+from electra_lab.interop.exports.tokenizer import write_tokenizer
 from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_undecodable, seal
 from electra_lab.storage.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.storage.lock import lock

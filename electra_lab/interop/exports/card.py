@@ -16,7 +16,7 @@ from electra_lab.reports.findings import findings, verdicts
 from electra_lab.reports.records import last_evaluation, training_seconds
 
 if TYPE_CHECKING:
-    from electra_lab.interop.hugging_face.networks import Exportable
+    from electra_lab.interop.exports.networks import Exportable
 
 WHAT = {
     "replaced": "A text encoder, pre-trained by replaced token detection (ELECTRA, Clark et al. 2020). At each "

@@ -1,0 +1,1 @@
+"""Folders that transformers reads, written without it: importing it takes seconds."""
