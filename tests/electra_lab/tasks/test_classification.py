@@ -14,16 +14,16 @@ from electra_lab.tasks._classification import CLASSIFICATION, REGRESSION, classi
 
 
 def labels(kinds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield 500 pairs of labels and predictions, among them constant ones and some that are all right."""
+    """Yield 200 pairs of labels and predictions, among them constant ones and some that are all right."""
     draw = np.random.default_rng(kinds)
-    for case in range(500):
+    for case in range(200):
         number = int(draw.integers(1, 30))
         truth, guess = draw.integers(0, kinds, (2, number))
         if case % 10 == 0:
             guess = np.full(number, draw.integers(kinds))
         if case % 15 == 0:
             truth = np.full(number, draw.integers(kinds))
-        yield truth, np.where(draw.random(number) < case / 500, truth, guess)
+        yield truth, np.where(draw.random(number) < case / 200, truth, guess)
 
 
 @pytest.fixture(autouse=True)
