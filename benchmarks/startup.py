@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from _alternating import alternate, parser, table, write
 
@@ -23,6 +24,7 @@ COMMANDS = {
     "electra-lab --version": [*LAB, "--version"],
     "electra-lab --help": [*LAB, "--help"],
     "electra-lab registry list": [*LAB, "registry", "list"],
+    "electra-lab check": [*LAB, "check", str(Path(__file__).parents[1] / "experiments" / "bert_small.yaml")],
 }
 
 
