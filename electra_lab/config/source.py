@@ -207,8 +207,13 @@ def with_change(root: Node, dotted: str, value: Node) -> Node:
 
 
 @lru_cache(maxsize=16)  # a command reads the same file for the experiment, the ablations and the pages around it
-def _composed(text: str) -> yaml.Node | None:
+def _remembered(text: str) -> yaml.Node | None:
     return yaml.compose(text, Loader=_Loader)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """Return the nodes of YAML text, not to be changed; those of a long text, which may take 300 MB, are not kept."""
+    return _remembered(text) if len(text) < 1 << 15 else yaml.compose(text, Loader=_Loader)
 
 
 def parse(text: str, place: str, folder: Path, *, one_line: bool = False) -> Node:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 BLOCK = 256  # weights that are summed before they are compared one by one
 ROWS, WEIGHTS = 16, 1 << 16  # worked on at a time on the CPU, whichever is more: many more would not stay in its cache
@@ -17,7 +18,10 @@ def by_rows(draw: Callable[..., Int[Tensor, "n"]], *tensors: Tensor) -> Int[Tens
     some = max(ROWS, WEIGHTS // tensors[0].shape[-1])
     if some >= len(tensors[0]):
         return draw(*tensors)
-    return torch.cat([draw(*rows) for rows in zip(*(torch.split(each, some) for each in tensors), strict=True)])
+    parts = zip(*(torch.split(each, some) for each in tensors), strict=True)
+    if isinstance(tensors[0], FakeTensor):  # a forecast of memory, of which each part takes the same
+        return draw(*next(parts)).new_empty(len(tensors[0]))
+    return torch.cat([draw(*rows) for rows in parts])
 
 
 def weights_of(logits: Float32[Tensor, "N V"], temperature: float | Tensor) -> Float32[Tensor, "N V"]:
