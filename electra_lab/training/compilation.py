@@ -13,6 +13,10 @@ from registry.errors import ConfigError
 
 Compile = Literal["off", "layers", "full"]
 
+# Of one function, by shapes and types of numbers. Torch would keep eight, and run the rest as if nothing had been said:
+# the cells of an ablation share a process, and each width, each size of a batch and each precision needs its own.
+KINDS = 128
+
 BACKEND = "inductor"
 # The FLOPs of a training above which a warm-up of some ten seconds is a small part of it. On a CPU with bf16 matrix
 # units compiled layers made the step of ELECTRA-Small a fifth faster; on others they gained nothing.
@@ -55,6 +59,8 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
 
     Layers of one class share their code: their weights are its inputs. Names of parameters stay.
     """
+    if how != "off":
+        torch._dynamo.config.recompile_limit = KINDS
     if how == "full":
         objective.compile(backend=BACKEND, dynamic=False)
     if how == "layers":

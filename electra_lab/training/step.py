@@ -51,13 +51,17 @@ class Learner:
 
     @contextmanager
     def evaluating(self, seed: int) -> Iterator[None]:
-        """Put the objective in eval mode with the final scheduled numbers."""
+        """Put the objective in eval mode with the final scheduled numbers.
+
+        Nothing is compiled for it: each split ends with a batch of another size, for which code of its own would be
+        made that takes longer than all evaluations.
+        """
         was_training = self.objective.training
         self.objective.eval()
         seed_global(seed, EVALUATION)
         self.schedules.at_end()
         try:
-            with self.world.gathered(self.objective):
+            with torch.compiler.set_stance("force_eager"), self.world.gathered(self.objective):
                 yield
         finally:
             self.objective.train(was_training)

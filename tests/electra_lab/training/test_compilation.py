@@ -47,9 +47,9 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
     return losses.terms["discriminator"].sum.detach(), {n: p.grad for n, p in objective.named_parameters()}
 
 
-# The number of graphs for the pair: one for each class of module, of both widths, in training and not. It is less than
-# three layers would have if each had its own.
-EACH = [("bert_small", 2), ("transformer_small", 16), ("performer_small", 4), ("reformer_small", 6)]
+# The number of graphs for the pair: one for each class of module, of both widths. Three layers would have three times
+# as many, if each had its own.
+EACH = [("bert_small", 1), ("transformer_small", 8), ("performer_small", 2), ("reformer_small", 4)]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,36 @@ def test_layers_compile_whole_and_once(name: str, graphs: int, again: bool, monk
     compile_modules("layers", made.learner.objective, made.networks.values())
     with patch.object(torch._dynamo.config, "fail_on_recompile_limit_hit", True):
         found = two_steps(made, batch)
-    assert counters["stats"]["unique_graphs"] >= 2
     assert not counters["graph_break"], dict(counters["graph_break"])
-    assert counters["stats"]["unique_graphs"] <= graphs
+    assert 1 <= counters["stats"]["unique_graphs"] <= graphs
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_many_trainings_of_a_process_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a worker of an ablation, cell after cell: torch gives up on a function of which it has eight kinds."""
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    torch._dynamo.reset()
+    for width in range(8, 88, 8):
+        made, batch = built("bert_small", 1, **{"discriminator.dim": width, "discriminator.heads": 1})
+        counters.clear()
+        compile_modules("layers", made.learner.objective, made.networks.values())
+        with patch.object(torch._dynamo.config, "fail_on_recompile_limit_hit", True):
+            two_steps(made, batch)
+        assert counters["stats"]["unique_graphs"]
+
+
+def test_an_evaluation_makes_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last batches have sizes of their own."""
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    torch._dynamo.reset()
+    for how in ("layers", "full"):
+        made, batch = built("bert_small", 1)
+        compile_modules(how, made.learner.objective, made.networks.values())
+        counters.clear()
+        with torch.no_grad(), made.learner.evaluating(0):
+            made.learner.losses(batch, 0, 0, "fp32")
+        assert not counters["stats"]["unique_graphs"]
 
 
 def test_the_whole_objective_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +114,7 @@ def test_the_whole_objective_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = built("bert_small", 1)
     compile_modules("full", made.learner.objective, made.networks.values())
     torch.testing.assert_close(two_steps(made, batch), two_steps(plain, batch), rtol=1e-5, atol=1e-6)
-    assert counters["stats"]["unique_graphs"] == 2  # training and evaluation
+    assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"], dict(counters["graph_break"])
 
 
