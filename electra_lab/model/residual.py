@@ -48,8 +48,14 @@ def add_feed_forward(
 
 
 def _is_plain(*layers: nn.Module) -> bool:
-    """Return whether these do what torch's own do: other classes do what they like with their weights."""
-    return all(type(layer) in (nn.Linear, nn.LayerNorm) and layer.bias is not None for layer in layers)
+    """Return whether these do what torch's own do, which other classes and hooks may change or want to see."""
+    return all(
+        type(layer) in (nn.Linear, nn.LayerNorm)
+        and layer.bias is not None
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        and not (layer._backward_hooks or layer._backward_pre_hooks)
+        for layer in layers
+    )
 
 
 class _AddLinear(torch.autograd.Function):

@@ -193,3 +193,28 @@ def test_other_layers_are_called(name: str, pre: bool) -> None:
     for last in (Twice(D, D), nn.Linear(D, D, bias=False)):
         single.layers["last"] = last
         assert torch.equal(single(x, 0.0, lab=True), single(x, 0.0, lab=False))
+
+
+@EACH
+@pytest.mark.parametrize(
+    "register",
+    [
+        nn.Module.register_forward_hook,
+        nn.Module.register_forward_pre_hook,
+        nn.Module.register_full_backward_hook,
+        nn.Module.register_full_backward_pre_hook,
+    ],
+    ids=lambda register: register.__name__,
+)
+def test_hooks_see_their_layers(name: str, register: Any) -> None:
+    """As those of `electra-lab replay`, which names the layer whose numbers went wrong first. Numbers stay."""
+    x, branch = made(name)
+    expected, slopes = passes(x, branch, 0.0, None, lab=True)
+    for layer in branch.layers.values():
+        called: list[str] = []
+        handle = register(layer, lambda *_, called=called: called.append("called"))
+        result, found = passes(x, branch, 0.0, None, lab=True)
+        assert called == ["called"]
+        assert torch.equal(result, expected)
+        torch.testing.assert_close(found, slopes)
+        handle.remove()
