@@ -27,6 +27,13 @@ def test_the_experiment_is_the_one_that_is_shipped() -> None:
     assert shipped in [text for language, text in BLOCKS if language == "yaml"]
 
 
+def test_places_of_components_are_where_they_are_registered() -> None:
+    found = re.findall(r"^  \w+ +(\w+) +(electra_lab/\S+\.py):(\d+)", README, flags=re.M)
+    assert len(found) > 4
+    for name, file, line in found:
+        assert f'register("{name}"' in (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+
+
 COMMANDS = [line[2:] for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if line[:2] == "$ "]
 
 
