@@ -25,11 +25,13 @@ def two_groups(values: Values) -> tuple[float, list[str]] | None:
     variant = np.repeat(np.arange(len(sizes)), sizes)
     if len(numbers) < ENOUGH or not any(each[0] < each[-1] for each in known.values()):
         return None
-    left, cut = _best_split(numbers[None], variant, np.array(sizes))
+    middle = numbers.mean()
+    scale = np.abs(numbers - middle).max()  # squares of numbers that are large, tiny or alike would lose what differs
+    left, cut = _best_split((numbers[None] - middle) / scale, variant, np.array(sizes))
     if left[0] >= _least_left(tuple(sorted(sizes))):
         return None
-    torn = [label for label, each in known.items() if each[0] <= cut[0] < each[-1]]
-    return float(cut[0]), torn
+    where = float(cut[0] * scale + middle)
+    return where, [label for label, each in known.items() if each[0] <= where < each[-1]]
 
 
 @cache

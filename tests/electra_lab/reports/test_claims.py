@@ -249,6 +249,19 @@ def test_a_warning_names_the_place_and_the_variants_that_are_torn() -> None:
     assert two_groups({"a": dict.fromkeys(range(9), 0.5)}) is None
 
 
+@pytest.mark.parametrize(("unit", "shift"), [(1e-200, 0.0), (1e200, 0.0), (1e-9, 1.0), (1e-6, -1e3), (3.0, 7.0)])
+def test_two_groups_are_the_same_in_any_unit(unit: float, shift: float) -> None:
+    rng = np.random.default_rng(0)
+    for torn in (False, True):
+        for _ in range(20):
+            values = rng.normal(size=(2, 6)) + torn * 9.0 * (np.arange(6) % 2)
+            here, there = (two_groups(values_of(each)) for each in (values, values * unit + shift))
+            assert (here is None) == (there is None)
+            if here and there:
+                assert (there[0] - shift) / unit == pytest.approx(here[0], rel=1e-4)
+                assert there[1] == here[1]
+
+
 @pytest.mark.parametrize("step", [0.0, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("shape", [(1, 5), (4, 5), (3, 12), (8, 5)])
 def test_normal_numbers_are_seldom_taken_for_two_groups(shape: tuple[int, int], step: float) -> None:
