@@ -3,8 +3,8 @@
     python benchmarks/coverage.py --trials 1000
 
 All seeds share 60 documents and three references. For the first table, each trial has new documents and references,
-because an interval has to hold for other text and other references, too. In the second, four variants differ only in how
-the references judge them. In the third, only some of the seeds break out.
+because an interval has to hold for other text and other references, too. In the second, four variants differ only in
+how the references judge them. In the third, only some of the seeds break out.
 """
 
 import argparse
