@@ -129,7 +129,7 @@ def _set_aside(folder: AblationFolder, path: Path, reason: str, say: Callable[[s
 
 def _train(folder: AblationFolder, id: str, device: str) -> None:
     """Raises ConfigError if a plug-in is not the one that the plan was made with."""
-    run = folder.run(id)
+    run, measured = folder.run(id), folder.path / "measured"
     if run.finished() and problem(run.last_checkpoint()) is None:
         return
     file = folder.experiment(id)
@@ -137,11 +137,11 @@ def _train(folder: AblationFolder, id: str, device: str) -> None:
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
     if (run.path / "provenance.json").is_file():
         run.forget_lost_checkpoints()  # they were removed to make room
-        execute.resume(run.path, device)
+        execute.resume(run.path, device, shared=measured)
         return
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
-    execute.run(file, [], run.path, device, shared=folder.path / "measured")
+    execute.run(file, [], run.path, device, shared=measured)
 
 
 def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:

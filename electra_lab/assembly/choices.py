@@ -50,6 +50,13 @@ class Measured(BaseModel):
     seconds: dict[str, float] = {}
 
 
+class Compiled(BaseModel):
+    """What is compiled, and why, if `auto` decided; "" otherwise."""
+
+    how: Compile
+    reason: str = ""
+
+
 def decide(
     loaded: Loaded,
     built: Built,
@@ -65,25 +72,24 @@ def decide(
     began   the environment that the run began in, if it is resumed on the same device
     shared  a folder of experiments that are compared: the first that measures decides for all
     """
-    train, flops = loaded.config.train, built.flops.total(built.steps)
+    train = loaded.config.train
     if began is not None:
-        how: Any = began.compile if device.type != "cpu" or not missing_compiler() else "off"
-        precision: Any = began.precision
-        kernel: Any = began.attention
-        compiled = choose_compile(train.compile, device, precision, flops) if train.compile != "auto" else (how, "")
+        precision, kernel = cast("Precision", began.precision), cast("Kernel", began.attention)
     else:
         told = world.once(lambda: _measured(loaded, built, rows, device, shared).model_dump_json())
         found = Measured.model_validate_json(told)
         precision, kernel = found.precision, found.attention
-        compiled = choose_compile(train.compile, device, precision, flops)
-        agreed = world.once(lambda: "\n".join(compiled)).split("\n")
-        compiled = (cast("Compile", agreed[0]), agreed[1])
+    if began is not None and train.compile == "auto":
+        compiled = Compiled(how=_possible(cast("Compile", began.compile), device))
+    else:
+        told = world.once(lambda: _compiled(loaded, built, device, precision, shared).model_dump_json())
+        compiled = Compiled.model_validate_json(told)
     use_kernel(kernel, built.learner.objective)
     size = began.micro_batch_size if began is not None and began.processes == world.size else None
     if not isinstance(train.micro_batch_size, str):
         size = train.micro_batch_size or train.batch_size
     size = size or _rows_at_a_time(loaded, built, rows, device, world, precision)
-    return Choices(precision, kernel, compiled[0], size, compiled[1])
+    return Choices(precision, kernel, compiled.how, size, compiled.reason)
 
 
 def _measured(loaded: Loaded, built: Built, rows: Rows, device: torch.device, shared: Path | None) -> Measured:
@@ -96,13 +102,7 @@ def _measured(loaded: Loaded, built: Built, rows: Rows, device: torch.device, sh
     if train.attention == "auto" and use_kernel("fused", built.learner.objective):
         kernels = list(KERNELS)
     ways = [(each, kernel) for each in precisions for kernel in kernels]
-    here = {
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "ways": ways,
-    }
+    here = {**_machine(device), "ways": ways}
 
     def measure() -> Measured:
         long = LONG.get(device.type)
@@ -118,6 +118,37 @@ def _measured(loaded: Loaded, built: Built, rows: Rows, device: torch.device, sh
     networks = [each.dump() for each in (config.discriminator, config.generator) if each is not None]
     sizes = {"rows": train.batch_size, "length": config.data.sequence_length, "objective": config.objective.dump()}
     return remembered(Measured, measured_folder(), {**here, **sizes, "networks": networks}, measure)
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _compiled(
+    loaded: Loaded, built: Built, device: torch.device, precision: Precision, shared: Path | None
+) -> Compiled:
+    """Say what is compiled. `auto` goes by the length of the training; of those that are compared, by the first's."""
+    name, flops = loaded.config.train.compile, built.flops.total(built.steps)
+
+    def choose() -> Compiled:
+        how, reason = choose_compile(name, device, precision, flops)
+        return Compiled(how=how, reason=reason)
+
+    if name != "auto" or shared is None:
+        return choose()
+    first = remembered(Compiled, shared, {**_machine(device), "compile": name, "precision": precision}, choose)
+    return first.model_copy(update={"how": _possible(first.how, device)})
+
+
+def _possible(how: Compile, device: torch.device) -> Compile:
+    """Return what was decided earlier, or "off" where there is no compiler."""
+    # Looking for one imports torch's compiler, which takes seconds.
+    return "off" if how != "off" and device.type == "cpu" and missing_compiler() else how
 
 
 def _tried(

@@ -131,8 +131,11 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> 
     return summary.forecast(loaded, forecast(loaded, built, target), target)
 
 
-def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
-    """Continue a run from its newest valid checkpoint, with changed values if they may change. Raises LabError."""
+def resume(path: Path, device: str, overrides: Sequence[str] = (), shared: Path | None = None) -> Path:
+    """Continue a run from its newest valid checkpoint, with changed values if they may change. Raises LabError.
+
+    shared  as for `run`: where a run that goes on on another device finds what was decided there
+    """
     began = time.monotonic()
     with session(device) as world:
         directory = RunDirectory.open(path)
@@ -143,7 +146,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
         ):
             if world.first:
                 directory.refuse_lost_checkpoints()
-            loaded, experiment, console, state = _reopened(directory, device, world, overrides)
+            loaded, experiment, console, state = _reopened(directory, device, world, overrides, shared)
             run, settings = experiment.run, experiment.settings
             world.wait()  # nobody reads checkpoints any longer
             if world.first:
@@ -182,7 +185,11 @@ def reopen(path: Path, device: str) -> tuple[Loaded, Experiment]:
 
 
 def _reopened(
-    directory: RunDirectory, device: str, world: World = ALONE, overrides: Sequence[str] = ()
+    directory: RunDirectory,
+    device: str,
+    world: World = ALONE,
+    overrides: Sequence[str] = (),
+    shared: Path | None = None,
 ) -> tuple[Loaded, Experiment, Console, bool]:
     """Assemble the experiment of a run directory, and load its newest checkpoint if there is one."""
     path, began = directory.path, directory.provenance()
@@ -191,7 +198,8 @@ def _reopened(
     target, console = choose_device(device), Console(quiet=not world.first)
     store = _shared_data(loaded, console, world, directory, began)
     restored = bool(checkpoints(directory.checkpoints))
-    experiment = assemble(loaded, store, target, restored=restored, world=world, began=_decided(began, loaded, target))
+    decided = _decided(began, loaded, target)
+    experiment = assemble(loaded, store, target, restored=restored, world=world, began=decided, shared=shared)
     if experiment.earlier and experiment.earlier != began.earlier_runs:
         raise DataError(
             f"{path}: the earlier run that it starts from has another checkpoint now ({experiment.earlier}, was "

@@ -18,6 +18,11 @@ from torch.utils._pytree import tree_map_only
 from registry.errors import LabError
 
 PAGE = mmap.PAGESIZE
+# Files of the limit and of what is used, and the line of memory.stat with what the kernel would drop: versions 2 and 1.
+CONTROL_GROUPS = (
+    ("max", "current", "inactive_file"),
+    ("limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
+)
 
 
 @cache  # one mode for all: the weights of another mode would be copied, and counted as new
@@ -104,10 +109,11 @@ def free_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     known = [value * 1024 for value in (_number("/proc/meminfo", r"MemAvailable:\s+(\d+)"),) if value is not None]
     for group in _control_groups():
-        most, used = (_number(f"{group}/memory.{name}", r"(\d+)") for name in ("max", "current"))
-        if most is not None and used is not None:
-            cached = _number(f"{group}/memory.stat", r"inactive_file (\d+)") or 0  # the kernel drops it if need be
-            known.append(max(0, most - used + cached))
+        for highest, usage, dropped in CONTROL_GROUPS:
+            most, used = (_number(f"{group}/memory.{name}", r"(\d+)") for name in (highest, usage))
+            if most is not None and used is not None:
+                cached = _number(f"{group}/memory.stat", rf"^{dropped} (\d+)") or 0  # the kernel drops it if need be
+                known.append(max(0, most - used + cached))
     limit, mapped = _number("/proc/self/limits", r"Max address space +(\d+)"), _number("/proc/self/statm", r"(\d+)")
     if limit is not None and mapped is not None:
         known.append(max(0, limit - mapped * PAGE))
@@ -115,19 +121,27 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _control_groups() -> list[str]:
-    """Return the folders of the process's control group and of those around it, such as a job of Slurm."""
-    root = Path("/sys/fs/cgroup")
+    """Return the folders of the process's control groups and of those around them, such as a job of Slurm.
+
+    Version 1 has a tree for each resource, hence one of memory; version 2 has one tree for all.
+    """
+    top = Path("/sys/fs/cgroup")
     try:
-        found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
+        said = Path("/proc/self/cgroup").read_text(encoding="utf-8")
     except OSError:
-        found = None
-    inner = root / found[1] if found else root
-    return [str(folder) for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
+        said = ""
+    folders = []
+    for root, line in ((top, r"^0::/(.*)$"), (top / "memory", r"^\d+:(?:\w+,)*memory(?:,\w+)*:/(.*)$")):
+        found = re.search(line, said, re.MULTILINE)
+        # A container may see the names that its groups have outside, and its own at the root.
+        inner = root / found[1] if found else root
+        folders += [str(folder) for folder in (inner, *inner.parents) if folder.is_relative_to(root)]
+    return folders
 
 
 def _number(file: str, pattern: str) -> int | None:
     try:
-        found = re.search(pattern, Path(file).read_text(encoding="utf-8"))
+        found = re.search(pattern, Path(file).read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None

@@ -243,7 +243,7 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(cells, "load", lambda path: path.stem)
     monkeypatch.setattr(cells, "digest", lambda id: id.rpartition("-")[2])
     monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, shared: trained(out))
-    monkeypatch.setattr(cells.execute, "resume", lambda path, device: trained(path))
+    monkeypatch.setattr(cells.execute, "resume", lambda path, device, shared: trained(path))
     monkeypatch.setattr(cells._Opened, "look", lambda self, id, act, *arguments: {})
     for id in reversed(found):  # the references last, so that cells meet it as it was laid
         assert work(str(laid.path), id, device="cpu").status == "done"

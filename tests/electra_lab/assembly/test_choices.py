@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from electra_lab.assembly import choices, forecast
-from electra_lab.assembly.build import build
+from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.assembly.forecast import parts_of
 from electra_lab.config.load import load
@@ -166,6 +166,50 @@ def test_experiments_that_are_compared_decide_once(file: Path, clock: Any, tmp_p
     assert [environment(tmp_path / name).precision for name in ("one", "two", "three")] == ["bf16"] * 3
     assert len(tried) == 1
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_cell_that_goes_on_on_another_device_goes_by_what_was_decided_for_it(
+    file: Path, clock: Any, tmp_path: Path
+) -> None:
+    """By the others of its ablation, not by what this machine measured for experiments of its own."""
+    seconds, tried = clock
+    shared = tmp_path / "measured"
+    seconds["bf16 products"] = 0.1
+    execute.run(file, [], tmp_path / "one", "cpu", shared)
+    path = tmp_path / "two"
+    execute.run(file, ["seed=2"], path, "cpu", shared)
+    began = json.loads((path / "provenance.json").read_text())
+    began["environment"] |= {"device": "NVIDIA H100", "attention": "fused"}
+    (path / "provenance.json").write_text(json.dumps(began))
+    seconds["bf16 products"] = 9.0
+    execute.resume(path, "cpu", shared=shared)
+    assert len(tried) == 1
+
+
+def test_experiments_that_are_compared_are_compiled_alike(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the first, whichever side of the limit the others are on; what an experiment says of itself stands."""
+    limit = sketch(load(file)).flops.total(4)
+    monkeypatch.setattr(
+        choices, "choose_compile",
+        lambda name, _, __, flops: ("off" if name == "off" or flops <= limit else "layers", "by length"),
+    )  # fmt: skip
+    missing: list[str | None] = [None]
+    monkeypatch.setattr(choices, "missing_compiler", lambda: missing[0])
+
+    def compiled(shared: Path | None, *overrides: str) -> tuple[str, str]:
+        loaded = load(file, list(overrides))
+        found = assemble(loaded, open_data(loaded, lambda _: None), CPU, shared=shared).choices
+        return found.compile, found.reason
+
+    shared = tmp_path / "measured"
+    assert compiled(shared, "train.steps=9") == ("layers", "by length")
+    assert compiled(shared) == ("layers", "by length")
+    assert compiled(shared, "train.compile=off")[0] == "off"
+    assert compiled(None)[0] == "off"
+    missing[0] = "no g++"
+    assert compiled(shared)[0] == "off"
 
 
 def test_memory_that_does_not_suffice_for_trying_leaves_the_usual(

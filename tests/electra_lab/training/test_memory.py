@@ -133,6 +133,32 @@ def test_limits_of_a_job_within_a_machine_count(monkeypatch: pytest.MonkeyPatch)
     assert free_bytes(torch.device("cpu")) == 290_000
 
 
+@pytest.mark.parametrize("line", ["4:memory:/docker/ab12", "3:cpu,memory:/docker/ab12"])
+@pytest.mark.parametrize("folder", ["/docker/ab12", "/docker", ""])
+def test_limits_of_the_first_version_of_control_groups_count(
+    monkeypatch: pytest.MonkeyPatch, line: str, folder: str
+) -> None:
+    """Where a container sees its own group at the root, too, though it is named as outside."""
+    group = f"/sys/fs/cgroup/memory{folder}"
+    files = {
+        "/proc/meminfo": "MemAvailable:   500 kB\n",
+        "/proc/self/cgroup": f"9:name=systemd:/\n{line}\n0::/\n",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes": "400000\n",
+        f"{group}/memory.limit_in_bytes": "300000\n",
+        f"{group}/memory.usage_in_bytes": "250000\n",
+        f"{group}/memory.stat": "inactive_file 3\ntotal_inactive_file 20000\n",
+    }
+
+    def read_text(path: Path, **_: object) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert free_bytes(torch.device("cpu")) == 70_000
+
+
 def test_what_torch_keeps_on_the_device_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or else a trial would leave less memory for the next."""
     found = {"is_available": True, "mem_get_info": (100, 1000), "memory_reserved": 700, "memory_allocated": 200}
