@@ -118,10 +118,11 @@ $(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-# electra-pytorch and mlm-pytorch are what the property tests must catch; what they depend on no longer builds.
+# electra-pytorch and mlm-pytorch are what the property tests must catch; what they depend on no longer builds. The last
+# two are oracles and peers, of which the tests and benchmarks need less than they install.
 $(VENV)/dev.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps electra-pytorch mlm-pytorch minicons
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps electra-pytorch mlm-pytorch minicons txtai
 	touch $@
 
 $(VENV)/trackers.stamp: $(VENV)/dev.stamp

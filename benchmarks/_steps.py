@@ -112,7 +112,7 @@ def ours(case: Case, how: str) -> Step:
     return take
 
 
-def of_transformers(case: Case) -> tuple[ElectraForMaskedLM, ElectraForPreTraining]:
+def of_transformers(case: Case, attention: str = "sdpa") -> tuple[ElectraForMaskedLM, ElectraForPreTraining]:
     """Return transformers' pair of these sizes, with shared embeddings and dropout 0."""
     config = case.loaded().config
 
@@ -127,6 +127,7 @@ def of_transformers(case: Case) -> tuple[ElectraForMaskedLM, ElectraForPreTraini
             intermediate_size=4 * sizes.dim,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
+            attn_implementation=attention,
         )
 
     generator = ElectraForMaskedLM(sized(config.generator.sizes))
@@ -217,11 +218,10 @@ def txtai(case: Case) -> Step:
     """The model of txtai's trainer for `token-detection`, driven step by step."""
     if case.loaded().config.discriminator.type != "bert":
         raise Missing("has no such networks")
-    try:
-        from txtai.models import TokenDetection
-    except ImportError:
-        raise Missing("not installed") from None
-    model = TokenDetection(*of_transformers(case), tokenizer=None)
+    from txtai.models import TokenDetection
+
+    # transformers refuses txtai's class around networks with any other attention.
+    model = TokenDetection(*of_transformers(case, "eager"), tokenizer=None)
 
     def loss() -> Tensor:
         inputs, labels = mask(case)

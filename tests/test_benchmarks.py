@@ -51,8 +51,10 @@ def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> 
     case = ("--experiment", experiment, "--length", "16", "--batch", "1", "--ours", "fp32+gumbel", "--rounds", "2")
     found = run("step.py", *case)
     peers = {"electra-pytorch", "usual step", "electra_lab fp32+gumbel"}
-    assert found["seconds"].keys() | found["missing"].keys() == peers | {"txtai"}
-    assert peers <= found["seconds"].keys()
+    if experiment == "bert_small":  # txtai builds no other networks
+        peers.add("txtai")
+    assert found["seconds"].keys() == peers
+    assert found["missing"].keys() == {"txtai"} - peers
     assert all(len(values) == 2 for values in found["seconds"].values())
     assert found["flops"] > 0
     shown = capsys.readouterr().out

@@ -23,7 +23,7 @@ from electra_lab.training.step import Learner
 from registry.errors import OutOfMemoryError
 from tests.electra_lab.runs.tiny import experiment, outcome, run, tensors
 
-AUTO = "{steps: 4, batch_size: 4, micro_batch_size: auto, log_every: 2, learning_rate: 0.01}"
+TRAIN = "{steps: 4, batch_size: 4, log_every: 2, learning_rate: 0.01}"
 BERT = "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}"
 QUICK = {"fp32 fused": 1.0, "fp32 products": 2.0, "bf16 fused": 1.5, "bf16 products": 1.5}
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return experiment(tmp_path, train=AUTO, embedding="{dim: 8, max_length: 16, dropout: 0.0}", discriminator=BERT)
+    return experiment(tmp_path, train=TRAIN, embedding="{dim: 8, max_length: 16, dropout: 0.0}", discriminator=BERT)
 
 
 @pytest.fixture
@@ -225,6 +225,12 @@ def test_memory_that_does_not_suffice_for_trying_leaves_the_usual(
 # Rows at a time.
 
 
+@pytest.fixture
+def auto(file: Path) -> Path:
+    file.write_text(file.read_text().replace("batch_size: 4", "batch_size: 4, micro_batch_size: auto", 1))
+    return file
+
+
 def test_parts_divide_the_batch_and_halve_at_least() -> None:
     assert list(parts_of(12)) == [12, 6, 3, 1]
     assert list(parts_of(128)) == [128, 64, 32, 16, 8, 4, 2, 1]
@@ -240,29 +246,29 @@ def memory_for(monkeypatch: pytest.MonkeyPatch, rows: float) -> None:
 
 @pytest.mark.parametrize(("room", "expected"), [(9, 4), (4, 4), (3.9, 2), (1.5, 1)])
 def test_as_many_rows_as_fit_with_the_same_result(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: float,
+    auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: float,
     expected: int,
 ) -> None:  # fmt: skip
     memory_for(monkeypatch, room)
-    path = run(file, tmp_path / "auto")
+    path = run(auto, tmp_path / "auto")
     assert environment(path).micro_batch_size == expected
     assert (f"  micro-batches {expected} of 4 rows at a time\n" in capsys.readouterr().err) == (expected < 4)
-    whole = tensors(run(file, tmp_path / "whole", "train.micro_batch_size=4"))
+    whole = tensors(run(auto, tmp_path / "whole", "train.micro_batch_size=4"))
     assert all(torch.allclose(weight, whole[name], rtol=1e-3, atol=1e-5) for name, weight in tensors(path).items())
 
 
 def test_a_resume_takes_the_rows_that_it_began_with(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory_for(monkeypatch, 2)
-    path = run(file, tmp_path / "run")
+    path = run(auto, tmp_path / "run")
     memory_for(monkeypatch, 9)
     _, found = execute.reopen(path, "cpu")
     assert found.settings.micro_batch_size == 2
 
 
 def test_a_trial_that_fails_for_want_of_memory_halves_too(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What shapes do not show, such as the workspace of a kernel."""
     backward = choices.backward
@@ -273,9 +279,9 @@ def test_a_trial_that_fails_for_want_of_memory_halves_too(
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(choices, "backward", short)
-    path = run(file, tmp_path / "run")
+    path = run(auto, tmp_path / "run")
     assert environment(path).micro_batch_size == 2
-    whole = tensors(run(file, tmp_path / "said", "train.micro_batch_size=2"))
+    whole = tensors(run(auto, tmp_path / "said", "train.micro_batch_size=2"))
     assert all(torch.equal(weight, whole[name]) for name, weight in tensors(path).items()), "the trial left a trace"
 
 
@@ -285,37 +291,37 @@ class _Two(World):
     size = 2
 
 
-def rows_of_two(file: Path, parallel: str) -> int:
-    loaded = load(file, [f"train.parallel={parallel}"])
-    alone = assemble(load(file, ["train.micro_batch_size=1"]), open_data(loaded, lambda _: None), CPU)
+def rows_of_two(auto: Path, parallel: str) -> int:
+    loaded = load(auto, [f"train.parallel={parallel}"])
+    alone = assemble(load(auto, ["train.micro_batch_size=1"]), open_data(loaded, lambda _: None), CPU)
     made = build(loaded, alone.vocabulary, seed=0)
     return choices.decide(loaded, made, alone.train, CPU, _Two()).micro_batch_size
 
 
-def test_processes_of_one_machine_share_its_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_one_machine_share_its_memory(auto: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "state_bytes", lambda *_: 0)
     monkeypatch.setattr(choices, "working_bytes", lambda _, __, size, ___: size)
     monkeypatch.setattr(choices, "free_bytes", lambda device: 3.5 / choices.FREE)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert rows_of_two(file, "ddp") == 1
+    assert rows_of_two(auto, "ddp") == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    assert rows_of_two(file, "ddp") == 2
+    assert rows_of_two(auto, "ddp") == 2
 
 
-def test_what_fsdp_divides_is_counted_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fsdp_divides_is_counted_once(auto: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "state_bytes", lambda *_: 100)
     monkeypatch.setattr(choices, "working_bytes", lambda _, __, size, ___: size)
     monkeypatch.setattr(choices, "free_bytes", lambda device: 2 * 60 / choices.FREE)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert rows_of_two(file, "fsdp") == 2
+    assert rows_of_two(auto, "fsdp") == 2
     with pytest.raises(OutOfMemoryError, match=r"by train\.parallel: fsdp"):
-        rows_of_two(file, "ddp")
+        rows_of_two(auto, "ddp")
     monkeypatch.setattr(choices, "free_bytes", lambda device: 0)
     with pytest.raises(OutOfMemoryError, match=r"or the networks' sizes\.$"):
-        rows_of_two(file, "fsdp")
+        rows_of_two(auto, "fsdp")
 
 
-def test_rows_are_tried_at_their_full_length(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_tried_at_their_full_length(auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where batches are cut to their longest row, the first one may be short."""
     shapes: list[tuple[int, ...]] = []
     losses = Learner.losses
@@ -327,27 +333,27 @@ def test_rows_are_tried_at_their_full_length(file: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Learner, "losses", noting)
     long = ["data.sequence_length=64", "embedding.max_length=64", "packing={type: documents}"]
-    run(file, tmp_path / "run", *long, "data.group_by_length=true", "train.steps=3")
+    run(auto, tmp_path / "run", *long, "data.group_by_length=true", "train.steps=3")
     assert shapes[-4] == (4, 64)  # the trial
     assert all(width < 64 for _, width in shapes[-3:])  # the steps
 
 
-def test_where_no_row_fits_nothing_is_written(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_row_fits_nothing_is_written(auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory_for(monkeypatch, 0.5)
     with pytest.raises(OutOfMemoryError, match="not enough memory for a step of one row at a time") as caught:
-        run(file, tmp_path / "run")
+        run(auto, tmp_path / "run")
     assert caught.value.exit_code == 6
     assert not (tmp_path / "run").exists()
 
 
 def test_a_dry_run_says_how_many_rows_would_fit_here(
-    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    auto: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """By the same rule: at a memory between what two and what four rows need."""
     needs = {}
     for rows in (2, 4):
-        text = execute.dry_run(file, [f"train.micro_batch_size={rows}", "evaluate.batch_size=1"], None, "cpu")
+        text = execute.dry_run(auto, [f"train.micro_batch_size={rows}", "evaluate.batch_size=1"], None, "cpu")
         needs[rows] = float(text.split("about ")[1].split(" MB")[0])
         assert f" {rows} rows at a time (train.micro_batch_size)" in text
     monkeypatch.setattr(forecast, "free_bytes", lambda device: sum(needs.values()) / 2 * 1e6 / forecast.FREE)
-    assert " 2 rows at a time (train.micro_batch_size)" in execute.dry_run(file, ["evaluate.batch_size=1"], None, "cpu")
+    assert " 2 rows at a time (train.micro_batch_size)" in execute.dry_run(auto, ["evaluate.batch_size=1"], None, "cpu")
