@@ -176,7 +176,8 @@ def test_quick_rooms_load_nothing_heavy(tmp_path: Path) -> None:
     light = {"pydantic", "pydantic_core", "typer", "click", "yaml", "shellingham", "rich", "pygments", "markdown_it",
              "mdurl", "annotated_doc", "annotated_types", "typing_extensions", "typing_inspection"}  # fmt: skip
     assert {name for name in installed if not name.startswith("_")} <= light
-    ours = set(ours) - {"electra_lab.runs", "electra_lab.runs.streams"}  # all output goes through it
+    # All output goes through streams, and every error, with the end of a command, through errors.
+    ours = set(ours) - {"electra_lab.runs", "electra_lab.runs.errors", "electra_lab.runs.streams"}
     assert {room(name) for name in ours} == {"registry", "config", "cli", "__init__"}
     assert not list(tmp_path.iterdir())
 

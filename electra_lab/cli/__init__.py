@@ -25,7 +25,7 @@ from electra_lab.cli import (
     run,
     schema,
 )  # fmt: skip
-from registry.errors import ConfigError, LabError, OutOfMemoryError, Reported
+from registry.errors import Reported
 
 app = typer.Typer(
     name="electra-lab",
@@ -79,37 +79,19 @@ def main() -> None:
 def _main() -> None:
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
-    except LabError as error:
-        if not isinstance(error, Reported):
-            _complain(error)
-        raise SystemExit(error.exit_code) from None
     except (Exception, SystemExit) as error:
+        from electra_lab.runs.errors import known
         from electra_lab.runs.streams import shown
 
-        if _is_shortage(error):
-            brief = (str(error).splitlines() or [type(error).__name__])[0]
-            _complain(f"there is not enough memory ({brief}). Use a smaller corpus, batch or network.")
-            raise SystemExit(OutOfMemoryError.exit_code) from None
-        if plugin := registry.blame(error):
-            _complain(plugin)
-            raise SystemExit(plugin.exit_code) from None
-        if isinstance(error, PermissionError) and error.filename:
-            _complain(f"{error.filename}: cannot be read or written ({error.strerror}).")
-            raise SystemExit(ConfigError.exit_code) from None
+        if problem := known(error):
+            if not isinstance(problem, Reported):
+                _complain(problem)
+            raise SystemExit(problem.exit_code) from None
         if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
             raise
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
         raise SystemExit(1) from None
-
-
-def _is_shortage(error: BaseException) -> bool:
-    """Return whether memory was short, whoever noticed: the one place that decides it for all commands."""
-    if isinstance(error, MemoryError) or "torch" not in sys.modules:
-        return isinstance(error, MemoryError)
-    from electra_lab.training.memory import is_shortage
-
-    return is_shortage(error)
 
 
 def _complain(text: object) -> None:

@@ -6,8 +6,9 @@ The environment variables are torch's: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
 import os
 import re
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
@@ -17,13 +18,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _abort_proces
 from torch.distributed.rendezvous import rendezvous
 
 from electra_lab.parallel.world import ALONE, World
-from registry import blame
 from registry.errors import ConfigError, LabError, Reported
 
 JOIN = timedelta(minutes=10)  # until all processes are there
 STEP = timedelta(minutes=30)  # for an exchange within a step
 WORK = timedelta(days=14)  # for what rank 0 does alone, such as building a token store
-LINGER = 3.0  # seconds for which rank 0, where the others look up who failed, waits for them
+LINGER = 3.0  # seconds for which rank 0, where the others learn who failed, waits for them
+LISTEN = 0.25  # seconds between two questions whether another has failed
 _LOST = re.compile(r"gloo|NCCL|[Cc]onnection (closed|reset|refused|was)|Broken pipe|[Ss]ocket", re.IGNORECASE)
 
 
@@ -43,19 +44,21 @@ def is_first() -> bool:
 
 
 @contextmanager
-def session(device: str) -> Iterator[World]:
+def session(device: str, exit_code: Callable[[Exception], int]) -> Iterator[World]:
     """Train with the other processes that were started with this one; alone if there are none. Raises ConfigError.
 
     If the block fails on a rank, the others notice by their broken connections, and all end with the exit code of the
     first that failed, which alone raises its own error; the others raise Reported.
 
-    device  `cpu`, `cuda` or `auto`, which is CUDA if there is one; each process of a machine takes the GPU LOCAL_RANK
+    device     `cpu`, `cuda` or `auto`, which is CUDA if there is one; each process of a machine takes its LOCAL_RANK's
+    exit_code  what the command will end with after an error
     """
     if processes() == 1:
         yield ALONE
         return
     store, world = _join(device)
-    failed = False
+    failed, listener = False, _Listener(store)
+    listener.start()
     try:
         yield world
         world.wait()
@@ -65,12 +68,42 @@ def session(device: str) -> Iterator[World]:
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(ValueError):  # not in the main thread
                 signal.signal(number, signal.SIG_IGN)
-        reason = _reason(error, store, world)
+        reason = _reason(error, store, world, listener, exit_code)
         if reason is error:
             raise
         raise reason from error
     finally:
-        _leave(store, world, failed=failed)
+        _leave(store, world, listener, failed=failed)
+
+
+class _Listener(threading.Thread):
+    """Learns by the store of rank 0 that a process has failed, while this one waits in an exchange.
+
+    An exchange ends when the connection does, which is when the process that failed has ended; with rank 0 the store
+    is gone by then. So rank 0 waits until all have heard.
+
+    heard  the exit code of the first that failed, None if none has
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(daemon=True)
+        self._store, self._over = store, threading.Event()
+        self.heard: int | None = None
+
+    def run(self) -> None:
+        with suppress(RuntimeError):  # the store is gone, as rank 0 was killed
+            while not self._over.wait(LISTEN):
+                if self._store.check(["exit_code"]):
+                    self.heard = int(self._store.get("exit_code"))
+                    self._store.add("need_nothing", 1)
+                    return
+
+    def stop(self) -> None:
+        """Listen no longer, and say so, for rank 0 to wait for nobody who knows."""
+        self._over.set()
+        self.join(LINGER)
+        if self.heard is None:
+            self._store.add("need_nothing", 1)
 
 
 def _join(device: str) -> tuple[Store, World]:
@@ -107,14 +140,17 @@ def _join(device: str) -> tuple[Store, World]:
     return PrefixStore("electra_lab", store), world
 
 
-def _reason(error: Exception, store: Store, world: World) -> Exception:
+def _reason(
+    error: Exception, store: Store, world: World, listener: _Listener, exit_code: Callable[[Exception], int]
+) -> Exception:
     """Return what this rank ends with: its own error if it is the first to fail."""
+    if listener.heard is not None:
+        return Reported(listener.heard)
     lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error)))
     with suppress(RuntimeError):  # the store is gone, with rank 0
         if store.add("failures", 1) > 1:
             return Reported(int(store.get("exit_code")))
-        known = error if isinstance(error, LabError) else blame(error)
-        store.set("exit_code", str(known.exit_code if known else 1))
+        store.set("exit_code", str(exit_code(error)))
     if not lost:
         return error
     return LabError(
@@ -123,16 +159,16 @@ def _reason(error: Exception, store: Store, world: World) -> Exception:
     )
 
 
-def _leave(store: Store, world: World, *, failed: bool) -> None:
+def _leave(store: Store, world: World, listener: _Listener, *, failed: bool) -> None:
     with suppress(Exception):  # whatever is broken by now, this process ends
         if failed and dist.get_backend() == "nccl":
             _abort_process_group()  # its exchanges would be waited for
         else:
             dist.destroy_process_group()
-        here, until = store.add("left", 1), time.monotonic() + LINGER
-        while world.first and here < world.size and time.monotonic() < until:
+        listener.stop()
+        until = time.monotonic() + LINGER
+        while world.first and store.add("need_nothing", 0) < world.size and time.monotonic() < until:
             time.sleep(0.02)
-            here = store.add("left", 0)
 
 
 def _number(name: str, default: int | None = None, lowest: int = 0) -> int:

@@ -29,6 +29,7 @@ from electra_lab.runs.changes import (
     refuse_others,
 )
 from electra_lab.runs.console import Console
+from electra_lab.runs.errors import exit_code
 from electra_lab.runs.follow import follow, is_evaluated
 from electra_lab.runs.progress import Phases
 from electra_lab.runs.provenance import device_name, differences, environment_of, length, provenance
@@ -61,7 +62,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
         started = begun and is_run(begun[0].path)
         return _continue(begun[0]) if started else "Nothing was saved. Start again by the same command."
 
-    with session(device) as world, ending(cure):
+    with session(device, exit_code) as world, ending(cure):
         if world.first:
             refuse_used(out)
         loaded = load(file, overrides)
@@ -137,7 +138,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = (), shared: Path 
     shared  as for `run`: where a run that goes on on another device finds what was decided there
     """
     began = time.monotonic()
-    with session(device) as world:
+    with session(device, exit_code) as world:
         directory = RunDirectory.open(path)
         with (
             ending(lambda: _continue(directory)),

@@ -20,6 +20,7 @@ from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.parallel.session import session
 from electra_lab.parallel.world import World
+from electra_lab.runs.errors import exit_code
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
 from electra_lab.testing.optimizers import STATE
 from electra_lab.training.evaluation import evaluate
@@ -166,7 +167,7 @@ def _overflow(objective: nn.Module, now: Any) -> None:
 
 def main(folder: str) -> None:
     place = Path(folder)
-    with session("cpu") as world:
+    with session("cpu", exit_code) as world:
         for parallel, name in CASES:
             found = trained(place, parallel, name, world)
             (place / f"{parallel}-{name}-{world.rank}.json").write_text(json.dumps(found))

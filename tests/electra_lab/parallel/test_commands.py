@@ -252,6 +252,39 @@ def test_an_error_before_training_is_said_once(forks: Lab, tmp_path: Path, mista
     assert not any("another process of this run" in said for *_, said in both)
 
 
+CORPUS = '''
+from registry import corpora
+
+
+@corpora.register("failing")
+class Failing:
+    """Cannot be read."""
+
+    def __iter__(self):
+        raise {error}
+
+    def fingerprint(self):
+        return "failing"
+'''
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("MemoryError", 6),
+        pytest.param("RuntimeError('std::bad_alloc')", 6, marks=SLOW),
+        pytest.param("KeyError('unforeseen')", 2, marks=SLOW),
+    ],
+)
+def test_both_end_with_the_code_of_an_error_in_the_data(forks: Lab, tmp_path: Path, error: str, code: int) -> None:
+    """Rank 0 alone reads the corpus."""
+    (tmp_path / "failing.py").write_text(CORPUS.replace("{error}", error))
+    written = experiment(tmp_path, **EXACT, imports="[failing.py]", corpus="{type: failing}")
+    both = ended(start(forks, "run", str(written), "--device", "cpu", cwd=tmp_path), timeout=60)
+    assert [each[0] for each in both] == [code, code], both
+    assert both[1][2] == ""
+
+
 @pytest.mark.parametrize(
     ("rank", "said"), [("0", "WORLD_SIZE is 2: only `run` and `resume` train in several"), ("1", "")]
 )

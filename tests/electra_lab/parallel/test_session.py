@@ -8,6 +8,7 @@ import torch
 from electra_lab.parallel import session as module
 from electra_lab.parallel.session import is_first, neighbours, processes, session
 from electra_lab.parallel.world import ALONE
+from electra_lab.runs.errors import exit_code
 from registry.errors import ConfigError
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -28,7 +29,7 @@ def test_one_process_is_alone_and_has_no_process_group(
     given(monkeypatch, **variables)
     assert processes() == 1
     assert is_first()
-    with session("cpu") as world:
+    with session("cpu", exit_code) as world:
         assert world is ALONE
         assert (world.rank, world.size, world.first, world.part(7)) == (0, 1, True, slice(0, 7))
         assert world.agreed(15) == 15
@@ -60,7 +61,7 @@ def test_wrong_variables_are_named(
     monkeypatch: pytest.MonkeyPatch, changed: dict[str, str | None], sentence: str
 ) -> None:
     given(monkeypatch, **{name: value for name, value in (WHOLE | changed).items() if value is not None})
-    with pytest.raises(ConfigError, match=sentence), session("cpu"):
+    with pytest.raises(ConfigError, match=sentence), session("cpu", exit_code):
         pass
 
 
@@ -68,7 +69,10 @@ def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch
     given(monkeypatch, **WHOLE)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ConfigError, match="LOCAL_RANK is 1, but this machine has 1 CUDA devices"), session("auto"):
+    with (
+        pytest.raises(ConfigError, match="LOCAL_RANK is 1, but this machine has 1 CUDA devices"),
+        session("auto", exit_code),
+    ):
         pass
 
 
