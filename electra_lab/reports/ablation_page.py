@@ -17,6 +17,7 @@ from electra_lab.reports import interaction, power, statistics, verdict
 from electra_lab.reports.charts import render
 from electra_lab.reports.data import data_facts
 from electra_lab.reports.groups import two_groups
+from electra_lab.reports.pace import LAST, late_share
 from electra_lab.reports.results import CellResult, Results, read, shown, within
 from electra_lab.reports.statistics import named, number
 from electra_lab.storage.ablation_folder import Status
@@ -207,7 +208,7 @@ def _verdict(results: Results) -> list[str]:
 
 
 def _limits(results: Results) -> Iterator[str]:
-    """Yield what limits the verdict: seeds in two groups, changes that nobody named, differences too small to find."""
+    """Yield what limits the verdict: unequal or unfinished learning, unnamed changes, differences too small to find."""
     plan, values = results.plan, results.values(results.plan.metric)
     if groups := two_groups(values):
         cut, torn = groups
@@ -215,6 +216,11 @@ def _limits(results: Results) -> Iterator[str]:
             f"The cells fall into two groups, below and above {number(cut)}, and the seeds of "
             f"{statistics.listed([named(label) for label in torn])} into both: some have made a step that others have "
             "not. Intervals may be too narrow then. Train longer, or take more seeds."
+        )
+    if growing := [named(v.label) for v in plan.variants if (late_share(results.of(v.label)) or 0) >= LAST]:
+        yield (
+            f"{statistics.listed(growing)} made a third or more of {'its' if len(growing) == 1 else 'their'} gain on "
+            "validation text in the last third of training: longer training may change the order."
         )
     for variant in plan.variants:
         if variant.beyond:
