@@ -24,6 +24,7 @@ from electra_lab.finetuning.experiment import declared, identity
 from electra_lab.finetuning.run import advance
 from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
+from electra_lab.runs.errors import known
 from electra_lab.runs.streams import shown
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import problem
@@ -31,7 +32,7 @@ from electra_lab.storage.files import damage, disk, new_folder, seal
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.training.device import autocast
-from registry import Batch, Entry, Outcome, Sampled, Trained, blame, load_plugin, measures
+from registry import Batch, Entry, Outcome, Sampled, Trained, load_plugin, measures
 from registry.errors import (
     BadResult,
     CheckpointError,
@@ -71,10 +72,11 @@ def work(path: str, id: str, *, device: str) -> Outcome:
         return Outcome("elsewhere")
     except (Stopped, KeyboardInterrupt) as error:
         return Outcome("preempted", str(error))
-    except (CheckpointError, OutOfMemoryError, MemoryError, OSError) as error:
+    except (CheckpointError, OSError) as error:
         return Outcome("lost", _sentence(error))
     except (Exception, SystemExit) as error:
-        return Outcome("failed", _sentence(blame(error) or error))
+        problem = known(error) or error
+        return Outcome("lost" if isinstance(problem, OutOfMemoryError) else "failed", _sentence(problem))
     return Outcome("done")
 
 

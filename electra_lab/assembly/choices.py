@@ -81,6 +81,8 @@ def decide(
         precision, kernel = found.precision, found.attention
     if began is not None and train.compile == "auto":
         compiled = Compiled(how=_possible(cast("Compile", began.compile), device))
+    elif train.compile != "auto":  # by each rank, as a machine may lack the compiler
+        compiled = _compiled(loaded, built, device, precision, shared)
     else:
         told = world.once(lambda: _compiled(loaded, built, device, precision, shared).model_dump_json())
         compiled = Compiled.model_validate_json(told)
@@ -132,7 +134,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
 def _compiled(
     loaded: Loaded, built: Built, device: torch.device, precision: Precision, shared: Path | None
 ) -> Compiled:
-    """Say what is compiled. `auto` goes by the length of the training; of those that are compared, by the first's."""
+    """Say what is compiled. `auto` goes by the length of the training; in an ablation, by that of the first cell."""
     name, flops = loaded.config.train.compile, built.flops.total(built.steps)
 
     def choose() -> Compiled:

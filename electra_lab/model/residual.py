@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 
 SPARE = 4096  # numbers; see _gelu
 
@@ -18,7 +19,7 @@ def add_linear(
     residual: Float[Tensor, "*N D"], x: Float[Tensor, "*N F"], linear: nn.Linear, dropout: float
 ) -> Float[Tensor, "*N D"]:
     """Return residual + dropout(linear(x)). Without dropout, the sum takes the place of the product."""
-    if torch.compiler.is_compiling() or dropout or not _is_plain(linear):
+    if torch.compiler.is_compiling() or dropout or not _is_plain(nn.Linear, linear):
         return residual + F.dropout(linear(x), dropout)
     added: Tensor = _AddLinear.apply(residual, x, linear.weight, linear.bias)  # type: ignore[no-untyped-call]
     return added
@@ -34,7 +35,7 @@ def add_feed_forward(
 
     pre  the residual is x, as in a layer that normalises first; otherwise it is norm(x)
     """
-    if torch.compiler.is_compiling() or type(norm) is not nn.LayerNorm or not _is_plain(norm, expand, contract):
+    if torch.compiler.is_compiling() or not (_is_plain(nn.LayerNorm, norm) and _is_plain(nn.Linear, expand, contract)):
         normed = norm(x)
         branch = F.dropout(contract(F.gelu(expand(normed))), dropout)
         return (x if pre else normed) + branch
@@ -47,10 +48,12 @@ def add_feed_forward(
     return (x if pre else normed) + F.dropout(product, dropout)
 
 
-def _is_plain(*layers: nn.Module) -> bool:
-    """Return whether these do what torch's own do, which other classes and hooks may change or want to see."""
-    return all(
-        type(layer) in (nn.Linear, nn.LayerNorm)
+def _is_plain(kind: type[nn.Module], *layers: nn.Module) -> bool:
+    """Return whether these do what torch's own of this kind do, which other classes and hooks may change or see."""
+    hooks_of_all = _has_any_global_hook()  # type: ignore[no-untyped-call]
+    return not hooks_of_all and all(
+        type(layer) is kind
+        and "forward" not in vars(layer)
         and layer.bias is not None
         and not (layer._forward_hooks or layer._forward_pre_hooks)
         and not (layer._backward_hooks or layer._backward_pre_hooks)
@@ -78,7 +81,7 @@ class _AddLinear(torch.autograd.Function):
     def backward(ctx: Any, given: Float[Tensor, "*N D"]) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_residual = given.to(ctx.kinds[0]) if ctx.needs_input_grad[0] else None
-        rows = given.to(ctx.kind).flatten(0, -2)
+        rows = _rows(given.to(ctx.kind))
         of_x = (rows @ weight.to(ctx.kind)).view_as(x).to(x.dtype) if ctx.needs_input_grad[1] else None
         of_weight, of_bias = _of_linear(rows, x, weight, ctx.kinds[1], ctx.needs_input_grad[2:4])
         return of_residual, of_x, of_weight, of_bias
@@ -105,7 +108,7 @@ class _FeedForward(torch.autograd.Function):
         hidden = F.linear(normed, up, up_bias)
         product = F.linear(_gelu(hidden), down, down_bias)
         ctx.save_for_backward(x, hidden, scale, shift, up, down)
-        ctx.set_materialize_grads(False)
+        ctx.set_materialize_grads(not (apart and pre))  # then norm(x) is not used
         ctx.eps, ctx.pre, ctx.apart = eps, pre, apart
         ctx.kinds = normed.dtype, product.dtype, up_bias.dtype, down_bias.dtype
         if apart:
@@ -118,15 +121,18 @@ class _FeedForward(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         x, hidden, scale, shift, up, down = ctx.saved_tensors
         of_normed, given = gradients if ctx.apart else (None if ctx.pre else gradients[0], gradients[0])
+        if given is None:
+            return (None,) * 10
         normed_kind, kind, *bias_kinds = ctx.kinds
         needs, size = ctx.needs_input_grad, x.shape[-1:]
-        rows, wide = given.to(kind).flatten(0, -2), _gelu(hidden).flatten(0, -2)
+        rows, wide = _rows(given.to(kind)), _rows(_gelu(hidden))
         of_down, of_down_bias = _of_linear(rows, wide, down, bias_kinds[1], needs[5:7])
         # The gradient of what gelu returned takes the place of that, and the gradient of what it was given follows.
         of_hidden = torch.mm(rows, down.to(kind), out=wide).view_as(hidden)
         torch.ops.aten.gelu_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
-        of_hidden = of_hidden.flatten(0, -2)
-        normalised = x.to(normed_kind), size, scale.to(normed_kind), shift.to(normed_kind)
+        of_hidden = _rows(of_hidden)
+        wider = torch.promote_types(scale.dtype, normed_kind)  # on a CPU, autocast leaves weights as they are here
+        normalised = x.to(normed_kind), size, scale.to(wider), shift.to(wider)
         normed, mean, deviation = torch.native_layer_norm(*normalised, ctx.eps)
         of_up, of_up_bias = _of_linear(of_hidden, normed, up, bias_kinds[0], needs[3:5])
         del normed
@@ -155,8 +161,12 @@ def _of_linear(
     kind   of the bias
     needs  whether each of the two is wanted
     """
-    of_weight = (rows.t() @ x.to(rows.dtype).flatten(0, -2)).to(weight.dtype) if needs[0] else None
+    of_weight = (rows.t() @ _rows(x.to(rows.dtype))).to(weight.dtype) if needs[0] else None
     return of_weight, rows.sum(0).to(kind) if needs[1] else None
+
+
+def _rows(x: Float[Tensor, "*N D"]) -> Float[Tensor, "M D"]:
+    return x.reshape(-1, x.shape[-1])
 
 
 def _gelu(x: Float[Tensor, "*N F"]) -> Float[Tensor, "*N F"]:

@@ -44,25 +44,26 @@ def is_first() -> bool:
 
 
 @contextmanager
-def session(device: str, exit_code: Callable[[Exception], int]) -> Iterator[World]:
+def session(device: str, exit_code: Callable[[BaseException], int]) -> Iterator[World]:
     """Train with the other processes that were started with this one; alone if there are none. Raises ConfigError.
 
-    If the block fails on a rank, the others notice by their broken connections, and all end with the exit code of the
-    first that failed, which alone raises its own error; the others raise Reported.
+    If the block fails on a rank, the exchanges of the others break off, and all end with the exit code of the first
+    that failed, which they learn from the store. It alone raises its own error; the others raise Reported.
 
-    device     `cpu`, `cuda` or `auto`, which is CUDA if there is one; each process of a machine takes its LOCAL_RANK's
+    device     `cpu`, `cuda` or `auto`, which is CUDA if there is one: each process takes the GPU of its LOCAL_RANK
     exit_code  what the command will end with after an error
     """
     if processes() == 1:
         yield ALONE
         return
     store, world = _join(device)
-    failed, listener = False, _Listener(store)
+    # With a client of its own, as one that waits for another process lets no thread ask.
+    failed, listener = False, _Listener(store.clone())  # type: ignore[attr-defined]
     listener.start()
     try:
         yield world
         world.wait()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plug-in may exit
         failed = True
         # What launchers send to the others when a first one has ended must not change their exit codes.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -86,7 +87,7 @@ class _Listener(threading.Thread):
     """
 
     def __init__(self, store: Store) -> None:
-        super().__init__(daemon=True)
+        super().__init__(name="listener", daemon=True)
         self._store, self._over = store, threading.Event()
         self.heard: int | None = None
 
@@ -99,10 +100,10 @@ class _Listener(threading.Thread):
                     return
 
     def stop(self) -> None:
-        """Listen no longer, and say so, for rank 0 to wait for nobody who knows."""
+        """Listen no longer, and say so, so that rank 0 does not wait for this process."""
         self._over.set()
         self.join(LINGER)
-        if self.heard is None:
+        if not self.is_alive() and self.heard is None:
             self._store.add("need_nothing", 1)
 
 
@@ -141,22 +142,22 @@ def _join(device: str) -> tuple[Store, World]:
 
 
 def _reason(
-    error: Exception, store: Store, world: World, listener: _Listener, exit_code: Callable[[Exception], int]
-) -> Exception:
+    error: BaseException, store: Store, world: World, listener: _Listener, exit_code: Callable[[BaseException], int]
+) -> BaseException:
     """Return what this rank ends with: its own error if it is the first to fail."""
     if listener.heard is not None:
         return Reported(listener.heard)
-    lost = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error)))
+    final = error
+    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
+        final = LabError(
+            f"another of the {world.size} processes ended without a word (killed, or its machine failed), so that all "
+            f"end ({_brief(error)}). Continue from the last checkpoint: electra-lab resume RUN_DIR"
+        )
     with suppress(RuntimeError):  # the store is gone, with rank 0
         if store.add("failures", 1) > 1:
             return Reported(int(store.get("exit_code")))
-        store.set("exit_code", str(exit_code(error)))
-    if not lost:
-        return error
-    return LabError(
-        f"another of the {world.size} processes ended without a word (killed, or its machine failed), so that all end "
-        f"({_brief(error)}). Continue from the last checkpoint: electra-lab resume RUN_DIR"
-    )
+        store.set("exit_code", str(exit_code(final)))
+    return final
 
 
 def _leave(store: Store, world: World, listener: _Listener, *, failed: bool) -> None:
@@ -165,6 +166,7 @@ def _leave(store: Store, world: World, listener: _Listener, *, failed: bool) -> 
             _abort_process_group()  # its exchanges would be waited for
         else:
             dist.destroy_process_group()
+    with suppress(Exception):
         listener.stop()
         until = time.monotonic() + LINGER
         while world.first and store.add("need_nothing", 0) < world.size and time.monotonic() < until:

@@ -60,7 +60,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
 
     def cure() -> str:
         started = begun and is_run(begun[0].path)
-        return _continue(begun[0]) if started else "Nothing was saved. Start again by the same command."
+        return _continue(begun[0].path) if started else "Nothing was saved. Start again by the same command."
 
     with session(device, exit_code) as world, ending(cure):
         if world.first:
@@ -85,8 +85,8 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
         return directory.path
 
 
-def _continue(directory: RunDirectory) -> str:
-    return f"Resume with: electra-lab resume {directory.path}"
+def _continue(path: Path) -> str:
+    return f"Resume with: electra-lab resume {path}"
 
 
 def _shared_data(
@@ -138,13 +138,9 @@ def resume(path: Path, device: str, overrides: Sequence[str] = (), shared: Path 
     shared  as for `run`: where a run that goes on on another device finds what was decided there
     """
     began = time.monotonic()
-    with session(device, exit_code) as world:
+    with session(device, exit_code) as world, ending(lambda: _continue(path)):
         directory = RunDirectory.open(path)
-        with (
-            ending(lambda: _continue(directory)),
-            directory.locked() if world.first else nullcontext(),
-            enough_memory(),
-        ):
+        with directory.locked() if world.first else nullcontext(), enough_memory():
             if world.first:
                 directory.refuse_lost_checkpoints()
             loaded, experiment, console, state = _reopened(directory, device, world, overrides, shared)

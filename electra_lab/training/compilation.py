@@ -13,7 +13,8 @@ from registry.errors import ConfigError
 
 Compile = Literal["off", "layers", "full"]
 
-# Of one function, by shapes and types of numbers. Torch would keep eight, and run the rest as if nothing had been said:
+# How many compiled versions of one function are kept, by shapes and types. Torch would keep eight and run others as if
+# nothing had been said:
 # the cells of an ablation share a process, and each width, each size of a batch and each precision needs its own.
 KINDS = 128
 

@@ -54,7 +54,8 @@ class Learner:
         """Put the objective in eval mode with the final scheduled numbers.
 
         Nothing is compiled for it: each split ends with a batch of another size, for which code of its own would be
-        made that takes longer than all evaluations.
+        made that takes longer than all evaluations. Only one may be open at a time, as this holds for
+        the whole process.
         """
         was_training = self.objective.training
         self.objective.eval()

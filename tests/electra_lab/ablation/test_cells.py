@@ -27,6 +27,8 @@ from registry.errors import (
 )
 from tests.electra_lab.ablation.small import STEPS, first, lines, weights, write
 
+SMALLER = "Use a smaller corpus, batch or network."
+
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
@@ -36,7 +38,8 @@ from tests.electra_lab.ablation.small import STEPS, first, lines, weights, write
         (KeyboardInterrupt(), Outcome("preempted", "")),
         (CheckpointError("the disk is full."), Outcome("lost", "the disk is full.")),
         (OutOfMemoryError("too large."), Outcome("lost", "too large.")),
-        (MemoryError(), Outcome("lost", "MemoryError: ")),
+        (MemoryError("3 TiB"), Outcome("lost", f"there is not enough memory (3 TiB). {SMALLER}")),
+        (RuntimeError("std::bad_alloc"), Outcome("lost", f"there is not enough memory (std::bad_alloc). {SMALLER}")),
         (OSError(28, "No space left"), Outcome("lost", "OSError: [Errno 28] No space left")),
         (DivergedError("not finite."), Outcome("failed", "not finite.")),
         (ConfigError("wrong."), Outcome("failed", "wrong.")),

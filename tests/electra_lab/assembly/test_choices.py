@@ -19,8 +19,9 @@ from electra_lab.config.load import load
 from electra_lab.parallel.world import World
 from electra_lab.runs import execute
 from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training import compilation
 from electra_lab.training.step import Learner
-from registry.errors import OutOfMemoryError
+from registry.errors import ConfigError, OutOfMemoryError
 from tests.electra_lab.runs.tiny import experiment, outcome, run, tensors
 
 TRAIN = "{steps: 4, batch_size: 4, log_every: 2, learning_rate: 0.01}"
@@ -357,3 +358,26 @@ def test_a_dry_run_says_how_many_rows_would_fit_here(
         assert f" {rows} rows at a time (train.micro_batch_size)" in text
     monkeypatch.setattr(forecast, "free_bytes", lambda device: sum(needs.values()) / 2 * 1e6 / forecast.FREE)
     assert " 2 rows at a time (train.micro_batch_size)" in execute.dry_run(auto, ["evaluate.batch_size=1"], None, "cpu")
+
+
+def test_a_machine_without_a_compiler_says_so_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where rank 0, which decides what `auto` means, has one."""
+
+    class Second(World):
+        rank, size = 1, 2
+
+        def once(self, work: Any) -> str:
+            return choices.Measured(precision="fp32", attention="fused").model_dump_json()
+
+    loaded = load(file, ["train.compile=layers"])
+    alone = assemble(load(file), open_data(loaded, lambda _: None), CPU)
+
+    def decided() -> choices.Choices:
+        made = build(loaded, alone.vocabulary, seed=0)
+        return choices.decide(loaded, made, alone.train, CPU, Second())
+
+    monkeypatch.setattr(compilation, "missing_compiler", lambda: None)
+    assert decided().compile == "layers"
+    monkeypatch.setattr(compilation, "missing_compiler", lambda: "no g++")
+    with pytest.raises(ConfigError, match=r"train.compile: layers needs a C\+\+ compiler"):
+        decided()

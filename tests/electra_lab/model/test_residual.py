@@ -83,7 +83,7 @@ def passes(x: Tensor, branch: Branch, dropout: float, narrow: torch.dtype | None
     ("dtype", "narrow"),
     [(torch.float32, None), (torch.float64, None), (torch.float32, torch.bfloat16), (torch.float32, torch.float16)],
 )
-@pytest.mark.parametrize("rows", [(3, 5), (4,), (0, 5)])
+@pytest.mark.parametrize("rows", [(3, 5), (4,), (0, 5), ()])
 def test_the_numbers_are_those_of_torch(
     device: str, name: str, dropout: float, dtype: torch.dtype, narrow: torch.dtype | None, rows: tuple[int, ...]
 ) -> None:
@@ -160,6 +160,27 @@ def test_weights_alone_may_learn(name: str) -> None:
 
 
 @EACH
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_gradient_may_be_undefined(name: str, dropout: float) -> None:
+    """Where it is stopped after the branch, torch has no gradient, not zeros."""
+
+    class Stop(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, given: Tensor) -> None:
+            return None
+
+    for lab in (True, False):
+        x, branch = made(name)
+        Stop.apply(branch(x, dropout, lab=lab)).sum().backward()  # type: ignore[no-untyped-call]
+        for leaf in (x, *branch.parameters()):
+            assert leaf.grad is None or not leaf.grad.any()
+
+
+@EACH
 def test_arguments_stay_as_they_are(name: str) -> None:
     x, branch = made(name)
     leaves = [x, *branch.parameters()]
@@ -218,3 +239,35 @@ def test_hooks_see_their_layers(name: str, register: Any) -> None:
         assert torch.equal(result, expected)
         torch.testing.assert_close(found, slopes)
         handle.remove()
+
+
+@EACH
+def test_hooks_of_all_modules_see_each_layer(name: str) -> None:
+    x, branch = made(name)
+    called: list[nn.Module] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(module))
+    try:
+        branch(x, 0.0, lab=True)
+    finally:
+        handle.remove()
+    assert {*branch.layers.values()} <= {*called}
+
+
+@EACH
+def test_a_forward_method_of_a_layer_alone_is_called(name: str) -> None:
+    x, branch = made(name)
+    for layer in branch.layers.values():
+        layer.forward = lambda x, own=layer.forward: 2 * own(x)
+        assert torch.equal(branch(x, 0.0, lab=True), branch(x, 0.0, lab=False))
+        del layer.forward
+
+
+@EACH
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradients_of_narrow_numbers_and_wide_weights_are_those_of_torch(name: str, dropout: float) -> None:
+    """Autocast's on a CPU, where a norm of narrow numbers uses its weights as they are: within half a rounding."""
+    _, branch = made(name)
+    x = torch.randn(3, 5, D, dtype=torch.bfloat16).requires_grad_()
+    (_, slopes), (_, expected) = (passes(x, branch, dropout, torch.bfloat16, lab=lab) for lab in (True, False))
+    for slope, other in zip(slopes, expected, strict=True):
+        assert (slope.double() - other.double()).norm() <= 1e-3 * other.double().norm()

@@ -202,6 +202,7 @@ TROUBLES = {
     "memory": (6, r"there is not enough memory"),
     "diverge": (5, r"step 5: the loss or gradient of 1 of the steps"),
     "fail": (2, r"objective 'trouble' failed: KeyError: 'unforeseen'"),
+    "exit": (2, r"objective 'trouble' failed: SystemExit: 0"),
 }
 
 

@@ -7,9 +7,9 @@ import torch
 
 from electra_lab.parallel import session as module
 from electra_lab.parallel.session import is_first, neighbours, processes, session
-from electra_lab.parallel.world import ALONE
+from electra_lab.parallel.world import ALONE, World
 from electra_lab.runs.errors import exit_code
-from registry.errors import ConfigError
+from registry.errors import ConfigError, DataError, Reported
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -94,3 +94,50 @@ def test_only_rank_0_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_the_long_messages_of_libraries_are_cut_to_the_reason(said: str, brief: str) -> None:
     assert module._brief(RuntimeError(said)) == brief
+
+
+class Two(World):
+    """Rank 1 of two, without a group."""
+
+    rank, size = 1, 2
+
+
+def reason(error: BaseException, store: torch.distributed.Store) -> BaseException:
+    return module._reason(error, store, Two(), module._Listener(store), exit_code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lost"),
+    [
+        (DataError("gone"), 3, False),
+        (KeyError("unforeseen"), 1, False),
+        (SystemExit(0), 1, False),
+        # An exchange that broke off is no shortage of memory, whatever it says.
+        (RuntimeError("gloo: Connection closed by peer"), 1, True),
+        (RuntimeError("NCCL error: out of memory"), 1, True),
+        (torch.distributed.DistError("out of memory"), 1, True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_others_are_told_the_code_that_the_first_ends_with(error: BaseException, code: int, lost: bool) -> None:
+    store = torch.distributed.HashStore()
+    final = reason(error, store)
+    assert int(store.get("exit_code")) == exit_code(final) == code
+    assert ("ended without a word" in str(final)) == lost
+    later = reason(DataError("of the second"), store)
+    assert isinstance(later, Reported)
+    assert later.exit_code == code
+
+
+def test_a_group_that_cannot_be_left_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", fail)
+    store = torch.distributed.HashStore()
+    listener = module._Listener(store)
+    listener.start()
+    module._leave(store, Two(), listener, failed=False)
+    assert not listener.is_alive()
+    assert store.add("need_nothing", 0) == 1

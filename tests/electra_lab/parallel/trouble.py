@@ -26,7 +26,7 @@ class Trouble(Electra):
         *,
         step: int = -1,
         rank: int = 0,
-        deed: Literal["kill", "signal", "memory", "diverge", "diverge_once", "fail"] = "signal",
+        deed: Literal["kill", "signal", "memory", "diverge", "diverge_once", "fail", "exit"] = "signal",
     ) -> None:
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.step, self.rank, self.deed = step, rank, deed
@@ -42,6 +42,8 @@ class Trouble(Electra):
             torch.empty(1 << 60)
         if self.deed == "fail":
             raise KeyError("unforeseen")
+        if self.deed == "exit":
+            raise SystemExit(0)
         self.spoiled = self.deed == "diverge" or (self.deed == "diverge_once" and not self.done)
         self.done = True
 

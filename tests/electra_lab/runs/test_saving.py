@@ -17,7 +17,7 @@ from electra_lab.runs.console import Console
 from electra_lab.runs.saving import Saver
 from electra_lab.storage.checkpoint import problem
 from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
-from tests.electra_lab.runs.tiny import assert_same, experiment, lines, run, spying, state, tensors
+from tests.electra_lab.runs.tiny import TRAIN, assert_same, experiment, lines, run, spying, state, tensors
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -147,7 +147,8 @@ def test_a_disk_that_fails_in_the_background_ends_the_run(tmp_path: Path, monkey
 
 def test_what_is_not_finite_is_never_written(tmp_path: Path) -> None:
     """Neither weights nor the optimizer's state; checkpoints from before stay."""
-    file = experiment(tmp_path, optimizer="{type: adamw, epsilon: 1.0e-50}", checkpoint="{every: 1, keep: 50}")
+    spoil = {"optimizer": "{type: adamw, weight_decay: 1.0e+38}", "train": f"{TRAIN[:-1]}, learning_rate: 1000.0}}"}
+    file = experiment(tmp_path, checkpoint="{every: 1, keep: 50}", **spoil)
     with pytest.raises(DivergedError, match=r"step \d+: .*\(and \d+ more tensors\) are no longer finite"):
         run(file, tmp_path / "run")
     for step in steps(tmp_path / "run"):
