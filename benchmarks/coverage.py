@@ -86,7 +86,7 @@ def main() -> None:
     for seeds, documents, references in product((5, 8), (0.0, 0.3, 1.0), (0.0, 0.005, 0.02, 0.1)):
         held = covered(rng, seeds, documents, references, trials)
         print(f"{seeds:5}  {documents:15}  {references:16}  {held[0]:7.1%}  {held[1]:14.1%}", flush=True)
-    print("\nseeds  SD of references  reports with a false planned claim (at most 5% of reports)")
+    print("\nseeds  SD of references  reports with a false planned claim (at most 4% of reports)")
     for seeds, references in product((5, 8, 12), (0.0, 0.005, 0.01, 0.02, 0.05)):
         print(f"{seeds:5}  {references:16}  {false_claims(rng, seeds, references, trials):7.1%}", flush=True)
     print("\nshares that break out       gap in SDs  covered or warned  warned")

@@ -146,8 +146,8 @@ def _expected(ablation: LoadedAblation, metric: str, begun: AblationFolder | Non
             return found
     except CheckpointError as error:
         raise ConfigError(f"{mark}: power.pilot: {error}") from None
-    reason = f"{folder} does not have {metric} of two variants with two seeds that both have."
-    raise ConfigError(f"{mark}: power.pilot: {reason}")
+    reason = f"{folder} does not have {metric} of two variants with two seeds that both have"
+    raise ConfigError(f"{mark}: power.pilot: {reason}, or their difference does not vary.")
 
 
 def checked(ablation: LoadedAblation) -> Checked:

@@ -75,11 +75,12 @@ def forecast(
     left = _left(forecasts, to_train, len(lacking) - len(to_train), seconds, workers)
     plan = checked.plan(AblationFolder(path))
     known = [plan.expected] if plan.expected else []
+    found = power.sentence(plan.metric, len(config.seeds), len(ablation.variants) - 1, known)
     lines += [
         "",
         *differences(checked),
         "",
-        f"  {power.sentence(plan.metric, len(config.seeds), len(ablation.variants) - 1, known)}",
+        *([f"  {found}"] if found else []),
         f"  left to do: {left}.",
         "  Parameters are upper bounds, as the tokenizer is not trained yet. Times are extrapolated from a few steps",
         "  here and now, without evaluation.",

@@ -177,7 +177,9 @@ def compute(results: Results) -> tuple[Picture | None, str]:
         return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), said
     low, high = f"{min(flops):.2e}", f"{max(flops):.2e}"
     said = f"All measured cells used the same compute, {low if low == high else f'{low} to {high}'} {UNITS[unit]} each"
-    if len(totals) < len(cells) or max(totals) == min(totals):
+    if len(totals) < len(cells):
+        return None, f"{said}; the numbers of their parameters are not all known."
+    if max(totals) == min(totals):
         said += ", and their networks have the same number of parameters: neither explains a difference here."
         return None, said
     said += ", so the chart shows the parameters of both networks instead."

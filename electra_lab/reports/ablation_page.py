@@ -198,12 +198,12 @@ def _verdict(results: Results) -> list[str]:
     """Return the conclusions about the leading metric, and their limits."""
     plan, values = results.plan, results.values(results.plan.metric)
     leading, key = plan.metrics[plan.metric], next(iter(plan.keys), "")
-    options = plan.baseline, leading.higher_is_better, plan.axis, key, results.claims
+    options = plan.baseline, leading.higher_is_better, plan.axis, key, results.claims, leading.own_task
     said = verdict.sentences(plan.metric, values, *options)
+    if leading.own_task:
+        said.insert(2, "Each cell is measured on a task of its own, so the best number need not be the best model.")
     said += [sentence for each in by_reference(results) if each.metric == plan.metric for sentence in each.said]
     said += _limits(results)
-    if leading.own_task:
-        said.append("Each cell is measured on a task of its own here, so the best number need not be the best model.")
     return said
 
 
@@ -214,8 +214,8 @@ def _limits(results: Results) -> Iterator[str]:
         cut, torn = groups
         yield (
             f"The cells fall into two groups, below and above {number(cut)}, and the seeds of "
-            f"{statistics.listed([named(label) for label in torn])} into both: some have made a step that others have "
-            "not. Intervals may be too narrow then. Train longer, or take more seeds."
+            f"{statistics.listed([named(label) for label in torn])} into both: some seem to have made a step that "
+            "others have not. Intervals may be too narrow then. Train longer, or take more seeds."
         )
     if growing := [named(v.label) for v in plan.variants if (late_share(results.of(v.label)) or 0) >= LAST]:
         yield (
@@ -233,7 +233,16 @@ def _limits(results: Results) -> Iterator[str]:
     if differences:
         tested = [d.n for d in differences if d.p is not None]
         seeds = min(tested, default=max(d.n for d in differences))
-        yield power.sentence(plan.metric, seeds, len(tested), known)
+        if said := power.sentence(plan.metric, seeds, len(tested), known):
+            yield said
+    layers = dict.fromkeys(name for d in differences for name in d.layers)
+    compared = {label: d for label, d in results.claims.against(plan.metric).items() if d.error is not None}
+    for name in layers:
+        if lacking := [named(label) for label, d in compared.items() if name not in d.layers]:
+            yield (
+                f"The intervals of {statistics.listed(lacking)} do not include other {name}, which are known of fewer "
+                "than two seeds: they are narrower than the others."
+            )
 
 
 def _markdown(text: str) -> str:

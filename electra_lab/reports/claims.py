@@ -14,6 +14,7 @@ from electra_lab.reports.statistics import (
     against,
     corrected,
     difference,
+    is_exploratory,
     pairwise,
 )
 
@@ -49,7 +50,7 @@ def claims(
     parts: Sequence[Sequence[str]] = (),
     layers: Mapping[str, Layers] | None = None,
 ) -> Claims:
-    """Compare the variants by every metric.
+    """Compare the variants by every metric. If the primary one is exploratory, nothing is tested.
 
     primary  the metric that was named before; its differences to the baseline are the planned comparisons
     parts    of each metric that is a mean over references: the metrics of these
@@ -67,7 +68,13 @@ def claims(
     for those in known:
         for (label, a, b), d in contrasts({part: values[part] for part in those}, baseline, layers).items():
             others["contrast", a, b, label] = d
+    if is_exploratory(values.get(primary, {}), baseline):
+        planned, others = ({key: _untested(d) for key, d in each.items()} for each in (planned, others))
     return Claims(corrected(planned, others))
+
+
+def _untested(d: Difference) -> Difference:
+    return d if d.p is None else replace(d, p=None, why="exploratory")
 
 
 def contrasts(
@@ -93,8 +100,9 @@ def contrasts(
 
 
 def _added(one: Mapping[int, Any], other: Mapping[int, Any]) -> dict[int, Any]:
-    """Add numbers, or lists of numbers, of the seeds that both have."""
-    return {seed: np.add(one[seed], other[seed]) for seed in one.keys() & other.keys()}
+    """Add numbers, or lists of as many numbers, of the seeds that both have."""
+    both = [seed for seed in one.keys() & other.keys() if np.shape(one[seed]) == np.shape(other[seed])]
+    return {seed: np.add(one[seed], other[seed]) for seed in both}
 
 
 def _reversed(d: Difference) -> Difference:

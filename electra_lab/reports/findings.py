@@ -1,7 +1,7 @@
 """The findings of a run: a verdict on its last evaluation, and the metrics of it next to their baselines."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from electra_lab.storage.provenance import Provenance
@@ -85,13 +85,20 @@ def advice(judged: Iterable[Verdict]) -> str:
     return "" if all(each.learned for each in judged) else OWN_TEXT
 
 
-def declared(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:
+def declared(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return the metrics that a run declared; those of pre-training for a run of an older version, which did not."""
     if metrics:
-        return metrics
+        return titled(metrics)
     from electra_lab.metrics import PRETRAINING
 
-    return PRETRAINING
+    return titled(PRETRAINING)
+
+
+def titled(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Return the metrics and their baselines, each with a title: its name if it declares none, or is not declared."""
+    baselines = (name for metric in metrics.values() for name in metric.baselines)
+    known = {**metrics, **{name: Metric() for name in baselines if name not in metrics}}
+    return {name: replace(metric, title=metric.title or name) for name, metric in known.items()}
 
 
 def heading(metric: Metric) -> str:
@@ -110,7 +117,7 @@ def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[F
             known = [each for each in metric.baselines if each in record]
             beside = ", ".join(f"{metrics[each].title} {number(record[each]).strip()}" for each in known)
             meaning = f"{metric.summary}{unit}{f'; {beside}' if beside else ''}"
-            found.append(Finding(metric.title or name, record[name], meaning))
+            found.append(Finding(metric.title, record[name], meaning))
     return found
 
 

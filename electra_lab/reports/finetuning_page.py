@@ -7,7 +7,7 @@ from statistics import median, stdev
 from typing import Any
 
 from electra_lab.reports.charts import drawing, look, render, svg
-from electra_lab.reports.findings import heading
+from electra_lab.reports.findings import heading, titled
 from electra_lab.reports.records import of_split
 from electra_lab.reports.statistics import estimate
 from electra_lab.storage.files import read_text
@@ -160,7 +160,7 @@ def _curve(folder: FinetuningFolder, table: dict[str, list[Row]]) -> tuple[str, 
     }
     if all(len(points) < 2 for points in lines.values()):
         return None
-    metric = folder.seed(next(iter(lines))).provenance().metrics[name]
+    metric = titled(folder.seed(next(iter(lines))).provenance().metrics)[name]
     with drawing(5.2, 3.2) as figure:
         axes = figure.subplots()
         for number, (seed, points) in enumerate(lines.items()):

@@ -16,8 +16,10 @@ def two_groups(values: Values) -> tuple[float, list[str]] | None:
     """Return where the numbers of all seeds fall into two groups, and the variants with seeds in both; None if not.
 
     They do if splitting the seeds of each variant at one number, the same for all, leaves so little of the variance
-    within variants as it does once in a hundred times for normal numbers of variants that do not differ. Variants that
-    do differ are split less by one number. Intervals are too narrow if some runs have made a step that others have not.
+    within variants as it does once in a hundred times for independent normal numbers with one mean and one spread.
+    Variants with means of their own are split less by one number; where spreads differ widely, or seeds have a large
+    effect on all variants, chance does it more often. Intervals are too narrow if some runs have made a step that
+    others have not.
     """
     known = {label: sorted(each.values()) for label, each in values.items() if each}
     sizes = [len(each) for each in known.values()]
@@ -51,21 +53,18 @@ def _best_split(numbers: Array, variant: Whole, sizes: Whole) -> tuple[Array, Ar
     rows, n = np.arange(len(numbers)), numbers.shape[1]
     order = np.argsort(numbers, axis=1)
     ordered = np.take_along_axis(numbers, order, 1)
-    sums = np.stack([numbers[:, variant == v].sum(1) for v in range(len(sizes))], 1)
-    means = sums / sizes
-    whole = (numbers**2).sum(1) - (means * sums).sum(1)
+    centred = numbers - np.stack([numbers[:, variant == v].mean(1) for v in range(len(sizes))], 1)[:, variant]
     # Moved one by one, from the lowest, to the side below; of each variant, the variance between its two sides is
     # below above / size times the squared difference of their means.
-    below, sum_below = np.zeros_like(sums), np.zeros_like(sums)
+    below, deviation = np.zeros((len(numbers), len(sizes))), np.zeros((len(numbers), len(sizes)))
     most, cut = np.zeros(len(numbers)), ordered[:, 0].copy()
     for i in range(n - 1):
         moved = variant[order[:, i]]
         below[rows, moved] += 1
-        sum_below[rows, moved] += ordered[:, i]
-        deviation = sum_below - below * means
+        deviation[rows, moved] += centred[rows, order[:, i]]
         above = sizes - below
         between = (deviation**2 * sizes / np.maximum(below * above, 1)).sum(1)
         better = (between > most) & (ordered[:, i] < ordered[:, i + 1])
         most = np.where(better, between, most)
         cut = np.where(better, (ordered[:, i] + ordered[:, i + 1]) / 2, cut)
-    return 1 - most / whole, cut
+    return 1 - most / (centred**2).sum(1), cut

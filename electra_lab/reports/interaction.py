@@ -36,9 +36,10 @@ def _dependence(parts: Parts, found: Contrasts, claimed: Claims) -> str:
         return f"Whether the order of the variants depends on the reference cannot be tested ({why})."
     clear = {key: d for key, d in found.items() if d.distinguishable}
     if not clear:
+        which = "" if len(tested) == len(found) else "tested "
         return (
-            "No difference to the baseline is distinguishably larger or smaller by one reference than by another "
-            f"(smallest {p_text(min(tested))})."
+            f"No {which}difference to the baseline is distinguishably larger or smaller by one reference than by "
+            f"another (smallest {p_text(min(tested))})."
         )
     differences = {part: claimed.against(part) for part in parts}
     largest: dict[str, str] = {}

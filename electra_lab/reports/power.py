@@ -22,7 +22,9 @@ def spread(differences: Iterable[Difference], source: str) -> Expected | None:
         name: _pooled([(d, square, d.layers[name]) for d, square in found if name in d.layers])
         for name in dict.fromkeys(name for d, _ in found for name in d.layers)
     }
-    return Expected(sd=math.sqrt(np.mean([square * d.n for d, square in found])), source=source, shared=shared)
+    weights = [d.n - 1 for d, _ in found]  # degrees of freedom
+    variance = float(np.average([square * d.n for d, square in found], weights=weights))
+    return Expected(sd=math.sqrt(variance), source=source, shared=shared)
 
 
 def _pooled(layers: Sequence[tuple[Difference, float, Layer]]) -> Shared:
@@ -59,8 +61,10 @@ def smallest(expected: Expected, seeds: int, comparisons: int) -> float | None:
 
 
 def sentence(metric: str, seeds: int, comparisons: int, known: Sequence[Expected]) -> str:
-    """Say which differences can be found by what is known of their spread."""
+    """Say which differences can be found by what is known of their spread; "" if there is nothing to compare."""
     if (size := detectable(seeds, comparisons)) is None:
+        if seeds >= ENOUGH:
+            return ""
         return f"With {seeds} seed{'s' * (seeds != 1)} no difference is tested; from {ENOUGH} seeds on, they are."
     said = f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of"
     if not known:
@@ -78,4 +82,4 @@ def _said(expected: Expected, metric: str, seeds: int, comparisons: int) -> str:
     if any(beside.values()):
         each = [f"{number(sd)} by other {name}" for name, sd in beside.items() if sd]
         varies += f", and {listed(each)}, which more seeds do not lessen"
-    return f"{found} in {metric} {expected.source} ({varies})"
+    return f"{found} in {metric}, judging {expected.source} ({varies})"

@@ -1,6 +1,7 @@
 """The folder of an ablation as values: the plan, and the result of each cell."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,8 +98,10 @@ class Results:
         """Return what a metric's numbers would differ by if it were drawn again: the documents, its references."""
         measured = {cell.plan.id: cell.state.metrics for cell in self.cells if metric in cell.state.metrics}
         documents = {id: self._documents[id][metric] for id in measured if metric in self._documents[id]}
-        if len({len(each) for each in documents.values()}) > 1:  # of other text, by an older version
-            documents = {}
+        sizes = Counter(len(each) for each in documents.values())
+        if len(sizes) > 1:  # some are of other text, by an older version
+            usual = max(sizes, key=lambda size: (sizes[size], size))
+            documents = {id: each for id, each in documents.items() if len(each) == usual}
         references = {id: [found[part] for part in parts if part in found] for id, found in measured.items()}
         references = {id: each for id, each in references.items() if len(each) == len(parts) > 1}
         known = {"documents": documents, "references": references}

@@ -19,6 +19,7 @@ from electra_lab.reports.variance import Layer, layer, limit, p_value, possible
 CONFIDENCE = 0.95
 ALPHA = 0.05  # of all tests of a report together: below it, a difference is called distinguishable
 PRIMARY = 0.8  # the planned comparisons' share of it
+SMALL, MANY = 0.01, 65536  # p values below it are found by so many draws of the variances that are possible
 ENOUGH = 5  # seeds; with fewer, a finding is a reason to look again
 
 Values = Mapping[str, Mapping[int, float]]  # of one metric: by variant, by seed
@@ -79,7 +80,8 @@ def difference(
     """Return ours minus theirs over the seeds that both have: the paired t interval and test (Student 1908).
 
     layers  what else the numbers would differ by if it were drawn again, such as documents or references: of each, ours
-            and theirs by seed, a number for each of its units. All seeds share the units.
+            and theirs by seed, a number for each of its units. All seeds share the units; what some lack is known
+            by the others, if these are two or more.
 
     With layers, the interval is about other units as well (`reports.variance`), and never narrower than without.
     Fewer than five pairs have an interval, but no test.
@@ -92,15 +94,20 @@ def difference(
     half, p = found.half, float(2 * stdtr(found.n - 1, -abs(found.mean) / error))
     known = dict[str, Layer]()
     for name, sides in (layers or {}).items():
-        one, other = ([side[seed] for seed in seeds if seed in side] for side in sides)
-        if len(one) == len(other) == len(seeds) and len(one[0]) > 1:
+        there = [seed for seed in seeds if all(seed in side for side in sides)]
+        one, other = ([side[seed] for seed in there] for side in sides)
+        if len(there) > 1 and len({len(each) for each in (*one, *other)}) == 1 and len(one[0]) > 1:
             # As shares of the error, whose square may be too small for a number.
             known[name] = layer(np.subtract(one, other) / error)
     if known:
         estimates = [(each.units, np.asarray(each.between), np.asarray(each.noise)) for each in known.values()]
         variances = possible(found.n, np.ones(()), estimates)
         half = max(half, error * float(limit(1 - CONFIDENCE, variances)))
-        p = max(p, float(p_value(np.asarray(found.mean / error), variances)))
+        distance = np.asarray(found.mean / error)
+        beyond = p_value(distance, variances)
+        if beyond < SMALL:
+            beyond = p_value(distance, possible(found.n, np.ones(()), estimates, draws=MANY))
+        p = max(p, float(beyond))
     why = "" if found.n >= ENOUGH else f"{found.n} seeds: not tested"
     bounds = found.mean - half, found.mean + half
     return Difference(found.n, found.mean, *bounds, why, error, known, None if why else p)
@@ -187,7 +194,7 @@ def untested(values: Values, baseline: str) -> list[str]:
 def is_exploratory(values: Values, baseline: str) -> bool:
     """Return True if no variant has enough seeds to be tested."""
     others = [label for label, each in values.items() if each and label != baseline]
-    return len(untested(values, baseline)) == len(others)
+    return bool(others) and len(untested(values, baseline)) == len(others)
 
 
 def named(label: str) -> str:
@@ -213,7 +220,12 @@ def number(value: float | None, sign: bool = False) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """`p = 0.31`, `p < 0.001`."""
+    """`p = 0.31`, `p < 0.001`, `p = 0.0504`, which is not below the limit."""
     if p is None:
         return "p undefined"
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2f}" if p >= 0.0995 else f"p = {p:.3f}"
+    if p < 0.001:
+        return "p < 0.001"
+    digits = 2 if p >= 0.0995 else 3
+    while (round(p, digits) <= ALPHA) != (p <= ALPHA):
+        digits += 1
+    return f"p = {p:.{digits}f}"

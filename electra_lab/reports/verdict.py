@@ -32,11 +32,13 @@ def sentences(
     axis: Axis | None = None,
     key: str = "",
     claimed: Claims | None = None,
+    own_task: bool = False,
 ) -> list[str]:
     """Return the verdict, one sentence per item: first how much the number of seeds allows, then the best variant.
 
     key      the name of the key that `axis` has the numbers of
     claimed  the comparisons of the whole report; without them, the metric is the only one
+    own_task  each run has a task of its own, so that a higher number is not a better one
 
     The best is judged over the seeds that all have: over its own, a variant would win by lacking an unlucky one.
     """
@@ -46,7 +48,7 @@ def sentences(
     measured = {label: each for label, each in values.items() if each}
     if not measured:
         return [f"Nothing can be said yet: no cell has a {metric}."]
-    verdict = _Verdict(metric, measured, named(baseline), higher_is_better, claimed)
+    verdict = _Verdict(metric, measured, named(baseline), higher_is_better, claimed, own_task)
     if len(measured) == 1:
         [(label, each)] = measured.items()
         mean = number(float(np.mean(list(each.values()))))
@@ -75,6 +77,7 @@ class _Verdict:
     baseline: str
     higher_is_better: bool
     claimed: Claims
+    own_task: bool = False
 
     @cached_property
     def exploratory(self) -> bool:
@@ -96,7 +99,7 @@ class _Verdict:
             return f"{_are(few)} not tested, as fewer than {ENOUGH} seeds are there{common}."
         if all(len(each) == 1 for each in self.measured.values()):
             return "With 1 seed this is exploratory: nothing can be distinguished from seed noise."
-        if n < min(*(len(each) for each in self.measured.values()), ENOUGH):
+        if n < min([ENOUGH, *(len(each) for label, each in self.measured.items() if label != self.baseline)]):
             pairs = f"only {_seeds(n)}" if n else "no seed"
             return f"As a variant shares {pairs} with the baseline {self.baseline}, this is exploratory."
         if n == 1:
@@ -116,9 +119,11 @@ class _Verdict:
         top = (max if self.higher_is_better else min)(means.values())
         equal = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
         best = baseline if baseline in equal else equal[0]
-        ahead = {k: self._ahead(k) if partial else [] for k in means}
         which = "highest" if self.higher_is_better else "lowest"
         over = f" over the {_seeds(len(shared))} that all have" if partial else ""
+        if partial and self.exploratory:
+            return "", f"{best} has the {which} mean {metric}{over}; with so few, none is called the best{alone}."
+        ahead = {k: self._ahead(k) if partial else [] for k in means}
         if found := ahead[best]:
             said = f"{best} has the {which} mean {metric}{over}, but {_are(found)} distinguishably better by more seeds"
             return "", f"{said}, so none is called the best{alone}."
@@ -146,14 +151,16 @@ class _Verdict:
         rest = {label: d for label, d in self.differences.items() if label != best}
         if not rest or self.baseline not in self.measured or self.exploratory:
             return ""
-        said = []
-        for how, higher in {"better": self.higher_is_better, "worse": not self.higher_is_better}.items():
+        said, higher = [], self.higher_is_better
+        words = {"higher": True, "lower": False} if self.own_task else {"better": higher, "worse": not higher}
+        for how, higher in words.items():
             if found := [f"{label} (Holm {p_text(d.holm)})" for label, d in rest.items() if d.found(higher)]:
                 said.append(f"{_are(found)} distinguishably {how} than the baseline")
         if not said:
             other = "other " if best not in ("", self.baseline) else ""
-            return f"No {other}variant is distinguishable from the baseline."
-        if left := [label for label, d in rest.items() if not d.distinguishable]:
+            tested = "tested " if any(d.holm is None for d in rest.values()) else ""
+            return f"No {other}{tested}variant is distinguishable from the baseline."
+        if left := [label for label, d in rest.items() if d.holm is not None and not d.distinguishable]:
             said.append(f"{_are(left)} not distinguishable from it")
         return f"{'; '.join(said)}."
 
@@ -164,10 +171,12 @@ class _Verdict:
             return ""
         pairs = {label: self.pairs[best, label] for label in others}
         rivals = [label for label, d in pairs.items() if d.p is not None and not d.found(self.higher_is_better)]
-        few = [label for label, d in pairs.items() if d.p is None]
-        if rivals or few:
-            said = [f"cannot be distinguished from {listed(rivals)}"] if rivals else []
-            said += [f"is not tested against {listed(few)}, for want of seeds in common"] if few else []
+        few = [label for label, d in pairs.items() if d.p is None and d.n < ENOUGH]
+        same = [label for label in pairs if label not in few and pairs[label].p is None]
+        said = [f"cannot be distinguished from {listed(rivals)}"] if rivals else []
+        said += [f"is not tested against {listed(few)}, for want of seeds in common"] if few else []
+        said += [f"is not tested against {listed(same)}, from which it differs alike with every seed"] if same else []
+        if said:
             return f"The best {', and '.join(said)}."
         beyond = " beyond the baseline" if self.baseline in self.measured else ""
         return f"The best can be distinguished from every variant{beyond}."

@@ -35,7 +35,7 @@ def test_by_a_stated_deviation(tmp_path: Path) -> None:
     found = made(tmp_path, "power: {sd: 0.02}")
     assert found.plan().expected == Expected(sd=0.02, source="by the file")
     size = detectable(5, 1) or 0
-    said = f"{number(0.02 * size)} in corruption_auc by the file (standard deviation of paired differences 0.0200)."
+    said = f"{number(0.02 * size)} in corruption_auc, judging by the file (standard deviation of paired differences"
     assert said in dry_run(found, tmp_path)
 
 

@@ -316,6 +316,11 @@ def test_where_neither_differs_there_is_no_chart(tmp_path: Path, drawn: Drawn) -
         "All measured cells used the same compute, 1.00e+12 FLOPs each, and their networks have the same number of "
         "parameters: neither explains a difference here."
     )
+    file = next(results.folder.glob("cells/*/provenance.json"))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"parameters": {}}))
+    picture, said = figures.compute(read(results.folder))
+    assert picture is None
+    assert said.endswith("1.00e+12 FLOPs each; the numbers of their parameters are not all known.")
     assert drawn == {}
 
 

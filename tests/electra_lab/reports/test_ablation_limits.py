@@ -34,14 +34,12 @@ def test_the_smallest_difference_that_can_be_found_stands_beside_the_verdict(tmp
     size = detectable(5, len(SCALES) - 1)
     assert size is not None
     text = verdict(folder)
-    said = f"{number(0.01 * size)} in reference_auc by the pilot ../pilot (standard deviation of paired differences"
-    assert f"find a difference of {said} 0.0100), and of " in text
+    said = f"{number(0.01 * size)} in reference_auc, judging by the pilot ../pilot (standard deviation of paired"
+    assert f"find a difference of {said} differences 0.0100), and of " in text
     found = [d.error**2 * 5 for d in read(folder).claims.against(METRIC).values() if d.error]
     sd = np.sqrt(np.mean(found))
-    said = (
-        f"{number(sd * size)} in reference_auc by these cells (standard deviation of paired differences {number(sd)})."
-    )
-    assert said in text
+    said = f"{number(sd * size)} in reference_auc, judging by these cells (standard deviation of paired differences"
+    assert f"{said} {number(sd)})." in text
 
 
 def test_without_differences_there_is_no_power(tmp_path: Path) -> None:
@@ -58,9 +56,13 @@ def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) ->
     assert f"{few} is not tested, as fewer than 5 seeds are there" in text
     size = detectable(5, len(SCALES) - 2)
     assert size is not None
-    found = [d.error**2 * d.n for d in read(tmp_path).claims.against(METRIC).values() if d.error]
-    size *= float(np.sqrt(np.mean(found)))
-    assert f"With 5 seeds, 80% of such ablations find a difference of {number(size)} in reference_auc by these" in text
+    of_some = [d for d in read(tmp_path).claims.against(METRIC).values() if d.error]
+    found = [(d.error or 0) ** 2 * d.n for d in of_some]
+    size *= float(np.sqrt(np.average(found, weights=[d.n - 1 for d in of_some])))
+    assert (
+        f"With 5 seeds, 80% of such ablations find a difference of {number(size)} in reference_auc, judging by these"
+        in text
+    )
     assert "no difference is tested" not in text
     others = "generator.scale=0.5 and generator.scale=1.0"
     assert f"The best is not tested against {others}, for want of seeds in common." in text
@@ -110,7 +112,8 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
                 assert row.difference.mean == then.difference.mean
                 ratio = row.difference.half / then.difference.half
                 assert ratio > 5 if name == METRIC else ratio == 1
-    # Documents of another text, of another measure, or damaged ones, are left out for all.
+    # Documents of another text, of another measure, or damaged ones, are left out; the other seeds tell what they add.
+    assert "do not include other documents" not in verdict(folder)
     file = folder / "cells" / "v0-s0" / "documents.json"
     other = json.dumps({"fixed_corruption-0000000000": json.loads(file.read_text())[CORRUPTION]})
     for content in (
@@ -118,7 +121,15 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     ):  # fmt: skip
         file.write_text(content)
         rows = comparison(read(folder), METRIC, read(folder).plan.metrics[METRIC])
-        assert [row.difference for row in rows][1] == before[METRIC][1].difference
+        for row, then in zip(rows[1:], before[METRIC][1:], strict=True):
+            assert row.difference is not None
+            assert then.difference is not None
+            assert (row.difference.half or 0) > 5 * (then.difference.half or 0)
+    for seed in range(4):
+        (folder / "cells" / f"v1-s{seed}" / "documents.json").write_text("{")
+    lacking = list(SCALES)[1]
+    said = f"The intervals of {lacking} do not include other documents, which are known of fewer than two seeds"
+    assert said in verdict(folder)
     # Nor do those of an earlier measurement stay beside the numbers of a later one.
     kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5}, {METRIC: [0.5] * 12})
     assert kept.by_document("v0-s0", kept.plan) == {METRIC: [0.5] * 12}

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from electra_lab.reports.claims import Claims, claims
+from electra_lab.reports.claims import Claims, claims, contrasts
 from electra_lab.reports.groups import two_groups
 from electra_lab.reports.power import detectable, sentence, smallest, spread
 from electra_lab.reports.statistics import ALPHA, Layers, Values, difference, number
+from electra_lab.reports.variance import layer
 from electra_lab.storage.plan import Expected, Shared
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -111,16 +112,37 @@ def test_documents_never_make_an_interval_narrower() -> None:
         assert (found.p or 0) >= (alone.p or 0)
 
 
-@pytest.mark.parametrize("lost", ["a seed of ours", "a seed of theirs", "all"])
-def test_documents_that_not_all_seeds_have_are_left_out(lost: str) -> None:
+@pytest.mark.parametrize("side", [0, 1])
+def test_documents_are_known_by_the_seeds_that_have_them(side: int) -> None:
+    """One that lacks them must not make the interval as narrow as if nobody had them."""
     rng = np.random.default_rng(4)
     numbers = rng.normal(0, 1, (2, 5, 9)) + rng.normal(0, 3, (2, 1, 9))
     ours, theirs = (dict(enumerate(each.tolist())) for each in numbers)
     means = [{seed: float(np.mean(each)) for seed, each in side.items()} for side in (ours, theirs)]
-    whole = difference(*means, {"documents": (ours, theirs)})
-    assert whole != difference(*means)
-    {"a seed of ours": ours.pop, "a seed of theirs": theirs.pop, "all": lambda _: ours.clear()}[lost](3)
+    alone = difference(*means)
+    lacking = (ours, theirs)[side]
+    for left in (5, 4, 3, 2):
+        found = difference(*means, {"documents": (ours, theirs)})
+        expected = layer((np.array([ours[s] for s in range(left)]) - [theirs[s] for s in range(left)]) / alone.error)
+        assert found.layers == {"documents": expected}
+        assert (found.half or 0) > 1.5 * (alone.half or 0)
+        del lacking[left - 1]
+    assert difference(*means, {"documents": (ours, theirs)}) == alone  # one seed does not tell its share
+    lacking.clear()
+    assert difference(*means, {"documents": (ours, theirs)}) == alone
+
+
+def test_documents_of_other_texts_are_not_compared() -> None:
+    rng = np.random.default_rng(4)
+    ours, theirs = (dict(enumerate(rng.normal(0, 1, (5, n)).tolist())) for n in (9, 8))
+    means = [{seed: float(np.mean(each)) for seed, each in side.items()} for side in (ours, theirs)]
     assert difference(*means, {"documents": (ours, theirs)}) == difference(*means)
+    values = {part: {"base": means[0], "x": means[1]} for part in ("a", "b")}
+    layers = {
+        part: {"documents": {label: dict(enumerate(rng.normal(0, 1, (5, n)).tolist())) for label in ("base", "x")}}
+        for part, n in (("a", 9), ("b", 8))
+    }
+    assert not contrasts(values, "base", layers)["x", "a", "b"].layers
 
 
 # Whole reports
@@ -344,9 +366,9 @@ def test_power_in_words() -> None:
     known = [Expected(sd=0.01, source="by the file"), Expected(sd=0.02, source="by these cells")]
     said = sentence("auc", 5, 3, known)
     assert said == (
-        f"With 5 seeds, 80% of such ablations find a difference of {0.01 * size:.4f} in auc by the file (standard "
-        f"deviation of paired differences 0.0100), and of {0.02 * size:.4f} in auc by these cells (standard deviation "
-        "of paired differences 0.0200)."
+        f"With 5 seeds, 80% of such ablations find a difference of {0.01 * size:.4f} in auc, judging by the file "
+        f"(standard deviation of paired differences 0.0100), and of {0.02 * size:.4f} in auc, judging by these cells "
+        "(standard deviation of paired differences 0.0200)."
     )
     assert f"find a difference of {size:.2g} standard deviations (of the" in sentence("auc", 5, 3, [])
     assert "only pilot runs can tell: `power` in the file of the ablation." in sentence("auc", 5, 3, [])
@@ -359,8 +381,8 @@ def test_power_in_words() -> None:
     known = [Expected(sd=0.02, source="by the pilot", shared=shared)]
     found = number(smallest(known[0], 5, 3))
     assert sentence("auc", 5, 3, known).endswith(
-        f"find a difference of {found} in auc by the pilot (standard deviation of paired differences 0.0200, and "
-        "0.0040 by other documents and 0.0300 by other references, which more seeds do not lessen)."
+        f"find a difference of {found} in auc, judging by the pilot (standard deviation of paired differences 0.0200, "
+        "and 0.0040 by other documents and 0.0300 by other references, which more seeds do not lessen)."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from electra_lab.metrics import PRETRAINING
-from electra_lab.reports.findings import LITTLE, OWN_TEXT, advice, declared, findings, number, verdicts
+from electra_lab.reports.findings import LITTLE, OWN_TEXT, advice, declared, findings, heading, number, titled, verdicts
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
 from tests.electra_lab.storage.test_provenance import PROVENANCE
@@ -49,11 +49,20 @@ def test_a_metric_without_a_number_is_a_dash() -> None:
 
 
 def test_a_run_that_declares_nothing_has_the_metrics_of_pretraining() -> None:
-    assert declared({}) == PRETRAINING
-    assert declared(METRICS) is METRICS
+    assert declared({}) == titled(PRETRAINING)
+    assert declared(METRICS) == titled(METRICS)
     assert [each.title for each in findings({"discriminator_recall": 0.1, "discriminator_precision": 0.2}, {})] == [
         "precision", "recall"
     ]  # fmt: skip
+
+
+def test_what_has_no_title_is_called_by_its_name() -> None:
+    """Also a baseline that nobody declared, in a page and in the heading of a chart."""
+    metrics = {"skill": Metric("how well", baselines=("chance", "luck"), chart=True), "chance": Metric()}
+    (found,) = findings({"skill": 0.7, "chance": 0.5, "luck": 0.6}, metrics)
+    assert (found.title, found.meaning) == ("skill", "how well; chance 0.500, luck 0.600")
+    assert heading(declared(metrics)["skill"]) == "Skill"
+    assert list(titled(metrics)) == ["skill", "chance", "luck"]
 
 
 @pytest.mark.parametrize(

@@ -191,5 +191,6 @@ def test_numbers_have_sensible_digits(value: float | None, text: str) -> None:
 
 def test_signs_and_probabilities() -> None:
     assert (number(0.0042, sign=True), number(-0.5, sign=True)) == ("+0.0042", "-0.5000")
-    assert [p_text(p) for p in (0.31, 0.0496, 0.0004, 1.0, None)] == [
-        "p = 0.31", "p = 0.050", "p < 0.001", "p = 1.00", "p undefined"]  # fmt: skip
+    assert [p_text(p) for p in (0.31, 0.0496, 0.05, 0.0504, 0.050004, 0.0004, 1.0, None)] == [
+        "p = 0.31", "p = 0.050", "p = 0.050", "p = 0.0504", "p = 0.050004",
+        "p < 0.001", "p = 1.00", "p undefined"]  # fmt: skip
