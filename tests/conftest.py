@@ -24,16 +24,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
 
 @pytest.fixture(autouse=True)
 def _plugins_end_with_their_test() -> Iterator[None]:
-    loaded, modules = dict(discovery._loaded), len(sys.modules)
+    loaded = dict(discovery._loaded)
     with ExitStack() as stack:
         for each in registry.ALL:
             stack.enter_context(each.isolated())
         yield
     discovery._loaded.clear()
     discovery._loaded.update(loaded)
-    if len(sys.modules) != modules:  # thousands of names; most tests import nothing
-        for name in [name for name in sys.modules if name.startswith("electra_lab_plugin_")]:
-            del sys.modules[name]
+    for name in [name for name in sys.modules if name.startswith("electra_lab_plugin_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -41,6 +41,28 @@ def test_of_another_kind():
     pytest.skip("for another reason")
 """
 
+PLUGINS = """
+import sys
+import types
+
+sys.modules["of_no_use"] = types.ModuleType("of_no_use")
+
+
+def test_that_leaves_a_plug_in_and_removes_another_module():
+    del sys.modules["of_no_use"]
+    sys.modules["electra_lab_plugin_left"] = types.ModuleType("electra_lab_plugin_left")
+
+
+def test_after_it():
+    assert "electra_lab_plugin_left" not in sys.modules
+"""
+
+
+def test_plug_ins_end_with_their_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(PLUGINS)
+    pytester.makeconftest("from tests.conftest import _plugins_end_with_their_test")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
 
 def test_missing_devices_take_one_line_of_the_summary(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SKIPPED)

@@ -75,30 +75,33 @@ def test_the_head_finds_what_no_linear_detector_can() -> None:
 
 
 def test_the_head_is_fitted_as_well_as_scipy_can() -> None:
-    """Its penalised loss, and so its ranking, is near that of another optimizer that runs until it finds no better."""
+    """On unseen states it ranks as one does that another optimizer fitted until it found no better, and hardly worse
+    than the rule by which the labels were made."""
     from scipy.optimize import minimize
 
     generator = np.random.default_rng(0)
-    states = generator.normal(size=(400, 3)).astype(np.float32)
-    replaced = states[:, 0] * states[:, 1] + 0.5 * generator.normal(size=400) > 0.5
-    ours = detection_probe._head(states, replaced, seed=1)(states)
-    head = ReplacedHead(3).double()
+    states = generator.normal(size=(14_000, 8)).astype(np.float32)
+    rule = states[:, 0] * states[:, 1]
+    replaced = rule + 0.5 * generator.normal(size=len(rule)) > 0.5
+    fitted, unseen = slice(4000), slice(4000, None)
+    ours = detection_probe._head(states[fitted], replaced[fitted], seed=2)(states[unseen])
+    head = ReplacedHead(8).double()
     parts = list(head.parameters())
-    known, truth = torch.from_numpy(states).double()[None], torch.from_numpy(replaced).double()[None]
+    known, truth = torch.from_numpy(states).double()[None], torch.from_numpy(replaced[fitted]).double()[None]
 
     def loss(numbers: Any) -> Any:
         torch.nn.utils.vector_to_parameters(torch.from_numpy(numbers), parts)
         size = head.dense.weight.square().sum() + head.out.weight.square().sum()
-        value = F.binary_cross_entropy_with_logits(head(known), truth) + PENALTY / 2 * size
+        value = F.binary_cross_entropy_with_logits(head(known[:, fitted]), truth) + PENALTY / 2 * size
         gradients = torch.autograd.grad(value, parts)
         return value.item(), torch.cat([each.flatten() for each in gradients]).numpy()
 
-    size = sum(part.numel() for part in parts)
-    tries = [minimize(loss, generator.normal(size=size), jac=True, method="L-BFGS-B") for _ in range(5)]
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(min(tries, key=lambda each: each.fun).x), parts)
-    theirs = head(known)[0].detach().numpy()
-    assert roc_auc_score(replaced, ours) == pytest.approx(roc_auc_score(replaced, theirs), abs=0.02)
-    assert roc_auc_score(replaced, ours) > 0.85
+    start = 0.3 * generator.normal(size=sum(part.numel() for part in parts))
+    loss(minimize(loss, start, jac=True, method="L-BFGS-B").x)  # leaves the best numbers in the head
+    theirs = head(known[:, unseen])[0].detach().numpy()
+    reached, best = (roc_auc_score(replaced[unseen], scores) for scores in (theirs, rule[unseen]))
+    assert roc_auc_score(replaced[unseen], ours) == pytest.approx(reached, abs=0.01)
+    assert roc_auc_score(replaced[unseen], ours) > best - 0.015
 
 
 def test_a_models_own_head_plays_no_part() -> None:
