@@ -35,6 +35,14 @@ def _plugins_end_with_their_test() -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def _compilation_stays_on() -> Iterator[None]:
+    """A test that leaves it off would have all that follow in its process test nothing that is compiled."""
+    yield
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    assert frames is None or frames._stance.stance == "default"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _disks_are_not_waited_for() -> Iterator[None]:
     """No test can cut the power, and waiting for disks takes a third of the time of tests that train.

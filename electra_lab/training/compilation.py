@@ -1,7 +1,9 @@
 """Compile the layers of backbones, where it pays."""
 
 import math
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 import torch
@@ -72,6 +74,30 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
                 again.forward = torch.compile(again.forward, backend=BACKEND, dynamic=False)
             else:
                 module.compile(backend=BACKEND, dynamic=False)
+
+
+# Torch's stance holds for the process. If each block restored what it had found, the last could leave that of another.
+_stance, _stance_lock = ExitStack(), threading.Lock()
+_uncompiled: list[int] = []  # the threads in blocks
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Compile nothing in this process, and use nothing that is compiled, until the last of these blocks is left.
+
+    Threads may be in blocks at the same time and leave them in any order.
+    """
+    with _stance_lock:
+        if not _uncompiled:
+            _stance.enter_context(torch.compiler.set_stance("force_eager"))
+        _uncompiled.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        with _stance_lock:
+            _uncompiled.pop()
+            if not _uncompiled:
+                _stance.close()
 
 
 def layers_of(networks: Iterable[nn.Module]) -> list[list[nn.Module]]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from electra_lab.training.compilation import uncompiled
+
 
 @dataclass
 class Call:
@@ -65,7 +67,7 @@ class Probe:
         self._passed: dict[int, _Passed] = {}
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+        self._stack.enter_context(uncompiled())
         owners: dict[int, list[str]] = {}
         for name, module in self._objective.named_modules():
             for handle in (

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from electra_lab.parallel.world import ALONE
+from electra_lab.training.compilation import uncompiled
 from electra_lab.training.device import Precision, autocast
 from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scaling import LossScale
@@ -54,15 +55,14 @@ class Learner:
         """Put the objective in eval mode with the final scheduled numbers.
 
         Nothing is compiled for it: each split ends with a batch of another size, for which code of its own would be
-        made that takes longer than all evaluations. Only one may be open at a time, as this holds for
-        the whole process.
+        made that takes longer than all evaluations.
         """
         was_training = self.objective.training
         self.objective.eval()
         seed_global(seed, EVALUATION)
         self.schedules.at_end()
         try:
-            with torch.compiler.set_stance("force_eager"), self.world.gathered(self.objective):
+            with uncompiled(), self.world.gathered(self.objective):
                 yield
         finally:
             self.objective.train(was_training)

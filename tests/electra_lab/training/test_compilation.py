@@ -17,6 +17,7 @@ from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training import compilation
 from electra_lab.training.compilation import choose_compile, compile_modules, layers_of
+from electra_lab.training.diagnosis import Probe
 from electra_lab.training.step import backward
 from registry import Batch
 from registry.errors import ConfigError
@@ -104,6 +105,28 @@ def test_an_evaluation_makes_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad(), made.learner.evaluating(0):
             made.learner.losses(batch, 0, 0, "fp32")
         assert not counters["stats"]["unique_graphs"]
+
+
+def test_evaluations_that_overlap_leave_compilation_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two threads: what began first also ends first. Nothing is compiled before both have ended."""
+    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    torch._dynamo.reset()
+    made, batch = built("bert_small", 1)
+    other, _ = built("bert_small", 1)
+    compile_modules("layers", made.learner.objective, made.networks.values())
+    for second in (other.learner.evaluating(0), Probe(other.learner.objective)):
+        counters.clear()
+        first = made.learner.evaluating(0)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        with torch.no_grad():
+            made.learner.losses(batch, 0, 0, "fp32")
+        assert not counters["stats"]["unique_graphs"]
+        second.__exit__(None, None, None)
+        two_steps(made, batch)
+        assert counters["stats"]["unique_graphs"]
+        torch._dynamo.reset()
 
 
 def test_the_whole_objective_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
