@@ -39,18 +39,14 @@ def ended(processes: list[Running], timeout: float = 300) -> list[tuple[int, str
     return [(each.code, each.out, each.err) for each in done]
 
 
-def torchrun(*arguments: str, cwd: Path, size: int = 2) -> subprocess.Popen[str]:
-    """Start `torchrun ... -m arguments`."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        str(size),
-        "--master-port",
-        str(port()),
-    ]
-    return subprocess.Popen(
-        [*command, "-m", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, **QUIET},
-    )  # fmt: skip
+def torchrun(*arguments: str, cwd: Path, size: int = 2, nodes: int = 1) -> list[subprocess.Popen[str]]:
+    """Start `torchrun ... -m arguments` with `size` processes, once for each node, all of which are this machine."""
+    shared = ["--nnodes", str(nodes), "--nproc-per-node", str(size // nodes), "--master-addr", "127.0.0.1"]
+    command = [sys.executable, "-m", "torch.distributed.run", *shared, "--master-port", str(port())]
+    return [
+        subprocess.Popen(
+            [*command, "--node-rank", str(node), "-m", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, **QUIET},
+        )
+        for node in range(nodes)
+    ]  # fmt: skip

@@ -79,7 +79,7 @@ def assert_equal(found: Path, expected: Path) -> None:
 def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
     """One directory, one lock, one answer, one report, and no line twice."""
     written = file(tmp_path / "there")
-    process = torchrun("electra_lab", "run", str(written), "--device", "cpu", cwd=tmp_path)
+    (process,) = torchrun("electra_lab", "run", str(written), "--device", "cpu", cwd=tmp_path)
     out, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     (path,) = (tmp_path / "runs" / "tiny").iterdir()
@@ -89,6 +89,20 @@ def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -
     assert said.count("step     12  test") == said.count("trained in ") == 1
     assert json.loads((path / "provenance.json").read_text())["environment"]["processes"] == 2
     assert_equal(path, whole)
+
+
+@SLOW
+def test_a_run_on_two_nodes_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
+    """Two launchers that meet, with a process each, both of which are the first one of their node."""
+    written = file(tmp_path / "there")
+    command = ("electra_lab", "run", str(written), "--out", "run", "--device", "cpu")
+    both = torchrun(*command, cwd=tmp_path, nodes=2)
+    (out, said), (nothing, other) = [each.communicate(timeout=300) for each in both]
+    assert [each.returncode for each in both] == [0, 0], said + other
+    assert (out, nothing) == ("run\n", "")
+    assert said.count("on cpu in 2 processes (ddp), fp32") == said.count("trained in ") == 1
+    assert "trained in " not in other
+    assert_equal(tmp_path / "run", whole)
 
 
 def test_one_process_is_killed_and_the_other_says_so(forks: Lab, tmp_path: Path) -> None:
@@ -174,18 +188,8 @@ def _choose(run: Path, kinds: tuple[str, str]) -> None:
 def test_sigterm_to_torchrun_saves(tmp_path: Path) -> None:
     """It passes the signal on; its own exit code is 1, whatever theirs."""
     written = file(tmp_path / "there")
-    process = torchrun(
-        "electra_lab",
-        "run",
-        str(written),
-        "--out",
-        "run",
-        "--device",
-        "cpu",
-        "--set",
-        "train.steps=100000",
-        cwd=tmp_path,
-    )
+    command = ("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", "--set", "train.steps=100000")
+    (process,) = torchrun(*command, cwd=tmp_path)
     while len(lines(tmp_path / "run")) < 2:
         assert process.poll() is None
         time.sleep(0.05)
