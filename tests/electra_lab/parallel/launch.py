@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.helpers import ROOT
@@ -39,14 +41,25 @@ def ended(processes: list[Running], timeout: float = 300) -> list[tuple[int, str
     return [(each.code, each.out, each.err) for each in done]
 
 
-def torchrun(*arguments: str, cwd: Path, size: int = 2, nodes: int = 1) -> list[subprocess.Popen[str]]:
-    """Start `torchrun ... -m arguments` with `size` processes, once for each node, all of which are this machine."""
+@contextmanager
+def torchrun(*arguments: str, cwd: Path, size: int = 2, nodes: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start `torchrun ... -m arguments` with `size` processes, once for each node, all of which are this machine.
+
+    What still runs when the block is left, as a test has failed, is ended: each launcher ends its own processes.
+    """
     shared = ["--nnodes", str(nodes), "--nproc-per-node", str(size // nodes), "--master-addr", "127.0.0.1"]
     command = [sys.executable, "-m", "torch.distributed.run", *shared, "--master-port", str(port())]
-    return [
+    launchers = [
         subprocess.Popen(
             [*command, "--node-rank", str(node), "-m", *arguments], cwd=cwd, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env={**os.environ, **QUIET},
         )
         for node in range(nodes)
     ]  # fmt: skip
+    try:
+        yield launchers
+    finally:
+        for launcher in launchers:
+            if launcher.poll() is None:
+                launcher.terminate()
+                launcher.communicate(timeout=60)

@@ -79,8 +79,8 @@ def assert_equal(found: Path, expected: Path) -> None:
 def test_a_run_by_torchrun_is_that_of_one_process(tmp_path: Path, whole: Path) -> None:
     """One directory, one lock, one answer, one report, and no line twice."""
     written = file(tmp_path / "there")
-    (process,) = torchrun("electra_lab", "run", str(written), "--device", "cpu", cwd=tmp_path)
-    out, said = process.communicate(timeout=300)
+    with torchrun("electra_lab", "run", str(written), "--device", "cpu", cwd=tmp_path) as (process,):
+        out, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     (path,) = (tmp_path / "runs" / "tiny").iterdir()
     assert out == f"{path.relative_to(tmp_path)}\n"
@@ -96,8 +96,8 @@ def test_a_run_on_two_nodes_is_that_of_one_process(tmp_path: Path, whole: Path) 
     """Two launchers that meet, with a process each, both of which are the first one of their node."""
     written = file(tmp_path / "there")
     command = ("electra_lab", "run", str(written), "--out", "run", "--device", "cpu")
-    both = torchrun(*command, cwd=tmp_path, nodes=2)
-    (out, said), (nothing, other) = [each.communicate(timeout=300) for each in both]
+    with torchrun(*command, cwd=tmp_path, nodes=2) as both:
+        (out, said), (nothing, other) = [each.communicate(timeout=300) for each in both]
     assert [each.returncode for each in both] == [0, 0], said + other
     assert (out, nothing) == ("run\n", "")
     assert said.count("on cpu in 2 processes (ddp), fp32") == said.count("trained in ") == 1
@@ -189,12 +189,12 @@ def test_sigterm_to_torchrun_saves(tmp_path: Path) -> None:
     """It passes the signal on; its own exit code is 1, whatever theirs."""
     written = file(tmp_path / "there")
     command = ("electra_lab", "run", str(written), "--out", "run", "--device", "cpu", "--set", "train.steps=100000")
-    (process,) = torchrun(*command, cwd=tmp_path)
-    while len(lines(tmp_path / "run")) < 2:
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.terminate()
-    _, said = process.communicate(timeout=60)
+    with torchrun(*command, cwd=tmp_path) as (process,):
+        while len(lines(tmp_path / "run")) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert said.count("SIGTERM: saving after this step\n") == 1
     assert said.count("stopped and saved after step") == 1
