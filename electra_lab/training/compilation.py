@@ -77,8 +77,7 @@ def compile_modules(how: Compile, objective: nn.Module, networks: Iterable[nn.Mo
 
 
 # Torch's stance holds for the process. If each block restored what it had found, the last could leave that of another.
-_stance, _stance_lock = ExitStack(), threading.Lock()
-_uncompiled: list[int] = []  # the threads in blocks
+_stance, _lock, _open = ExitStack(), threading.Lock(), 0
 
 
 @contextmanager
@@ -87,16 +86,17 @@ def uncompiled() -> Iterator[None]:
 
     Threads may be in blocks at the same time and leave them in any order.
     """
-    with _stance_lock:
-        if not _uncompiled:
+    global _open
+    with _lock:
+        if not _open:
             _stance.enter_context(torch.compiler.set_stance("force_eager"))
-        _uncompiled.append(threading.get_ident())
+        _open += 1
     try:
         yield
     finally:
-        with _stance_lock:
-            _uncompiled.pop()
-            if not _uncompiled:
+        with _lock:
+            _open -= 1
+            if not _open:
                 _stance.close()
 
 
