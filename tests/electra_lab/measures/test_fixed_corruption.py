@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from electra_lab.ablation.file import load_ablation
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load, validated
 from electra_lab.config.source import parse
@@ -305,7 +306,7 @@ def test_options_that_count_heads_keep_their_share(scale: float, local: int) -> 
 def test_the_default_references_are_outside_of_the_sizes_that_are_compared() -> None:
     measure = FixedCorruption()
     for file in (ROOT / "experiments" / "ablations").glob("generator_size*.yaml"):
-        scales = yaml.safe_load(file.read_text())["vary"]["generator.scale"]
+        scales = load_ablation(file).config.vary["generator.scale"]
         assert measure.small < min(scales) <= max(scales) < measure.large
 
 
