@@ -19,11 +19,14 @@ class _CrossEntropy(torch.autograd.Function):
         # Not by save_for_backward: samplers hide special tokens in the same memory for a moment.
         ctx.probabilities, ctx.at = probabilities, at
         ctx.mark_non_differentiable(probabilities)
+        ctx.set_materialize_grads(False)  # or else backward is given zeros of this size for them
         return (normalizer - logits.gather(-1, at)).squeeze(-1), probabilities
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, "N"], _: Any) -> tuple[Float[Tensor, "N V"], None]:
+    def backward(ctx: Any, given: Float[Tensor, "N"] | None, _: None) -> tuple[Float[Tensor, "N V"] | None, None]:
+        if given is None:
+            return None, None
         weight, probabilities = given.unsqueeze(-1), ctx.probabilities
         if probabilities is None:
             raise RuntimeError("A second backward pass needs retain_graph=True in the first one.")

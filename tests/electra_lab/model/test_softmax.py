@@ -1,12 +1,14 @@
 """The cross-entropy that shares its softmax, against torch's."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.model.softmax import cross_entropy
 from electra_lab.testing import on_each_device
@@ -62,6 +64,26 @@ def test_backward_can_be_called_again() -> None:
     for _ in range(2):
         [slope] = torch.autograd.grad(loss, logits, retain_graph=True)
         assert slope.tolist() == [[-0.75, 0.25, 0.25, 0.25]]
+
+
+def test_backward_makes_no_gradient_of_the_probabilities() -> None:
+    """Zeros as large as the logits, which autograd fills in for results without a gradient unless it is told not to."""
+    made = list[str]()
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = operator(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.shape == logits.shape:
+                made.append(str(operator))
+            return result
+
+    logits = torch.randn(3, 5, requires_grad=True)
+    losses, _ = cross_entropy(logits, torch.tensor([0, 1, 2]))
+    total = losses.sum()
+    with Watch():
+        total.backward()
+    assert "aten.scatter_add_.default" in made
+    assert not [name for name in made if "zeros" in name]
 
 
 def test_the_last_backward_needs_no_memory_of_its_own() -> None:
