@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 from x_transformers import Encoder
-from x_transformers.x_transformers import Attention
+from x_transformers.x_transformers import Attention, LayerNorm
 
 from electra_lab.backbones._rotary import turned
 from electra_lab.model.attention import Kernel, attend
@@ -17,7 +19,8 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
     """The library's attention by the lab's own kernels, in fewer passes over memory.
 
     The library expands the mask of the keys to every head and query before it reads it, and turns queries and keys by
-    products with ones, copies and empty parts. Rotations may differ from the library's in their last bit.
+    products with ones, copies and empty parts. Rotations may differ from the library's in their last bit, and states of
+    padding altogether.
     """
 
     kernel: Kernel = "fused"
@@ -25,25 +28,28 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        context_mask: Bool[Tensor, "B T"],
+        context_mask: Any = None,  # Bool[B T]
         attn_mask: Bool[Tensor, "B 1 T T"] | None = None,
-        rotary_pos_emb: tuple[Float[Tensor, "1 T d"], float] | None = None,
+        rotary_pos_emb: tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]] | None = None,
         **_: Any,  # of the library's other kinds of encoders
     ) -> tuple[Float[Tensor, "B T D"], Any]:
+        """rotary_pos_emb  cosines and sines, not the library's angles"""
         q, k, v = (
             linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.to_q, self.to_k, self.to_v)
         )
         if rotary_pos_emb is not None:
-            angles = rotary_pos_emb[0][..., ::2]  # each stands there twice: neighbours in a vector are a pair
-            cosine, sine = angles.cos(), angles.sin()
-            q, k = turned(q, cosine, sine), turned(k, cosine, sine)
-        visible = context_mask[:, None, None, :]
-        if attn_mask is not None:
-            visible = visible & attn_mask
-        some = visible.any(-1, keepdim=True)  # a softmax of nothing is NaN in some kernels
-        attended = attend(q, k, v, visible | ~some, self.attend.dropout if self.training else 0.0, self.kernel)
-        attended = attended.masked_fill(~some, 0.0)
+            q, k = turned(q, *rotary_pos_emb), turned(k, *rotary_pos_emb)
+        visible: Any = context_mask[:, None, None, :] if attn_mask is None else attn_mask
+        attended = attend(q, k, v, visible, self.attend.dropout if self.training else 0.0, self.kernel)
         return self.to_out(attended.transpose(1, 2).flatten(2)), None
+
+
+class _LayerNorm(LayerNorm):  # type: ignore[misc]
+    """The library's norm without a bias, in one pass over memory instead of two."""
+
+    def forward(self, x: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
+        scale = self.gamma + 1.0 if self.unit_offset else self.gamma
+        return F.layer_norm(x, x.shape[-1:], scale, eps=self.ln.eps)
 
 
 @backbones.register("transformer")
@@ -96,9 +102,12 @@ class Transformer(nn.Module):
             verbose=False,
             use_rmsnorm=rmsnorm,
         )
-        for module in self.encoder.modules():
-            if flash and type(module) is Attention:  # the library builds its layers itself
+        self.flash = flash
+        for module in self.encoder.modules():  # the library builds its layers itself
+            if flash and type(module) is Attention:
                 module.__class__ = _Attention
+            if type(module) is LayerNorm:
+                module.__class__ = _LayerNorm
         # x-transformers alternates attention and feed-forward; a depth of ours is one of each.
         blocks = list(self.encoder.layers)
         self.layers = [nn.ModuleList(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
@@ -109,11 +118,27 @@ class Transformer(nn.Module):
         attention_mask: Bool[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        same = None if documents is None else (documents[:, :, None] == documents[:, None, :]).unsqueeze(1)
-        # Only the keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states
-        # into float32, and fixes the traced sizes in an ONNX export.
-        states: Tensor = self.encoder(x, self_attn_kv_mask=attention_mask, attn_mask=same)  # rotary: relative positions
+        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
+        keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
+        visible = None
+        if documents is not None:
+            visible = (keys[:, None, :] & (documents[:, :, None] == documents[:, None, :])).unsqueeze(1)
+            visible = visible | ~visible.any(-1, keepdim=True)
+        # Only keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states into
+        # float32, and fixes the traced sizes in an ONNX export.
+        states: Tensor = self.encoder(
+            x,
+            self_attn_kv_mask=keys if visible is None else None,
+            attn_mask=visible,
+            rotary_pos_emb=self._turns(x) if self.flash and self.positions == "own" else None,
+        )
         return states
+
+    def _turns(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]]:
+        """Return the cosines and sines of all positions' angles, once for all layers."""
+        angles, _ = self.encoder.rotary_pos_emb(torch.arange(x.shape[1], device=x.device))
+        angles = angles[0, :, ::2]  # each stands there twice: neighbours in a vector are a pair
+        return angles.cos(), angles.sin()
 
     def at_step(self, seed: int, step: int) -> None:
         """Nothing changes over time."""

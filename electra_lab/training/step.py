@@ -111,7 +111,8 @@ def training_step(
     """
     learner.at_step(seed, step)
     sums, counts, weights = gradients(learner, batch, seed, step, micro_batch_size, precision, scale)
-    parameters = list(learner.objective.parameters())
+    # Those of the optimizer, which has all that learn: to search the modules for them would take longer.
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if scale is not None:
         scale.unscale(parameters)
     norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from x_transformers.x_transformers import Attend, Attention, FeedForward, LayerNorm, RMSNorm
 
-from electra_lab.backbones.transformer import Transformer, _Attention
+from electra_lab.backbones.transformer import Transformer, _Attention, _LayerNorm
 
 
 def parts(kind: Any, **options: Any) -> list[Any]:
@@ -58,28 +58,32 @@ def test_the_library_is_called_in_eval_without_dropout() -> None:
 
 
 def computed(model: Transformer, mask: Tensor, documents: Tensor | None) -> list[Tensor]:
-    """Return the states of random input, and all gradients."""
+    """Return the states of random input where it is real, and all gradients."""
     x = torch.randn(*mask.shape, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     weights = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
     model.zero_grad()
     torch.manual_seed(3)
     states = model(x, mask, documents)
-    (states * weights).sum().backward()
-    return [states.detach(), x.grad, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
+    (states * weights)[mask].sum().backward()
+    return [states.detach()[mask], x.grad, *(p.grad for p in model.parameters())]  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("by_document", [True, False])
-def test_attention_is_the_librarys(rotary: bool, by_document: bool) -> None:
-    """With padding, a row of padding alone, and dropout."""
+def test_attention_and_norms_are_the_librarys(rotary: bool, by_document: bool) -> None:
+    """With padding, a row of padding alone, and dropout. States of padding may be others."""
     torch.manual_seed(0)
-    model = Transformer(64, 2, 4, 32, rotary=rotary)
+    ours, theirs = Transformer(64, 2, 4, 32, rotary=rotary), Transformer(64, 2, 4, 32, rotary=rotary)
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    theirs.load_state_dict(ours.state_dict())
+    theirs.flash = False  # the library computes angles itself
+    for module in theirs.modules():
+        if type(module) in (_Attention, _LayerNorm):
+            module.__class__ = Attention if isinstance(module, Attention) else LayerNorm
+    assert sum(type(module) is _Attention for module in ours.modules()) == 2
+    assert not any(type(module) in (_Attention, _LayerNorm) for module in theirs.modules())
     mask = torch.arange(20) < torch.tensor([[20], [13], [0]])
     documents = (torch.arange(20) // 6).expand(3, -1) if by_document else None
-    ours = computed(model, mask, documents)
-    changed = [module for module in model.modules() if type(module) is _Attention]
-    assert len(changed) == 2
-    for module in changed:
-        module.__class__ = Attention
-    for one, other in zip(ours, computed(model, mask, documents), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    for one, other in zip(computed(ours, mask, documents), computed(theirs, mask, documents), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
