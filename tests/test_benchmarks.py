@@ -62,6 +62,13 @@ def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> 
         assert f"| {name} | {why} |" in shown
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="earlier commits are read from the git repository")
+def test_revisions(run: Run) -> None:
+    found = run("revisions.py", "HEAD", "--experiment", "transformer_tiny", "--rounds", "2", "--steps", "1")
+    assert found["seconds"].keys() == {"HEAD", "working tree"}
+    assert all(len(values) == 2 and min(values) > 0 for values in found["seconds"].values())
+
+
 def test_samplers(run: Run) -> None:
     found = run("samplers.py", "--rows", "4", "--vocabulary", "50", "--rounds", "1")
     assert {"electra-pytorch gumbel_sample", "electra_lab gumbel", "electra_lab nucleus"} <= found["seconds"].keys()

@@ -5,56 +5,15 @@ from contextlib import contextmanager, nullcontext
 from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 from pydantic import Field
 from reformer_pytorch import reformer_pytorch as library
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from electra_lab.backbones._rotary import turned
+from electra_lab.backbones._hashing import use_own_attention
 from registry import backbones
 
 EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
-
-
-class _LocalAttention(library.LocalAttention):  # type: ignore[misc]  # the library has no types
-    """The library's attention within windows, with the positions that it gives to hashed heads alone.
-
-    States of real positions are the library's up to rounding, in less time: hidden scores get a large negative number
-    added, so that neither the softmax nor its gradient feels them, instead of being filled in copies.
-    """
-
-    def __init__(self, bucket_size: int, dropout: float, rotary: nn.Module | None) -> None:
-        super().__init__(2 * bucket_size, dropout=dropout, shared_qk=True, look_forward=1)
-        self.rotary = rotary
-
-    def forward(
-        self,
-        query: Float[Tensor, "BH T d"],
-        key: Float[Tensor, "BH T d"],
-        value: Float[Tensor, "BH T d"],
-        input_mask: Bool[Tensor, "B T"],
-    ) -> Float[Tensor, "BH T d"]:
-        if self.rotary is not None:
-            sine, cosine = self.rotary(query).float().chunk(2, dim=-1)
-            query = turned(query, cosine, sine)  # query and key are the same
-        windows = (-1, query.shape[1] // self.window_size, self.window_size)  # [BH W S]
-        queries, keys, values = (each.reshape(*windows, each.shape[-1]) for each in (query, query, value))
-        queries, keys = queries * queries.shape[-1] ** -0.5, F.normalize(keys, dim=-1).to(keys.dtype)
-        keys, values = _with_neighbours(keys, -1.0), _with_neighbours(values, -1.0)
-        scores = torch.bmm(queries.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2))
-        hidden = ~_with_neighbours(input_mask.reshape(windows), False)
-        by_row = scores.view(len(input_mask), -1, *hidden.shape[1:2], *scores.shape[1:])  # [B H W S A], A = 3 S
-        padding = torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.finfo(scores.dtype).max)
-        by_row.add_(self._itself(scores)).add_(padding[:, None, :, None])
-        attention = self.dropout(scores.softmax(-1))
-        return torch.bmm(attention, values.flatten(0, 1)).view_as(value)
-
-    def _itself(self, scores: Float[Tensor, "N S A"]) -> Float[Tensor, "S A"]:
-        """Return what hides a position from itself, as long as it sees another one."""
-        bias = torch.zeros_like(scores[0])
-        bias.diagonal(self.window_size).fill_(library.TOKEN_SELF_ATTN_VALUE)
-        return bias
 
 
 @contextmanager
@@ -66,12 +25,6 @@ def _at_least_bf16(device: str) -> Iterator[bool]:
     narrow = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
     with torch.autocast(device, enabled=False) if narrow else nullcontext():
         yield narrow
-
-
-def _with_neighbours(windows: Shaped[Tensor, "N W S *d"], beyond: float) -> Shaped[Tensor, "N W A *d"]:
-    """Return each window between the one before it and the one after it; `beyond` stands outside of the row."""
-    around = F.pad(windows, (*((0, 0) * (windows.dim() - 2)), 1, 1), value=beyond)
-    return torch.cat((around[:, :-2], around[:, 1:-1], around[:, 2:]), dim=2)
 
 
 @backbones.register("reformer")
@@ -152,10 +105,7 @@ class Reformer(nn.Module):
             post_attn_dropout=dropout,
             reverse_thres=0 if reversible else 1 << 62,  # the length above which it runs reversibly
         )
-        if local_heads:
-            for module in self.encoder.modules():
-                if isinstance(module, library.LSHSelfAttention):
-                    module.local_attn = _LocalAttention(bucket_size, dropout, self.rotary)
+        use_own_attention(self.encoder)
         self.norm = nn.LayerNorm(dim)  # reformer-pytorch leaves it to its language model
 
     @property
@@ -175,8 +125,8 @@ class Reformer(nn.Module):
     def _encode(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         with _at_least_bf16(x.device.type) as wide:
             x = x.float() if wide else x
-            angles = self.rotary(x) if self.rotary is not None else None
-            states: Tensor = self.norm(self.encoder(x, input_mask=attention_mask, pos_emb=angles))
+            turn = None if self.rotary is None else self.rotary(x).float().chunk(2, dim=-1)  # sines and cosines
+            states: Tensor = self.norm(self.encoder(x, input_mask=attention_mask, turn=turn))
         return states
 
     def at_step(self, seed: int, step: int) -> None:

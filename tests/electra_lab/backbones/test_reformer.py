@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from reformer_pytorch.reformer_pytorch import (
     FeedForward,
-    FixedPositionalEmbedding,
     LocalAttention,
+    LSHAttention,
     LSHSelfAttention,
     apply_rotary_pos_emb,
 )
 from torch import Tensor
 
-from electra_lab.backbones.reformer import Reformer, _LocalAttention
+from electra_lab.backbones.reformer import Reformer
 
 DIM, DEPTH, HEADS, LENGTH = 16, 2, 2, 32
 OPTIONS = [
@@ -338,17 +339,35 @@ class LibrarysLocalAttention(LocalAttention):  # type: ignore[misc]  # the libra
         return attended
 
 
+def librarys(attention: Any, rotary: torch.nn.Module | None) -> LSHSelfAttention:
+    """Return a copy that attends as the library does, but with rotary positions for local heads, too."""
+    copied = deepcopy(attention)
+    copied.__class__, copied.lsh_attn.__class__ = LSHSelfAttention, LSHAttention
+    copied.local_attn = LibrarysLocalAttention(attention.bucket_size, rotary)
+    return copied
+
+
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("real", [LENGTH, 17, 1])
-def test_a_local_head_is_the_librarys(rotary: bool, real: int) -> None:
-    positions = FixedPositionalEmbedding(16) if rotary else None
+@pytest.mark.parametrize("options", [{}, {"local_heads": 1}, {"memory": 8}, {"memory": 8, "local_heads": 1}], ids=str)
+@pytest.mark.parametrize("hashes", [1, 3])
+def test_attention_is_the_librarys(hashes: int, options: dict[str, Any], real: int, rotary: bool) -> None:
+    """Forward and backward, at real positions; in float64, as the library loses digits where only itself is seen."""
+    model = reformer(rotary=rotary, hashes=hashes, **options).double()
+    ours = attentions(model)[0]
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(parameter.numel()))
+    assert type(ours) is not LSHSelfAttention
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [real]])
-    of_heads = mask.repeat_interleave(3, 0).unsqueeze(-1)
-    drawn = torch.randn(3, 6, LENGTH, 16, generator=torch.Generator().manual_seed(1))
-    results = []
-    for attention in (_LocalAttention(4, 0.0, positions), LibrarysLocalAttention(4, positions)):
-        query, value = (each.clone().requires_grad_() for each in drawn[:2])
-        states = attention(query, query, value, input_mask=mask) * of_heads
-        (states * drawn[2]).sum().backward()
-        results.append((states, query.grad, value.grad))
-    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+    angles = model.rotary(batch()[0].double()) if model.rotary is not None else None
+    sines = None if angles is None else angles.chunk(2, dim=-1)
+    weights = torch.randn(2, LENGTH, DIM, generator=torch.Generator().manual_seed(2))
+    found = []
+    for attention, positions in ((ours, {"turn": sines}), (librarys(ours, model.rotary), {"pos_emb": angles})):
+        x = batch()[0].detach().double().requires_grad_()
+        torch.manual_seed(5)  # the same rotations
+        states = attention(x, input_mask=mask, **positions)
+        (states * weights)[mask].sum().backward()
+        found.append([states[mask], x.grad, *(parameter.grad for parameter in attention.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from x_transformers.x_transformers import Attend, Attention, FeedForward, LayerNorm, RMSNorm
 
 from electra_lab.backbones.transformer import Transformer, _Attention, _LayerNorm
+from electra_lab.model.attention import KERNELS, Kernel, use_kernel
 
 
 def parts(kind: Any, **options: Any) -> list[Any]:
@@ -59,7 +60,7 @@ def test_the_library_is_called_in_eval_without_dropout() -> None:
 
 def computed(model: Transformer, mask: Tensor, documents: Tensor | None) -> list[Tensor]:
     """Return the states of random input where it is real, and all gradients."""
-    x = torch.randn(*mask.shape, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    x = torch.randn(*mask.shape, 64, generator=torch.Generator().manual_seed(1)).double().requires_grad_()
     weights = torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
     model.zero_grad()
     torch.manual_seed(3)
@@ -73,7 +74,7 @@ def computed(model: Transformer, mask: Tensor, documents: Tensor | None) -> list
 def test_attention_and_norms_are_the_librarys(rotary: bool, by_document: bool) -> None:
     """With padding, a row of padding alone, and dropout. States of padding may be others."""
     torch.manual_seed(0)
-    ours, theirs = Transformer(64, 2, 4, 32, rotary=rotary), Transformer(64, 2, 4, 32, rotary=rotary)
+    ours, theirs = (Transformer(64, 2, 4, 32, rotary=rotary).double() for _ in range(2))
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     theirs.load_state_dict(ours.state_dict())
@@ -86,4 +87,19 @@ def test_attention_and_norms_are_the_librarys(rotary: bool, by_document: bool) -
     mask = torch.arange(20) < torch.tensor([[20], [13], [0]])
     documents = (torch.arange(20) // 6).expand(3, -1) if by_document else None
     for one, other in zip(computed(ours, mask, documents), computed(theirs, mask, documents), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("by_document", [True, False])
+def test_padding_without_a_key_leaves_everything_finite(by_document: bool, kernel: Kernel) -> None:
+    """A softmax of nothing is NaN, and so would be the gradient of every weight."""
+    model = Transformer(64, 1, 4, 32, dropout=0.0)
+    assert use_kernel(kernel, model)
+    mask = torch.arange(20) < torch.tensor([[20], [13], [0]])
+    documents = torch.where(mask, 0, -1) if by_document else None
+    x = torch.randn(3, 20, 64).requires_grad_()
+    states = model(x, mask, documents)
+    states[mask].sum().backward()
+    assert states.isfinite().all()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in (x, *model.parameters()))

@@ -1,0 +1,161 @@
+"""reformer-pytorch's attention with the options that the lab sets, in fewer passes over memory.
+
+States of real positions are the library's up to rounding. Those of padding may be others: only keys are hidden.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from reformer_pytorch import reformer_pytorch as library
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.backbones._rotary import turned
+
+Turn = tuple[Float[Tensor, "1 t half"], Float[Tensor, "1 t half"]]
+
+
+def use_own_attention(encoder: nn.Module) -> None:
+    """Let the layers of a library.Reformer, which it builds itself, attend as this module does."""
+    for module in list(encoder.modules()):
+        if isinstance(module, library.LSHSelfAttention):
+            module.__class__ = _SelfAttention
+            module.lsh_attn.__class__ = HashedAttention
+            module.local_attn.__class__ = LocalAttention
+
+
+class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]  # the library has no types
+    """Attention by hashed and local heads, without copies of the states.
+
+    All heads have rotary positions; the library gives them to hashed heads alone. Hashing ignores them.
+    """
+
+    def forward(
+        self, x: Float[Tensor, "B t D"], input_mask: Bool[Tensor, "B t"], turn: Turn | None = None, **signal: Any
+    ) -> Float[Tensor, "B t D"]:
+        """turn    sines and cosines of the positions
+        signal  what the library's reversible core says
+        """
+        rows, length, _ = x.shape
+        local, mask = self.n_local_attn_heads, input_mask
+        if self.num_mem_kv:
+            x = torch.cat((x, self.mem_kv.expand(rows, -1, -1).to(x.dtype)), dim=1)
+            mask = F.pad(mask, (0, self.num_mem_kv), value=True)
+        qk, v = (projected.unflatten(-1, (self.heads, -1)).transpose(1, 2) for projected in (self.toqk(x), self.tov(x)))
+        to_hash = qk[:, local:].detach().flatten(0, 1)
+        if turn is not None:  # the memory has no positions
+            sine, cosine = turn
+            placed = turned(qk[:, :, :length], cosine, sine)
+            qk = torch.cat((placed, qk[:, :, length:]), dim=2) if self.num_mem_kv else placed
+        heads = [local, self.heads - local]
+        (near_qk, qk), (near_v, v) = (
+            [part.flatten(0, 1) for part in torch.split(each, heads, dim=1)] for each in (qk, v)
+        )
+        mask = mask.unsqueeze(1).expand(-1, self.heads - local, -1).flatten(0, 1)
+        attended = self.lsh_attn(to_hash, qk, v, mask, length, **signal).unflatten(0, (rows, -1))
+        if local:
+            near = self.local_attn(near_qk[:, :length], near_v[:, :length], input_mask)
+            attended = torch.cat((near.unflatten(0, (rows, -1)), attended), dim=1)
+        out: Tensor = self.post_attn_dropout(self.to_out(attended.transpose(1, 2).flatten(2)))
+        return out
+
+
+class LocalAttention(library.LocalAttention):  # type: ignore[misc]
+    """Attention within a window and the two beside it; queries are the keys.
+
+    Hidden scores get a large negative number added, so that neither the softmax nor its gradient feels them, instead of
+    being filled in copies.
+    """
+
+    def forward(
+        self, query: Float[Tensor, "BH t d"], value: Float[Tensor, "BH t d"], input_mask: Bool[Tensor, "B t"]
+    ) -> Float[Tensor, "BH t d"]:
+        windows = (-1, query.shape[1] // self.window_size, self.window_size)  # [BH W S]
+        queries, values = (each.reshape(*windows, each.shape[-1]) for each in (query, value))
+        keys = _with_neighbours(F.normalize(queries, dim=-1).to(queries.dtype), -1.0)
+        queries, values = queries * queries.shape[-1] ** -0.5, _with_neighbours(values, -1.0)
+        scores = torch.bmm(queries.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2))
+        hidden = ~_with_neighbours(input_mask.reshape(windows), False)
+        by_row = scores.view(len(input_mask), -1, *hidden.shape[1:2], *scores.shape[1:])  # [B H W S A], A = 3 S
+        by_row.add_(_itself(scores[0], self.window_size)).add_(_lowest(hidden, scores)[:, None, :, None])
+        attention = self.dropout(scores.softmax(-1))
+        return torch.bmm(attention, values.flatten(0, 1)).view_as(value)
+
+
+class HashedAttention(library.LSHAttention):  # type: ignore[misc]
+    """Attention within a bucket and the one before it, in one or more rounds of hashing.
+
+    Positions are sorted once and gathered as whole vectors. A single round needs no weights of rounds.
+    """
+
+    def forward(
+        self,
+        to_hash: Float[Tensor, "BH T d"],
+        qk: Float[Tensor, "BH T d"],
+        v: Float[Tensor, "BH T d"],
+        input_mask: Bool[Tensor, "BH T"],
+        query_len: int,
+        _reverse: bool = False,
+        _depth: int | None = None,
+    ) -> Float[Tensor, "BH t d"]:
+        (rows, length, dim), size, rounds = qk.shape, self.bucket_size, self.n_hashes
+        buckets = self.hash_vectors(
+            length // size, to_hash, key_namespace=_depth, fetch=_reverse, set_cache=self.training
+        )  # [BH M], M = rounds * T; each round has numbers of its own
+        slots = torch.arange(rounds * length, device=qk.device)
+        order = (length * buckets + slots % length).argsort(-1)  # of the slots, by bucket and position
+        back = torch.empty_like(order).scatter_(1, order, slots.expand_as(order))
+
+        places = order % length
+        in_buckets = (rows, rounds * length // size, size)  # [BH C S]
+        queries, values = _chosen(torch.cat((qk, v), dim=-1), places).view(*in_buckets, -1).chunk(2, dim=-1)
+        keys = _with_previous(torch.cat((F.normalize(queries, dim=-1).to(queries.dtype), values), dim=-1))
+        keys, values = keys.flatten(0, 1).chunk(2, dim=-1)
+        scores = torch.bmm(queries.flatten(0, 1) * dim**-0.5, keys.transpose(1, 2)).view(*in_buckets, 2 * size)
+        hidden = _with_previous(~input_mask.gather(1, places).view(in_buckets))
+        scores.add_(self._itself(places.view(in_buckets), scores)).add_(_lowest(hidden, scores).unsqueeze(2))
+
+        attention = self.dropout(scores.softmax(-1)).flatten(0, 1)
+        attended = _chosen(torch.bmm(attention, values).view(rows, -1, dim), back)
+        if rounds > 1:  # each counts as much as what it saw
+            seen = scores.logsumexp(-1).view(rows, -1).gather(1, back).view(rows, rounds, length, 1)
+            attended = (attended.view(rows, rounds, length, dim) * seen.softmax(1)).sum(1)
+        return attended[:, :query_len]
+
+    def _itself(self, places: Int[Tensor, "BH C S"], scores: Float[Tensor, "BH C S A"]) -> Float[Tensor, "*some S A"]:
+        if self.n_hashes == 1:
+            return _itself(scores[0, 0], 0)
+        # A position may also be in the last bucket of the round before.
+        same = places.unsqueeze(-1) == _with_previous(places).unsqueeze(-2)
+        return torch.zeros_like(scores).masked_fill_(same, library.TOKEN_SELF_ATTN_VALUE)
+
+
+def _itself(scores: Float[Tensor, "S A"], first: int) -> Float[Tensor, "S A"]:
+    """Return what hides a position from itself, as long as it sees another one; the first position is key `first`."""
+    bias = torch.zeros_like(scores)
+    bias.diagonal(first).fill_(library.TOKEN_SELF_ATTN_VALUE)
+    return bias
+
+
+def _lowest(hidden: Bool[Tensor, "*N"], scores: Float[Tensor, "*M"]) -> Float[Tensor, "*N"]:
+    """Return what hides these keys, for scores of this type."""
+    bias = torch.zeros_like(hidden, dtype=scores.dtype)
+    return bias.masked_fill_(hidden, -torch.finfo(scores.dtype).max)
+
+
+def _chosen(x: Float[Tensor, "N T d"], places: Int[Tensor, "N M"]) -> Float[Tensor, "N M d"]:
+    """Return the vectors of each row at its places."""
+    firsts = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device).unsqueeze(1)
+    return x.reshape(-1, x.shape[-1]).index_select(0, (places + firsts).flatten()).view(*places.shape, -1)
+
+
+def _with_previous(buckets: Shaped[Tensor, "N C S *d"]) -> Shaped[Tensor, "N C A *d"]:
+    """Return each bucket and the one before it; before the first comes the last."""
+    return torch.cat((buckets, buckets.roll(1, dims=1)), dim=2)
+
+
+def _with_neighbours(windows: Shaped[Tensor, "N W S *d"], beyond: float) -> Shaped[Tensor, "N W A *d"]:
+    """Return each window between the one before it and the one after it; `beyond` stands outside of the row."""
+    around = F.pad(windows, (*((0, 0) * (windows.dim() - 2)), 1, 1), value=beyond)
+    return torch.cat((around[:, :-2], around[:, 1:-1], around[:, 2:]), dim=2)
