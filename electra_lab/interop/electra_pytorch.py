@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from electra_lab.interop._networks import Detector, Guess, HiddenLayerExtractor, Verdict, tie
 from electra_lab.training.random import EVALUATION, Streams, digest, mix_
-from registry import Batch, Losses, Masked, Vocabulary, masking_strategies, objectives, samplers
+from registry import Batch, Losses, Masked, Random, Vocabulary, masking_strategies, objectives, samplers
 
 __all__ = ["MLM", "Electra", "HiddenLayerExtractor", "Results", "get_mask_subset_with_prob", "gumbel_sample", "tie"]
 
@@ -31,8 +31,8 @@ _gumbel, _argmax = (samplers.get(name).component for name in ("gumbel", "argmax"
 PADDING_MASKS = ("mask", "input_mask", "attention_mask")
 
 
-class _Global:
-    """A registry.Random from torch's global generator, for functions that scripts call by themselves."""
+class _Global(Random):
+    """Numbers from torch's global generator, for functions that scripts call by themselves."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

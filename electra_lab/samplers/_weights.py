@@ -7,21 +7,23 @@ from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
+from registry import Random
+
 BLOCK = 256  # weights that are summed before they are compared one by one
 ROWS, WEIGHTS = 16, 1 << 16  # worked on at a time on the CPU, whichever is more: many more would not stay in its cache
 
 
-def by_rows(draw: Callable[..., Int[Tensor, "n"]], *tensors: Tensor) -> Int[Tensor, "N"]:
-    """Return draw(*tensors), the first of which is by weights; on the CPU, some rows at a time."""
-    if tensors[0].device.type != "cpu" or torch.compiler.is_compiling() or not len(tensors[0]):
-        return draw(*tensors)
-    some = max(ROWS, WEIGHTS // tensors[0].shape[-1])
-    if some >= len(tensors[0]):
-        return draw(*tensors)
-    parts = zip(*(torch.split(each, some) for each in tensors), strict=True)
-    if isinstance(tensors[0], FakeTensor):  # a forecast of memory, of which each part takes the same
-        return draw(*next(parts)).new_empty(len(tensors[0]))
-    return torch.cat([draw(*rows) for rows in parts])
+def by_rows(
+    draw: Callable[[Tensor, Tensor], Int[Tensor, "n"]], weights: Float32[Tensor, "N V"], rng: Random, width: int
+) -> Int[Tensor, "N"]:
+    """Return draw(weights, numbers) with `width` random numbers a row; on the CPU, some rows at a time."""
+    rows, some = len(weights), max(ROWS, WEIGHTS // weights.shape[-1])
+    if weights.device.type != "cpu" or torch.compiler.is_compiling() or rows <= some:
+        return draw(weights, rng.uniform(rows, width))
+    parts = zip(torch.split(weights, some), rng.in_parts(some, rows, width), strict=True)
+    if isinstance(weights, FakeTensor):  # a forecast of memory, of which each part takes the same
+        return draw(*next(parts)).new_empty(rows)
+    return torch.cat([draw(*part) for part in parts])
 
 
 def weights_of(logits: Float32[Tensor, "N V"], temperature: float | Tensor) -> Float32[Tensor, "N V"]:

@@ -11,7 +11,7 @@ from registry import Random, samplers
 
 
 def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, "N"]:
-    return by_rows(_largest, weights, rng.uniform(*weights.shape))
+    return by_rows(_largest, weights, rng, weights.shape[-1])
 
 
 def _largest(weights: Float32[Tensor, "n V"], numbers: Float32[Tensor, "n V"]) -> Int[Tensor, "n"]:
@@ -33,4 +33,4 @@ def gumbel(
     def draw(logits: Tensor, numbers: Tensor) -> Tensor:
         return _largest(weights_of(logits, temperature), numbers)
 
-    return by_rows(draw, logits, rng.uniform(*logits.shape))
+    return by_rows(draw, logits, rng, logits.shape[-1])

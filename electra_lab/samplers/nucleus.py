@@ -11,7 +11,7 @@ from registry import Random, samplers
 
 
 def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, p: float | Tensor) -> Int[Tensor, "N"]:
-    return by_rows(lambda rows, numbers: inverse_cdf(_nucleus(rows, p), numbers), weights, rng.uniform(len(weights), 1))
+    return by_rows(lambda rows, numbers: inverse_cdf(_nucleus(rows, p), numbers), weights, rng, 1)
 
 
 def _nucleus(weights: Float32[Tensor, "n V"], p: float | Tensor) -> Float32[Tensor, "n V"]:
@@ -46,4 +46,4 @@ def nucleus(
     def draw(logits: Tensor, numbers: Tensor) -> Tensor:
         return inverse_cdf(_nucleus(weights_of(logits, temperature), p), numbers)
 
-    return by_rows(draw, logits, rng.uniform(len(logits), 1))
+    return by_rows(draw, logits, rng, 1)

@@ -11,7 +11,7 @@ from registry import Random, samplers
 
 
 def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, "N"]:
-    return by_rows(inverse_cdf, weights, rng.uniform(len(weights), 1))
+    return by_rows(inverse_cdf, weights, rng, 1)
 
 
 @samplers.register("temperature", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
@@ -26,4 +26,4 @@ def temperature(
     def draw(logits: Tensor, numbers: Tensor) -> Tensor:
         return inverse_cdf(weights_of(logits, temperature), numbers)
 
-    return by_rows(draw, logits, rng.uniform(len(logits), 1))
+    return by_rows(draw, logits, rng, 1)

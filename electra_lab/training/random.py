@@ -6,6 +6,8 @@ global batch, and there is no state to save, lose or corrupt.
 """
 
 import hashlib
+import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -87,19 +89,7 @@ class Random:
 
         `rows` must be a multiple m of the number of examples: row r belongs to example r // m.
         """
-        first, second = self._keys
-        examples, width = len(first), 1
-        if rows % max(examples, 1):
-            raise ValueError(f"uniform: {rows} rows are not a multiple of the {examples} examples of this batch.")
-        for n in shape:
-            width *= n
-        numbers = (rows // examples) * width if examples else 0
-        if numbers > 1 << 32:
-            raise ValueError(f"uniform: {numbers} numbers for one example are more than 2^32.")
-        self._calls += 1
-        call = _signed(self._calls * 0x9E3779B9)
-        # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
-        first, second = mix_(first + call), mix_(second ^ call)
+        first, second, numbers = self._next_call(rows, shape)
         if _in_numpy(first):
             return torch.from_numpy(_on_the_cpu(numbers, *(each.numpy() for each in (first, second)))).view(
                 rows, *shape
@@ -109,6 +99,37 @@ class Random:
         # 23 bits and a half: exact in float32, and never 0 or 1.
         bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
         return bits.float().mul_(2.0**-23).add_(2.0**-24).view(rows, *shape)
+
+    def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, "some *shape"]]:
+        """Yield what one call of `uniform` returns, `some` rows at a time, the last part the rest.
+
+        On the CPU, not all of them exist at once.
+        """
+        if not _in_numpy(self._keys[0]):
+            yield from torch.split(self.uniform(rows, *shape), some)
+            return
+        *keys, _ = self._next_call(rows, shape)
+        first, second = (each.numpy().view(np.uint32) for each in keys)
+        of_one, width = rows // max(len(first), 1), math.prod(shape)
+        for begin in range(0, rows, some):
+            example, row = np.divmod(np.arange(begin, min(begin + some, rows)), of_one)
+            counted = first[example] + (row * width).astype(np.uint32)
+            made = _on_the_cpu(width, counted.view(np.int32), second[example].view(np.int32))
+            yield torch.from_numpy(made).view(-1, *shape)
+
+    def _next_call(self, rows: int, shape: tuple[int, ...]) -> tuple[Int32[Tensor, "B"], Int32[Tensor, "B"], int]:
+        """Return two keys for each example, and how many numbers it needs."""
+        first, second = self._keys
+        examples = len(first)
+        if rows % max(examples, 1):
+            raise ValueError(f"uniform: {rows} rows are not a multiple of the {examples} examples of this batch.")
+        numbers = (rows // examples) * math.prod(shape) if examples else 0
+        if numbers > 1 << 32:
+            raise ValueError(f"uniform: {numbers} numbers for one example are more than 2^32.")
+        self._calls += 1
+        call = _signed(self._calls * 0x9E3779B9)
+        # The call enters both words: otherwise two long calls with overlapping counters would share some numbers.
+        return mix_(first + call), mix_(second ^ call), numbers
 
 
 def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32]) -> NDArray[np.float32]:

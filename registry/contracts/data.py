@@ -24,6 +24,13 @@ class Random(Protocol):
         `rows` must be a multiple m of the number of examples: row r belongs to example r // m.
         """
 
+    def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, "some *shape"]]:
+        """Yield what one call of `uniform` returns, `some` rows at a time, the last part the rest.
+
+        The lab's own does not hold all of them at once on the CPU.
+        """
+        yield from self.uniform(rows, *shape).split(some)  # type: ignore[no-untyped-call]  # torch's
+
 
 class Streams(Protocol):
     """The random numbers of one step: a Random for each purpose."""

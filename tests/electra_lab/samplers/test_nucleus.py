@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from electra_lab.samplers.nucleus import nucleus
+from registry import Random
 
 NUMBERS = (torch.arange(8192) + 0.5) / 8192  # a grid over (0, 1): the share of a token is its number of draws
 
 
-class Grid:
+class Grid(Random):
     """The numbers of the grid in place of random ones."""
 
     def uniform(self, rows: int, *shape: int) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from electra_lab.testing import SIGNIFICANCE
+from electra_lab.testing import SIGNIFICANCE, on_each_device
 from electra_lab.training import random
 from electra_lab.training.random import Random, Streams, digest, mix_, seed_global
 
@@ -117,6 +119,35 @@ def test_any_split_of_the_batch_gives_the_same_numbers(examples: int, cut: int, 
     whole, left, right = (draws(torch.arange(a, b)) for a, b in ((0, examples), (0, cut), (cut, examples)))
     for all_rows, *parts in zip(whole, left, right, strict=True):
         assert torch.equal(all_rows, torch.cat(parts))
+
+
+@on_each_device
+@settings(max_examples=40, deadline=None)
+@given(
+    examples=st.integers(1, 6),
+    m=st.integers(1, 4),
+    shape=st.sampled_from([(1,), (7,), (2, 3)]),
+    some=st.integers(1, 30),
+)
+def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape: tuple[int, ...], some: int) -> None:
+    one, other = (Streams(1, 2, torch.arange(5, 5 + examples, device=device))("law") for _ in range(2))
+    for numbers in (one, other):
+        numbers.uniform(examples, 3)
+    whole, parts = one.uniform(examples * m, *shape), list(other.in_parts(some, examples * m, *shape))
+    assert [len(part) for part in parts] == [len(part) for part in whole.split(some)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert torch.equal(one.uniform(examples, 2), other.uniform(examples, 2))
+
+
+def test_parts_on_the_cpu_do_not_exist_at_once() -> None:
+    tracemalloc.start()
+    try:
+        for part in Streams(0, 0, torch.arange(4))("law").in_parts(16, 400, 5000):
+            assert part.shape == (16, 5000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 400 * 5000 * 4 / 4, f"{peak} bytes"
 
 
 def test_the_global_generator_is_not_used() -> None:
