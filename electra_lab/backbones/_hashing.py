@@ -1,6 +1,6 @@
 """reformer-pytorch's attention with the options that the lab sets, in fewer passes over memory.
 
-States of real positions are the library's up to rounding. Those of padding may be others: only keys are hidden.
+The results are the library's up to rounding, but for padding in local heads: there, only keys are hidden.
 """
 
 from typing import Any
@@ -13,16 +13,16 @@ from torch.nn import functional as F
 
 from electra_lab.backbones._rotary import turned
 
-Turn = tuple[Float[Tensor, "1 t half"], Float[Tensor, "1 t half"]]
+Turn = tuple[Float[Tensor, "t half"], Float[Tensor, "t half"]]
 
 
 def use_own_attention(encoder: nn.Module) -> None:
     """Let the layers of a library.Reformer, which it builds itself, attend as this module does."""
-    for module in list(encoder.modules()):
+    for module in encoder.modules():
         if isinstance(module, library.LSHSelfAttention):
             module.__class__ = _SelfAttention
-            module.lsh_attn.__class__ = HashedAttention
-            module.local_attn.__class__ = LocalAttention
+            module.lsh_attn.__class__ = _HashedAttention
+            module.local_attn.__class__ = _LocalAttention
 
 
 class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]  # the library has no types
@@ -34,8 +34,8 @@ class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]  # the lib
     def forward(
         self, x: Float[Tensor, "B t D"], input_mask: Bool[Tensor, "B t"], turn: Turn | None = None, **signal: Any
     ) -> Float[Tensor, "B t D"]:
-        """turn    sines and cosines of the positions
-        signal  what the library's reversible core says
+        """turn    cosines and sines of the positions' angles
+        signal  keyword arguments of the library's reversible core: `_reverse` and `_depth`
         """
         rows, length, _ = x.shape
         local, mask = self.n_local_attn_heads, input_mask
@@ -45,8 +45,7 @@ class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]  # the lib
         qk, v = (projected.unflatten(-1, (self.heads, -1)).transpose(1, 2) for projected in (self.toqk(x), self.tov(x)))
         to_hash = qk[:, local:].detach().flatten(0, 1)
         if turn is not None:  # the memory has no positions
-            sine, cosine = turn
-            placed = turned(qk[:, :, :length], cosine, sine)
+            placed = turned(qk[:, :, :length], *turn)
             qk = torch.cat((placed, qk[:, :, length:]), dim=2) if self.num_mem_kv else placed
         heads = [local, self.heads - local]
         (near_qk, qk), (near_v, v) = (
@@ -61,7 +60,7 @@ class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]  # the lib
         return out
 
 
-class LocalAttention(library.LocalAttention):  # type: ignore[misc]
+class _LocalAttention(library.LocalAttention):  # type: ignore[misc]
     """Attention within a window and the two beside it; queries are the keys.
 
     Hidden scores get a large negative number added, so that neither the softmax nor its gradient feels them, instead of
@@ -73,17 +72,19 @@ class LocalAttention(library.LocalAttention):  # type: ignore[misc]
     ) -> Float[Tensor, "BH t d"]:
         windows = (-1, query.shape[1] // self.window_size, self.window_size)  # [BH W S]
         queries, values = (each.reshape(*windows, each.shape[-1]) for each in (query, value))
-        keys = _with_neighbours(F.normalize(queries, dim=-1).to(queries.dtype), -1.0)
-        queries, values = queries * queries.shape[-1] ** -0.5, _with_neighbours(values, -1.0)
-        scores = torch.bmm(queries.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2))
-        hidden = ~_with_neighbours(input_mask.reshape(windows), False)
+        both = torch.cat((F.normalize(queries, dim=-1).to(queries.dtype), values), dim=-1)
+        # The first and the last window of a row are beside each other here, but hidden from each other.
+        keys, values = torch.cat((both.roll(1, dims=1), both, both.roll(-1, dims=1)), dim=2).flatten(0, 1).chunk(2, -1)
+        scores = torch.bmm((queries * query.shape[-1] ** -0.5).flatten(0, 1), keys.transpose(1, 2))
+        beside = F.pad(input_mask.reshape(windows), (0, 0, 1, 1), value=False)
+        hidden = ~torch.cat((beside[:, :-2], beside[:, 1:-1], beside[:, 2:]), dim=2)
         by_row = scores.view(len(input_mask), -1, *hidden.shape[1:2], *scores.shape[1:])  # [B H W S A], A = 3 S
         by_row.add_(_itself(scores[0], self.window_size)).add_(_lowest(hidden, scores)[:, None, :, None])
         attention = self.dropout(scores.softmax(-1))
-        return torch.bmm(attention, values.flatten(0, 1)).view_as(value)
+        return torch.bmm(attention, values).view_as(value)
 
 
-class HashedAttention(library.LSHAttention):  # type: ignore[misc]
+class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
     """Attention within a bucket and the one before it, in one or more rounds of hashing.
 
     Positions are sorted once and gathered as whole vectors. A single round needs no weights of rounds.
@@ -103,11 +104,13 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         buckets = self.hash_vectors(
             length // size, to_hash, key_namespace=_depth, fetch=_reverse, set_cache=self.training
         )  # [BH M], M = rounds * T; each round has numbers of its own
-        slots = torch.arange(rounds * length, device=qk.device)
-        order = (length * buckets + slots % length).argsort(-1)  # of the slots, by bucket and position
-        back = torch.empty_like(order).scatter_(1, order, slots.expand_as(order))
+        positions = torch.arange(length, device=qk.device).repeat(rounds)
+        order = (length * buckets + positions).argsort(-1)  # by bucket and position
+        back = torch.empty_like(order).scatter_(
+            1, order, torch.arange(len(positions), device=qk.device).expand_as(order)
+        )
 
-        places = order % length
+        places = positions[order]
         in_buckets = (rows, rounds * length // size, size)  # [BH C S]
         queries, values = _chosen(torch.cat((qk, v), dim=-1), places).view(*in_buckets, -1).chunk(2, dim=-1)
         keys = _with_previous(torch.cat((F.normalize(queries, dim=-1).to(queries.dtype), values), dim=-1))
@@ -121,7 +124,9 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         if rounds > 1:  # each counts as much as what it saw
             seen = scores.logsumexp(-1).view(rows, -1).gather(1, back).view(rows, rounds, length, 1)
             attended = (attended.view(rows, rounds, length, dim) * seen.softmax(1)).sum(1)
-        return attended[:, :query_len]
+        # A position of padding sees itself alone: as all of padding stays alike, it shares buckets in the next layer.
+        real = input_mask[:, :query_len].unsqueeze(-1)
+        return torch.where(real, attended[:, :query_len], v[:, :query_len].to(attended.dtype))
 
     def _itself(self, places: Int[Tensor, "BH C S"], scores: Float[Tensor, "BH C S A"]) -> Float[Tensor, "*some S A"]:
         if self.n_hashes == 1:
@@ -132,14 +137,17 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
 
 
 def _itself(scores: Float[Tensor, "S A"], first: int) -> Float[Tensor, "S A"]:
-    """Return what hides a position from itself, as long as it sees another one; the first position is key `first`."""
+    """Return a bias that keeps a position from attending to itself unless it sees no other.
+
+    first  the key that is the first position
+    """
     bias = torch.zeros_like(scores)
     bias.diagonal(first).fill_(library.TOKEN_SELF_ATTN_VALUE)
     return bias
 
 
 def _lowest(hidden: Bool[Tensor, "*N"], scores: Float[Tensor, "*M"]) -> Float[Tensor, "*N"]:
-    """Return what hides these keys, for scores of this type."""
+    """Return a bias of the scores' type: its lowest number where hidden, 0 elsewhere."""
     bias = torch.zeros_like(hidden, dtype=scores.dtype)
     return bias.masked_fill_(hidden, -torch.finfo(scores.dtype).max)
 
@@ -153,9 +161,3 @@ def _chosen(x: Float[Tensor, "N T d"], places: Int[Tensor, "N M"]) -> Float[Tens
 def _with_previous(buckets: Shaped[Tensor, "N C S *d"]) -> Shaped[Tensor, "N C A *d"]:
     """Return each bucket and the one before it; before the first comes the last."""
     return torch.cat((buckets, buckets.roll(1, dims=1)), dim=2)
-
-
-def _with_neighbours(windows: Shaped[Tensor, "N W S *d"], beyond: float) -> Shaped[Tensor, "N W A *d"]:
-    """Return each window between the one before it and the one after it; `beyond` stands outside of the row."""
-    around = F.pad(windows, (*((0, 0) * (windows.dim() - 2)), 1, 1), value=beyond)
-    return torch.cat((around[:, :-2], around[:, 1:-1], around[:, 2:]), dim=2)

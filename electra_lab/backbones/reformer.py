@@ -20,7 +20,7 @@ EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the
 def _at_least_bf16(device: str) -> Iterator[bool]:
     """Compute in float32 where autocast is to float16; yields whether it is.
 
-    The library divides keys by their norm or 1e-12, which float16 rounds to 0, and keys of padding are 0.
+    Keys are divided by their norm or 1e-12, which float16 rounds to 0, and keys of padding are 0.
     """
     narrow = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
     with torch.autocast(device, enabled=False) if narrow else nullcontext():
@@ -125,7 +125,10 @@ class Reformer(nn.Module):
     def _encode(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         with _at_least_bf16(x.device.type) as wide:
             x = x.float() if wide else x
-            turn = None if self.rotary is None else self.rotary(x).float().chunk(2, dim=-1)  # sines and cosines
+            turn = None
+            if self.rotary is not None:
+                angles = torch.arange(x.shape[1], device=x.device).unsqueeze(1) * self.rotary.inv_freq
+                turn = angles.cos(), angles.sin()
             states: Tensor = self.norm(self.encoder(x, input_mask=attention_mask, turn=turn))
         return states
 

@@ -28,7 +28,7 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
     def forward(
         self,
         x: Float[Tensor, "B T D"],
-        context_mask: Any = None,  # Bool[B T]
+        context_mask: Bool[Tensor, "B T"] | None = None,
         attn_mask: Bool[Tensor, "B 1 T T"] | None = None,
         rotary_pos_emb: tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]] | None = None,
         **_: Any,  # of the library's other kinds of encoders
@@ -39,7 +39,10 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
         )
         if rotary_pos_emb is not None:
             q, k = turned(q, *rotary_pos_emb), turned(k, *rotary_pos_emb)
-        visible: Any = context_mask[:, None, None, :] if attn_mask is None else attn_mask
+        visible = attn_mask
+        if visible is None:
+            assert context_mask is not None, "the encoder is given one of the two"
+            visible = context_mask[:, None, None, :]
         attended = attend(q, k, v, visible, self.attend.dropout if self.training else 0.0, self.kernel)
         return self.to_out(attended.transpose(1, 2).flatten(2)), None
 
@@ -48,6 +51,9 @@ class _LayerNorm(LayerNorm):  # type: ignore[misc]
     """The library's norm without a bias, in one pass over memory instead of two."""
 
     def forward(self, x: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
+        if x.dtype != self.gamma.dtype:  # the product with the scale is of the wider type
+            wider: Tensor = super().forward(x)
+            return wider
         scale = self.gamma + 1.0 if self.unit_offset else self.gamma
         return F.layer_norm(x, x.shape[-1:], scale, eps=self.ln.eps)
 

@@ -106,16 +106,18 @@ class Random:
         On the CPU, not all of them exist at once.
         """
         if not _in_numpy(self._keys[0]):
-            yield from torch.split(self.uniform(rows, *shape), some)
-            return
-        *keys, _ = self._next_call(rows, shape)
-        first, second = (each.numpy().view(np.uint32) for each in keys)
+            return iter(torch.split(self.uniform(rows, *shape), some))
+        first, second, _ = self._next_call(rows, shape)
+        keys = first.numpy().view(np.uint32), second.numpy().view(np.uint32)
         of_one, width = rows // max(len(first), 1), math.prod(shape)
-        for begin in range(0, rows, some):
-            example, row = np.divmod(np.arange(begin, min(begin + some, rows)), of_one)
-            counted = first[example] + (row * width).astype(np.uint32)
-            made = _on_the_cpu(width, counted.view(np.int32), second[example].view(np.int32))
-            yield torch.from_numpy(made).view(-1, *shape)
+
+        def part(begin: int) -> Tensor:
+            example, row = np.divmod(np.arange(begin, min(begin + some, rows)), max(of_one, 1))
+            counted = keys[0][example] + (row * width).astype(np.uint32)
+            made = _on_the_cpu(width, counted.view(np.int32), keys[1][example].view(np.int32))
+            return torch.from_numpy(made).view(len(made), *shape)
+
+        return map(part, range(0, max(rows, 1), some))
 
     def _next_call(self, rows: int, shape: tuple[int, ...]) -> tuple[Int32[Tensor, "B"], Int32[Tensor, "B"], int]:
         """Return two keys for each example, and how many numbers it needs."""

@@ -111,7 +111,7 @@ def training_step(
     """
     learner.at_step(seed, step)
     sums, counts, weights = gradients(learner, batch, seed, step, micro_batch_size, precision, scale)
-    # Those of the optimizer, which has all that learn: to search the modules for them would take longer.
+    # The optimizer has every parameter that learns; searching the modules for them takes longer.
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if scale is not None:
         scale.unscale(parameters)

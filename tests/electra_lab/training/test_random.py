@@ -137,6 +137,14 @@ def test_parts_are_those_of_one_call(device: str, examples: int, m: int, shape: 
     assert [len(part) for part in parts] == [len(part) for part in whole.split(some)]
     assert torch.equal(torch.cat(parts), whole)
     assert torch.equal(one.uniform(examples, 2), other.uniform(examples, 2))
+    late, numbers = other.in_parts(some, examples * m, *shape), other.uniform(examples, 2)  # the order is that of calls
+    assert torch.equal(torch.cat(list(late)), one.uniform(examples * m, *shape))
+    assert torch.equal(numbers, one.uniform(examples, 2))
+
+
+def test_no_rows_have_one_empty_part() -> None:
+    [part] = Streams(0, 0, torch.arange(0))("law").in_parts(4, 0, 3)
+    assert part.shape == (0, 3)
 
 
 def test_parts_on_the_cpu_do_not_exist_at_once() -> None:
