@@ -67,7 +67,7 @@ def test_backward_can_be_called_again() -> None:
 
 
 def test_backward_makes_no_gradient_of_the_probabilities() -> None:
-    """Zeros as large as the logits, which autograd fills in for results without a gradient unless it is told not to."""
+    """Zeros as large as the logits, which autograd creates by default for results without a gradient."""
     made = list[str]()
 
     class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
