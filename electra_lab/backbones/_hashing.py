@@ -79,7 +79,8 @@ class _LocalAttention(library.LocalAttention):  # type: ignore[misc]
         beside = F.pad(input_mask.reshape(windows), (0, 0, 1, 1), value=False)
         hidden = ~torch.cat((beside[:, :-2], beside[:, 1:-1], beside[:, 2:]), dim=2)
         by_row = scores.view(len(input_mask), -1, *hidden.shape[1:2], *scores.shape[1:])  # [B H W S A], A = 3 S
-        by_row.add_(_itself(scores[0], self.window_size)).add_(_lowest(hidden, scores)[:, None, :, None])
+        by_row.add_(_lowest(hidden, scores)[:, None, :, None])
+        _avoid_itself(scores, self.window_size)
         attention = self.dropout(scores.softmax(-1))
         return torch.bmm(attention, values).view_as(value)
 
@@ -117,7 +118,12 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
         keys, values = keys.flatten(0, 1).chunk(2, dim=-1)
         scores = torch.bmm(queries.flatten(0, 1) * dim**-0.5, keys.transpose(1, 2)).view(*in_buckets, 2 * size)
         hidden = _with_previous(~input_mask.gather(1, places).view(in_buckets))
-        scores.add_(self._itself(places.view(in_buckets), scores)).add_(_lowest(hidden, scores).unsqueeze(2))
+        scores.add_(_lowest(hidden, scores).unsqueeze(2))
+        if rounds == 1:
+            _avoid_itself(scores, 0)
+        else:  # a position may also be in the last bucket of the round before
+            same = places.view(*in_buckets, 1) == _with_previous(places.view(in_buckets)).unsqueeze(-2)
+            scores.detach().masked_fill_(same, library.TOKEN_SELF_ATTN_VALUE)
 
         attention = self.dropout(scores.softmax(-1)).flatten(0, 1)
         attended = _chosen(torch.bmm(attention, values).view(rows, -1, dim), back)
@@ -128,22 +134,15 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
         real = input_mask[:, :query_len].unsqueeze(-1)
         return torch.where(real, attended[:, :query_len], v[:, :query_len].to(attended.dtype))
 
-    def _itself(self, places: Int[Tensor, "BH C S"], scores: Float[Tensor, "BH C S A"]) -> Float[Tensor, "*some S A"]:
-        if self.n_hashes == 1:
-            return _itself(scores[0, 0], 0)
-        # A position may also be in the last bucket of the round before.
-        same = places.unsqueeze(-1) == _with_previous(places).unsqueeze(-2)
-        return torch.zeros_like(scores).masked_fill_(same, library.TOKEN_SELF_ATTN_VALUE)
 
+def _avoid_itself(scores: Float[Tensor, "*N S A"], first: int) -> None:
+    """Keep positions, in place, from attending to themselves unless they see no other.
 
-def _itself(scores: Float[Tensor, "S A"], first: int) -> Float[Tensor, "S A"]:
-    """Return a bias that keeps a position from attending to itself unless it sees no other.
+    Either way no gradient passes through the replaced score, so autograd need not know.
 
     first  the key that is the first position
     """
-    bias = torch.zeros_like(scores)
-    bias.diagonal(first).fill_(library.TOKEN_SELF_ATTN_VALUE)
-    return bias
+    scores.detach().diagonal(first, -2, -1).fill_(library.TOKEN_SELF_ATTN_VALUE)
 
 
 def _lowest(hidden: Bool[Tensor, "*N"], scores: Float[Tensor, "*M"]) -> Float[Tensor, "*N"]:
