@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from reformer_pytorch import reformer_pytorch as library
+from reformer_pytorch import reversible
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.backbones._rotary import turned
 
 Turn = tuple[Float[Tensor, "t half"], Float[Tensor, "t half"]]
+Pair = tuple[Float[Tensor, "B t D"], Float[Tensor, "B t D"]]
 
 
 def use_own_attention(encoder: nn.Module) -> None:
@@ -23,9 +25,21 @@ def use_own_attention(encoder: nn.Module) -> None:
             module.__class__ = _SelfAttention
             module.lsh_attn.__class__ = _HashedAttention
             module.local_attn.__class__ = _LocalAttention
+        elif isinstance(module, reversible.IrreversibleBlock):
+            module.__class__ = _Block
 
 
-class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]  # the library has no types
+class _Block(reversible.IrreversibleBlock):  # type: ignore[misc]  # the library has no types
+    """A layer that takes and returns both streams of states as they are, not side by side in one tensor."""
+
+    def forward(self, states: Pair, **attends: Any) -> Pair:
+        """attends  keyword arguments of the attention"""
+        first, second = states
+        first = first + self.f(second, **attends)
+        return first, second + self.g(first)
+
+
+class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]
     """Attention by hashed and local heads, without copies of the states.
 
     All heads have rotary positions; the library gives them to hashed heads alone. Hashing ignores them.
@@ -72,7 +86,7 @@ class _LocalAttention(library.LocalAttention):  # type: ignore[misc]
     ) -> Float[Tensor, "BH t d"]:
         windows = (-1, query.shape[1] // self.window_size, self.window_size)  # [BH W S]
         queries, values = (each.reshape(*windows, each.shape[-1]) for each in (query, value))
-        both = torch.cat((F.normalize(queries, dim=-1).to(queries.dtype), values), dim=-1)
+        both = torch.cat((_unit(queries), values), dim=-1)
         # The first and the last window of a row are beside each other here, but hidden from each other.
         keys, values = torch.cat((both.roll(1, dims=1), both, both.roll(-1, dims=1)), dim=2).flatten(0, 1).chunk(2, -1)
         scores = torch.bmm((queries * query.shape[-1] ** -0.5).flatten(0, 1), keys.transpose(1, 2))
@@ -114,7 +128,7 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
         places = positions[order]
         in_buckets = (rows, rounds * length // size, size)  # [BH C S]
         queries, values = _chosen(torch.cat((qk, v), dim=-1), places).view(*in_buckets, -1).chunk(2, dim=-1)
-        keys = _with_previous(torch.cat((F.normalize(queries, dim=-1).to(queries.dtype), values), dim=-1))
+        keys = _with_previous(torch.cat((_unit(queries), values), dim=-1))
         keys, values = keys.flatten(0, 1).chunk(2, dim=-1)
         scores = torch.bmm(queries.flatten(0, 1) * dim**-0.5, keys.transpose(1, 2)).view(*in_buckets, 2 * size)
         hidden = _with_previous(~input_mask.gather(1, places).view(in_buckets))
@@ -133,6 +147,28 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
         # A position of padding sees itself alone: as all of padding stays alike, it shares buckets in the next layer.
         real = input_mask[:, :query_len].unsqueeze(-1)
         return torch.where(real, attended[:, :query_len], v[:, :query_len].to(attended.dtype))
+
+
+class _Unit(torch.autograd.Function):
+    """F.normalize over the last dimension, whose backward pass takes a third of the passes over memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(1e-12)
+        unit: Tensor = (x / norm).to(x.dtype)
+        ctx.save_for_backward(unit, norm)
+        return unit
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:
+        unit, norm = ctx.saved_tensors
+        along = (gradient * unit).sum(-1, keepdim=True)
+        return torch.addcmul(gradient, unit, along, value=-1).div_(norm)
+
+
+def _unit(vectors: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:
+    unit: Tensor = _Unit.apply(vectors)  # type: ignore[no-untyped-call]
+    return unit
 
 
 def _avoid_itself(scores: Float[Tensor, "*N S A"], first: int) -> None:

@@ -129,7 +129,12 @@ class Reformer(nn.Module):
             if self.rotary is not None:
                 angles = torch.arange(x.shape[1], device=x.device).unsqueeze(1) * self.rotary.inv_freq
                 turn = angles.cos(), angles.sin()
-            states: Tensor = self.norm(self.encoder(x, input_mask=attention_mask, turn=turn))
+            if self.reversible:
+                return self.norm(self.encoder(x, input_mask=attention_mask, turn=turn))  # type: ignore[no-any-return]
+            first, second = x, x.view_as(x)  # one tensor twice would need compiled code of its own
+            for layer in self.layers:
+                first, second = layer((first, second), input_mask=attention_mask, turn=turn)
+            states: Tensor = self.norm((first + second) / 2)
         return states
 
     def at_step(self, seed: int, step: int) -> None:
