@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from reformer_pytorch import reformer_pytorch as library
 from reformer_pytorch import reversible
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from electra_lab.backbones._rotary import turned
@@ -160,6 +161,7 @@ class _Unit(torch.autograd.Function):
         return unit
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:
         unit, norm = ctx.saved_tensors
         along = (gradient * unit).sum(-1, keepdim=True)
