@@ -1,4 +1,4 @@
-"""reformer-pytorch's attention with the options that the lab sets, in fewer passes over memory.
+"""reformer-pytorch's layers with the options that the lab sets, in fewer passes over memory.
 
 The results are the library's up to rounding, but for padding in local heads: there, only keys are hidden.
 """
@@ -19,8 +19,8 @@ Turn = tuple[Float[Tensor, "t half"], Float[Tensor, "t half"]]
 Pair = tuple[Float[Tensor, "B t D"], Float[Tensor, "B t D"]]
 
 
-def use_own_attention(encoder: nn.Module) -> None:
-    """Let the layers of a library.Reformer, which it builds itself, attend as this module does."""
+def use_own_layers(encoder: nn.Module) -> None:
+    """Let the layers of a library.Reformer, which it builds itself, compute as this module does."""
     for module in encoder.modules():
         if isinstance(module, library.LSHSelfAttention):
             module.__class__ = _SelfAttention

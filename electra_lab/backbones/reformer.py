@@ -10,7 +10,7 @@ from pydantic import Field
 from reformer_pytorch import reformer_pytorch as library
 from torch import Tensor, nn
 
-from electra_lab.backbones._hashing import use_own_attention
+from electra_lab.backbones._hashing import use_own_layers
 from registry import backbones
 
 EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
@@ -105,7 +105,7 @@ class Reformer(nn.Module):
             post_attn_dropout=dropout,
             reverse_thres=0 if reversible else 1 << 62,  # the length above which it runs reversibly
         )
-        use_own_attention(self.encoder)
+        use_own_layers(self.encoder)
         self.norm = nn.LayerNorm(dim)  # reformer-pytorch leaves it to its language model
 
     @property

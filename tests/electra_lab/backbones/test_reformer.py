@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
-from reformer_pytorch.reformer_pytorch import (
-    FeedForward,
-    LocalAttention,
-    LSHAttention,
-    LSHSelfAttention,
-    PreNorm,
-    apply_rotary_pos_emb,
-)
-from reformer_pytorch.reversible import IrreversibleBlock
+from reformer_pytorch.reformer_pytorch import FeedForward, LocalAttention, LSHSelfAttention
 from torch import Tensor
 
-from electra_lab.backbones.reformer import EVALUATION_SEED, Reformer
+from electra_lab.backbones.reformer import Reformer
 
 DIM, DEPTH, HEADS, LENGTH = 16, 2, 2, 32
 OPTIONS = [
@@ -326,76 +317,3 @@ def test_flops_of_local_heads_and_memory() -> None:
     hashed = 3 * 2 * 2 * (2 * 40 * 8 * 4)  # heads, rounds, two products, over two buckets
     local = 1 * 2 * (2 * 32 * 24 * 4)  # two products over three windows of 8
     assert model.flops(32) == projections + hashing + hashed + local + 6 * 32 * 16 * 32
-
-
-class LibrarysLocalAttention(LocalAttention):  # type: ignore[misc]  # the library has no types
-    """The library's computation on turned queries."""
-
-    def __init__(self, bucket_size: int, dropout: float, rotary: torch.nn.Module | None) -> None:
-        super().__init__(2 * bucket_size, dropout=dropout, shared_qk=True, look_forward=1)
-        self.rotary = rotary
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, input_mask: Tensor) -> Tensor:
-        if self.rotary is not None:
-            query = apply_rotary_pos_emb(query, self.rotary(query))
-        attended: Tensor = super().forward(query, query, value, input_mask=input_mask)
-        return attended
-
-
-def librarys(attention: Any, rotary: torch.nn.Module | None) -> LSHSelfAttention:
-    """Return a copy that attends as the library does, but with rotary positions for local heads, too."""
-    copied = deepcopy(attention)
-    copied.__class__, copied.lsh_attn.__class__ = LSHSelfAttention, LSHAttention
-    copied.local_attn = LibrarysLocalAttention(attention.bucket_size, attention.local_attn.dropout.p, rotary)
-    return copied
-
-
-@pytest.mark.parametrize("rotary", [True, False])
-@pytest.mark.parametrize("real", [LENGTH, 17, 1])
-@pytest.mark.parametrize("options", [{}, {"local_heads": 1}, {"memory": 8}, {"memory": 8, "local_heads": 1}], ids=str)
-@pytest.mark.parametrize("hashes", [1, 3])
-def test_attention_is_the_librarys(hashes: int, options: dict[str, Any], real: int, rotary: bool) -> None:
-    """Forward and backward, at real positions, with the same rotations and dropout.
-
-    In float64, as the library loses digits where a position sees itself alone.
-    """
-    model = reformer(rotary=rotary, hashes=hashes, dropout=0.3, **options).double()
-    ours = attentions(model)[0]
-    for parameter in ours.parameters():
-        torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(parameter.numel()))
-    assert type(ours) is not LSHSelfAttention
-    mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [real]])
-    angles = model.rotary(batch()[0].double()) if model.rotary is not None else None
-    turn = None if angles is None else (angles[0, :, angles.shape[-1] // 2 :], angles[0, :, : angles.shape[-1] // 2])
-    weights = torch.randn(2, LENGTH, DIM, generator=torch.Generator().manual_seed(2))
-    found = []
-    for attention, positions in ((ours, {"turn": turn}), (librarys(ours, model.rotary), {"pos_emb": angles})):
-        x = batch()[0].detach().double().requires_grad_()
-        torch.manual_seed(5)
-        states = attention(x, input_mask=mask, **positions)
-        (states * weights)[mask].sum().backward()
-        found.append([states[mask], x.grad, *(parameter.grad for parameter in attention.parameters())])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("rotary", [True, False])
-@pytest.mark.parametrize("hashes", [1, 2])
-def test_the_encoder_is_the_librarys(hashes: int, rotary: bool) -> None:
-    """What padding becomes in one layer decides in the next which positions share a bucket with real ones."""
-    model = reformer(rotary=rotary, hashes=hashes).double().eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
-    theirs = deepcopy(model.encoder)
-    for module in list(theirs.modules()):
-        if isinstance(module, PreNorm) and isinstance(module.fn, LSHSelfAttention):
-            module.fn = librarys(module.fn, None)
-        if isinstance(module, IrreversibleBlock):
-            module.__class__ = IrreversibleBlock
-    x = batch()[0].detach().double()
-    mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [11]])
-    states = model(x, mask)
-    torch.manual_seed(EVALUATION_SEED)
-    angles = model.rotary(x) if model.rotary is not None else None
-    expected = model.norm(theirs(x.masked_fill(~mask.unsqueeze(-1), 0.0), input_mask=mask, pos_emb=angles))
-    torch.testing.assert_close(states[mask], expected[mask], rtol=1e-8, atol=1e-8)
