@@ -134,6 +134,10 @@ class TestTransformerUnfused(BackboneContract):
     name, options = "transformer", {"flash": False}
 
 
+class TestTransformerLocalHeads(BackboneContract):
+    name, options = "transformer", {"local_heads": 1, "window": 4}
+
+
 class TestReformer(BackboneContract):
     name, options = "reformer", {"bucket_size": 4, "hashes": 2}
     padding_tolerance = 0.2  # the hash depends on the length: other buckets, another approximation of attention

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from electra_lab.model.attention import Kernel, attend
+from electra_lab.backbones._windows import check_local_heads, local_attention
+from electra_lab.model.attention import Kernel
 from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
 
@@ -69,29 +69,6 @@ def rotate(x: Float[Tensor, "B H T d"], angles: Float[Tensor, "T d/2"]) -> Float
     return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
 
 
-def local_attention(
-    query: Float[Tensor, "B H T d"],
-    key: Float[Tensor, "B H T d"],
-    value: Float[Tensor, "B H T d"],
-    visible: Bool[Tensor, "B T"],
-    window: int,
-    dropout: float,
-    kernel: Kernel = "fused",
-) -> Float[Tensor, "B H T d"]:
-    """Exact softmax attention of each window of positions over itself and the windows beside it; T is whole windows."""
-    batch, heads, length, width = query.shape
-
-    def in_windows(x: Tensor, reach: int) -> Tensor:  # [B H T d] -> [B*W H n d]
-        windows = F.pad(x, (0, 0, reach, reach)).unfold(2, window + 2 * reach, window)
-        return windows.permute(0, 2, 1, 4, 3).flatten(0, 1)
-
-    seen = F.pad(visible, (window, window)).unfold(1, 3 * window, window).flatten(0, 1)[:, None, None, :]
-    seen = seen | ~seen.any(-1, keepdim=True)  # a softmax of nothing is NaN in some kernels
-    q, k, v = in_windows(query, 0).to(value.dtype), in_windows(key, window).to(value.dtype), in_windows(value, window)
-    attended = attend(q, k, v, seen, dropout, kernel)
-    return attended.view(batch, -1, heads, window, width).transpose(1, 2).reshape(batch, heads, length, width)
-
-
 class _Layer(nn.Module):
     def __init__(self, dim: int, heads: int, local_heads: int, window: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -117,7 +94,7 @@ class _Layer(nn.Module):
         n = self.local_heads
         attended = favor_attention(q[:, n:], k[:, n:], v[:, n:], visible, projection).to(x.dtype)
         if n:
-            near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible, self.window, p, self.kernel)
+            near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible.unsqueeze(1), self.window, p, self.kernel)
             attended = torch.cat([near.to(x.dtype), attended], dim=1)
         x = add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p)
         return add_feed_forward(x, self.output_norm, self.expand, self.contract, p, pre=True)
@@ -169,10 +146,7 @@ class Performer(nn.Module):
         width = dim // heads
         if rotary and width % 2:
             raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {width}.")
-        if local_heads >= heads:
-            raise ValueError(
-                f"local_heads {local_heads} must be below heads {heads}: one head at least has to see the whole row."
-            )
+        check_local_heads(local_heads, heads)
         self.dim, self.inner = dim, round(dim * ff_mult)
         self.local_heads, self.far_heads, self.window = local_heads, heads - local_heads, window
         if self.inner < 1:

@@ -11,6 +11,7 @@ from x_transformers import Encoder
 from x_transformers.x_transformers import Attention, LayerNorm
 
 from electra_lab.backbones._rotary import turned
+from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.model.attention import Kernel, attend
 from registry import backbones
 
@@ -24,6 +25,7 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
     """
 
     kernel: Kernel = "fused"
+    local_heads, window = 0, 1
 
     def forward(
         self,
@@ -43,7 +45,12 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
         if visible is None:
             assert context_mask is not None, "the encoder is given one of the two"
             visible = context_mask[:, None, None, :]
-        attended = attend(q, k, v, visible, self.attend.dropout if self.training else 0.0, self.kernel)
+        dropout, n = self.attend.dropout if self.training else 0.0, self.local_heads
+        attended = attend(q[:, n:], k[:, n:], v[:, n:], visible, dropout, self.kernel)
+        if n:
+            q, k, v = q[:, :n], k[:, :n], v[:, :n]
+            near = local_attention(q, k, v, visible.squeeze(1), self.window, dropout, self.kernel)
+            attended = torch.cat([near, attended], dim=1)
         return self.to_out(attended.transpose(1, 2).flatten(2)), None
 
 
@@ -60,15 +67,17 @@ class _LayerNorm(LayerNorm):  # type: ignore[misc]
 
 @backbones.register("transformer")
 class Transformer(nn.Module):
-    """Pre-norm transformer encoder (x-transformers' Encoder): rotary, RMSNorm, GLU, flash as options.
+    """Pre-norm transformer encoder (x-transformers' Encoder): rotary, RMSNorm, GLU, flash, local heads as options.
 
-    rotary   rotary positions (Su et al. 2021) instead of the lab's learned ones
-    rmsnorm  RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
-    glu      gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
-    flash    torch's fused attention kernels, unless the lab finds that others are faster
+    rotary       rotary positions (Su et al. 2021) instead of the lab's learned ones
+    rmsnorm      RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
+    glu          gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
+    flash        torch's fused attention kernels, unless the lab finds that others are faster
+    local_heads  how many of the heads see only their window of positions and the two beside it, not the whole row;
+                 needs flash
+    window       its positions; with local heads, the lab pads the length to a multiple of it
     """
 
-    length_multiple = 1
     separates_documents = True
 
     def __init__(
@@ -85,13 +94,20 @@ class Transformer(nn.Module):
         rmsnorm: bool = False,
         glu: bool = False,
         flash: bool = True,
+        local_heads: Annotated[int, Field(ge=0, le=65_536)] = 0,
+        window: Annotated[int, Field(ge=1, le=1 << 24)] = 64,
     ) -> None:
         super().__init__()
         if rotary and (dim // heads) % 2:
             raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {dim // heads}.")
         if int(dim * ff_mult) < 1:
             raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
+        check_local_heads(local_heads, heads)
+        if local_heads and not flash:
+            raise ValueError("local_heads need the lab's own attention, so not flash: false.")
         self.positions = "own" if rotary else "lab"
+        self.length_multiple = window if local_heads else 1
+        self.local_dim, self.window = dim // heads * local_heads, window
         self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
         self.encoder = Encoder(
             dim=dim,
@@ -112,6 +128,7 @@ class Transformer(nn.Module):
         for module in self.encoder.modules():  # the library builds its layers itself
             if flash and type(module) is Attention:
                 module.__class__ = _Attention
+                module.local_heads, module.window = local_heads, window
             if type(module) is LayerNorm:
                 module.__class__ = _LayerNorm
         # x-transformers alternates attention and feed-forward; a depth of ours is one of each.
@@ -150,7 +167,9 @@ class Transformer(nn.Module):
         """Nothing changes over time."""
 
     def flops(self, length: int) -> int:
-        """Per layer: four projections 8 T D^2, attention 4 T^2 D, feed-forward 4 T D F (6 T D F with GLU)."""
+        """Per layer, with L of the D columns in local heads with windows of S: four projections 8 T D^2, attention
+        4 T^2 (D - L) and 12 T S L, feed-forward 4 T D F (6 T D F with GLU)."""
         inner = int(self.dim * self.ff_mult)
         feed_forward = (6 if self.glu else 4) * length * self.dim * inner
-        return self.depth * (8 * length * self.dim**2 + 4 * length**2 * self.dim + feed_forward)
+        attention = 4 * length**2 * (self.dim - self.local_dim) + 12 * length * self.window * self.local_dim
+        return self.depth * (8 * length * self.dim**2 + attention + feed_forward)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.backbones import performer as module
-from electra_lab.backbones.performer import Performer, favor_attention, local_attention, random_features, rotate
+from electra_lab.backbones.performer import Performer, favor_attention, random_features, rotate
 
 WIDTH, LENGTH, DIM, DEPTH, HEADS = 16, 24, 32, 2, 2
 
@@ -220,21 +220,6 @@ def test_without_rotary_positions_the_lab_gives_them() -> None:
         assert same == (positions == "lab")
 
 
-@pytest.mark.parametrize("window", [4, 8, LENGTH])
-@pytest.mark.parametrize("padding", [0, 7, 13])
-def test_local_attention_is_softmax_attention_within_windows(window: int, padding: int) -> None:
-    """Over a position's own window and those beside it, as far as it is no padding."""
-    (query, key, value), visible = attention_inputs(1.0), masks(padding)
-    block = torch.arange(LENGTH) // window
-    near = (block.unsqueeze(1) - block).abs() <= 1
-    expected = F.scaled_dot_product_attention(query, key, value, near & visible[:, None, None, :])
-    noise = torch.where(visible[:, None, :, None], 0.0, 100.0)
-    found = local_attention(query, key + noise, value + noise, visible, window, 0.0)
-    assert found.isfinite().all()
-    real = visible[:, None, :].expand(-1, 2, -1)
-    torch.testing.assert_close(found[real], expected[real])
-
-
 @pytest.mark.parametrize(("changed", "seeing"), [(0, range(0, 8)), (13, range(8, 20)), (23, range(16, 24))])
 def test_a_local_head_sees_its_window_and_the_two_beside(changed: int, seeing: range) -> None:
     """In the encoder: of a layer in which only the local head is heard."""
@@ -253,13 +238,6 @@ def test_local_heads_need_whole_windows() -> None:
     assert performer(window=4).length_multiple == 1
     with pytest.raises(ValueError, match=r"local_heads 2 must be below heads 2: one head at least has to see"):
         performer(local_heads=2)
-
-
-def test_dropout_acts_on_the_weights_of_local_attention() -> None:
-    query, key, _ = (t.float() for t in attention_inputs(1.0))
-    value, visible = torch.ones_like(query), masks(0)
-    torch.testing.assert_close(local_attention(query, key, value, visible, 4, 0.0), value)
-    assert local_attention(query, key, value, visible, 4, 0.5).std() > 0.1
 
 
 def test_flops_of_local_heads() -> None:

@@ -71,6 +71,7 @@ def test_an_export_has_the_discriminator(tmp_path: Path, monkeypatch: pytest.Mon
     ("kind", "options"),
     [
         ("transformer", {"rotary": True, "rmsnorm": True, "glu": True}),
+        ("transformer", {"local_heads": 1, "window": 4}),
         ("performer", {"local_heads": 1, "window": 4}),
     ],
 )
