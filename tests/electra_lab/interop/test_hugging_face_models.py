@@ -65,7 +65,7 @@ BACKBONES = {
     ),
     "performer": ("{type: performer, dim: 16, depth: 2, heads: 4, local_heads: 1, window: 4}", {}),
     "transformer": ("{type: transformer, dim: 16, depth: 2, heads: 2, rotary: true, rmsnorm: true, glu: true}", {}),
-    "transformer_local": ("{type: transformer, dim: 16, depth: 2, heads: 2, local_heads: 1, window: 4}", {}),
+    "transformer_local": ("{type: transformer, dim: 16, depth: 2, heads: 4, local_heads: 1, window: 4}", {}),
     "light_conv": ("{type: light_conv, dim: 16, depth: 2, heads: 2}", {"imports": LIGHT_CONV}),
     "awkward": ("{type: awkward, dim: 16, depth: 2, heads: 2}", {"imports": "[awkward.py]"}),
 }
