@@ -1,8 +1,9 @@
 """Terminal output of an ablation: its plan, its needs, its result."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from electra_lab.ablation.file import metrics_of
 from electra_lab.ablation.plan import Checked, by_id
@@ -39,12 +40,24 @@ def differences(checked: Checked) -> Iterator[str]:
     yield f"  differences to the baseline, {ablation.baseline}:"
     for label, changed in ablation.differences.items():
         if label != ablation.baseline:
-            beyond = ablation.beyond[label]
-            words = "; ".join(
-                f"{key} {shown(before)} -> {shown(after)}{' (not named)' * (key in beyond)}"
-                for key, (before, after) in changed.items()
-            )
-            yield f"  {label}:  {words or 'none'}"
+            yield f"  {label}:  {'; '.join(_changes(changed, ablation.beyond[label])) or 'none'}"
+
+
+def _changes(changed: Mapping[str, tuple[Any, Any]], beyond: Sequence[str]) -> Iterator[str]:
+    """Describe each key that differs; options that only one of two types has stand behind the types."""
+    behind = {
+        key: section
+        for key, (before, after) in changed.items()
+        if f"{(section := key.rpartition('.')[0])}.type" in changed and (before is None or after is None)
+    }
+    for key, (before, after) in changed.items():
+        if key in behind:
+            continue
+        options = {o.rpartition(".")[2]: changed[o][1] for o, section in behind.items() if key == f"{section}.type"}
+        gained = ", ".join(f"{name} {shown(value)}" for name, value in options.items() if value is not None)
+        lost = ", ".join(name for name, value in options.items() if value is None)
+        notes = [f"with {gained}"] * bool(gained) + [f"without {lost}"] * bool(lost) + ["not named"] * (key in beyond)
+        yield f"{key} {shown(before)} -> {shown(after)}" + f" ({'; '.join(notes)})" * bool(notes)
 
 
 def forecast(

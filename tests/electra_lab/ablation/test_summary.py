@@ -154,6 +154,25 @@ def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> N
     }  # fmt: skip
 
 
+def test_options_that_one_type_alone_has_stand_behind_the_types(tmp_path: Path) -> None:
+    """With the values that the variant has; what has no other type is listed as ever, even if it is null."""
+    vary = """
+      base: {}
+      span: {masking: {type: span, mask_prob: 0.3}, generator: {ff_mult: 2.0}}
+      plain: {checkpoint: {minutes: 30}}
+    """
+    masking = "{type: replace_prob, mask_prob: 0.3}"
+    found = made(tmp_path, "{type: pretraining}", vary, masking=masking)
+    _, span, plain = differences(found)
+    assert span == (
+        "  span:  generator.ff_mult 4.0 -> 2.0; masking.type replace_prob -> span "
+        "(with length geometric, longest 10, stop_prob 0.2)"
+    )
+    assert plain == "  plain:  checkpoint.minutes null -> 30.0"
+    back = made(tmp_path, "{type: pretraining}", vary + "\nbaseline: span", masking=masking)
+    assert list(differences(back))[1].endswith("masking.type span -> replace_prob (without length, longest, stop_prob)")
+
+
 # The last lines
 
 HOSTILE = "Is ## this\n\n## a heading |\n\n## of its own?"

@@ -50,28 +50,34 @@ def two_steps(made: Any, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Te
 
 # The number of graphs for the pair: one for each class of module, of both widths. Three layers would have three times
 # as many, if each had its own.
-EACH = [("bert_small", 1), ("transformer_small", 8), ("performer_small", 2), ("reformer_small", 4)]
+EACH: list[tuple[str, int, dict[str, Any]]] = [
+    ("bert_small", 1, {}), ("transformer_small", 8, {}),
+    ("transformer_small", 8, {"discriminator.local_heads": 2, "discriminator.window": 16, "generator.local_heads": 1}),
+    ("performer_small", 2, {}), ("reformer_small", 4, {}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("name", "graphs", "again"),
+    ("name", "graphs", "options", "again"),
     [
-        *((*each, False) for each in EACH), *((*each, True) for each in EACH[:3]),
-        pytest.param(*EACH[3], True, marks=pytest.mark.skipif(
+        *((*each, False) for each in EACH), *((*each, True) for each in EACH[:-1]),
+        pytest.param(*EACH[-1], True, marks=pytest.mark.skipif(
             "ELECTRA_LAB_SOAK" not in os.environ, reason="takes ten seconds: make soak")),
     ],
 )  # fmt: skip
-def test_layers_compile_whole_and_once(name: str, graphs: int, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_compile_whole_and_once(
+    name: str, graphs: int, options: dict[str, Any], again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a backend that only records: no breaks, layers share their graphs, the same numbers.
 
     again  layers are computed again in the backward pass
     """
     monkeypatch.setattr(compilation, "BACKEND", "eager")
-    plain, batch = built(name, 3)
+    plain, batch = built(name, 3, **options)
     expected = two_steps(plain, batch)
     torch._dynamo.reset()
     counters.clear()
-    made, _ = built(name, 3, **{"train.activation_checkpointing": str(again).lower()})
+    made, _ = built(name, 3, **options, **{"train.activation_checkpointing": str(again).lower()})
     compile_modules("layers", made.learner.objective, made.networks.values())
     with patch.object(torch._dynamo.config, "fail_on_recompile_limit_hit", True):
         found = two_steps(made, batch)
