@@ -224,4 +224,5 @@ def test_every_shipped_reformer_hashes(loaded: Loaded, monkeypatch: pytest.Monke
             with torch.no_grad():
                 states.append(network.eval().hidden(tokens, mask, segments))
         moved = (states[0] - states[1]).norm(dim=-1) / states[0].norm(dim=-1)
-        assert moved.median() > 1e-3, f"{network.backbone.bucket_size}: {moved.median():.1e}"
+        least = 1e-3 / network.backbone.hashes**0.5  # the mean of several rounds moves less
+        assert moved.median() > least, f"{network.backbone.bucket_size}: {moved.median():.1e}"
