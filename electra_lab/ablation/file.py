@@ -138,11 +138,10 @@ class LoadedAblation:
 
         Name, seed and budget are the same in all first cells.
         """
-        configs = {label: _flat(cell.loaded.config.model_dump(mode="json")) for label, cell in self.firsts.items()}
-        base = configs[self.baseline]
+        base = self.configs[self.baseline]
         return {
             variant: {key: (base.get(key), own.get(key)) for key in base | own if base.get(key) != own.get(key)}
-            for variant, own in configs.items()
+            for variant, own in self.configs.items()
         }
 
     @cached_property
@@ -154,7 +153,7 @@ class LoadedAblation:
         """
         base, unnamed = _flat(self.base.config.model_dump(mode="json")), dict[str, set[str]]()
         for variant in self.variants:
-            own = _flat(self.firsts[variant.label].loaded.config.model_dump(mode="json"))
+            own = self.configs[variant.label]
             named = [*_flat(variant.changes)]
             named += [each.rpartition(".")[0] for each in named if not any(_is_below(key, each) for key in own)]
             changed = {key for key in own if own[key] != base.get(key)}
@@ -167,6 +166,11 @@ class LoadedAblation:
             ]
             for label in unnamed
         }
+
+    @cached_property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """By variant, its complete config with keys such as `generator.dim`."""
+        return {label: _flat(cell.loaded.config.model_dump(mode="json")) for label, cell in self.firsts.items()}
 
     @cached_property
     def firsts(self) -> dict[str, Cell]:

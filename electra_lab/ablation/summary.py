@@ -1,11 +1,10 @@
 """Terminal output of an ablation: its plan, its needs, its result."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-from electra_lab.ablation.file import metrics_of
+from electra_lab.ablation.file import LoadedAblation, metrics_of
 from electra_lab.ablation.plan import Checked, by_id
 from electra_lab.assembly.forecast import Forecast
 from electra_lab.reports import power
@@ -38,25 +37,27 @@ def differences(checked: Checked) -> Iterator[str]:
     """List the keys of each variant's complete config that differ from the baseline's."""
     ablation = checked.ablation
     yield f"  differences to the baseline, {ablation.baseline}:"
-    for label, changed in ablation.differences.items():
+    for label in ablation.differences:
         if label != ablation.baseline:
-            yield f"  {label}:  {'; '.join(_changes(changed, ablation.beyond[label])) or 'none'}"
+            yield f"  {label}:  {'; '.join(_changes(ablation, label)) or 'none'}"
 
 
-def _changes(changed: Mapping[str, tuple[Any, Any]], beyond: Sequence[str]) -> Iterator[str]:
-    """Describe each key that differs; options that only one of two types has stand behind the types."""
-    behind = {
-        key: section
-        for key, (before, after) in changed.items()
-        if f"{(section := key.rpartition('.')[0])}.type" in changed and (before is None or after is None)
-    }
-    for key, (before, after) in changed.items():
-        if key in behind:
-            continue
-        options = {o.rpartition(".")[2]: changed[o][1] for o, section in behind.items() if key == f"{section}.type"}
-        gained = ", ".join(f"{name} {shown(value)}" for name, value in options.items() if value is not None)
-        lost = ", ".join(name for name, value in options.items() if value is None)
-        notes = [f"with {gained}"] * bool(gained) + [f"without {lost}"] * bool(lost) + ["not named"] * (key in beyond)
+def _changes(ablation: LoadedAblation, label: str) -> Iterator[str]:
+    """Describe each key that differs; in parentheses after a type that changes, the options that only one has."""
+    base, own, changed = ablation.configs[ablation.baseline], ablation.configs[label], ablation.differences[label]
+    options: dict[str, list[str]] = {key: [] for key in changed}
+    for key in changed:
+        of = f"{key.rpartition('.')[0]}.type"
+        if of in changed and of != key and (key in base) != (key in own):
+            options[of].append(key)
+            del options[key]
+    for key, alone in options.items():
+        names = {each: each.rpartition(".")[2] for each in alone}
+        gained = ", ".join(f"{names[each]} {shown(own[each])}" for each in alone if each in own)
+        lost = ", ".join(names[each] for each in alone if each in base)
+        notes = [f"with {gained}"] * bool(gained) + [f"without {lost}"] * bool(lost)
+        notes += ["not named"] * (key in ablation.beyond[label])
+        before, after = changed[key]
         yield f"{key} {shown(before)} -> {shown(after)}" + f" ({'; '.join(notes)})" * bool(notes)
 
 

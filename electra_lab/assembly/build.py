@@ -212,7 +212,9 @@ def _refuse_documents(loaded: Loaded, name: str, module: Any) -> None:
     if callable(separates):
         separates = separates(**packing.keywords())
     if separates and not getattr(module, "separates_documents", False):
-        reason = f"{name} cannot separate documents. Use bert or transformer, or write attention: full."
+        reason = (
+            f"this {name} cannot separate documents. Use bert, or transformer without local_heads, or attention: full."
+        )
         raise loaded.problem(("packing", "attention"), reason)
 
 

@@ -11,15 +11,14 @@ def local_attention(
     query: Float[Tensor, "B H T d"],
     key: Float[Tensor, "B H T d"],
     value: Float[Tensor, "B H T d"],
-    visible: Bool[Tensor, "B #T T"],
+    visible: Bool[Tensor, "B T"],
     window: int,
     dropout: float,
     kernel: Kernel = "fused",
 ) -> Float[Tensor, "B H T d"]:
     """Exact softmax attention of each window of positions over itself and the windows beside it; T is whole windows.
 
-    visible  which keys can be seen at all, by every query or by each; a query that sees none is given an arbitrary
-             finite result
+    A query for which none of these is visible has an arbitrary finite result.
     """
     batch, heads, length, width = query.shape
 
@@ -27,13 +26,7 @@ def local_attention(
         windows = F.pad(x, (0, 0, reach, reach)).unfold(2, window + 2 * reach, window)
         return windows.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
-    keys = F.pad(visible, (window, window)).unfold(2, 3 * window, window)  # [B #T W 3S]
-    if visible.shape[1] == 1:
-        seen = keys.transpose(1, 2)
-    else:  # of each window's queries only the keys around it
-        each: Tensor = keys.unflatten(1, (-1, window))  # type: ignore[no-untyped-call]
-        seen = each.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
-    seen = seen.flatten(0, 1).unsqueeze(1)  # [B*W 1 #S 3S]
+    seen = F.pad(visible, (window, window)).unfold(1, 3 * window, window).flatten(0, 1)[:, None, None, :]
     seen = seen | ~seen.any(-1, keepdim=True)  # a softmax of nothing is NaN in some kernels
     q, k, v = in_windows(query, 0).to(value.dtype), in_windows(key, window).to(value.dtype), in_windows(value, window)
     attended = attend(q, k, v, seen, dropout, kernel)
@@ -44,5 +37,6 @@ def check_local_heads(local_heads: int, heads: int) -> None:
     """Raise ValueError unless a head is left that sees the whole row."""
     if local_heads >= heads:
         raise ValueError(
-            f"local_heads {local_heads} must be below heads {heads}: one head at least has to see the whole row."
+            f"local_heads {local_heads} must be below heads {heads}: one head at least has to see the whole row. "
+            "A generator takes local_heads over from the discriminator, unless it sets its own."
         )

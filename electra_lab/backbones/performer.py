@@ -94,7 +94,7 @@ class _Layer(nn.Module):
         n = self.local_heads
         attended = favor_attention(q[:, n:], k[:, n:], v[:, n:], visible, projection).to(x.dtype)
         if n:
-            near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible.unsqueeze(1), self.window, p, self.kernel)
+            near = local_attention(q[:, :n], k[:, :n], v[:, :n], visible, self.window, p, self.kernel)
             attended = torch.cat([near.to(x.dtype), attended], dim=1)
         x = add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p)
         return add_feed_forward(x, self.output_norm, self.expand, self.contract, p, pre=True)
@@ -109,7 +109,7 @@ class Performer(nn.Module):
                   in proportion. For heads of width d the paper has d log d in mind: 111 at 32, 266 at 64; see below
     local_heads   how many of the heads have, instead of features, exact attention over their window of positions and
                   the two beside it: sharp among neighbours, where an estimate is poor, and blind to what is far
-    window        its positions; with local heads, the lab pads the length to a multiple of it
+    window        positions in a window; with local heads, the lab pads the length to a multiple of it
     redraw_every  steps after which new features are drawn, so that weights do not grow used to one draw; 0 keeps
                   the first, the same for every seed
 

@@ -11,6 +11,7 @@ from reformer_pytorch import reformer_pytorch as library
 from torch import Tensor, nn
 
 from electra_lab.backbones._hashing import use_own_layers
+from electra_lab.backbones._windows import check_local_heads
 from registry import backbones
 
 EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
@@ -73,11 +74,7 @@ class Reformer(nn.Module):
         super().__init__()
         if rotary and (dim // heads) % 2:
             raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {dim // heads}.")
-        if local_heads >= heads:
-            raise ValueError(
-                f"local_heads {local_heads} must be below heads {heads}: one head at least has to hash, "
-                "as local heads see nothing far."
-            )
+        check_local_heads(local_heads, heads)
         if memory % (2 * bucket_size):
             raise ValueError(
                 f"memory {memory} must be a multiple of twice bucket_size, here {2 * bucket_size}: "

@@ -25,7 +25,8 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
     """
 
     kernel: Kernel = "fused"
-    local_heads, window = 0, 1
+    local_heads: int
+    window: int
 
     def forward(
         self,
@@ -49,7 +50,8 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
         attended = attend(q[:, n:], k[:, n:], v[:, n:], visible, dropout, self.kernel)
         if n:
             q, k, v = q[:, :n], k[:, :n], v[:, :n]
-            near = local_attention(q, k, v, visible.squeeze(1), self.window, dropout, self.kernel)
+            assert context_mask is not None, "local heads do not separate documents"
+            near = local_attention(q, k, v, context_mask, self.window, dropout, self.kernel)
             attended = torch.cat([near, attended], dim=1)
         return self.to_out(attended.transpose(1, 2).flatten(2)), None
 
@@ -73,12 +75,10 @@ class Transformer(nn.Module):
     rmsnorm      RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
     glu          gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
     flash        torch's fused attention kernels, unless the lab finds that others are faster
-    local_heads  how many of the heads see only their window of positions and the two beside it, not the whole row;
-                 needs flash
-    window       its positions; with local heads, the lab pads the length to a multiple of it
+    local_heads  in how many of the heads a position sees only its own window and the two beside it, not the whole
+                 row; needs flash. As windows are the row's, documents in a row cannot be separated then
+    window       positions in a window; with local heads, the lab pads the length to a multiple of it
     """
-
-    separates_documents = True
 
     def __init__(
         self,
@@ -104,9 +104,10 @@ class Transformer(nn.Module):
             raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
         check_local_heads(local_heads, heads)
         if local_heads and not flash:
-            raise ValueError("local_heads need the lab's own attention, so not flash: false.")
+            raise ValueError("local_heads needs flash: true.")
         self.positions = "own" if rotary else "lab"
         self.length_multiple = window if local_heads else 1
+        self.separates_documents = not local_heads  # what a window holds depends on a document's place in the row
         self.local_dim, self.window = dim // heads * local_heads, window
         self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
         self.encoder = Encoder(

@@ -154,23 +154,33 @@ def test_differences_are_listed_in_check_and_in_the_dry_run(tmp_path: Path) -> N
     }  # fmt: skip
 
 
-def test_options_that_one_type_alone_has_stand_behind_the_types(tmp_path: Path) -> None:
-    """With the values that the variant has; what has no other type is listed as ever, even if it is null."""
+def test_options_that_only_one_of_two_types_has_are_listed_after_the_types(tmp_path: Path) -> None:
+    """With the values that the variant has. Keys that both have are listed as ever, even if one is null."""
     vary = """
       base: {}
       span: {masking: {type: span, mask_prob: 0.3}, generator: {ff_mult: 2.0}}
       plain: {checkpoint: {minutes: 30}}
+      stable: {schedules.learning_rate: {type: warmup_stable_decay, warmup_steps: 1}}
+      alone: {objective.type: mlm, generator: null, sampler: null}
     """
-    masking = "{type: replace_prob, mask_prob: 0.3}"
-    found = made(tmp_path, "{type: pretraining}", vary, masking=masking)
-    _, span, plain = differences(found)
+    sections = {
+        "masking": "{type: replace_prob, mask_prob: 0.3}",
+        "schedules": "{learning_rate: {type: warmup_linear, warmup_share: 0.1}}",
+    }
+    _, span, plain, stable, alone = differences(made(tmp_path, "{type: pretraining}", vary, **sections))
     assert span == (
         "  span:  generator.ff_mult 4.0 -> 2.0; masking.type replace_prob -> span "
         "(with length geometric, longest 10, stop_prob 0.2)"
     )
     assert plain == "  plain:  checkpoint.minutes null -> 30.0"
-    back = made(tmp_path, "{type: pretraining}", vary + "\nbaseline: span", masking=masking)
-    assert list(differences(back))[1].endswith("masking.type span -> replace_prob (without length, longest, stop_prob)")
+    assert "; schedules.learning_rate.warmup_share 0.1 -> null" in stable
+    assert re.search(r" generator\.type bert -> null \(without .*\bdim\b.*\); sampler\.type gumbel -> null \(", alone)
+    _, base, span, *_ = differences(made(tmp_path, "{type: pretraining}", vary + "\nbaseline: alone", **sections))
+    assert "objective.type mlm -> electra" in base
+    assert re.search(
+        r"; generator\.type null -> bert \(with .*\bdim \d.*\); sampler\.type null -> gumbel \(with ", base
+    )
+    assert "masking.type replace_prob -> span (with length" in span
 
 
 # The last lines

@@ -149,6 +149,10 @@ def test_the_generators_own_refusal_is_at_its_own_line(tmp_path: Path) -> None:
         check(load(file))
 
 
+WITHIN = "{type: contiguous, attention: within_documents}"
+LOCAL = "{type: transformer, dim: 16, depth: 1, heads: 2, local_heads: 1}"
+
+
 @pytest.mark.parametrize(
     ("sections", "key", "reason"),
     [
@@ -169,8 +173,25 @@ def test_the_generators_own_refusal_is_at_its_own_line(tmp_path: Path) -> None:
             "data", "data.sequence_length: reformer takes multiples of 32; 14 would be padded to 32, which is above "
             "embedding.max_length 16. Raise max_length to 32 or shorten the sequence.",
         ),
+        (
+            {"packing": WITHIN, "discriminator": "{type: performer, dim: 16, depth: 1, heads: 2}"},
+            "packing", "packing.attention: this performer cannot separate documents. Use bert, or transformer "
+            "without local_heads, or attention: full.",
+        ),
+        (
+            {"packing": WITHIN, "discriminator": LOCAL, "embedding": "{dim: 8, max_length: 64}",
+             "generator": "{scale: 0.5, local_heads: 0}"},
+            "packing", "packing.attention: this transformer cannot separate documents. Use bert, or transformer "
+            "without local_heads, or attention: full.",
+        ),
+        (
+            {"discriminator": LOCAL, "embedding": "{dim: 8, max_length: 64}", "generator": "{scale: 0.5}"},
+            "generator", "generator: transformer refuses this: local_heads 1 must be below heads 1: one head at least "
+            "has to see the whole row. A generator takes local_heads over from the discriminator, unless it sets its "
+            "own.",
+        ),
     ],
-    ids=["one encoder", "positions", "length"],
+    ids=["one encoder", "positions", "length", "documents", "documents in windows", "local heads"],
 )  # fmt: skip
 def test_what_cannot_be_built_is_refused_at_its_line(
     tmp_path: Path, sections: dict[str, str], key: str, reason: str
@@ -178,7 +199,7 @@ def test_what_cannot_be_built_is_refused_at_its_line(
     file = write_experiment(tmp_path, **sections)
     with pytest.raises(ConfigError) as refused:
         check(load(file))
-    assert str(refused.value).startswith(f"{file}:{line_of(key)}: {reason}")
+    assert str(refused.value).startswith(f"{file}:{line_of(key, file.read_text())}: {reason}")
 
 
 def test_a_head_that_does_not_exist_is_the_objectives_mistake(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_local_heads_have_the_dropout_of_the_others(rotary: bool) -> None:
 
 
 def test_one_head_at_least_hashes() -> None:
-    with pytest.raises(ValueError, match=r"local_heads 2 must be below heads 2: one head at least has to hash"):
+    with pytest.raises(ValueError, match=r"local_heads 2 must be below heads 2: one head at least has to see the"):
         reformer(local_heads=2)
 
 
