@@ -3,7 +3,7 @@
     python benchmarks/data.py TEXT... --vocabulary vocab.txt [--rounds 3] [--megabytes 40]
 
 TEXT are files or folders of plain text, a paragraph a document. In one process, alternating: `encode_batch` of the
-tokenizers library on texts that are in memory; `prepare` by that library, and with tokie; and the recipe of the
+tokenizers library on texts that are in memory; `prepare`; and the recipe of the
 transformers examples, `datasets.map(tokenize)` and `group_texts`, if datasets is installed. `prepare` reads the files,
 splits, compares, writes and verifies; the tokenizer is given. Then the peak memory of `prepare` over all text.
 """
@@ -34,24 +34,24 @@ BASE = Path(__file__).resolve().parents[1] / "experiments" / "bert_small.yaml"
 LENGTH = 128
 
 
-def experiment(folder: Path, files: list[Path], vocabulary: Path, engine: str) -> Path:
+def experiment(folder: Path, files: list[Path], vocabulary: Path) -> Path:
     """Write an experiment over the files, whose store is in `folder`."""
     sections = {
         "extends": str(BASE),
         "name": "data",
         "corpus": {"type": "text_files", "paths": [str(file) for file in files]},
         "tokenizer": {"type": "pretrained", "path": str(vocabulary)},
-        "data": {"store": str(folder / "store"), "engine": engine},
+        "data": {"store": str(folder / "store")},
     }
     file = folder / "data.yaml"
     file.write_text(json.dumps(sections), encoding="utf-8")
     return file
 
 
-def prepare(files: list[Path], vocabulary: Path, engine: str) -> float:
+def prepare(files: list[Path], vocabulary: Path) -> float:
     """Return the seconds that an empty store takes."""
     with tempfile.TemporaryDirectory() as folder:
-        loaded = load(experiment(Path(folder), files, vocabulary, engine))
+        loaded = load(experiment(Path(folder), files, vocabulary))
         began = time.perf_counter()
         open_data(loaded, lambda _: None)
         return time.perf_counter() - began
@@ -137,8 +137,7 @@ def main() -> None:
     print(f"{len(files)} files, {len(texts):,} documents, {characters / 1e6:,.1f} million characters")
     ways: dict[str, Callable[[], float]] = {
         "encode_batch": lambda: bare(texts, given.vocabulary),
-        "prepare, tokenizers": lambda: prepare(files, given.vocabulary, "tokenizers"),
-        "prepare, tokie": lambda: prepare(files, given.vocabulary, "auto"),
+        "prepare": lambda: prepare(files, given.vocabulary),
         "datasets.map": lambda: usual(texts, given.vocabulary),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}

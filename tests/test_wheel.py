@@ -118,7 +118,6 @@ def test_it_works_where_there_is_no_repository(lab: Environment) -> None:
         "notebooks",
         "clusters",
         "data",
-        "fast",
         "tensorboard",
         "wandb",
         "mlflow",

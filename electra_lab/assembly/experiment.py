@@ -158,7 +158,6 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
         overlap=data.overlap,
         tokenizer_characters=data.tokenizer_characters,
         identity=identity,
-        engine=data.engine,
         launcher=(lambda _: launcher) if launcher else _processes,
     )
 

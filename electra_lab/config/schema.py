@@ -70,8 +70,7 @@ class Data(Strict):
     )
     engine: Literal["auto", "tokenizers"] = Field(
         "auto",
-        description="What tokenizes: auto uses tokie if it is installed and gives the ids of the tokenizers "
-        "library on a sample of each shard.",
+        description="Has no effect, and is accepted for older files: the tokenizers library tokenizes all text.",
     )
     store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
 

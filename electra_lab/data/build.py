@@ -1,6 +1,7 @@
 """Building a token store: read the corpus, train the tokenizer, encode what is held out, then the training shards.
 
-Everything happens in a folder beside the final place. A build that is killed is continued: pieces that are whole stay.
+Everything happens in a folder next to the final place. A build that is killed is continued: files whose checksums are
+right stay, the others are written again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
-from electra_lab.data.engine import Fast, load_tokenizer
+from electra_lab.data.encoding import load_tokenizer
 from electra_lab.data.overlap import Hashes, Known, runs
 from electra_lab.data.shards import (
     PLAN,
@@ -24,22 +25,24 @@ from electra_lab.data.shards import (
     TOKENIZER,
     Plan,
     Shard,
-    encode_by,
     encode_shard,
+    encode_texts,
+    is_complete,
     write_shard,
 )
 from electra_lab.data.splits import HELD_OUT
 from electra_lab.data.spool import Contents, Progress, Sample, TooLittleText, read_piece, read_spool, write_spool
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import flush, new_file, read_as, sha256, write_text
+from electra_lab.storage.files import MANIFEST as SEAL
+from electra_lab.storage.files import damage, flush, new_file, read_as, seal, sha256, write_text
 from registry import Corpus, Launcher, Split
-from registry.errors import DataError
+from registry.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-COUNTS, MANIFEST = "counts.npy", "manifest.json"
+COUNTS, MANIFEST, TOKENIZER_SEAL = "counts.npy", "manifest.json", "tokenizer.seal.json"
 
 
 class Unfinished(DataError):
@@ -76,6 +79,17 @@ class Manifest(BaseModel):
             n: sha for split in self.shards.values() for s in split.values() for n, sha in s.sha256.items()
         }
 
+    @property
+    def engines(self) -> set[str]:
+        """The libraries that tokenized the shards."""
+        return {shard.engine for split in self.shards.values() for shard in split.values()}
+
+    def compare(self, folder: Path) -> None:
+        """Raise ValueError for the first file in `folder` whose checksum is wrong."""
+        for name, sha in self.all_sha256.items():
+            if sha256(folder / name) != sha:
+                raise ValueError(f"the checksum of {name} is wrong")
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -93,15 +107,24 @@ class Recipe:
     overlap: float
     tokenizer_characters: float
     identity: dict[str, Any]
-    engine: str
     launcher: Callable[[int], Launcher | None]
 
 
 def build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
-    """Fill `folder`, which may hold what an earlier build left. Raises DataError."""
-    if not (folder / MANIFEST).exists():
+    """Fill `folder`, which may hold the files of an earlier build. Raises DataError."""
+    if not _is_whole(folder):
         _fill(folder, recipe, announce, progress)
     _tidy(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return True if an earlier build wrote all files of the store, and none is damaged."""
+    try:
+        manifest = read_as(Manifest, folder / MANIFEST)
+        manifest.compare(folder)
+    except (CheckpointError, OSError, ValueError):
+        return False
+    return manifest.checksum == manifest.own_checksum()
 
 
 def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
@@ -117,33 +140,35 @@ def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progres
             f"(data.overlap {recipe.overlap})."
         )
     shards: dict[Split, dict[str, Shard]] = {"train": dict(zip(names, train, strict=True)), **held}
-    every = [shard for split in shards.values() for shard in split.values()]
-    if fallen := sum(shard.fell_back for shard in every):
-        announce(f"note: tokie gave other tokens than the tokenizers library in {fallen} of {len(every)} shards, which "
-                 "the library has tokenized instead")  # fmt: skip
     _finish(folder, recipe, contents, hashes, shards)
 
 
 def _spooled(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> Contents:
     spool, mark = folder / SPOOL, folder / "identity.json"
     identity = json.dumps(recipe.identity, sort_keys=True, default=str)
-    if (spool / "spool.json").exists() and mark.exists() and mark.read_text(encoding="utf-8") == identity:
-        announce("continuing a build that was interrupted")
-        return read_spool(spool)
+    if mark.exists() and mark.read_bytes() == identity.encode() and (spool / SEAL).exists():
+        damaged = damage(spool)
+        if damaged is None:
+            announce("continuing a build that was interrupted")
+            return read_spool(spool)
+        announce(f"a build that was interrupted cannot be continued: {damaged}")
     shutil.rmtree(folder, ignore_errors=True)
     spool.mkdir(parents=True)
     write_text(mark, identity)
     announce("reading the corpus (once; the result is kept)")
-    return write_spool(recipe.corpus, recipe.fingerprint, recipe.held_out, spool, progress)
+    contents = write_spool(recipe.corpus, recipe.fingerprint, recipe.held_out, spool, progress)
+    seal(spool)
+    return contents
 
 
 def _tokenizer(folder: Path, recipe: Recipe, contents: Contents, progress: Progress) -> Tokenizer:
     file = folder / TOKENIZER
-    if not file.exists():
+    if damage(folder, [TOKENIZER], TOKENIZER_SEAL) is not None:
         sample = Sample(folder / SPOOL, contents, recipe.tokenizer_characters, progress)
         made = recipe.train_tokenizer(sample)
         special_ids(made)
         write_text(file, made.to_str())
+        seal(folder, [TOKENIZER], TOKENIZER_SEAL)
     return load_tokenizer(file)
 
 
@@ -151,9 +176,9 @@ def _held_out(
     folder: Path, recipe: Recipe, contents: Contents, tokenizer: Tokenizer
 ) -> tuple[dict[Split, dict[str, Shard]], Hashes]:
     """Encode validation and test, which fit into memory; return the hashes of their runs, too."""
-    ids, fast = special_ids(tokenizer), Fast(folder / TOKENIZER, tokenizer)
+    ids = special_ids(tokenizer)
     kind = "uint16" if tokenizer.get_vocab_size() <= 1 << 16 else "uint32"
-    plan = Plan(dtype=kind, separator=ids["sep"], overlap=recipe.overlap, engine=recipe.engine)
+    plan = Plan(dtype=kind, separator=ids["sep"], overlap=recipe.overlap)
     write_text(folder / PLAN, plan.model_dump_json())
     shards: dict[Split, dict[str, Shard]] = {}
     known: Known | None = None
@@ -161,7 +186,7 @@ def _held_out(
     for split in HELD_OUT:
         pieces = range(contents.pieces[split])
         documents = [text for piece in pieces for text in read_piece(folder / SPOOL, split, piece)]
-        texts = encode_by(fast, documents, plan)
+        texts = encode_texts(tokenizer, documents, plan)
         keep, _ = texts.without_overlap(known, recipe.overlap)
         if not keep.any():
             raise TooLittleText(
@@ -178,7 +203,7 @@ def _held_out(
 
 
 def _encode(folder: Path, names: Sequence[str], recipe: Recipe, characters: int, progress: Progress) -> None:
-    missing = [name for name in names if not (folder / f"{name}.json").exists()]
+    missing = [name for name in names if not is_complete(folder, name)]
     done = len(names) - len(missing)
     for problem in _outcomes(folder, missing, recipe.launcher(len(missing))):
         if problem:

@@ -2,8 +2,9 @@
 
     train-00000.bin  train-00000.lengths.npy  train-00000.seen.npy  train-00000.json
 
-The .bin holds token ids with [SEP] after every document, .lengths.npy the length of each document, [SEP] included. The
-.json comes last, so a shard that has one is complete.
+The .bin holds token ids with [SEP] after every document, .lengths.npy the length of each document, [SEP] included.
+While a store is built, .seal.json has the checksums of these files and of the tokenizer: a shard is complete if they
+agree.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from electra_lab.data.engine import Fast, encode, load_tokenizer
+from electra_lab.data.encoding import encode, load_tokenizer
 from electra_lab.data.overlap import Known, without_overlap
 from electra_lab.data.spool import read_piece
-from electra_lab.storage.files import new_file, read_as, sha256, write_text
+from electra_lab.storage.files import damage, new_file, read_as, seal, sha256, write_text
 from registry import Outcome
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PLAN, TOKENIZER, SPOOL = "plan.json", "tokenizer.json", "spool"
 
@@ -33,7 +37,6 @@ class Plan(BaseModel):
     dtype: str
     separator: int
     overlap: float
-    engine: str = "auto"
 
 
 class Shard(BaseModel):
@@ -44,8 +47,8 @@ class Shard(BaseModel):
     characters: int
     overlapping: int = 0  # documents left out, as they share too much with held-out text
     empty: int = 0  # documents without a token
-    engine: str = "tokenizers"
-    fell_back: bool = False  # tokie gave other ids on a sample
+    engine: str = "tokenizers"  # the library that tokenized; older stores may have "tokie"
+    fell_back: bool = False  # of older stores: tokie gave other ids on a sample
     sha256: dict[str, str] = {}
     bytes: dict[str, int] = {}
 
@@ -53,21 +56,35 @@ class Shard(BaseModel):
 def encode_shard(folder: str, name: str) -> Outcome:
     """Encode a piece of the training text, unless that has been done. The work of a launcher."""
     place = Path(folder)
-    if not (place / f"{name}.json").exists():
+    if not is_complete(place, name):
         _encode_shard(place, name)
     return Outcome("done")
+
+
+def is_complete(place: Path, name: str) -> bool:
+    """Return True if a shard was written whole, with the tokenizer that is there, and is not damaged."""
+    return damage(place, _sealed(name), _seal(name)) is None
+
+
+def _seal(name: str) -> str:
+    return f"{name}.seal.json"
+
+
+def _sealed(name: str) -> list[str]:
+    return [TOKENIZER, *(f"{name}.{ending}" for ending in ("bin", "lengths.npy", "seen.npy", "json"))]
 
 
 def _encode_shard(place: Path, name: str) -> None:
     plan, known = read_as(Plan, place / PLAN), Known.load(place)
     texts = read_piece(place / SPOOL, "train", int(name.removeprefix("train-")))
     file = place / TOKENIZER
-    encoded = encode_by(_engine(file, file.stat().st_mtime_ns), texts, plan)
+    encoded = encode_texts(_tokenizer(file, file.stat().st_mtime_ns), texts, plan)
     keep, seen = encoded.without_overlap(known, plan.overlap)
     with new_file(place / f"{name}.seen.npy", "wb") as stream:
         np.save(stream, np.unique(seen))
     account = write_shard(place, name, encoded, keep, plan)
     write_text(place / f"{name}.json", account.model_dump_json(indent=1))
+    seal(place, _sealed(name), _seal(name))
 
 
 @dataclass(frozen=True)
@@ -77,8 +94,6 @@ class Texts:
     tokens: NDArray[Any]
     lengths: NDArray[np.int64]
     characters: NDArray[np.int64]
-    engine: str
-    fell_back: bool = False
 
     def without_overlap(self, known: Known | None, most: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return which documents have tokens and share at most the part `most` of their runs with known text.
@@ -108,22 +123,16 @@ def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], p
         characters=int(texts.characters[keep].sum()),
         overlapping=int((full & ~keep).sum()),
         empty=int((~full).sum()),
-        engine=texts.engine,
-        fell_back=texts.fell_back,
         sha256={each: sha256(place / each) for each in names},
         bytes={each: os.path.getsize(place / each) for each in names},
     )
 
 
-def encode_by(fast: Fast, documents: list[str], plan: Plan) -> Texts:
-    """Encode documents, by tokie if it agrees with the tokenizers library."""
-    tried = plan.engine == "auto" and fast.usable
+def encode_texts(tokenizer: Tokenizer, documents: list[str], plan: Plan) -> Texts:
     characters = np.array([len(text) for text in documents], np.int64)
-    if tried and fast.agrees(documents):
-        return Texts(*fast.encode(documents, plan.dtype), characters, "tokie")
-    return Texts(*encode(fast.exact, documents, plan.dtype), characters, "tokenizers", fell_back=tried)
+    return Texts(*encode(tokenizer, documents, plan.dtype), characters)
 
 
 @lru_cache(maxsize=1)
-def _engine(file: Path, _written: int) -> Fast:
-    return Fast(file, load_tokenizer(file))
+def _tokenizer(file: Path, _written: int) -> Tokenizer:
+    return load_tokenizer(file)

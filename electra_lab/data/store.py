@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_lab.data.build import COUNTS, MANIFEST, Manifest, Recipe, Unfinished, build
-from electra_lab.data.engine import load_tokenizer
+from electra_lab.data.encoding import load_tokenizer
 from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.spool import Progress
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import Unreadable, put_in_place, read_as, restore, sha256, write_whole
+from electra_lab.storage.files import Unreadable, put_in_place, read_as, restore, write_whole
 from electra_lab.storage.lock import lock
 from registry import Split
 from registry.errors import CheckpointError, ConfigError, DataError
@@ -121,7 +121,11 @@ def open_store(
         with suppress(OSError, ConfigError), lock(_lock_of(folder)) as free:
             if free:
                 _lock_of(folder).unlink(missing_ok=True)
-    return load_store(folder)
+    store = load_store(folder)
+    if "tokie" in store.manifest.engines:
+        announce(f"note: {folder} was tokenized by tokie, whose tokens are not always those of the tokenizers library. "
+                 f"{REBUILD}")  # fmt: skip
+    return store
 
 
 def key_of(identity: dict[str, Any]) -> str:
@@ -202,9 +206,7 @@ def _verify(folder: Path, manifest: Manifest) -> None:
     with suppress(OSError, ValueError):
         if json.loads(record.read_text(encoding="utf-8")) == state:
             return
-    for name, sha in manifest.all_sha256.items():
-        if sha256(folder / name) != sha:
-            raise ValueError(f"the checksum of {name} is wrong")
+    manifest.compare(folder)
     with suppress(OSError, CheckpointError):  # a store may be on a disk that is only read
         write_whole(record, json.dumps(state))
 

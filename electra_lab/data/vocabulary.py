@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +16,9 @@ from registry.errors import DataError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Latin, CJK, Arabic, Urdu, Devanagari, Armenian, Ethiopic, Myanmar, Khmer, Tibetan; line ends.
+# Ends of sentences: Latin, CJK, Arabic, Urdu, Devanagari, Armenian, Ethiopic, Myanmar, Khmer, Tibetan; line ends.
 SENTENCE_ENDS = tuple(".!?\u2026\u3002\uff01\uff1f\uff0e\uff61\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4\u0f0d\n")
+JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width non-joiner and joiner, word joiner
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
@@ -41,7 +43,10 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
     size, ids = tokenizer.get_vocab_size(), special_ids(tokenizer)
     is_special = torch.zeros(size, dtype=torch.bool)
     is_special[list(ids.values())] = True
-    begins = torch.tensor(_begin_words(tokenizer))
+    # One by one: a batch starts threads, and a process that is forked later would wait for them forever.
+    texts = [tokenizer.decode([id], skip_special_tokens=False) for id in range(size)]
+    begins = torch.tensor(_begin_words(tokenizer, texts))
+    ends = torch.tensor([text.rstrip(" ").endswith(SENTENCE_ENDS) for text in texts])
     return Vocabulary(
         size=size,
         pad_id=ids["pad"],
@@ -53,15 +58,8 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
         ordinary_ids=(~is_special).nonzero().squeeze(1).to(device),
         word_start=(begins & ~is_special).to(device),
         counts=counts.to(device),
-        sentence_end=(torch.tensor(_end_sentences(tokenizer)) & ~is_special).to(device),
+        sentence_end=(ends & ~is_special).to(device),
     )
-
-
-def _end_sentences(tokenizer: Tokenizer) -> list[bool]:
-    """Return which tokens end a sentence: those whose text ends with a mark that does, or with a line end."""
-    # One by one: a batch starts threads, and a process that is forked later would wait for them forever.
-    texts = [tokenizer.decode([id], skip_special_tokens=False) for id in range(tokenizer.get_vocab_size())]
-    return [text.rstrip(" ").endswith(SENTENCE_ENDS) for text in texts]
 
 
 def stand_in_vocabulary(size: int) -> Vocabulary:
@@ -76,9 +74,20 @@ def stand_in_vocabulary(size: int) -> Vocabulary:
 
 def word_mark(tokenizer: Tokenizer) -> str | None:
     """Return what tokens begin with where a word begins, in place of the space before it; None for other kinds."""
-    kind = (json.loads(tokenizer.to_str())["decoder"] or {}).get("type")
-    marks = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
-    return marks.get(str(kind))
+    settings = json.loads(tokenizer.to_str())
+    parts = [settings["decoder"], settings["pre_tokenizer"]]
+    while parts:
+        part = parts.pop(0) or {}
+        match part.get("type"):
+            case "Sequence":
+                parts = [*part.get("decoders", []), *part.get("pretokenizers", []), *parts]
+            case "ByteLevel":
+                return "\u0120"
+            case "Metaspace":
+                return str(part["replacement"])
+            case "Replace" if part["content"] == " ":  # the decoder of Llama's tokenizer
+                return str(part["pattern"].get("String"))
+    return None
 
 
 def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
@@ -89,14 +98,22 @@ def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
     tokenizer.add_special_tokens([AddedToken(mask, special=True, normalized=False, lstrip=lstrip)])
 
 
-def _begin_words(tokenizer: Tokenizer) -> list[bool]:
-    """Return which tokens begin a word, by the mark of the tokenizer's kind. Other than letters and digits stand alone.
+def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:
+    """Return which tokens begin a word; `texts` has the text of each.
 
     WordPiece marks tokens that continue a word (`##`), byte-level BPE and Unigram those that begin one (`\u0120`,
-    `\u2581`).
+    `\u2581`). Of the tokens without such a mark, those that begin with a letter, a digit or a combining mark continue a
+    word, and so do those that begin within a character; all others stand alone.
     """
     mark = word_mark(tokenizer)
     names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]
-    if mark:
-        return [name.startswith(mark) or not name[:1].isalnum() for name in names]
-    return [not name.startswith("##") for name in names]
+    if mark is None:
+        prefix = getattr(tokenizer.model, "continuing_subword_prefix", None) or "##"
+        return [not name.startswith(prefix) for name in names]
+    return [name.startswith(mark) or not _continues(text) for name, text in zip(names, texts, strict=True)]
+
+
+def _continues(text: str) -> bool:
+    """Return True if a text without a space before it continues a word; U+FFFD is a part of a character."""
+    first = text[:1]
+    return not first or first == "\ufffd" or unicodedata.category(first)[0] in "LMN" or first in JOINERS

@@ -204,38 +204,39 @@ def refuse_undecodable(path: Path) -> None:
         raise ConfigError(f"{path.absolute()}: its name is not UTF-8. Choose another folder, or rename it.") from None
 
 
-def seal(folder: Path) -> None:
-    """Write the manifest of all files in a folder."""
-    files = sorted(file for file in folder.iterdir() if file.is_file())
-    manifest = {file.name: {"sha256": sha256(file), "bytes": file.stat().st_size} for file in files}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+def seal(folder: Path, names: Collection[str] | None = None, manifest: str = MANIFEST) -> None:
+    """Write the checksums and sizes of the files `names` in a folder, by default of all, into the file `manifest`."""
+    if names is None:
+        names = [file.name for file in folder.iterdir() if file.is_file()]
+    sums = {name: {"sha256": sha256(folder / name), "bytes": (folder / name).stat().st_size} for name in sorted(names)}
+    (folder / manifest).write_text(json.dumps(sums, indent=1), encoding="utf-8")
 
 
 # Errors that say nothing about a file: of rights, of a network file system, of too many open files, of memory.
 _PASSING = {errno.EACCES, errno.EPERM, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
-def damage(folder: Path, names: Collection[str] | None = None) -> str | None:
-    """Return the damage to a sealed folder, or to the files in it that `names` lists, in words; None if it is sound.
+def damage(folder: Path, names: Collection[str] | None = None, manifest: str = MANIFEST) -> str | None:
+    """Return the damage to the sealed files `names` in a folder, by default to all, in words; None if they are sound.
 
     Raises Unreadable if this process may not read them.
     """
     try:
-        manifest = json.loads(read_text(folder / MANIFEST))
-        for name in manifest if names is None else names:
+        sums = json.loads(read_text(folder / manifest))
+        for name in sums if names is None else names:
             size = (folder / name).stat().st_size
-            if size != manifest[name]["bytes"]:
-                return f"{name} is damaged: it has {size} bytes, not {manifest[name]['bytes']}"
-            if sha256(folder / name) != manifest[name]["sha256"]:
+            if size != sums[name]["bytes"]:
+                return f"{name} is damaged: it has {size} bytes, not {sums[name]['bytes']}"
+            if sha256(folder / name) != sums[name]["sha256"]:
                 return f"{name} is damaged: its checksum is wrong"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:
         if error.errno in _PASSING:
             raise Unreadable(f"{error.filename or folder}: cannot be read ({reason(error)}).") from None
-        return f"{Path(error.filename or MANIFEST).name} cannot be read ({reason(error)})"
+        return f"{Path(error.filename or manifest).name} cannot be read ({reason(error)})"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return f"{MANIFEST} is damaged ({type(error).__name__})"
+        return f"{manifest} is damaged ({type(error).__name__})"
     return None
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from electra_lab.data import build as module
 from electra_lab.data import spool
 from electra_lab.data.build import Unfinished
+from electra_lab.data.splits import SPLITS
 from electra_lab.data.store import Stream, load_store, open_store
 from electra_lab.launchers.local import Local
 from registry import Document, Outcome, Work, tokenizers
@@ -75,6 +77,10 @@ class Failing:
         for piece in ids[1:]:
             yield piece, work(folder, piece)
         yield ids[0], Outcome("lost", "the worker process died by signal 9 (SIGKILL).")
+
+    @staticmethod
+    def fail(_: Path) -> None:
+        raise Unfinished("the process was killed.")
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -151,13 +157,12 @@ def test_a_manifest_that_was_edited_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in tokenizers.names() if name != "pretrained"])
-@pytest.mark.parametrize("engine_", ["auto", "tokenizers"])
-def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: Path, name: str, engine_: str) -> None:
+def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: Path, name: str) -> None:
     """Some models have the special tokens among their pieces."""
     trainer = partial(tokenizers.get(name).component, vocab_size=400)
     special = ("[MASK]", "[SEP]", "[PAD]", "[CLS]")
     text = [f"{' '.join(map(str, range(n, n + 20)))} {special[n % 4]} glued{special[n % 3]}on" for n in range(120)]
-    store = open_store(tmp_path, recipe(Documents(text), trainer, overlap=1.0, engine=engine_), [].append)
+    store = open_store(tmp_path, recipe(Documents(text), trainer, overlap=1.0), [].append)
     ids = np.array(stream(store, "train"))
     found = {role: int((ids == id).sum()) for role, id in store.special.items()}
     assert found == {"pad": 0, "cls": 0, "sep": store.documents["train"], "mask": 0}
@@ -231,6 +236,78 @@ def test_a_killed_build_continues_with_what_is_whole(tmp_path: Path, monkeypatch
     assert contents(load_store(tmp_path / "killed" / expected.key).folder) == contents(expected.folder)
 
 
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "emptied": lambda file: file.write_bytes(b""),
+    "cut": lambda file: file.write_bytes(file.read_bytes()[: -len(file.read_bytes()) // 4]),
+    "flipped": flip,
+    "removed": Path.unlink,
+}
+
+
+@pytest.fixture
+def two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "LEAST", 12_000)
+
+
+@pytest.mark.usefixtures("two_pieces")
+@pytest.mark.parametrize(
+    ("damage", "tidied"), [("emptied", False), ("cut", True), ("flipped", False), ("flipped", True), ("removed", False)]
+)
+def test_a_damaged_leftover_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, tidied: bool
+) -> None:
+    """Any file of a build that was killed while it encoded, or while it cleaned up behind itself."""
+    corpus, whole = Documents(TEXT), tmp_path / "whole"
+    expected = contents(open_store(whole, recipe(corpus, words), [].append).folder)
+    killed, part = tmp_path / "killed", f".{left(whole)[0]}.part"
+    with monkeypatch.context() as patch:
+        if tidied:
+            patch.setattr(module, "_tidy", Failing.fail)
+        with pytest.raises(Unfinished):
+            open_store(killed, recipe(corpus, words, launcher=lambda _: None if tidied else Failing()), [].append)
+    files = [file.relative_to(killed / part) for file in sorted((killed / part).rglob("*")) if file.is_file()]
+    assert {Path("tokenizer.json"), Path("train-00001.seen.npy"), Path("spool/train-00001.txt")} < {*files}
+    assert (Path("manifest.json") in files) is tidied
+    for file in files:
+        shutil.copytree(killed, tmp_path / "damaged")
+        DAMAGES[damage](tmp_path / "damaged" / part / file)
+        store = open_store(tmp_path / "damaged", recipe(corpus, words), [].append)
+        assert contents(store.folder) == expected, file
+        assert left(tmp_path / "damaged") == [store.key], file
+        shutil.rmtree(tmp_path / "damaged")
+
+
+def test_tokens_are_those_of_the_tokenizers_library(tmp_path: Path) -> None:
+    """For text that normalization changes: stress marks, accents that stand alone, parts of Korean syllables."""
+    odd = [
+        "\u0437\u0430\u0301\u043c\u043e\u043a",
+        "cafe\u0301 e\u0302\u0301",
+        "\u1112\u1161\u11ab\u1100\u116e\u11a8",
+        "\ufb01 \u2460",
+    ]
+    text = [f"{odd[n % 4]} number {n} {odd[n % 3]}" for n in range(120)]
+    for name in ("wordpiece", "bpe", "unigram"):
+        trainer = partial(tokenizers.get(name).component, vocab_size=300)
+        store = open_store(tmp_path / name, recipe(Documents(text), trainer, overlap=1.0), [].append)
+        separator, documents = store.special["sep"], set[tuple[int, ...]]()
+        for split in SPLITS:
+            ids = np.array(stream(store, split))
+            ends = np.flatnonzero(ids == separator)
+            documents |= {tuple(part[part != separator].tolist()) for part in np.split(ids, ends)}
+        assert documents - {()} == {tuple(store.tokenizer.encode(t, add_special_tokens=False).ids) for t in text}
+
+
+def test_a_store_of_another_library_is_pointed_out(tmp_path: Path) -> None:
+    """Stores of version 0.1 could be tokenized by tokie."""
+    store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
+    next(iter(store.manifest.shards["validation"].values())).engine = "tokie"
+    store.manifest.checksum = store.manifest.own_checksum()
+    (store.folder / "manifest.json").write_text(store.manifest.model_dump_json())
+    said: list[str] = []
+    open_store(tmp_path, recipe(Documents(TEXT), words), said.append)
+    assert [str(store.folder) in line and "--rebuild" in line for line in said] == [True]
+
+
 def test_training_text_that_repeats_held_out_text_is_left_out(tmp_path: Path) -> None:
     own = lambda text, split: Document(text, split=split)  # noqa: E731
     held, seen, fresh = (" ".join(f"w{(n * step) % 100}" for n in range(60)) for step in (3, 7, 9))
@@ -294,7 +371,7 @@ def test_more_shards_than_open_files_are_allowed(tmp_path: Path) -> None:
 
 def test_checksums_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path, recipe(Documents(TEXT), words), [].append)
-    monkeypatch.setattr("electra_lab.data.store.sha256", lambda _: pytest.fail("it reads a file again"))
+    monkeypatch.setattr("electra_lab.data.build.sha256", lambda _: pytest.fail("it reads a file again"))
     load_store(store.folder)
     monkeypatch.undo()
     os.utime(store.folder / "train-00000.bin")

@@ -63,7 +63,6 @@ def recipe(
     options = {
         "overlap": 0.1,
         "tokenizer_characters": 1e6,
-        "engine": "auto",
         "launcher": lambda _: None,
     } | others
     return Recipe(corpus, corpus.fingerprint(), trainer, held_out=held_out, identity=identity, **options)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from electra_lab.data.vocabulary import make_vocabulary, special_ids, stand_in_vocabulary
-from registry import Vocabulary
+from registry import Vocabulary, tokenizers
 from registry.errors import DataError
+from tests.electra_lab.masking.strategies import masked
 
 CPU = torch.device("cpu")
 # The special tokens anywhere, as in tokenizers from elsewhere.
@@ -72,6 +77,87 @@ def test_a_tokenizer_without_special_tokens_is_refused(missing: list[str], said:
 def test_beginnings_of_words_by_the_mark_of_each_kind(decoder: object, starts: list[int]) -> None:
     """Special tokens begin none."""
     assert made([0], decoder=decoder).word_start.nonzero().flatten().tolist() == starts
+
+
+WORDS = {
+    "hindi": "\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e \u0938\u0940\u0916\u0928\u093e",
+    "tamil": "\u0ba4\u0bae\u0bbf\u0bb4\u0bcd \u0bae\u0bca\u0bb4\u0bbf \u0b95\u0bb2\u0bcd\u0bb5\u0bbf",
+    "thai": "\u0e20\u0e32\u0e29\u0e32 \u0e17\u0e35\u0e48\u0e19\u0e35\u0e48 \u0e01\u0e33\u0e25\u0e31\u0e07",
+    "arabic": "\u0643\u064e\u062a\u064e\u0628\u064e \u0645\u064f\u062f\u064e\u0631\u0651\u0650\u0633",
+    "hebrew": "\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd \u05e2\u05d5\u05b9\u05dc\u05b8\u05dd",
+    "persian": "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u06a9\u062a\u0627\u0628\u200c\u0647\u0627",
+    "russian": "\u0437\u0430\u0301\u043c\u043e\u043a \u043c\u043e\u0301\u0441\u0442",
+    "korean": "\ud55c\uad6d\uc5b4 \ubc30\uc6b0\uae30 \uc2dc\uc791",
+    "german": "Stra\u00dfe \u00fcber 25stel",
+}
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+@pytest.mark.parametrize("script", WORDS)
+def test_words_are_never_split(kind: str, script: str) -> None:
+    """Not even where they fall into bytes, or into letters and their combining marks."""
+    words = WORDS[script].split()
+    sentences = [" ".join(words[n % 2 :] + words[: n % 2]) for n in range(7)]
+    # Trained on letters in any order, and to join few of them.
+    shuffle = random.Random(0)
+    letters = [" ".join("".join(shuffle.sample(word, len(word))) for word in words) for _ in range(200)]
+    few = {"unigram": {"vocab_size": 100}, "bpe": {"vocab_size": 300, "min_frequency": 10**6}}
+    options = few.get(kind, {"vocab_size": 100, "min_frequency": 10**6})
+    made = tokenizers.get(kind).component(letters, **options)
+    known = make_vocabulary(made, torch.zeros(made.get_vocab_size(), dtype=torch.int64), CPU)
+    encodings = [made.encode(sentence, add_special_tokens=False) for sentence in sentences]
+    assert any(len(encoding.ids) > len(words) for encoding in encodings)  # words of several tokens
+    for encoding, sentence in zip(encodings, sentences, strict=True):
+        assert int(known.word_start[encoding.ids].sum()) == len(sentence.split()), encoding.tokens
+    # All tokens of a word are masked, or none.
+    row = encodings[0].ids
+    starts = known.word_start[row].nonzero().flatten().tolist()
+    for step in range(20):
+        maskable = torch.ones(1, len(row), dtype=torch.bool)
+        found = masked("whole_word", torch.tensor([row]), maskable, known, step, mask_prob=0.7)
+        chosen = set(found.positions[found.valid].tolist())
+        for begin, end in pairwise([*starts, len(row)]):
+            assert len(chosen & set(range(begin, end))) in (0, end - begin)
+
+
+def sentencepiece_of_llama() -> Tokenizer:
+    """A BPE model with bytes for unknown characters, whose marks are put and removed by replacing spaces."""
+    names = ["<unk>", "\u2581ca", "f", "<0xC3>", "<0xA9>", "<0x2D>", "-", "\u0301", "\u2581", *SPECIAL_NAMES]
+    made = Tokenizer(models.BPE({name: id for id, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(parts)
+    return made
+
+
+def metaspace_of_another_mark() -> Tokenizer:
+    made = tokenizer(["_a", "b", "\u2581c", *SPECIAL_NAMES])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.Metaspace("_")])
+    return made
+
+
+def wordpiece_of_another_prefix() -> Tokenizer:
+    names = ["a", "@@b", "##c", *SPECIAL_NAMES]
+    vocabulary = {name: id for id, name in enumerate(names)}
+    return Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix="@@"))
+
+
+SPECIAL_NAMES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("made", "starts"),
+    [
+        (sentencepiece_of_llama, ["\u2581ca", "<0x2D>", "-", "\u2581", "<unk>"]),
+        (metaspace_of_another_mark, ["_a", "\u2581c"]),
+        (wordpiece_of_another_prefix, ["a", "##c", "[UNK]"]),
+    ],
+)
+def test_beginnings_of_words_of_published_tokenizers(made: Callable[[], Tokenizer], starts: list[str]) -> None:
+    known = made()
+    words = make_vocabulary(known, torch.zeros(known.get_vocab_size(), dtype=torch.int64), CPU)
+    found = {known.id_to_token(id) for id in words.word_start.nonzero().flatten().tolist()}
+    assert found - {"[UNK]"} == {*starts} - {"[UNK]"}
 
 
 def test_counts_are_those_of_the_training_tokens() -> None:
