@@ -41,10 +41,15 @@ MAY_IMPORT = {
     "testing": BELOW_ASSEMBLY | {"assembly", "reports", "runs", "ablation", "interop", "inference", "finetuning"},
     "cli": BELOW_ASSEMBLY | {"assembly", "reports", "runs", "ablation", "interop", "inference", "finetuning"},
     "__main__": {"cli"},
-    "__init__": BELOW_ASSEMBLY | {"assembly", "runs", "inference"},
+    "version": set(),
+    "api": BELOW_ASSEMBLY | {"assembly", "runs", "inference"},
+    "__init__": {"registry", "version", "api"},
 }
-AT_IMPORT_TIME = {"cli": {"registry", "config"}, "__init__": {"registry"}}  # the rest inside functions
-QUICK = ("registry", "config", "cli", "__init__", "__main__")
+for each in ("interop", "runs", "cli"):
+    MAY_IMPORT[each] |= {"version"}
+# The rest is imported inside functions.
+AT_IMPORT_TIME = {"cli": {"registry", "config", "version"}, "__init__": {"registry", "version"}}
+QUICK = ("registry", "config", "cli", "__init__", "__main__", "version")
 HEAVY = {"torch", "transformers", "numpy", "tokenizers", "sklearn", "scipy", "matplotlib", "x_transformers", "jinja2"}
 
 
@@ -60,7 +65,7 @@ def room(module: str) -> str:
 def imports(path: Path) -> Iterator[tuple[str, bool, bool]]:
     """Yield (module, only for types, inside a function) for each import of a file.
 
-    `from electra_lab import runs` is an import of electra_lab.runs; only `__version__` is of the package itself.
+    `from electra_lab import runs` is an import of electra_lab.runs.
     """
 
     def walk(node: ast.AST, typing_only: bool, inside: bool) -> Iterator[tuple[str, bool, bool]]:
@@ -70,7 +75,7 @@ def imports(path: Path) -> Iterator[tuple[str, bool, bool]]:
             elif isinstance(child, ast.ImportFrom):
                 assert child.level == 0, f"{path}: relative import"
                 names = [alias.name for alias in child.names]
-                for name in names if child.module == "electra_lab" and names != ["__version__"] else [""]:
+                for name in names if child.module == "electra_lab" else [""]:
                     yield f"{child.module}.{name}".rstrip("."), typing_only, inside
             elif isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
                 yield from walk(child, True, inside)
@@ -89,7 +94,7 @@ def wrong_imports(path: Path, own: str) -> list[str]:
         allowed = MAY_IMPORT[own] | {own}
         if not (inside or typing_only):
             allowed &= AT_IMPORT_TIME.get(own, allowed) | {own}
-        ours = package in ("registry", "electra_lab") and module != "electra_lab"
+        ours = package in ("registry", "electra_lab")
         if package in ("tests", "experiments", "benchmarks") or (ours and room(module) not in allowed):
             wrong.append(module)
         if own in QUICK and package in HEAVY and not typing_only and not (inside and own == "cli"):
@@ -126,6 +131,10 @@ def test_the_table_has_every_room_and_no_circle() -> None:
         ("runs", "from electra_lab.testing import probes"),
         ("ablation", "from electra_lab.cli import main"),
         ("runs", "from tests.helpers import ROOT"),
+        ("runs", "import electra_lab"),
+        ("inference", "from electra_lab import load"),
+        ("version", "import registry"),
+        ("__init__", "from electra_lab.api import load"),
     ],
 )
 def test_the_rule_bites(own: str, line: str, tmp_path: Path) -> None:
@@ -138,7 +147,7 @@ def test_the_rule_bites(own: str, line: str, tmp_path: Path) -> None:
     [
         ("cli", "def run():\n    from electra_lab.runs import execute\n    import torch"),
         ("registry", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import Tensor"),
-        ("runs", "from electra_lab import __version__"),
+        ("runs", "from electra_lab.version import __version__"),
     ],
 )
 def test_the_rule_allows(own: str, line: str, tmp_path: Path) -> None:
@@ -178,7 +187,7 @@ def test_quick_rooms_load_nothing_heavy(tmp_path: Path) -> None:
     assert {name for name in installed if not name.startswith("_")} <= light
     # All output goes through streams, and every error, with the end of a command, through errors.
     ours = set(ours) - {"electra_lab.runs", "electra_lab.runs.errors", "electra_lab.runs.streams"}
-    assert {room(name) for name in ours} == {"registry", "config", "cli", "__init__"}
+    assert {room(name) for name in ours} == {"registry", "config", "cli", "__init__", "version"}
     assert not list(tmp_path.iterdir())
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 import registry
-from electra_lab import __version__
 from electra_lab.cli import (
     ablate,
     check,
@@ -25,6 +24,7 @@ from electra_lab.cli import (
     run,
     schema,
 )  # fmt: skip
+from electra_lab.version import __version__
 from registry.errors import Reported
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
 app.command("new")(new.new)
 app.command("prepare")(prepare.prepare)
 app.command("run")(run.run)

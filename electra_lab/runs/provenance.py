@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-import electra_lab
 import registry
 from electra_lab.assembly.experiment import Experiment
 from electra_lab.config.load import Loaded
 from electra_lab.runs.changes import content
 from electra_lab.storage.provenance import FORMAT, Code, Data, Environment, Provenance
+from electra_lab.version import __version__
 from registry import Plugin
 
+CODE = Path(__file__).parents[1], Path(registry.__file__ or "").parent  # the folders of the lab
 PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy", "safetensors", "pydantic")
 
 
@@ -56,7 +57,7 @@ def began(config_yaml: str, plugins: Sequence[Plugin], environment: Environment,
         format=FORMAT,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=sys.argv,
-        electra_lab=electra_lab.__version__,
+        electra_lab=__version__,
         git=_git(),
         config_sha256=hashlib.sha256(config_yaml.encode()).hexdigest(),
         plugins=[Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins],
@@ -119,11 +120,10 @@ def differences(before: Environment, now: Environment) -> list[str]:
 def _code() -> str:
     """Return the version of the lab with a hash of its code, which may change without a new version."""
     state = hashlib.sha256()
-    for package in (electra_lab, registry):
-        folder = Path(package.__file__ or "").parent
+    for folder in CODE:
         for file in sorted(folder.rglob("*.py")):
             state.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
-    return f"{electra_lab.__version__} ({state.hexdigest()[:8]})"
+    return f"{__version__} ({state.hexdigest()[:8]})"
 
 
 @cache  # what has been imported stays as it was
@@ -136,7 +136,7 @@ def _version(name: str) -> str | None:
 
 def _git() -> dict[str, Any] | None:
     """Return the commit of the running code, if git tracks it."""
-    code = [str(Path(package.__file__ or "").parent) for package in (electra_lab, registry)]
+    code = [str(folder) for folder in CODE]
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", code[0], *arguments]

@@ -13,7 +13,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from electra_lab import __version__
 from electra_lab.assembly.opened import Opened, open_run
 from electra_lab.interop.exports.card import model_card
 from electra_lab.interop.exports.networks import Exportable, exportable
@@ -21,6 +20,7 @@ from electra_lab.interop.exports.tokenizer import write_tokenizer
 from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_undecodable, seal
 from electra_lab.storage.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.storage.lock import lock
+from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
 
 

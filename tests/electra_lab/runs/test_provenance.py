@@ -181,7 +181,7 @@ def test_the_commit_is_that_of_the_running_code(written: dict[str, Any], tmp_pat
     for name in ("electra_lab", "registry"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-    monkeypatch.setattr(module.electra_lab, "__file__", str(tmp_path / "electra_lab" / "__init__.py"))
+    monkeypatch.setattr(module, "CODE", (tmp_path / "electra_lab", tmp_path / "registry"))
     assert module._git() is None
 
 

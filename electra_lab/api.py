@@ -1,0 +1,65 @@
+"""The Python API, which `electra_lab` exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from electra_lab.assembly import experiment
+from electra_lab.config.load import load as read_config
+from electra_lab.inference import opening
+from electra_lab.inference.pair import Pair
+from electra_lab.runs import execute
+
+Config = str | Path | Mapping[str, Any]
+
+
+def load(path_or_name: str | Path, *, device: str = "auto", step: int | None = None) -> Pair:
+    """Open a pre-trained pair for use.
+
+    path_or_name  a run directory, a folder that `electra-lab export` wrote, or an ELECTRA or BERT in Hugging Face's
+                  format: a folder, or a name on the hub, which needs the network
+    device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
+    step          of a run directory, the checkpoint to open; by default the newest
+
+    Raises registry.errors.LabError.
+    """
+    return opening.load(path_or_name, device=device, step=step)
+
+
+def held_out(run: str | Path) -> list[str]:
+    """Return the documents that a run kept from training. Its corpus must still be there. Raises LabError."""
+    return list(opening.held_out(Path(run)))
+
+
+def run(config: Config, *, set: str | Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:
+    """Train an experiment, and return its run directory, which `load` opens.
+
+    config  an experiment file, or its content as a mapping; then paths begin in the working directory
+    set     values to override, as with `--set`: ["train.steps=100"]
+    out     the run directory, absent or empty; by default runs/<name>/<time>
+
+    Raises registry.errors.LabError.
+    """
+    return execute.run(_source(config), _changes(set), None if out is None else Path(out), device)
+
+
+def check(config: Config, *, set: str | Iterable[str] = ()) -> dict[str, Any]:
+    """Find all errors of an experiment without running it, and return it complete, with every default.
+
+    Raises registry.errors.ConfigError with one line per error, and DataError for data that is not there.
+    """
+    loaded = read_config(_source(config), _changes(set))
+    if absent := experiment.check(loaded):
+        raise absent
+    complete: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
+    return complete
+
+
+def _changes(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _source(config: Config) -> Path | Mapping[str, Any]:
+    return Path(config) if isinstance(config, str) else config
