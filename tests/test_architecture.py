@@ -23,7 +23,7 @@ BELOW_ASSEMBLY |= COMPONENTS
 MAY_IMPORT = {
     "registry": set(),
     "metrics": {"registry"},
-    "sources": {"registry"},
+    "sources": {"registry", "storage"},
     "model": {"registry"},
     "storage": {"registry"},
     "config": {"registry"},

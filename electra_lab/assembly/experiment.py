@@ -126,7 +126,7 @@ def open_data(
     try:
         return open_store(folder, recipe, announce, progress, rebuild=rebuild)
     except TooLittleText as error:
-        raise loaded.problem(("corpus",), str(error), DataError) from None
+        raise loaded.problem(error.key, str(error), DataError) from None
 
 
 def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:

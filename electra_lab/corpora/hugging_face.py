@@ -1,6 +1,7 @@
 """Datasets of the Hugging Face hub, and folders in its formats."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -33,10 +34,11 @@ class Splits(Strict):
 class HuggingFace:
     """A dataset of the Hugging Face hub, or a local folder; each row is one document. Needs `electra-lab[data]`.
 
-    Empty texts are no documents. One above 1,000,000 characters becomes several, cut at white space.
+    Empty texts are no documents. One above 1,000,000 characters becomes several, cut at white space. In CSV files of a
+    folder all values are text, as it is written; on the hub, the library turns some into numbers.
 
     path      a name such as `wikimedia/wikipedia`, which is downloaded once, or a folder: one that `save_to_disk`
-              wrote, or one of JSON, Parquet or text files; relative to the experiment file
+              wrote, or one of JSON, CSV, Parquet or text files; relative to the experiment file
     name      the dataset's configuration, such as `20231101.simple`
     field     the field with the text; `a.b` is the field b of the object in field a
     splits    the dataset's splits that are train, validation and test, such as `{validation: dev}`; without it the
@@ -65,6 +67,10 @@ class HuggingFace:
         options = {"name": name, "field": field, "key": key, "splits": ours, "on_error": on_error}
         self._source = HuggingFaceSource(path, name, revision, options, FILES)
         self._theirs = [*splits.model_dump().values()] if splits else ["train"]
+
+    def files(self) -> tuple[list[Path], list[Path]]:
+        """Return the files of the folder that are read, and those that are passed over."""
+        return self._source.files(self._theirs)
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
         for theirs, dataset in self._source.chosen(self._theirs).items():

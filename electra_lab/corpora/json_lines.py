@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from electra_lab.corpora._files import FileCorpus
 from electra_lab.corpora._records import CURE, documents_in
-from electra_lab.sources.files import BadInput, Files
-from electra_lab.sources.records import record_in
+from electra_lab.sources.files import BadInput
+from electra_lab.sources.records import record_in, records
 from registry import Document, Skipped, corpora
 
 EXTENSIONS = (".jsonl", ".ndjson", ".json")
@@ -16,18 +17,19 @@ LONG = "Write one object on each line."
 
 
 @corpora.register("json_lines")
-class JsonLines:
+class JsonLines(FileCorpus):
     """Files with a JSON object on each line, plain or compressed (.gz, .xz, .zst); each is one document.
 
-    Lines and texts that are empty are no documents. One above 1,000,000 characters becomes several, cut at white
-    space.
+    A file may also be one array of objects. Lines and texts that are empty are no documents. One above 1,000,000
+    characters becomes several, cut at white space.
 
     paths     files, patterns such as `wiki/*.jsonl.gz`, or folders, of which all .jsonl, .ndjson and .json files are
               read; relative to the experiment file
     field     the field with the text; `a.b` is the field b of the object in field a
     key       the field that decides the split, such as an article's number: documents of one value stay together;
               without it the text decides
-    on_error  at a line that is not such an object: `stop`, or `skip` it; of a damaged file the rest is skipped
+    on_error  at a line that is not such an object: `stop`, or `skip` it; of a damaged file all lines before the damage
+              are kept
     """
 
     def __init__(
@@ -39,30 +41,23 @@ class JsonLines:
         key: Annotated[str, Field(min_length=1)] | None = None,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
-        self.field, self.key, self.skips = field, key, on_error == "skip"
-        self._files = Files(paths, EXTENSIONS, {"field": field, "key": key, "on_error": on_error})
+        self.field, self.key = field, key
+        super().__init__(paths, EXTENSIONS, {"field": field, "key": key, "on_error": on_error})
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
         for file in self._files.files:
             try:
-                for number, line in enumerate(self._files.lines(file, LONG), start=1):
+                for number, line in records(self._files, file, LONG):
                     try:
                         yield from self._documents(line, f"{file}:{number}")
                     except BadInput as error:
-                        if not self.skips:
-                            raise
-                        yield error.skipped
+                        yield self.left_out(error)
             except BadInput as error:
-                if not self.skips:
-                    raise
+                skipped = self.left_out(error)
                 self._files.check(file)
-                yield error.skipped
+                yield skipped
 
     def _documents(self, line: bytes, place: str) -> list[str | Document]:
         if not line or line.isspace():
             return []
         return documents_in(record_in(line, place, CURE), place, self.field, self.key)
-
-    def fingerprint(self) -> str:
-        """A hash of the content, so that a moved file is the same corpus and a changed one is not."""
-        return self._files.fingerprint()

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -44,6 +45,12 @@ class Mixture:
                 for each in corpus:
                     if not isinstance(each, Skipped):  # those are counted once
                         yield replace(each if isinstance(each, Document) else Document(each), again=True)
+
+    def files(self) -> tuple[list[Path], list[Path]]:
+        """Return the files of all parts, those that are read and those that are passed over."""
+        parts = [corpus.files() for corpus, _ in self.parts if hasattr(corpus, "files")]
+        read = dict.fromkeys(file for files, _ in parts for file in files)
+        return list(read), [file for _, files in parts for file in files if file not in read]
 
     def fingerprint(self) -> str:
         """A hash of the parts' fingerprints and repeats."""

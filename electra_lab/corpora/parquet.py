@@ -1,21 +1,23 @@
 """Parquet files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from electra_lab.corpora._records import documents_in
-from electra_lab.sources.files import BLOCK, BadInput, Files, needed
+from electra_lab.corpora._files import FileCorpus
+from electra_lab.corpora._records import CURE, documents_in
+from electra_lab.sources.files import BLOCK, BadInput, needed, opened
 from registry import Document, Skipped, corpora
+from registry.contracts.corpus import Unit
 from registry.errors import DataError, did_you_mean
 
 BATCH = 1 << 23  # bytes of text that are in memory at a time, about
 
 
 @corpora.register("parquet")
-class Parquet:
+class Parquet(FileCorpus):
     """A column of Parquet files; each row is one document. Needs `electra-lab[data]`.
 
     Empty texts are no documents. One above 1,000,000 characters becomes several, cut at white space.
@@ -25,7 +27,8 @@ class Parquet:
     column    the column with the text
     key       the column that decides the split, such as a book's name: documents of one value stay together; without
               it the text decides
-    on_error  at a row whose text or key is null: `stop`, or `skip` it; of a damaged file the rest is skipped
+    on_error  at a row whose text or key is null, or not UTF-8: `stop`, or `skip` it; a damaged group of rows is
+              left out from the batch on that has the damage
     """
 
     def __init__(
@@ -37,44 +40,59 @@ class Parquet:
         key: Annotated[str, Field(min_length=1)] | None = None,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
-        self.column, self.key, self.skips = column, key, on_error == "skip"
-        self._files = Files(paths, [".parquet"], {"column": column, "key": key, "on_error": on_error})
+        self.column, self.key = column, key
+        super().__init__(paths, [".parquet"], {"column": column, "key": key, "on_error": on_error})
         self._arrow = needed("pyarrow", "to read Parquet files")
         self._parquet = needed("pyarrow.parquet", "to read Parquet files")
+        self._errors = (self._arrow.ArrowException, OSError)
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
         for file in self._files.files:
             try:
-                for number, record in enumerate(self._records(file), start=1):
-                    try:
-                        yield from documents_in(record, f"{file}: row {number}", self.column, self.key)
-                    except BadInput as error:
-                        if not self.skips:
-                            raise
-                        yield error.skipped
+                yield from self._in_file(file)
             except BadInput as error:
-                if not self.skips:
-                    raise
-                self._files.check(file)
-                yield error.skipped
+                yield self.left_out(error)
             self._files.check(file)
 
-    def _records(self, file: Path) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a file. Raises BadInput, or DataError for a missing column."""
+    def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:
+        """Yield the documents of a file and what is left out. Raises BadInput, or DataError for a missing column."""
         columns = [self.column, self.key] if self.key else [self.column]
+        number = end = 0  # of the row, and of the last row of its group
+        with opened(file) as raw:
+            try:
+                parquet = self._parquet.ParquetFile(raw, buffer_size=BLOCK, pre_buffer=False)
+            except self._errors as error:
+                raise self._damage(file, error, str(file), file.stat().st_size, "bytes") from None
+            self._check(file, parquet.schema_arrow)
+            for index in range(parquet.num_row_groups):
+                group = parquet.metadata.row_group(index)
+                end += group.num_rows
+                try:
+                    for batch in parquet.iter_batches(_rows(group, columns), [index], columns, use_threads=False):
+                        for cells in zip(*batch.columns, strict=True):
+                            number += 1
+                            yield from self._documents(f"{file}: row {number}", batch.schema.names, cells)
+                except self._errors as error:
+                    place = f"{file}: rows {number + 1} to {end}"
+                    yield self.left_out(self._damage(file, error, place, end - number, "records"))
+                    number = end
+
+    def _damage(self, file: Path, error: Exception, place: str, number: int, unit: Unit) -> BadInput:
+        if isinstance(error, MemoryError):  # one of Arrow's is an ArrowException, too
+            raise error
+        self._files.check(file)  # a file that is being written to is cut short too
+        reason = f"is damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')})"
+        return BadInput(place, reason, "Copy or download it again.", number, unit)
+
+    def _documents(self, place: str, names: list[str], cells: Iterable[Any]) -> Iterator[str | Document | Skipped]:
+        """Yield the documents of a row, or that it is left out. Raises BadInput."""
         try:
-            with self._parquet.ParquetFile(file, buffer_size=BLOCK, pre_buffer=False) as opened:
-                self._check(file, opened.schema_arrow)
-                for group in range(opened.num_row_groups):
-                    rows = _rows(opened.metadata.row_group(group), columns)
-                    for batch in opened.iter_batches(rows, [group], columns, use_threads=False):
-                        yield from batch.to_pylist()
-        except MemoryError:  # one of Arrow's is an ArrowException, too
-            raise
-        except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            self._files.check(file)
-            reason = f"is damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')})"
-            raise BadInput(str(file), reason, "Copy or download it again.") from None
+            record = dict(zip(names, (cell.as_py() for cell in cells), strict=True))
+            yield from documents_in(record, place, self.column, self.key)
+        except UnicodeDecodeError:
+            yield self.left_out(BadInput(place, "is not UTF-8", CURE))
+        except BadInput as error:
+            yield self.left_out(error)
 
     def _check(self, file: Path, schema: Any) -> None:
         """Raise DataError unless the columns are there and the text is text."""
@@ -85,10 +103,6 @@ class Parquet:
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise DataError(f"{file}: the column '{self.column}' is of type {kind}, not text. Choose another one.")
-
-    def fingerprint(self) -> str:
-        """A hash of the content, so that a moved file is the same corpus and a changed one is not."""
-        return self._files.fingerprint()
 
 
 def _rows(group: Any, columns: list[str]) -> int:

@@ -10,18 +10,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from electra_lab.sources.files import BadInput, Files
+from electra_lab.corpora._files import FileCorpus
+from electra_lab.sources.files import BadInput
 from registry import LONGEST, Skipped, corpora
 from registry.documents import cut, pieces
 
 EXTENSIONS = (".txt", ".text", ".md")
 BLANK_LINES = re.compile(r"\n\s*\n")
-LINE_END = re.compile("\r\n|\r|\n")
 SEPARATORS = {"paragraphs": BLANK_LINES, "lines": re.compile("\n"), "files": None}
+PART = 1 << 18  # bytes of a line that are decoded at once
+CURE = "Convert it, for example by iconv, or set on_error: skip_line."
 
 
 @corpora.register("text_files")
-class TextFiles:
+class TextFiles(FileCorpus):
     """UTF-8 text files, plain or compressed (.gz, .xz, .zst).
 
     All line ends are read as a line feed, and a byte order mark is dropped. A document above 1,000,000 characters
@@ -32,7 +34,8 @@ class TextFiles:
     documents   what one document is: `paragraphs` (blank lines separate them, as google-research/electra reads its
                 corpora), `lines`, or `files` (each file whole)
     join_lines  join the lines of a paragraph by spaces, for text with hard line breaks
-    on_error    at bytes that are not UTF-8 or a damaged file: `stop`, or `skip` the rest of that file
+    on_error    at bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which leaves out
+                this line and the rest of the file. Of a damaged file both keep all lines before the damage
     """
 
     def __init__(
@@ -42,29 +45,29 @@ class TextFiles:
         paths: Annotated[list[Path], Field(min_length=1)],
         documents: Literal["paragraphs", "lines", "files"] = "paragraphs",
         join_lines: bool = False,
-        on_error: Literal["stop", "skip"] = "stop",
+        on_error: Literal["stop", "skip", "skip_line"] = "stop",
     ) -> None:
-        self.separator, self.skips = SEPARATORS[documents], on_error == "skip"
+        self.separator, self.skips_line = SEPARATORS[documents], on_error == "skip_line"
         self.join_lines = join_lines and documents != "lines"
         options = {"documents": documents, "join_lines": join_lines, "on_error": on_error}
-        self._files = Files(paths, EXTENSIONS, options)
+        super().__init__(paths, EXTENSIONS, options)
 
     def __iter__(self) -> Iterator[str | Skipped]:
         for file in self._files.files:
-            try:
-                for texts in self._batches(file):
+            for texts in self._batches(file):
+                if isinstance(texts, Skipped):
+                    yield texts
+                else:
                     yield from map(joined, texts) if self.join_lines else texts
-            except BadInput as error:
-                if not self.skips:
-                    raise
-                self._files.check(file)
-                yield error.skipped
 
-    def _batches(self, file: Path) -> Iterator[list[str]]:
-        """Yield the documents of a file, those that end in one block together."""
-        rest = ""
-        for block in self._text(file):
-            whole, rest = [], rest + block
+    def _batches(self, file: Path) -> Iterator[list[str] | Skipped]:
+        """Yield the documents of a file, those that end in one part of it together, and what is left out of it."""
+        rest, newlines = "", io.IncrementalNewlineDecoder(None, translate=True)
+        for part in chain(self._text(file), [""]):
+            if isinstance(part, Skipped):
+                yield part
+                continue
+            whole, rest = [], rest + newlines.decode(part, final=not part)
             if self.separator:
                 *whole, rest = self.separator.split(rest)
             stripped = filter(None, map(str.strip, whole))
@@ -73,27 +76,53 @@ class TextFiles:
             yield texts + begun
         yield pieces(rest)
 
-    def _text(self, file: Path) -> Iterator[str]:
-        """Yield the text of a file in blocks. Raises BadInput."""
-        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
-        line, read = 1, 0
-        for block in chain(self._files.blocks(file), [b""]):
-            read += len(block)
-            try:
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                held_back = "\r" * (decoder.getstate()[1] & 1)  # at the end of the block before
-                before = held_back + error.object[: error.start].decode()
-                line += len(LINE_END.findall(before))
-                byte = read - len(error.object) + error.start
-                cure = "Convert it, for example by iconv, or set on_error: skip."
-                raise BadInput(f"{file}:{line}", f"byte {byte} is not UTF-8", cure) from None
-            line += text.count("\n")
-            yield text
+    def _text(self, file: Path) -> Iterator[str | Skipped]:
+        """Yield the text of a file in parts, and what is left out of it. Raises BadInput."""
+        line, at = 1, 0  # of the next piece: its line and its first byte
+        parts = _parts(self._files.blocks(file))
+        try:
+            for part in parts:
+                end = at + len(part)
+                # Of a part that is not UTF-8, each line is a piece, so that no more is lost than those that are not.
+                for piece in [part] if _is_utf8(part) else part.splitlines(keepends=True):
+                    try:
+                        text = piece.decode()
+                        yield text if at else text.removeprefix("\ufeff")
+                    except UnicodeDecodeError as error:
+                        damage = BadInput(f"{file}:{line}", f"byte {at + error.start} is not UTF-8", CURE, unit="lines")
+                        skipped = self.left_out(damage)
+                        if not self.skips_line:
+                            lost = end - at + sum(map(len, parts))
+                            reason = f"{skipped.reason}; {lost:,} bytes from this line on are left out"
+                            yield Skipped(skipped.place, reason, lost, "bytes")
+                            return
+                        yield skipped
+                    at += len(piece)
+                    line += piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
+        except BadInput as error:
+            yield self.left_out(error)
 
-    def fingerprint(self) -> str:
-        """A hash of the content, so that a moved file is the same corpus and a changed one is not."""
-        return self._files.fingerprint()
+
+def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the blocks cut after ends of lines, so that a line is in one part unless it has more than PART bytes."""
+    rest = b""
+    for block in blocks:
+        rest += block
+        # A carriage return at the end of the block may be half of a line end.
+        end = 1 + max(rest.rfind(b"\n"), rest.rfind(b"\r", 0, -1))
+        if not end and len(rest) > PART and not rest.endswith(b"\r"):
+            _, end = codecs.utf_8_decode(rest, "replace", False)  # without a character that goes on
+        yield rest[:end]
+        rest = rest[end:]
+    yield rest
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def joined(text: str) -> str:

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from electra_lab.data.splits import HELD_OUT, SPLITS, number_of, split_of
 from electra_lab.storage.files import new_file, read_as, write_text
 from registry import Corpus, Document, Skipped, Split
+from registry.contracts.corpus import Unit
 from registry.documents import pieces
 from registry.errors import DataError
 
@@ -32,7 +33,14 @@ Progress = Callable[[str, int, int | None], None]  # what is done, how much of i
 
 
 class TooLittleText(DataError):
-    """A split of the corpus has no documents, or none with tokens."""
+    """A split of the corpus has no documents, or none with tokens.
+
+    key  of the experiment, which decides that
+    """
+
+    def __init__(self, reason: str, key: tuple[str, ...] = ("corpus",)) -> None:
+        super().__init__(reason)
+        self.key = key
 
 
 class Contents(BaseModel):
@@ -43,6 +51,7 @@ class Contents(BaseModel):
     characters: dict[Split, int]
     beyond_limit: int = 0  # held-out documents above MOST_HELD_OUT, which are not used
     skipped: int = 0
+    lost: dict[Unit, int] = {}  # by what was skipped
     examples: list[str] = []  # of what was skipped
 
 
@@ -54,10 +63,12 @@ def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path,
     """Read a corpus into an empty folder. Raises DataError, also if its fingerprint is not the one that is given."""
     train, held = _Writer(folder, "train"), {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
     skipped, read, shown, own = 0, 0, 0, False
+    lost: dict[Unit, int] = {}
     examples: list[str] = []
     for each in corpus:
         if isinstance(each, Skipped):
             skipped += 1
+            lost[each.unit] = lost.get(each.unit, 0) + each.number
             examples += [f"{each.place}: {each.reason}"][: SHOWN - len(examples)]
             continue
         document = Document(each) if isinstance(each, str) else each
@@ -86,6 +97,7 @@ def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path,
         characters={split: writers[split].characters for split in SPLITS},
         beyond_limit=sum(each.left_out for each in held.values()),
         skipped=skipped,
+        lost=lost,
         examples=examples,
     )
     _refuse_empty(contents, held_out, own)
@@ -203,7 +215,8 @@ def _utf8(text: str) -> bytes:
 
 
 def _refuse_empty(contents: Contents, held_out: float, own: bool) -> None:
-    if not sum(contents.documents.values()):
+    documents = sum(contents.documents.values())
+    if not documents:
         skipped = (
             f" {contents.skipped:,} pieces were skipped, the first: {contents.examples[0]}" if contents.skipped else ""
         )
@@ -214,8 +227,9 @@ def _refuse_empty(contents: Contents, held_out: float, own: bool) -> None:
         if own:
             raise TooLittleText(f"the corpus brings its own splits, and has no documents for {split}.")
         raise TooLittleText(
-            f"the split {split} is empty: none of {sum(contents.documents.values())} documents fell into it with "
-            f"data.held_out {held_out}. Change it, or use more and shorter documents."
+            f"with {held_out}, the split {split} is empty: none of {documents} documents fell into it. Set it to "
+            f"{min(0.5, 20 / documents):.1g}, or make the documents smaller: text_files has documents: paragraphs.",
+            ("data", "held_out"),
         )
 
 

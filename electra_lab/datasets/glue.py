@@ -95,7 +95,7 @@ class Glue(FileSplits[TextExample]):
         paths = {split: _first(folder, names) for split, names in self.format.files.items()}
         if not any(paths.values()):
             here = (each for names in self.format.files.values() for each in names if not each.startswith(".."))
-            inside = f" Did you mean {folder / name}?" if (folder / name).is_dir() else ""
+            inside = f" Did you mean {folder / name}?" if os.path.isdir(folder / name) else ""
             raise DataError(f"{folder}: has no file of {name}. Looked for {', '.join(here)}.{inside}")
         train, listed = paths.get(TRAIN), _first(folder, ["dev_ids.tsv"])
         original = train is not None and train.name.startswith("msr_paraphrase")

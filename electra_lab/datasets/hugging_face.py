@@ -23,7 +23,8 @@ class HuggingFace(Splits[TextExample]):
     """A dataset of the Hugging Face hub, or a local folder; each row is one example. Needs `electra-lab[data]`.
 
     A field `a.b` is the field b of the object in field a. White space around texts and labels is removed. Labels with
-    names have these; one that is null, empty or, with names, -1 is not known, and the test may be without the field.
+    names have these; one that is null, empty or, with names, -1 is not known, and the test may be without the field. In
+    CSV files of a folder all values are text, as it is written; on the hub, the library turns some into numbers.
 
     path        a name such as `nyu-mll/glue`, which is downloaded once, or a folder: one that `save_to_disk` wrote, or
                 one of JSON, CSV, Parquet or text files; relative to the fine-tuning file

@@ -8,7 +8,7 @@ from electra_lab.datasets._files import CURE, LONG, FileSplits
 from electra_lab.datasets._splits import HeldOut
 from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
 from electra_lab.sources.files import BadInput, Files
-from electra_lab.sources.records import record_in, value_of
+from electra_lab.sources.records import record_in, records, value_of
 from registry import TextExample, datasets
 
 EXTENSIONS = (".jsonl", ".ndjson", ".json")
@@ -18,8 +18,8 @@ EXTENSIONS = (".jsonl", ".ndjson", ".json")
 class JsonLines(FileSplits[TextExample]):
     """Files with a JSON object on each line, plain or compressed (.gz, .xz, .zst); each is one example.
 
-    A field `a.b` is the field b of the object in field a. White space around texts and labels is removed. A label that
-    is null or empty is not known, and objects of the test may be without one.
+    A file may also be one array of objects. A field `a.b` is the field b of the object in field a. White space around
+    texts and labels is removed. A label that is null or empty is not known, and objects of the test may be without one.
 
     train, validation, test  a file, a pattern such as `*.jsonl.gz`, or a folder, of which all .jsonl, .ndjson and .json
                              files are read; relative to the fine-tuning file
@@ -50,7 +50,7 @@ class JsonLines(FileSplits[TextExample]):
         super().__init__(paths, EXTENSIONS, {"fields": [text, pair, label, label_type, id]}, held_out)
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, TextExample]]:
-        for number, line in enumerate(files.lines(file, LONG), start=1):
+        for number, line in records(files, file, LONG):
             if line and not line.isspace():
                 yield self._example(line, f"{file}:{number}", source)
 

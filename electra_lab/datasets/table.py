@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,7 +36,8 @@ class TableFiles(FileSplits[TextExample]):
     label_type               word, for classification, or number, for regression
     id                       the column with the example's id; without it examples are numbered
     columns                  names of the columns, of files without a header
-    delimiter                auto is a tab in .tsv files and a comma in others
+    delimiter                auto is a tab in .tsv files and a comma in others, unless only another of the three gives
+                             the columns that are named here
     held_out                 without a file for validation, the share of train that it gets, by a hash of the texts
     """
 
@@ -61,7 +63,7 @@ class TableFiles(FileSplits[TextExample]):
         super().__init__({"train": train, "validation": validation, "test": test}, EXTENSIONS, options, held_out)
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, TextExample]]:
-        rows = self._rows(files, file)
+        rows = self._rows(files, file, self._delimiter_of(files, file))
         header, at = self._columns, str(file)
         if header is None:
             at, header = next(rows, (at, []))
@@ -83,9 +85,29 @@ class TableFiles(FileSplits[TextExample]):
         known = did_you_mean(name, header).strip()
         raise BadInput(place, f"there is no column '{name}'", f"{known} Files without a header need `columns`.")
 
-    def _rows(self, files: Files, file: Path) -> Iterator[tuple[str, list[str]]]:
+    def _delimiter_of(self, files: Files, file: Path) -> str:
+        """Return the delimiter of a file: the usual one if it gives the columns, or if no other does."""
+        if self._delimiter != "auto":
+            return CHARACTERS[self._delimiter]
+        usual = "\t" if uncompressed(file).suffix.lower() == ".tsv" else ","
+        found: dict[str, int] = {}  # columns in the first row
+        for delimiter in (usual, *CHARACTERS.values()):
+            with suppress(BadInput):
+                _, row = next(self._rows(files, file, delimiter), ("", []))
+                found[delimiter] = len(row)
+                if self._has_columns(row):
+                    return delimiter
+        return max(found, key=lambda delimiter: found[delimiter], default=usual)
+
+    def _has_columns(self, row: list[str]) -> bool:
+        """Return whether a file's first row fits the columns that are named; the label may be missing."""
+        if self._columns:
+            return len(row) == len(self._columns)
+        *needed, _ = self._fields.names()
+        return {*needed} <= {name.strip() for name in row}
+
+    def _rows(self, files: Files, file: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
         """Yield the places and the columns of the rows that are not blank. Raises DataError."""
-        delimiter = CHARACTERS.get(self._delimiter, "\t" if uncompressed(file).suffix.lower() == ".tsv" else ",")
         if delimiter == "\t":
             yield from ((place, line.split("\t")) for place, line in text_lines(files, file) if line.strip())
             return

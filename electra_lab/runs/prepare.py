@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from electra_lab.assembly.experiment import check, open_data
+from electra_lab.assembly.experiment import check, open_corpus, open_data
 from electra_lab.assembly.launcher import named_launcher
 from electra_lab.config.load import load
 from electra_lab.data.overlap import RUN
-from electra_lab.data.store import Store
+from electra_lab.data.store import Store, is_store
 from electra_lab.data.vocabulary import token_id
 from electra_lab.runs.console import Console
 from electra_lab.runs.data_page import write_data_page
 from electra_lab.runs.progress import Phases
 from registry.contracts.tokenizer import UNKNOWN
+
+SHOWN = 5  # files and endings that are named
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,10 @@ class Prepared:
     characters_per_token: float
     overlap: float  # the share of the runs of 13 tokens in held-out text that training text has too
     left_out: dict[str, int]  # documents, by reason
-    skipped: list[str]  # the first pieces that could not be read
+    lost: dict[str, int]  # what could not be read, in lines, records, bytes, and ends of files, whose size is not known
+    skipped: list[str]  # the first places of it
+    read: list[str]  # the files of the corpus; none if the store was given
+    ignored: list[str]  # the other files in its folders
     page: str | None
 
 
@@ -49,13 +56,15 @@ def prepare(
     launch = named_launcher(launcher or "local", workers) if launcher or workers else None
     with Phases(console) as progress:
         store = open_data(loaded, console.say, progress, launcher=launch, rebuild=rebuild)
-    made = _account(store)
+    corpus = None if is_store(loaded.config.data.store) else open_corpus(loaded)
+    made = _account(store, corpus)
     if inspect:
         made = replace(made, page=str(write_data_page(loaded, store, facts(made))))
     return made
 
 
-def _account(store: Store) -> Prepared:
+def _account(store: Store, corpus: Any) -> Prepared:
+    files, ignored = corpus.files() if hasattr(corpus, "files") else ((), ())
     train = store.manifest.shards["train"].values()
     held_out = [shard for split in ("validation", "test") for shard in store.manifest.shards[split].values()]
     read = store.manifest.read
@@ -66,7 +75,6 @@ def _account(store: Store) -> Prepared:
         "the test shares them with validation": sum(shard.overlapping for shard in held_out),
         "they have no token": sum(shard.empty for shard in (*train, *held_out)),
         "held-out text has its limit": read.beyond_limit,
-        "they could not be read": read.skipped,
     }
     return Prepared(
         store=str(store.folder),
@@ -77,7 +85,10 @@ def _account(store: Store) -> Prepared:
         characters_per_token=sum(shard.characters for shard in train) / words,
         overlap=store.overlap,
         left_out={reason: number for reason, number in left_out.items() if number},
+        lost={str(unit): number for unit, number in read.lost.items()},
         skipped=read.examples,
+        read=[str(file) for file in files],
+        ignored=[str(file) for file in ignored],
         page=None,
     )
 
@@ -90,11 +101,23 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
         ("token length", f"{made.characters_per_token:.2f} characters"),
         ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
     ]
-    return found + [("left out", f"{number:,} documents: {reason}") for reason, number in made.left_out.items()]
+    found += [("left out", f"{number:,} documents: {reason}") for reason, number in made.left_out.items()]
+    if made.skipped:
+        lost = ", ".join(f"{unit}: {number:,}" for unit, number in made.lost.items())
+        found += [("not read", lost), *(("", place) for place in made.skipped)]
+    listed = {"read": made.read, "ignored": made.ignored}
+    return found + [(title, _files(names)) for title, names in listed.items() if names]
+
+
+def _files(names: list[str]) -> str:
+    """Describe files: their number, that of each ending, and some names, those with rare endings first."""
+    endings = Counter(Path(name).suffix for name in names)
+    counts = ", ".join(f"{number:,} {ending or 'without an ending'}" for ending, number in endings.most_common(SHOWN))
+    shown = [Path(name).name for name in sorted(names, key=lambda name: endings[Path(name).suffix])[:SHOWN]]
+    return f"{len(names):,} files ({counts}): {', '.join(shown)}{', ...' * (len(names) > SHOWN)}"
 
 
 def described(made: Prepared) -> str:
     """Describe a token store for the terminal."""
     lines = [f"token store {made.store}", *(f"  {title:<14}{fact}" for title, fact in facts(made))]
-    lines += [f"    {example}" for example in made.skipped]
     return "\n".join(lines + [f"  {'page':<14}{made.page}"] * bool(made.page))

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
-import gzip
 import hashlib
 import io
 import json
 import lzma
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, BinaryIO, NoReturn
 
+from electra_lab.storage.files import open_regular
 from registry import Skipped
+from registry.contracts.corpus import Unit
 from registry.errors import DataError
 
 BLOCK = 1 << 20  # bytes
-LITTLE = 1 << 14  # bytes, which may grow a thousandfold when they are decompressed
+LITTLE = 1 << 9  # bytes, which may grow many thousandfold when they are decompressed
 LONGEST_LINE = 1 << 26  # bytes
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-READERS: dict[str, Any] = {".gz": lambda raw: gzip.GzipFile(fileobj=raw), ".xz": lzma.LZMAFile}
-COMPRESSED = (*READERS, ".zst")
+COMPRESSED = (".gz", ".xz", ".zst")
+DAMAGE = 2  # raise it when damaged files would give other documents
 
 
 class Files:
@@ -31,12 +34,21 @@ class Files:
 
     extensions  of the files that are read below a folder, also with one of COMPRESSED after it
     options     everything else that decides the documents or the examples
+
+    `files` are read, `ignored` are the others that the paths stand for, and links to folders, which are not followed.
+    Raises DataError for a path that stands for nothing, and for a file that is not a regular one.
     """
 
-    def __init__(self, paths: Sequence[Path], extensions: Sequence[str], options: dict[str, Any]) -> None:
-        self.options = options
-        found = [file for path in paths for file in _found(path, extensions)]
-        self.files = list(dict.fromkeys(found))
+    def __init__(self, paths: Sequence[Path], extensions: Sequence[str], options: Mapping[str, Any]) -> None:
+        skips = options.get("on_error", "stop") != "stop"
+        self.options = {**options, **({"damage": DAMAGE} if skips else {})}
+        found = [_found(path, extensions) for path in paths]
+        read = dict.fromkeys(file for files, _ in found for file in files)
+        ignored = dict.fromkeys(file for _, files in found for file in files)
+        self.files, self.ignored = list(read), [file for file in ignored if file not in read]
+        for file in self.files:
+            if not file.is_file():
+                opened(file).close()  # says why it cannot be read
         self._hashes: dict[Path, bytes] = {}
 
     def fingerprint(self) -> str:
@@ -49,39 +61,49 @@ class Files:
         return state.hexdigest()
 
     def blocks(self, file: Path) -> Iterator[bytes]:
-        """Yield the content of a file, decompressed, in blocks of at most BLOCK bytes.
+        """Yield the content of a text file, decompressed, in blocks of at most BLOCK bytes.
 
-        Raises BadInput for one that is cut short or corrupt, DataError for one that cannot be read or has changed.
+        Raises BadInput for one that is cut short or corrupt, after all that could be decompressed, and for UTF-16;
+        DataError for one that cannot be read or has changed.
         """
-        with _opened(file) as raw:
+        read = 0
+        with opened(file) as raw:
             hashing = _Hashing(raw)
             try:
-                yield from _unpacked(file, hashing)
-            except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+                for block in _blocks(_unpacked(file, hashing)):
+                    if not read and _is_utf16(block):
+                        cure = "Convert it: iconv -f UTF-16 -t UTF-8."
+                        raise BadInput(str(file), "is UTF-16, not UTF-8", cure, file.stat().st_size, "bytes")
+                    read += len(block)
+                    yield block
+            except (EOFError, zlib.error) as error:
                 self.check(file)  # a file that is being written to is cut short too
-                cut_short = isinstance(error, EOFError)
-                reason = "is cut short" if cut_short else f"is damaged or not a {file.suffix} file"
-                raise BadInput(str(file), reason, "Copy or download it again.") from None
+                wrong = "is cut short" if isinstance(error, EOFError) else f"is damaged or not a {file.suffix} file,"
+                reason = f"{wrong} after {read:,} bytes of text"
+                raise BadInput(str(file), reason, "Copy or download it again.", unit="ends of files") from None
             except OSError as error:
                 _unreadable(file, error)
-            while hashing.read(BLOCK):  # what follows the compressed stream
-                pass
         self._compare(file, hashing.state.digest())
 
     def lines(self, file: Path, cure: str) -> Iterator[bytes]:
         """Yield the lines of a file without line feeds and, of the first one, a byte order mark. Raises like `blocks`.
 
+        Where the first BLOCK has carriage returns and no line feed, these end the lines.
+
         cure  for a line of more than LONGEST_LINE
         """
-        rest, number = b"", 1
+        rest, number, end = b"", 1, b""
         for block in self.blocks(file):
             if number == 1 and not rest:
                 block = block.removeprefix(BYTE_ORDER_MARK)
-            *lines, rest = (rest + block).split(b"\n")
+            rest += block
+            end = end or (b"\n" if b"\n" in rest else b"\r" if b"\r" in rest[:-1] else b"")
+            *lines, rest = rest.split(end) if end else [rest]
             yield from lines
             number += len(lines)
             if len(rest) > LONGEST_LINE:
-                raise BadInput(f"{file}:{number}", f"the line has more than {LONGEST_LINE >> 20} MiB", cure)
+                reason = f"the line has more than {LONGEST_LINE >> 20} MiB"
+                raise BadInput(f"{file}:{number}", reason, cure, unit="ends of files")
         yield rest
 
     def check(self, file: Path) -> None:
@@ -94,10 +116,10 @@ class Files:
 
 
 class BadInput(DataError):
-    """A place in a source that is not what it should be; the user may choose to skip it."""
+    """A place in a source that is not what it should be; the user may choose to skip it, and `number` units with it."""
 
-    def __init__(self, place: str, reason: str, cure: str) -> None:
-        self.skipped = Skipped(place, reason)
+    def __init__(self, place: str, reason: str, cure: str, number: int = 1, unit: Unit = "records") -> None:
+        self.skipped = Skipped(place, reason, number, unit)
         super().__init__(f"{place}: {reason}. {cure}")
 
 
@@ -116,43 +138,66 @@ class _Hashing(io.RawIOBase):
         return read
 
 
-def _unpacked(file: Path, raw: _Hashing) -> Iterator[bytes]:
-    kind = file.suffix.lower()
-    stream: Any = raw
-    if kind in COMPRESSED and not file.stat().st_size:
-        raise EOFError
-    if kind == ".zst":
-        yield from _zstandard(file, raw)
-        return
-    if kind in READERS:
-        stream = READERS[kind](io.BufferedReader(raw, BLOCK))
-    while block := stream.read(BLOCK):
-        yield block
-
-
-def _zstandard(file: Path, raw: _Hashing) -> Iterator[bytes]:
-    """The library's own readers do not tell a file that is cut short from a whole one."""
-    zstandard = needed("zstandard", f"to read {file.name}")
-    frame = None
-    while block := raw.read(LITTLE):
-        while block:
-            frame = frame or zstandard.ZstdDecompressor().decompressobj()
-            try:
-                text = frame.decompress(block)
-            except zstandard.ZstdError as error:
-                raise zlib.error(str(error)) from None
-            for start in range(0, len(text), BLOCK):
-                yield text[start : start + BLOCK]
-            block = frame.unused_data if frame.eof else b""
-            if frame.eof:
-                frame = None
-    if frame:
-        raise EOFError
-
-
-def _opened(file: Path) -> IO[bytes]:
+def _blocks(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the parts joined to blocks of BLOCK bytes; before an error all that came before it."""
+    block = bytearray()
     try:
-        return file.open("rb", buffering=0)
+        for part in parts:
+            block += part
+            while len(block) >= BLOCK:
+                yield bytes(block[:BLOCK])
+                del block[:BLOCK]
+    except (EOFError, zlib.error):
+        yield bytes(block)
+        raise
+    yield bytes(block)
+
+
+def _unpacked(file: Path, raw: _Hashing) -> Iterator[bytes]:
+    """Yield the content, decompressed. Raises EOFError where it is cut short, zlib.error where it is damaged."""
+    begin, damage = _decompressor(file)
+    if begin is None:
+        while part := raw.read(BLOCK):
+            yield part
+        return
+    stream = begin()
+    while data := raw.read(LITTLE):
+        while data := data.lstrip(b"\0") if stream.eof else data:  # another stream may follow, or padding
+            stream = begin() if stream.eof else stream
+            try:
+                yield stream.decompress(data)
+            except damage as error:
+                raise zlib.error(str(error)) from None
+            data = stream.unused_data
+    if not stream.eof:
+        raise EOFError
+
+
+def _decompressor(file: Path) -> tuple[Callable[[], Any] | None, type[Exception]]:
+    """Return what begins a compressed stream, None for a plain file, and the error that its damage raises."""
+    kind = file.suffix.lower()
+    if kind == ".gz":
+        return partial(zlib.decompressobj, zlib.MAX_WBITS | 16), zlib.error
+    if kind == ".xz":
+        return lzma.LZMADecompressor, lzma.LZMAError
+    if kind == ".zst":
+        zstandard = needed("zstandard", f"to read {file.name}")
+        return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
+    return None, OSError
+
+
+def _is_utf16(block: bytes) -> bool:
+    """Return whether a text has the byte order mark of UTF-16, or many NULs, all of them in every second place."""
+    if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return True
+    few, many = sorted([block[::2].count(0), block[1::2].count(0)])
+    return len(block) >= 64 and few == 0 and many > len(block) / 8
+
+
+def opened(file: Path) -> BinaryIO:
+    """Open a regular file to read it. Raises DataError."""
+    try:
+        return open_regular(file)
     except OSError as error:
         _unreadable(file, error)
 
@@ -162,21 +207,31 @@ def _unreadable(path: Path, error: OSError) -> NoReturn:
 
 
 def _hashed(file: Path) -> bytes:
-    with _opened(file) as raw:
+    with opened(file) as raw:
         try:
             return hashlib.file_digest(raw, "sha256").digest()  # type: ignore[arg-type]
         except OSError as error:
             _unreadable(file, error)
 
 
-def _found(path: Path, extensions: Sequence[str]) -> list[Path]:
-    """Return the files that a path, a pattern or a folder stands for, ordered by name. Raises DataError for none."""
-    matches = [Path(match) for match in sorted(glob.glob(_pattern(path), recursive=True))]
-    if files := [match for match in matches if match.is_file()]:
-        return files
-    if folders := [match for match in matches if match.is_dir()]:
-        if files := [file for folder in folders for file in below(folder) if _is_read(file, extensions)]:
-            return files
+def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path]]:
+    """Return the files that a path, a pattern or a folder stands for, ordered by name, and those that it passes over.
+
+    Raises DataError for none.
+    """
+    matches = [Path(match) for match in _matches(path)]
+    folders = [match for match in matches if match.is_dir()]
+    if len(folders) < len(matches):
+        return [match for match in matches if match not in folders], folders
+    if folders:
+        files: list[Path] = []
+        ignored: list[Path] = []
+        for folder in folders:
+            found, links = below(folder)
+            files += [file for file in found if _is_read(file, extensions)]
+            ignored += [file for file in found if not _is_read(file, extensions)] + links
+        if files:
+            return files, ignored
         endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
         raise DataError(f"{path}: this folder has no file{endings}. Give a pattern or another folder.")
     if denied := next((part for part in path.parents if os.path.isdir(part) and not _may_list(part)), None):
@@ -188,17 +243,21 @@ def _may_list(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.X_OK)
 
 
-def below(folder: Path) -> list[Path]:
-    """Return all files below a folder, by their relative paths; hidden ones are left out. Raises DataError."""
+def below(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return all files below a folder, by their relative paths, and the links to folders, which are not followed.
+
+    Hidden ones are left out. Raises DataError.
+    """
 
     def refuse(error: OSError) -> NoReturn:
         _unreadable(Path(error.filename), error)
 
-    found = []
+    found, links = [], []
     for at, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(at, name) for name in names if not name.startswith(".")]
-    return sorted(found, key=lambda file: file.relative_to(folder).as_posix())
+        links += [Path(at, name) for name in folders if os.path.islink(Path(at, name))]
+    return sorted(found, key=lambda file: file.relative_to(folder).as_posix()), sorted(links)
 
 
 def _is_read(file: Path, extensions: Sequence[str]) -> bool:
@@ -208,10 +267,30 @@ def _is_read(file: Path, extensions: Sequence[str]) -> bool:
     return name.endswith(tuple(extensions))
 
 
-def _pattern(path: Path) -> str:
-    """Take the part of a path that exists literally: a folder may be called `a[1]`. Only the rest is a pattern."""
+def _matches(path: Path) -> list[str]:
+    """Return the paths that match a pattern, ordered by name.
+
+    The part of it that exists is taken literally: a folder may be called `a[1]`. Only the rest is a pattern.
+    """
     exists = next(part for part in (path, *path.parents) if os.path.exists(part))
-    return str(Path(glob.escape(str(exists)), path.relative_to(exists)))
+    patterns = {glob.escape(str(exists))}
+    parts = path.relative_to(exists).parts
+    for part in (*parts, "*") if parts[-1:] == ("**",) else parts:
+        if part == "**":
+            folders = [folder for pattern in patterns for match in glob.glob(pattern) for folder in _folders(match)]
+            patterns = set(map(glob.escape, folders))
+        else:
+            patterns = {os.path.join(pattern, part) for pattern in patterns}
+    return sorted(match for pattern in patterns for match in glob.glob(pattern))
+
+
+def _folders(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield a folder and all below it but hidden ones, through links that do not lead back."""
+    real = os.path.realpath(folder)
+    if real not in above:
+        yield folder
+        for child in glob.glob(os.path.join(glob.escape(folder), "*", "")):
+            yield from _folders(child, above | {real})
 
 
 def needed(module: str, purpose: str) -> Any:

@@ -4,6 +4,8 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from registry.errors import DataError, did_you_mean
 from registry.folder_or_name import FolderOrName
 
 SAVED = ("dataset_dict.json", "state.json")  # of save_to_disk
+INDEX = "__index_level_0__"  # what pandas makes of the first column if there are more than the header has
 BATCH = 100  # rows that are in memory at a time
 
 
@@ -33,10 +36,29 @@ class HuggingFaceSource:
         self._files: Files | None = None
         self._downloaded: dict[str, Any] | None = None
         if os.path.isdir(path):
-            names = [file.relative_to(path).as_posix() for file in below(Path(path))]  # they say what is in which split
-            self._files = Files([Path(path)], [""], self._options | {"names": names})
+            # The names say what is in which split.
+            names = [file.relative_to(path).as_posix() for file in below(Path(path))[0]]
+            as_text = {"csv": "text"} if any(".csv" in name or ".tsv" in name for name in names) else {}
+            self._files = Files([Path(path)], [""], self._options | {"names": names} | as_text)
         elif not self.path.is_name(Path.cwd()):
             raise DataError(f"{path}: is not a folder. {instead}")
+
+    @cached_property
+    def _builder(self) -> Any:
+        return self._datasets.load_dataset_builder(self.path, self.name, revision=self.revision)
+
+    def files(self, splits: Collection[str]) -> tuple[list[Path], list[Path]]:
+        """Return the files of a folder that are read for the given splits, and the others."""
+        files = self._files.files if self._files else []
+        if not files or self._is_saved():
+            return files, []
+        data = self._builder.config.data_files
+        named = {os.path.abspath(file) for split in splits for file in data.get(split, ())}
+        read = {file: os.path.abspath(file) in named for file in files}
+        return [file for file in files if read[file]], [file for file in files if not read[file]]
+
+    def _is_saved(self) -> bool:
+        return self._files is not None and any(Path(self.path, name).is_file() for name in SAVED)
 
     def splits(self) -> dict[str, Any]:
         """Return the datasets of all splits, by their names. Raises DataError."""
@@ -56,11 +78,11 @@ class HuggingFaceSource:
     def _load(self) -> dict[str, Any]:
         """Open the dataset. A folder is read as it is, without the copy that the library would make of it."""
         try:
-            if self._files and any(Path(self.path, name).is_file() for name in SAVED):
+            if self._is_saved():
                 found = self._datasets.load_from_disk(self.path)
             else:
-                local = self._files is not None
-                found = self._datasets.load_dataset(self.path, self.name, revision=self.revision, streaming=local)
+                local = {"streaming": True, **self._csv_as_text()} if self._files else {"streaming": False}
+                found = self._datasets.load_dataset(self.path, self.name, revision=self.revision, **local)
         except MemoryError:
             raise
         except Exception as error:  # the library raises errors of many kinds, also those of HTTP libraries
@@ -68,6 +90,17 @@ class HuggingFaceSource:
             cure = files if self._files else "Check `path`, `name`, `revision` and the network."
             raise DataError(f"{self.path}: the dataset cannot be loaded ({_reason(error)}). {cure}") from None
         return dict(found) if isinstance(found, dict) else {"train": found}
+
+    def _csv_as_text(self) -> dict[str, Any]:
+        """Return the options with which the values of CSV files stay text as it is written; none for other files."""
+        builder = self._builder
+        if builder.info.features or not hasattr(builder.config, "pd_read_csv_kwargs"):
+            return {}
+        read_csv, options = needed("pandas", "to read CSV files").read_csv, builder.config.pd_read_csv_kwargs
+        names: set[str] = set()
+        for file in chain.from_iterable(builder.config.data_files.values()):
+            names.update(read_csv(file, **options | {"nrows": 0, "chunksize": None}).columns)
+        return {"converters": dict.fromkeys(names, str), "na_filter": False}
 
     def rows(self, split: str, dataset: Any, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of a split with the given fields; `a.b` is in field a. Raises DataError."""
@@ -80,6 +113,8 @@ class HuggingFaceSource:
             dataset = dataset.select_columns(list(dict.fromkeys(wanted)))
         try:
             for batch in dataset.iter(BATCH):
+                if INDEX in batch:
+                    raise ValueError("a row has more columns than the header")
                 yield from (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
         except MemoryError:
             raise

@@ -1,14 +1,63 @@
-"""Records: the JSON objects on the lines of a file, and the values in their fields.
+"""Records: the JSON objects in a file, one on each line or in an array, and the values in their fields.
 
 `place` is file:line, `cure` what the user can do about a record that is wrong.
 """
 
+import codecs
+import io
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from electra_lab.sources.files import BadInput
+from electra_lab.sources.files import BYTE_ORDER_MARK, LONGEST_LINE, BadInput, Files
 from registry.errors import did_you_mean
+
+BETWEEN = re.compile(r"[\s,\[\]]*")  # the values of an array
+
+
+def records(files: Files, file: Path, cure: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the JSON of the records in a file, each with the number of its first line. Raises like `Files.lines`.
+
+    Records are lines. Where the file begins with an array of objects, or with a brace alone on its line, they are these
+    objects, or objects one after the other, over any number of lines.
+
+    cure  for a line that is too long
+    """
+    blocks = files.blocks(file)
+    first = next(blocks, b"").removeprefix(BYTE_ORDER_MARK)
+    if begin := re.match(rb"\s*(\[\s*[]{\r\n]|\{\s*[\r\n])", first):
+        yield from _values(chain([first], blocks), file, end="]" if begin[1].startswith(b"[") else "")
+    else:
+        yield from enumerate(files.lines(file, cure), start=1)
+
+
+def _values(blocks: Iterator[bytes], file: Path, end: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the JSON values in a file with the numbers of their lines. Raises BadInput where one does not end."""
+    utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # what is not UTF-8 spoils its record only
+    newlines = io.IncrementalNewlineDecoder(utf8, translate=True)
+    decode = json.JSONDecoder().raw_decode
+    text, line = "", 1
+    for block in blocks:
+        text, at = text + newlines.decode(block), 0
+        with suppress(ValueError, RecursionError):  # of a value that goes on in the next block
+            while True:
+                begin = BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+                _, after = decode(text, begin)
+                line += text.count("\n", at, begin)
+                yield line, text[begin:after].encode("utf-8", "surrogateescape")
+                line += text.count("\n", begin, after)
+                at = after
+        text = text[at:]
+        if len(text) > LONGEST_LINE:
+            break
+    if not BETWEEN.fullmatch(text) or not text.rstrip().endswith(end):
+        line += text.count("\n", 0, BETWEEN.match(text).end())  # type: ignore[union-attr]
+        reason = "the JSON from here on is damaged or cut short"
+        raise BadInput(f"{file}:{line}", reason, "Correct it, or copy it again.", unit="ends of files")
 
 
 def decoded(line: bytes, place: str, cure: str) -> str:

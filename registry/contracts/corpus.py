@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Split = Literal["train", "validation", "test"]
+Unit = Literal["records", "lines", "bytes", "ends of files"]  # the size of an end is not known
 
 LONGEST = 1_000_000  # characters; the lab cuts longer documents at a space, so that none fills the memory
 
@@ -30,10 +31,16 @@ class Skipped:
 
     place: str  # file and line
     reason: str
+    number: int = 1  # of units that are left out
+    unit: Unit = "records"
 
 
 class Corpus(Protocol):
-    """A source of text. Registered as a class: __init__(self, /, *, <options>)."""
+    """A source of text. Registered as a class: __init__(self, /, *, <options>).
+
+    One that reads files may have a method `files`, which returns those that it reads and those in its folders that it
+    passes over, as two lists; `prepare` shows both.
+    """
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
         """Yield the documents, in an order that depends on the content alone.

@@ -176,7 +176,7 @@ def test_a_device_that_is_not_there_is_exit_code_2(lab, tmp_path: Path):
         (b"", r"^{file}: corpus: no document has any text\."),
         (b"\n \n\n", r"^{file}: corpus: no document has any text\."),
         (b"good\n\nbad \xff\n", r"{corpus}:3: byte 10 is not UTF-8\. .*"),
-        (b"only one document", r"^{file}: corpus: the split \w+ is empty: .*"),
+        (b"only one document", r"^{data}: data\.held_out: with 0\.3, the split \w+ is empty: .*"),
     ],
     ids=["missing", "empty", "blank", "not UTF-8", "one document"],
 )
@@ -188,7 +188,7 @@ def test_a_corpus_that_cannot_be_used_is_exit_code_3(lab, tmp_path: Path, conten
         corpus.write_bytes(content)
     code, out, err = lab("run", file, "--device", "cpu")
     assert (code, out) == (3, "")
-    places = {"corpus": corpus, "file": f"{file}:{line_of('corpus')}"}
+    places = {"corpus": corpus, "file": f"{file}:{line_of('corpus')}", "data": f"{file}:{line_of('data')}"}
     expected = reason.format(**{name: re.escape(str(place)) for name, place in places.items()})
     assert re.search(f"{expected}$", err.splitlines()[-1])
     assert nothing_written(tmp_path / "here")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -162,3 +163,29 @@ def test_in_a_repository_a_file_may_need_what_cannot_be_copied(lab, tmp_path: Pa
     assert "where" in err
     assert "cannot be written" not in err
     assert written(Path.cwd()) == {}
+
+
+def test_the_recipe_of_the_docs_for_own_text(lab):
+    """As it is printed: the command, then the file, then `prepare`."""
+    page = (ROOT / "docs" / "own-text.md").read_text("utf-8")
+    command = re.search(r"```console\n\$ electra-lab (new \w+)\n```", page)
+    recipe = re.search(r"```yaml\n# (my_text\.yaml)\n(.*?)```", page, re.DOTALL)
+    assert command
+    assert recipe
+    assert lab(*command[1].split())[0] == 0
+    Path(recipe[1]).write_text(recipe[2])
+    Path("my_corpus").mkdir()
+    for number in range(35):
+        paragraphs = (f"{word} {number} has {n} words in it." for n, word in enumerate(["One", "Another", "This"] * 40))
+        Path(f"my_corpus/{number}.txt").write_text("\n\n".join(paragraphs))
+    code, out, err = lab("prepare", recipe[1])
+    assert (code, err.splitlines()[1:]) == (0, [])
+    assert "35 files (" in out
+    # For whole files 0.05 is too little; the key that is blamed is the one to set.
+    whole = ("--set", "corpus.documents=files")
+    code, _, err = lab("prepare", recipe[1], *whole)
+    assert (code, ": data.held_out: " in err) == (3, True)
+    assert err.splitlines()[-1].startswith(f"{recipe[1]}:5: ")
+    share = re.search(r"Set it to ([\d.]+)", err)
+    assert share
+    assert lab("prepare", recipe[1], *whole, "--set", f"data.held_out={share[1]}")[0] == 0

@@ -54,7 +54,8 @@ def test_the_answer_for_programs(lab: Lab, tmp_path: Path) -> None:
     code, out, _ = lab("prepare", file, "--json")
     answer = json.loads(out)
     assert code == 0
-    assert answer["left_out"] == {"they could not be read": 2}
+    assert (answer["left_out"], answer["lost"]) == ({}, {"records": 2})
+    assert (answer["read"], answer["ignored"]) == ([str(tmp_path / "text.jsonl")], [])
     assert [each.split(": ")[0] for each in answer["skipped"]] == [f"{tmp_path}/text.jsonl:{n}" for n in (61, 62)]
     assert answer["unknown"] == 0
     manifest = json.loads((Path(answer["store"]) / "manifest.json").read_text())
@@ -145,6 +146,42 @@ def test_launchers_by_name(lab: Lab, tmp_path: Path, launcher: tuple[str, ...], 
     assert bool(out) == (code == 0)
 
 
+def test_all_that_is_lost_is_counted_and_all_files_are_listed(lab: Lab, tmp_path: Path) -> None:
+    """In text, for programs and on the page, whether the store is new or not."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    folder_option = "{type: text_files, paths: [mixed], documents: lines, on_error: skip%s}"
+    good = "".join(f"{line}\n" for line in LINES).encode()
+    (folder / "README.md").write_bytes(b"About.\n")
+    (folder / "a.txt").write_bytes(good + b"M\xe4dchen\n" + good.upper() + b"caf\xe9\nlast line\n")
+    (folder / "b.txt.gz").write_bytes(gzip.compress(good.title())[:-8])
+    (folder / "more.jsonl").write_text(jsonl(LINES))
+    (folder / "table.csv").write_text("text\none\n")
+    for option, lost in {
+        "": {"bytes": 8 + len(good) + 5 + 10, "ends of files": 1},
+        "_line": {"lines": 2, "ends of files": 1},
+    }.items():
+        file = written(tmp_path, folder_option % option, b"")
+        answer = json.loads(lab("prepare", file, "--json")[1])
+        assert answer["lost"] == lost
+        kept = 1 + len(LINES) * 2 + bool(option) * (len(LINES) + 1)
+        assert sum(answer["documents"].values()) + sum(answer["left_out"].values()) == kept
+        assert [Path(name).name for name in answer["read"]] == ["README.md", "a.txt", "b.txt.gz"]
+        assert [Path(name).name for name in answer["ignored"]] == ["more.jsonl", "table.csv"]
+        text = lab("prepare", file, "--inspect")[1]
+        page = Path(text.splitlines()[-1].split(maxsplit=1)[1]).read_text()
+        for shown in (text, page):
+            for part in (
+                "README.md",
+                "more.jsonl",
+                "table.csv",
+                "a.txt:61: byte",
+                "b.txt.gz: is cut",
+                "ends of files: 1",
+            ):
+                assert part in shown
+
+
 def cut(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
@@ -160,7 +197,12 @@ def cut(data: bytes) -> bytes:
             b"\x89PNG\x00\xff\xfe",
             "text.txt:1: byte 0 is not UTF-8",
         ),
-        ("{type: text_files, paths: [text.gz]}", "text.gz", cut(gzip.compress(os.urandom(5000))), "text.gz: "),
+        (
+            "{type: text_files, paths: [text.gz]}",
+            "text.gz",
+            cut(gzip.compress(os.urandom(5000).hex().encode())),
+            "gz: ",
+        ),
         ("{type: text_files, paths: [text.txt]}", "text.txt", b"", "no document has any text."),
         ("{type: text_files, paths: [nothing.txt]}", "text.txt", b"", "nothing.txt: no file matches."),
         ("{type: parquet, paths: [text.parquet]}", "text.parquet", b"PAR1 not really", "text.parquet: "),

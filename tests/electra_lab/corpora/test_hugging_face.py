@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,73 @@ def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(DataError, match=r"datasets is needed to read a Hugging Face dataset\. Install it: pip install"):
         corpus(tmp_path)
+
+
+def test_values_of_csv_files_stay_as_they_are_written(tmp_path: Path) -> None:
+    """The library would read 01 as 1, True as a truth value and NA as nothing."""
+    values = [
+        "01",
+        "True",
+        "NA",
+        "null",
+        "1e5",
+        "1.0",
+        "nan",
+        "-0",
+        "None",
+        "2020-01-01",
+        "Infinity",
+        "0x1F",
+        "007 ",
+        "é",
+    ]
+    for ending, delimiter in {"csv": ",", "tsv": "\t"}.items():
+        (tmp_path / ending).mkdir()
+        rows = "".join(f"{value}{delimiter}{value}\n" for value in values)
+        (tmp_path / ending / f"train.{ending}").write_text(f"id{delimiter}text\n{rows}")
+        # Numbers alone, with other columns: each file has its types.
+        (tmp_path / ending / f"test.{ending}").write_text(f"text{delimiter}n\n010{delimiter}2\n020{delimiter}3\n")
+        expected = [Document(value.strip(), value) for value in values]
+        assert list(corpus(tmp_path / ending, key="id")) == expected
+        made = corpus(tmp_path / ending)
+        made._theirs = ["test"]
+        assert list(made) == ["010", "020"]
+    (tmp_path / "csv" / "train.csv").write_text('text,n\n"two\nlines, ""quoted""",1\n\n,2\n')
+    assert list(corpus(tmp_path / "csv")) == ['two\nlines, "quoted"']
+
+
+def test_rows_with_more_columns_than_the_header_are_an_error(tmp_path: Path) -> None:
+    """The library takes the first column for the numbers of the rows, and shifts the others."""
+    (tmp_path / "train.csv").write_text("text,label\nhello, world,1\n")
+    with pytest.raises(DataError, match=r": train: cannot be read \(.*columns"):
+        list(corpus(tmp_path))
+
+
+def test_the_files_that_are_read(tmp_path: Path) -> None:
+    """The library reads files of one kind alone, and the splits that are asked for."""
+    folder = json_folder(tmp_path / "a", **THREE)
+    (folder / "notes.txt").write_text("one")
+    for options, count in (({}, 1), ({"splits": Splits()}, 3)):
+        read, ignored = corpus(folder, **options).files()
+        assert len(read) == count
+        assert {file.name for file in ignored} == {file.name for file in folder.iterdir()} - {
+            file.name for file in read
+        }
+    datasets.Dataset.from_dict({"text": ["one"]}).save_to_disk(tmp_path / "saved")
+    assert {file.suffix for file in corpus(tmp_path / "saved").files()[0]} == {".arrow", ".json"}
+    assert corpus("someone/something").files() == ([], [])
+
+
+def test_pipes_links_and_long_names_in_a_folder(tmp_path: Path) -> None:
+    folder = json_folder(tmp_path / "a", train=[{"text": "one"}])
+    (folder / "back").symlink_to("..")
+    assert list(corpus(folder)) == ["one"]
+    (folder / "self").symlink_to("self")
+    with pytest.raises(DataError, match=r"self: cannot be read"):
+        corpus(folder)
+    (folder / "self").unlink()
+    os.mkfifo(folder / "test.jsonl")
+    with pytest.raises(DataError, match=r"test\.jsonl: cannot be read \(it is not a regular file\)"):
+        corpus(folder)
+    with pytest.raises(DataError, match=r": is not a folder\."):
+        corpus(tmp_path / ("n" * 300))

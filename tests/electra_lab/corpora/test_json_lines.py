@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
+import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +126,110 @@ def test_a_line_that_is_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(DataError, match=r"a\.jsonl:2: the line has more than 2 MiB\. Write one object on each line\."):
         list(corpus(tmp_path, content))
     found = list(corpus(tmp_path, content, on_error="skip"))
-    assert found == ["one", Skipped(f"{tmp_path / 'a.jsonl'}:2", "the line has more than 2 MiB")]
+    place = f"{tmp_path / 'a.jsonl'}:2"
+    assert found == ["one", Skipped(place, "the line has more than 2 MiB", unit="ends of files")]
 
 
 def test_a_damaged_file_and_one_that_changes(tmp_path: Path) -> None:
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "two"}\n')[:-3])
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "two"}\n{"text": "lost"}')[:-3])
     (tmp_path / "c.jsonl").write_text('{"text": "three"}')
-    with pytest.raises(DataError, match=r"b\.jsonl\.gz: is cut short\."):
+    with pytest.raises(DataError, match=r"b\.jsonl\.gz: is cut short after 32 bytes"):
         list(JsonLines(paths=[tmp_path]))
     skipping = JsonLines(paths=[tmp_path], on_error="skip")
     before = skipping.fingerprint()
-    assert list(skipping)[-2:] == [Skipped(str(tmp_path / "b.jsonl.gz"), "is cut short"), "three"]
+    two, skipped, three = skipping
+    assert (two, three) == ("two", "three")
+    assert isinstance(skipped, Skipped)
+    assert (skipped.place, skipped.unit) == (str(tmp_path / "b.jsonl.gz"), "ends of files")
     (tmp_path / "c.jsonl").write_text('{"text": "four!"}')
     with pytest.raises(DataError, match=r"c\.jsonl: changed while it was read\."):
         list(skipping)
     assert skipping.fingerprint() != before != JsonLines(paths=[tmp_path], key="text").fingerprint()
+
+
+OBJECTS = [
+    {"text": 'one, "[{}]" \\ é', "id": 1},
+    {"id": 2, "text": "two", "more": [{"text": "no"}, []]},
+    {"text": "three", "id": 3},
+]
+TEXTS = [str(each["text"]) for each in OBJECTS]
+
+
+@pytest.mark.parametrize("block", [40, 1 << 20])
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(OBJECTS),
+        json.dumps(OBJECTS, ensure_ascii=False, indent=2) + "\n",
+        "\ufeff \n" + json.dumps(OBJECTS, indent=2, separators=(" ,", " : ")),
+        "[\n" + ",\n".join(map(json.dumps, OBJECTS)) + "\n]\n",
+        "\n".join(json.dumps(each, indent="\t") for each in OBJECTS),
+        "\n".join(map(json.dumps, OBJECTS)) + "\n",
+        "\n\n".join(map(json.dumps, OBJECTS)),
+    ],
+    ids=["one line", "indented", "marked", "object a line", "objects", "lines", "blank lines"],
+)
+def test_arrays_lines_and_line_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, newline: str, content: str
+) -> None:
+    """However people write them."""
+    monkeypatch.setattr(sources, "BLOCK", block)
+    raw = content.replace("\n", newline).encode()
+    assert list(corpus(tmp_path, raw)) == TEXTS
+    assert [each.key for each in corpus(tmp_path, raw, key="id") if isinstance(each, Document)] == ["1", "2", "3"]
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(raw))
+    assert list(JsonLines(paths=[tmp_path / "a.json.gz"])) == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("content", "kept", "line", "unit"),
+    [
+        (b'[\n {"text": "a"},\n {"text": 3},\n {"text": "b"}\n]', ["a", "b"], 3, "records"),
+        (b'[\n {"text": "a"},\n "text",\n {"text": "b"}\n]', ["a", "b"], 3, "records"),
+        (b'[\n {"text": "a"},\n {"text": "caf\xe9"},\n {"text": "b"}\n]', ["a", "b"], 3, "records"),
+        (b'[\n {"text": "a"},\n {"text": "b"},\n {"text": "c', ["a", "b"], 4, "ends of files"),
+        (b'[\n {"text": "a"},\n {"text": "b"},\n', ["a", "b"], 4, "ends of files"),
+        (b'[\n {"text": "a"},\n {"text": oops},\n {"text": "b"}\n]', ["a"], 3, "ends of files"),
+        (b'[\n {"text": "a"},\n {"text": ' + b"1" * 5000 + b'},\n {"text": "b"}\n]', ["a"], 3, "ends of files"),
+        (b'[{"text": "a"}, {"text": "b"}] rubbish', ["a", "b"], 1, "ends of files"),
+        (b'{\n"text": "a"\n}\n{\n"text": "b"\n}\n{\n"te', ["a", "b"], 7, "ends of files"),
+    ],
+)
+def test_damage_in_an_array(tmp_path: Path, content: bytes, kept: list[str], line: int, unit: str) -> None:
+    with pytest.raises(DataError, match=rf"a\.jsonl:{line}: "):
+        list(corpus(tmp_path, content))
+    found = list(corpus(tmp_path, content, on_error="skip"))
+    assert [each for each in found if isinstance(each, str)] == kept
+    assert [(each.place, each.unit) for each in found if isinstance(each, Skipped)] == [
+        (f"{tmp_path / 'a.jsonl'}:{line}", unit)
+    ]
+
+
+def test_an_array_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    text = "word " * 200
+    with (tmp_path / "a.json").open("w") as stream:
+        stream.write("[" + ", ".join([json.dumps({"text": text})] * 30_000) + "]")  # 30 MB on one line
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in JsonLines(paths=[tmp_path / "a.json"])) == 30_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 12e6, f"{peak / 1e6:.0f} MB for 30 MB of text"
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz"])
+def test_all_lines_before_a_cut_are_kept(tmp_path: Path, ending: str) -> None:
+    rng = random.Random(1)
+    texts = [f"{number} {rng.random()}" for number in range(20_000)]
+    packed = {".gz": gzip.compress, ".xz": lzma.compress}[ending](
+        "\n".join(json.dumps({"text": t}) for t in texts).encode()
+    )
+    file = tmp_path / f"a.jsonl{ending}"
+    file.write_bytes(packed[: len(packed) * 3 // 4])
+    *kept, skipped = JsonLines(paths=[file], on_error="skip")
+    assert kept == texts[: len(kept)]
+    assert len(kept) > 0.7 * len(texts)
+    assert isinstance(skipped, Skipped)
+    assert (skipped.place, skipped.unit) == (str(file), "ends of files")

@@ -146,3 +146,21 @@ def test_what_is_wrong_in_a_part_is_named_by_its_line(tmp_path: Path, part: str,
         load(file)
     lines = str(refused.value).splitlines()
     assert any(each.startswith(f"{file}:{FIRST + line}: {problem}") for each in lines), lines
+
+
+def test_damage_is_counted_once_and_the_files_of_all_parts_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n\nth\xffree\n\ntwo")
+    (tmp_path / "b.jsonl").write_text('{"text": "four"}\nfive\n')
+    part = {
+        "text": {"type": "text_files", "paths": [str(tmp_path)], "on_error": "skip_line"},
+        "json": {"type": "json_lines", "paths": [str(tmp_path / "*.jsonl")], "on_error": "skip"},
+        "docs": {"type": "docstrings"},
+    }
+    made = mixture({"corpus": part["text"], "repeats": 3}, {"corpus": part["json"]})
+    found = list(made)
+    assert [each.unit for each in found if isinstance(each, Skipped)] == ["lines", "records"]
+    texts = [each.text if isinstance(each, Document) else each for each in found if not isinstance(each, Skipped)]
+    assert texts == ["one", "two"] * 3 + ["four"]
+    with_docstrings = mixture({"corpus": part["text"]}, {"corpus": part["json"]}, {"corpus": part["docs"]})
+    read, ignored = with_docstrings.files()  # type: ignore[attr-defined]
+    assert ([file.name for file in read], [file.name for file in ignored]) == (["a.txt", "b.jsonl"], [])

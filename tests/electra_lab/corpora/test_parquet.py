@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +84,54 @@ def test_a_damaged_file(tmp_path: Path, content: bytes | str) -> None:
     damaged = {"cut short": whole[:-10], "flipped": whole[:10] + b"\xff" * 20 + whole[30:]}.get(str(content), content)
     file.write_bytes(damaged if isinstance(damaged, bytes) else b"")
     pq.write_table(pyarrow.table({"text": ["next"]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet: is damaged or not a Parquet file \(.+\)\. Copy or download it"):
+    with pytest.raises(DataError, match=r"a\.parquet.*: is damaged or not a Parquet file \(.+\)\. Copy or downlo"):
         list(Parquet(paths=[tmp_path]))
     *_, skipped, following = Parquet(paths=[tmp_path], on_error="skip")
     assert isinstance(skipped, Skipped)
-    assert (skipped.place, following) == (str(file), "next")
+    rows = content == "flipped"
+    assert (skipped.place, following) == (f"{file}{': rows 1 to 2000' * rows}", "next")
+    assert (skipped.number, skipped.unit) == ((2000, "records") if rows else (file.stat().st_size, "bytes"))
+
+
+@pytest.mark.parametrize("batch", [100, 10_000])
+def test_damage_in_a_group_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    """The other groups are read, and so are the rows before the damage, as far as they were read before it."""
+    monkeypatch.setattr(module, "_rows", lambda group, columns: batch)
+    texts = [f"row {number} of many rows" for number in range(1000)]
+    file, table = tmp_path / "a.parquet", pyarrow.table({"id": range(1000), "text": texts})
+    pq.write_table(table, file, row_group_size=250, use_dictionary=False, data_page_size=1000, write_batch_size=10)
+    column = pq.ParquetFile(file).metadata.row_group(1).column(1)
+    data = bytearray(file.read_bytes())
+    end = column.data_page_offset + column.total_compressed_size
+    data[end - 400 : end] = b"\xff" * 400
+    file.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"a\.parquet: rows \d+ to 500: is damaged"):
+        list(Parquet(paths=[file]))
+    found = list(Parquet(paths=[file], key="id", on_error="skip"))
+    (skipped,) = [each for each in found if isinstance(each, Skipped)]
+    begin = 250 if batch == 10_000 else 350  # a batch needs a page more than it has
+    assert skipped.place == f"{file}: rows {begin + 1} to 500"
+    assert (skipped.number, skipped.unit) == (500 - begin, "records")
+    kept = [each for number, each in enumerate(texts) if not begin <= number < 500]
+    assert [each.text for each in found if isinstance(each, Document)] == kept
+    assert [each.key for each in found if isinstance(each, Document)][-1] == "999"
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    wrong = pyarrow.array([b"one", b"\xff"]).view(pyarrow.string())
-    with pytest.raises(DataError, match=r"a\.parquet: is damaged or not a Parquet file \('utf-8' codec"):
+    """Arrow does not check it; one such row spoils no other."""
+    wrong = pyarrow.array([b"one", b"\xff", b"two"]).view(pyarrow.string())
+    with pytest.raises(DataError, match=r"a\.parquet: row 2: is not UTF-8\."):
         list(corpus(tmp_path, text=wrong))
+    skipped = Skipped(f"{tmp_path / 'a.parquet'}: row 2", "is not UTF-8")
+    assert list(corpus(tmp_path, {"on_error": "skip"}, text=wrong)) == ["one", skipped, "two"]
+
+
+def test_a_pipe_waits_for_nobody(tmp_path: Path) -> None:
+    list(made := corpus(tmp_path, text=["one"]))
+    (tmp_path / "a.parquet").unlink()
+    os.mkfifo(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read \(it is not a regular file\)"):
+        list(made)
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:

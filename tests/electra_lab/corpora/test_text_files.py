@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import json
 import lzma
+import random
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -174,41 +177,142 @@ def test_what_is_not_there_is_a_sentence(tmp_path: Path, path: str, message: str
 
 @pytest.mark.parametrize("block", [1, 2, 1 << 20])
 @pytest.mark.parametrize(
-    ("content", "line", "byte", "before"),
+    ("content", "line", "byte", "before", "after"),
     [
-        (b"caf\xe9\n", 1, 3, []),
-        (b"one\ntwo\n\nth\xffree\n", 4, 11, ["one\ntwo"]),
-        (b"one\r\ntwo\r\n\r\nth\xffree\n", 4, 14, ["one\ntwo"]),
-        (b"one\rtwo\r\rth\xffree\n", 4, 11, ["one\ntwo"]),
-        (b"one\r\n\xff", 2, 5, []),
-        (b"one\r\xff", 2, 4, []),
-        (b"\xef\xbb\xbfone\xff", 1, 6, []),
-        (b"\xef\xbb\xbfone\ntw\xff", 2, 9, []),
-        (b"cut short \xe2\x82", 1, 10, []),
-        (b"\x89PNG\r\n\x1a\n\0\0", 1, 0, []),
+        (b"caf\xe9\n", 1, 3, [], []),
+        (b"\xff\ntwo\n", 1, 0, [], ["two"]),
+        (b"one\ntwo\nthree\nM\xe4dchen", 4, 15, ["one\ntwo\nthree"], []),
+        (b"one\ntwo\n\nth\xffree\nfour", 4, 11, ["one\ntwo"], ["four"]),
+        (b"one\r\ntwo\r\n\r\nth\xffree\r\n\r\nfour", 4, 14, ["one\ntwo"], ["four"]),
+        (b"one\rtwo\r\rth\xffree\rfour\r", 4, 11, ["one\ntwo"], ["four"]),
+        (b"one\r\n\xff", 2, 5, ["one"], []),
+        (b"one\r\xff", 2, 4, ["one"], []),
+        (b"\xef\xbb\xbfone\xff", 1, 6, [], []),
+        (b"\xef\xbb\xbfone\ntw\xff\n\nthree", 2, 9, ["one"], ["three"]),
+        (b"one\n\ncut short \xe2\x82", 3, 15, ["one"], []),
+        (b"\x89PNG\r\n\x1a\n\0\0", 1, 0, [], ["\x1a\n\0\0"]),
+        (b"one\0\ntwo \xed\xa0\x80 half of a character", 2, 9, ["one\0"], []),
     ],
 )
 def test_what_is_not_utf8_is_named_by_line_and_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, content: bytes, line: int, byte: int, before: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    content: bytes,
+    line: int,
+    byte: int,
+    before: list[str],
+    after: list[str],
 ) -> None:
+    """And left out on request: the line alone, or the rest of the file from this line on."""
     monkeypatch.setattr(sources, "BLOCK", block)
     write(tmp_path, a=content, b="next")
-    file, reason = tmp_path / "a.txt", f"byte {byte} is not UTF-8"
+    place = f"{tmp_path / 'a.txt'}:{line}"
     with pytest.raises(DataError) as refused:
-        read(file)
-    assert str(refused.value) == f"{file}:{line}: {reason}. Convert it, for example by iconv, or set on_error: skip."
-    skipped = read(tmp_path, on_error="skip")
-    assert skipped[-2:] == [Skipped(f"{file}:{line}", reason), "next"]
-    assert skipped[:-2] in ([], before)  # what ended in an earlier block
-
-
-def test_a_damaged_file_is_skipped_on_request(tmp_path: Path) -> None:
-    file = tmp_path / "a.txt.gz"
-    file.write_bytes(gzip.compress(b"one\n\ntwo\n")[:-4])
-    write(tmp_path, b="next")
-    with pytest.raises(DataError, match=r"a\.txt\.gz: is cut short\. Copy or download it again\."):
         read(tmp_path)
-    assert read(tmp_path, on_error="skip")[-2:] == [Skipped(str(file), "is cut short"), "next"]
+    assert str(refused.value).startswith(f"{place}: byte {byte} is not UTF-8. ")
+    begin = sum(map(len, content.splitlines(keepends=True)[: line - 1]))
+    for on_error, number, unit, kept in (
+        ("skip", len(content) - begin, "bytes", before),
+        ("skip_line", 1, "lines", before + after),
+    ):
+        found = read(tmp_path, on_error=on_error)
+        (skipped,) = [each for each in found if isinstance(each, Skipped)]
+        assert skipped.place == place
+        assert f"byte {byte} " in skipped.reason
+        assert (skipped.number, skipped.unit) == (number, unit)
+        text = "\n".join(each for each in found if isinstance(each, str))
+        assert text == "\n".join([*kept, "next"])
+
+
+@pytest.mark.parametrize(
+    ("options", "whole", "line_alone"),
+    [
+        ({"documents": "paragraphs"}, ["a b", "c\nd"], ["a b", "c\nd\nf", "g"]),
+        ({"documents": "paragraphs", "join_lines": True}, ["a b", "c d"], ["a b", "c d f", "g"]),
+        ({"documents": "lines"}, ["a b", "c", "d"], ["a b", "c", "d", "f", "g"]),
+        ({"documents": "files"}, ["a b\n\nc\nd"], ["a b\n\nc\nd\nf\n\n\ng"]),
+        ({"documents": "files", "join_lines": True}, ["a b\n\nc d"], ["a b\n\nc d f\n\ng"]),
+    ],
+)
+def test_damage_within_documents(tmp_path: Path, options: Any, whole: list[str], line_alone: list[str]) -> None:
+    """Twice: in the middle of a paragraph, and in a line that is one."""
+    write(tmp_path, a=b"a b\n\nc\nd\n\xffe\nf\n\nzz\xfe\n\ng")
+    for on_error, expected, skipped in (
+        ("skip", whole, [(":5", 12)]),
+        ("skip_line", line_alone, [(":5", 1), (":8", 1)]),
+    ):
+        found = read(tmp_path, on_error=on_error, **options)
+        assert [each for each in found if isinstance(each, str)] == expected
+        damage = [each for each in found if isinstance(each, Skipped)]
+        assert [(f"{tmp_path / 'a.txt'}{line}", number) for line, number in skipped] == [
+            (each.place, each.number) for each in damage
+        ]
+
+
+@pytest.mark.parametrize("shift", range(-3, 3))
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_damage_and_line_ends_at_the_border_of_a_block(tmp_path: Path, shift: int, newline: bytes) -> None:
+    """A block has 1 MiB; a line end or a damaged character lies across its border."""
+    line = "ein Mädchen".encode() + newline
+    good = line * ((sources.BLOCK + shift - 3) // len(line))
+    good += b"." * (sources.BLOCK + shift - len(good) - len(newline)) + newline
+    assert len(good) == sources.BLOCK + shift
+    write(tmp_path, a=good + b"M\xe4dchen" + newline + line * 2)
+    count = good.count(newline)
+    for on_error, kept in (("skip", count), ("skip_line", count + 2)):
+        *_, skipped = (
+            each for each in read(tmp_path, documents="lines", on_error=on_error) if isinstance(each, Skipped)
+        )
+        assert skipped.place == f"{tmp_path / 'a.txt'}:{count + 1}"
+        texts = [each for each in read(tmp_path, documents="lines", on_error=on_error) if isinstance(each, str)]
+        assert len(texts) == kept
+        assert set(texts) <= {"ein Mädchen", "." * len(texts[count - 1])}
+
+
+def test_of_a_giant_line_only_the_damaged_part_is_left_out(tmp_path: Path) -> None:
+    words = b"".join(b"word%07d " % number for number in range(400_000))
+    middle = len(words) // 2
+    write(tmp_path, a=words[:middle] + b"\xff" + words[middle:])
+    found = read(tmp_path, documents="files", on_error="skip_line")
+    kept = sum(len(each) for each in found if isinstance(each, str))
+    assert len(words) - 2 * sources.BLOCK < kept < len(words)
+
+
+@pytest.mark.parametrize("ending", sorted(set(PACK) - {""}))
+@pytest.mark.parametrize("on_error", ["skip", "skip_line"])
+@pytest.mark.parametrize("documents", ["lines", "paragraphs", "files"])
+def test_all_lines_before_a_cut_are_kept(tmp_path: Path, ending: str, on_error: str, documents: str) -> None:
+    rng = random.Random(1)
+    lines = [f"{number} {rng.random()} {rng.random()}" for number in range(20_000)]
+    text = "\n".join(lines).encode()
+    packed = PACK[ending](text)
+    file = tmp_path / f"a.txt{ending}"
+    file.write_bytes(packed[: len(packed) * 3 // 4])
+    write(tmp_path, b="next")
+    with pytest.raises(DataError, match=r"is cut short"):
+        read(tmp_path)
+    found = read(tmp_path, on_error=on_error, documents=documents)
+    (skipped,) = [each for each in found if isinstance(each, Skipped)]
+    assert (skipped.place, skipped.number, skipped.unit) == (str(file), 1, "ends of files")
+    kept = "\n".join(each for each in found if isinstance(each, str)).split("\n")
+    assert kept[-1] == "next"
+    assert kept[:-1] == lines[: len(kept) - 1]
+    left = len(text) - sum(len(line) + 1 for line in kept[:-1])
+    assert left < 0.3 * len(text) + 2 * (1 << 17)  # zstandard has blocks of 128 KiB
+
+
+def test_a_store_of_damaged_files_is_not_taken_for_one_that_kept_less(tmp_path: Path) -> None:
+    """Files that read well keep their fingerprint, which earlier versions had; skipping has another one."""
+    write(tmp_path, a="one")
+    made = {on_error: TextFiles(paths=[tmp_path], on_error=on_error) for on_error in ("stop", "skip", "skip_line")}
+    digest = hashlib.sha256(b"one").digest()
+    options = {"documents": "paragraphs", "join_lines": False, "on_error": "stop"}
+    earlier = hashlib.sha256(json.dumps(options, sort_keys=True).encode() + digest).hexdigest()
+    assert made["stop"].fingerprint() == earlier
+    options["on_error"] = "skip"
+    damaged = hashlib.sha256(json.dumps(options, sort_keys=True).encode() + digest).hexdigest()
+    assert len({damaged, *(corpus.fingerprint() for corpus in made.values())}) == 4
 
 
 def test_a_skipped_file_that_changes_is_an_error(tmp_path: Path) -> None:

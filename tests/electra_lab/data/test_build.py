@@ -319,6 +319,8 @@ def test_training_text_that_repeats_held_out_text_is_left_out(tmp_path: Path) ->
     found = {split: [" ".join(d) for d in each] for split, each in sides(store).items()}
     assert found == {"validation": [held], "test": [seen], "train": [few, fresh]}
     assert [s.overlapping for each in store.manifest.shards.values() for s in each.values()] == [3, 0, 1]
+    characters = {split: s.characters for split, each in store.manifest.shards.items() for s in each.values()}
+    assert characters == {split: sum(map(len, texts)) for split, texts in found.items()}
     # Two of the 48 + 48 runs: the first 14 words of `held`.
     assert store.overlap == pytest.approx(2 / 96)
 

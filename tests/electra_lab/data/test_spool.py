@@ -147,9 +147,11 @@ def test_what_comes_again_is_for_training_alone(tmp_path: Path) -> None:
 
 
 def test_what_was_skipped_is_counted_and_the_first_are_named(tmp_path: Path) -> None:
-    skipped = [Skipped(f"a.jsonl:{n}", "is not JSON") for n in range(9)]
-    contents = written(tmp_path, [*skipped, *(f"text {n}" for n in range(20))])
+    skipped = [Skipped(f"a.jsonl:{n}", "is not JSON") for n in range(7)]
+    rest = [Skipped("b.txt:3", "byte 7 is not UTF-8", number, "bytes") for number in (1000, 24)]
+    contents = written(tmp_path, [*skipped, *rest, *(f"text {n}" for n in range(20))])
     assert contents.skipped == 9
+    assert contents.lost == {"records": 7, "bytes": 1024}
     assert contents.examples == [f"a.jsonl:{n}: is not JSON" for n in range(5)]
 
 

@@ -234,7 +234,7 @@ def test_a_special_token_that_is_written_is_text(tmp_path: Path, special: str) -
         (
             DOCUMENTS[:3],
             0.999999,
-            "the split train is empty: none of 3 documents fell into it with data.held_out 0.999999",
+            "with 0.999999, the split train is empty: none of 3 documents fell into it",
         ),
         (DOCUMENTS[:3], 1e-9, "the split validation is empty: none of 3 documents"),
         ([" " * n for n in range(1, 40)], 0.4, "no document has any text"),

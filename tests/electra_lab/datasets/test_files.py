@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,20 @@ def test_files_without_examples_are_named(name: str, content: bytes, tmp_path: P
 @pytest.mark.parametrize("name", READERS)
 def test_a_file_that_is_cut_short(name: str, tmp_path: Path) -> None:
     make, file, content, split = READERS[name]
-    with pytest.raises(DataError, match=r"\.gz: is cut short\. Copy or download it again\."):
+    with pytest.raises(DataError, match=r"\.gz: is cut short after [\d,]+ bytes"):
         list(make(write(tmp_path / f"{file}.gz", gzip.compress(content.encode())[:-9])).read(split))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_or_a_name_that_is_too_long_is_a_sentence(name: str, tmp_path: Path) -> None:
+    """And waits for nobody."""
+    make, file, _, split = READERS[name]
+    os.mkfifo(tmp_path / file)
+    with pytest.raises(DataError, match=r"\(it is not a regular file\)|: has no file of "):
+        list(make(tmp_path / file).read(split))
+    for wrong in (tmp_path / ("n" * 300), tmp_path / ("n" * 300) / file):
+        with pytest.raises(DataError, match=r"n: |n/|: has no file of "):
+            list(make(wrong).read(split))
 
 
 def test_a_file_that_changes_after_its_fingerprint(tmp_path: Path) -> None:

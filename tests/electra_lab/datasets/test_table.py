@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,39 @@ def test_delimiters(tmp_path: Path) -> None:
     assert read(tmp_path, 'text\tlabel\n"a\tx\n', delimiter="tab")[0].text == '"a'
     assert read(tmp_path, "text,label\na,x\n", ".tsv", delimiter="comma")[0].text == "a"
     assert read(tmp_path, "text,label\na,x\n", ".txt")[0].text == "a"
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("content", "ending", "options"),
+    [
+        ("text,label\na;b\tc,x\n", ".csv", {}),
+        ('text;label\n"a;b\tc";x\n', ".csv", {}),
+        ("\ufeffid; text ;label\n1,5;a;b\tc;x\n".replace("a;b", '"a;b').replace("c;x", 'c";x'), ".csv", {"id": "id"}),
+        ("text\tlabel\na;b c\tx\n", ".csv", {}),
+        ("text\tlabel\na;b,c\tx\n", ".txt", {}),
+        ('label,text\nx,"a;b\tc"\n', ".tsv", {}),
+        ('label;text;a,b\nx;"a;b\tc";\n', ".tsv", {}),
+        ('x;"a;b\tc"\n', ".csv", {"columns": ["label", "text"]}),
+        ('x,1;2;3,"a;b\tc"\n', ".csv", {"columns": ["label", "id", "text"]}),
+        ("text;label\na;b;x\n", ".csv", {"text": "text;label", "label": "none"}),
+    ],
+)
+def test_the_delimiter_is_the_one_that_gives_the_columns(
+    tmp_path: Path, content: str, ending: str, options: dict[str, Any], newline: str
+) -> None:
+    (found,) = read(tmp_path, content.replace("\n", newline), ending, **options)
+    assert re.sub(r"[\t ,]", ".", found.text) in ("a;b.c", "a;b;x")
+    assert found.label == (None if "none" in options.values() else "x")
+
+
+@pytest.mark.parametrize(
+    ("content", "known"),
+    [("review;label\na;b\n", "label, review"), ("review,label;2\na,b\n", "label;2, review"), ("review\na\n", "review")],
+)
+def test_a_column_that_no_delimiter_gives(tmp_path: Path, content: str, known: str) -> None:
+    with pytest.raises(DataError, match=rf"a\.csv:1: there is no column 'text'\..* Known: {known}\."):
+        read(tmp_path, content)
 
 
 @pytest.mark.parametrize(

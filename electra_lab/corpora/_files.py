@@ -1,0 +1,37 @@
+"""What the corpora in files share: the files, and the hash of their content."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_lab.sources.files import BadInput, Files
+from registry import Skipped
+
+
+class FileCorpus:
+    """A corpus in files.
+
+    paths       files, patterns, or folders, of which all files with the given extensions are read
+    extensions  also with the ending of a compressed file after them
+    options     everything else that decides the documents
+
+    Raises DataError for a path that stands for nothing.
+    """
+
+    def __init__(self, paths: Sequence[Path], extensions: Sequence[str], options: Mapping[str, Any]) -> None:
+        self.skips = options["on_error"] != "stop"
+        self._files = Files(paths, extensions, options)
+
+    def files(self) -> tuple[list[Path], list[Path]]:
+        """Return the files that are read, and those that are passed over."""
+        return self._files.files, self._files.ignored
+
+    def left_out(self, damage: BadInput) -> Skipped:
+        """Return what is left out, if that is what the user chose. Raises BadInput otherwise."""
+        if not self.skips:
+            raise damage from None
+        return damage.skipped
+
+    def fingerprint(self) -> str:
+        """A hash of the content, so that a moved file is the same corpus and a changed one is not."""
+        return self._files.fingerprint()
