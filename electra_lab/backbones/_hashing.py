@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from reformer_pytorch import reformer_pytorch as library
 from reformer_pytorch import reversible
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
@@ -18,13 +19,17 @@ from electra_lab.backbones._rotary import turned
 Turn = tuple[Float[Tensor, "t half"], Float[Tensor, "t half"]]
 Pair = tuple[Float[Tensor, "B t D"], Float[Tensor, "B t D"]]
 
+EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
+
 
 def use_own_layers(encoder: nn.Module) -> None:
     """Let the layers of a library.Reformer, which it builds itself, compute as this module does."""
+    below = 0
     for module in encoder.modules():
         if isinstance(module, library.LSHSelfAttention):
             module.__class__ = _SelfAttention
             module.lsh_attn.__class__ = _HashedAttention
+            module.lsh_attn.below, below = below, below + 1
             module.local_attn.__class__ = _LocalAttention
         elif isinstance(module, reversible.IrreversibleBlock):
             module.__class__ = _Block
@@ -106,7 +111,38 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
     Positions are sorted once and gathered as whole vectors. A single round needs no weights of rounds.
     """
 
-    def forward(
+    below: int  # number of layers below this one
+
+    def forward(self, *given: Any, **signal: Any) -> Float[Tensor, "BH t d"]:
+        attended: Tensor = self._attended(*given, **signal) if self.training else self._by_length(*given)
+        return attended
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # each number of rows would be compiled by itself
+    def _by_length(
+        self, to_hash: Tensor, qk: Tensor, v: Tensor, input_mask: Tensor, query_len: int
+    ) -> Float[Tensor, "BH t d"]:
+        """Cut each row to its own length, in whole pairs of buckets, so that its neighbours do not matter.
+
+        Rotations depend on the length and the layer alone.
+        """
+        places, pair = torch.arange(qk.shape[1], device=qk.device), 2 * self.bucket_size
+        ends = (input_mask[:, :query_len] * (places[:query_len] + 1)).amax(-1).clamp(min=1)
+        lengths = ends + -ends % pair  # [BH]
+        whole = isinstance(lengths, FakeTensor) or bool((lengths == query_len).all())  # a fake one has no numbers
+        attended = v[:, :query_len].clone()  # padding sees itself alone
+        for length in [query_len] if whole else lengths.unique().tolist():
+            rows = slice(None) if whole else lengths == length
+            kept = slice(None) if whole else (places < length) | (places >= query_len)  # the row and the memory
+            hashed, keys, values, real = (part[rows][:, kept] for part in (to_hash, qk, v, input_mask))
+            buckets = keys.shape[1] // self.bucket_size
+            with torch.random.fork_rng(devices=[qk.device] if qk.is_cuda else []):
+                torch.manual_seed(EVALUATION_SEED)
+                for _ in range(self.below):
+                    torch.randn(qk.shape[2], self.n_hashes, buckets // 2, dtype=qk.dtype, device=qk.device)
+                attended[rows, :length] = self._attended(hashed, keys, values, real, length).to(v.dtype)
+        return attended
+
+    def _attended(
         self,
         to_hash: Float[Tensor, "BH T d"],
         qk: Float[Tensor, "BH T d"],

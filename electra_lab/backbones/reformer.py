@@ -14,8 +14,6 @@ from electra_lab.backbones._hashing import use_own_layers
 from electra_lab.backbones._windows import check_local_heads
 from registry import backbones
 
-EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
-
 
 @contextmanager
 def _at_least_bf16(device: str) -> Iterator[bool]:
@@ -46,9 +44,9 @@ class Reformer(nn.Module):
                  (the second overwrites the first's buckets), torch.compile, and frozen input embeddings; under
                  bf16 the recomputation runs in fp32. Off, as lengths up to 2,048 rarely need it.
 
-    Padding takes no part: what it holds never matters. How much of it there is changes which positions share a
-    bucket, as the hash depends on the length. Hash rotations come from torch's global generator, which the lab
-    seeds at every step; in eval they are constant.
+    Padding takes no part: what it holds never matters. In training, how much of it there is changes which positions
+    share a bucket, as the hash depends on the length, and hash rotations come from torch's global generator, which
+    the lab seeds at every step. In eval a row is hashed at its own length, by rotations that depend on nothing else.
 
     Under fp16, which cannot hold the library's smallest divisor, the encoder computes in fp32.
     """
@@ -113,13 +111,6 @@ class Reformer(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         x = x.masked_fill(~attention_mask.unsqueeze(-1), 0.0)
-        if self.training:
-            return self._encode(x, attention_mask)
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-            torch.manual_seed(EVALUATION_SEED)
-            return self._encode(x, attention_mask)
-
-    def _encode(self, x: Tensor, attention_mask: Tensor) -> Tensor:
         with _at_least_bf16(x.device.type) as wide:
             x = x.float() if wide else x
             turn = None

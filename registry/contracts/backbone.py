@@ -40,5 +40,5 @@ class Backbone(Protocol):
     def at_step(self, seed: int, step: int) -> None:
         """Prepare for a step, the only place where a backbone may change over time.
 
-        In eval mode its output is a function of the input and the weights.
+        In eval mode the states of a row are a function of the weights and of this row, wherever the batch pads it to.
         """

@@ -286,6 +286,20 @@ def test_a_trial_that_fails_for_want_of_memory_halves_too(
     assert all(torch.equal(weight, whole[name]) for name, weight in tensors(path).items()), "the trial left a trace"
 
 
+def test_of_two_stages_the_second_is_tried(auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has both networks; in the first, the discriminator does not run."""
+    backward, counts = choices.backward, list[int]()
+
+    def noting(terms: Any, *others: Any) -> None:
+        counts.append(int(terms["discriminator"].count))
+        backward(terms, *others)
+
+    monkeypatch.setattr(choices, "backward", noting)
+    stages = ["objective={type: two_stage, generator_steps: 2}", "embedding.tie=none"]
+    run(auto, tmp_path / "run", *stages)
+    assert counts == [4 * 16]
+
+
 class _Two(World):
     """A process of two, whose memory is alike."""
 

@@ -261,10 +261,12 @@ def test_the_dearer_stage_of_two_decides(tmp_path: Path) -> None:
     assert (found.flops.first, found.steps) == (2, 5)
     alone = needs(file, "train.steps=5", "objective={type: electra}")
     assert found.flops.at_first < alone.flops.per_step
-    larger = needs(file, "train.steps=5", "generator={scale: 4.0}")
-    assert found.working_bytes is not None
-    assert larger.working_bytes is not None
-    assert larger.working_bytes > 1.5 * found.working_bytes  # now the first stage is the dearer one
+    # What a network's layers keep for its backward pass counts in the stage in which it learns.
+    for stage in (["generator.scale=4.0", "generator.depth={}"], ["generator.depth=1", "discriminator.depth={}"]):
+        less, more = (needs(file, "train.steps=5", *(each.format(n) for each in stage)).working_bytes for n in (1, 4))
+        assert less is not None
+        assert more is not None
+        assert more > 1.5 * less, stage
 
 
 def test_parts_add_up_and_an_unlimited_tokenizer_is_said_so(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from reformer_pytorch.reformer_pytorch import (
 from reformer_pytorch.reversible import IrreversibleBlock
 from torch import Tensor
 
-from electra_lab.backbones.reformer import EVALUATION_SEED
+from electra_lab.backbones._hashing import EVALUATION_SEED
 from tests.electra_lab.backbones.test_reformer import DIM, LENGTH, attentions, batch, reformer
 
 
@@ -74,9 +74,13 @@ def test_attention_is_the_librarys(hashes: int, options: dict[str, Any], real: i
 
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("hashes", [1, 2])
-def test_the_encoder_is_the_librarys(hashes: int, rotary: bool) -> None:
-    """What padding becomes in one layer decides in the next which positions share a bucket with real ones."""
-    model = reformer(rotary=rotary, hashes=hashes).double().eval()
+@pytest.mark.parametrize("training", [True, False])
+def test_the_encoder_is_the_librarys(training: bool, hashes: int, rotary: bool) -> None:
+    """What padding becomes in one layer decides in the next which positions share a bucket with real ones.
+
+    In training rows are hashed at the length of the batch, in eval each at its own.
+    """
+    model = reformer(rotary=rotary, hashes=hashes).double().train(training)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
     theirs = deepcopy(model.encoder)
@@ -87,8 +91,11 @@ def test_the_encoder_is_the_librarys(hashes: int, rotary: bool) -> None:
             module.__class__ = IrreversibleBlock
     x = batch()[0].detach().double()
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [11]])
-    states = model(x, mask)
     torch.manual_seed(EVALUATION_SEED)
-    angles = model.rotary(x) if model.rotary is not None else None
-    expected = model.norm(theirs(x.masked_fill(~mask.unsqueeze(-1), 0.0), input_mask=mask, pos_emb=angles))
-    torch.testing.assert_close(states[mask], expected[mask], rtol=1e-8, atol=1e-8)
+    states = model(x, mask)
+    for row, length in ((0, LENGTH), (1, LENGTH if training else 16)):
+        alone, real = x[row : row + 1, :length], mask[row : row + 1, :length]
+        torch.manual_seed(EVALUATION_SEED)
+        angles = model.rotary(alone) if model.rotary is not None else None
+        expected = model.norm(theirs(alone.masked_fill(~real.unsqueeze(-1), 0.0), input_mask=real, pos_emb=angles))
+        torch.testing.assert_close(states[row][mask[row]], expected[real], rtol=1e-8, atol=1e-8)

@@ -253,7 +253,7 @@ def test_one_head_at_least_hashes() -> None:
 
 def test_memory_is_positions_that_hold_learned_vectors() -> None:
     """An attention layer with memory is one without it, on a row that goes on with the memory, never masked."""
-    with_memory, without = (attentions(reformer(memory=number, rotary=False).eval())[0] for number in (8, 0))
+    with_memory, without = (attentions(reformer(memory=number, rotary=False))[0] for number in (8, 0))
     weights = with_memory.state_dict()
     memory = weights.pop("mem_kv")
     assert memory.shape == (1, 8, DIM)

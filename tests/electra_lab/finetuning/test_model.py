@@ -89,6 +89,7 @@ def test_the_official_rule_has_the_official_numbers() -> None:
 def test_what_is_outside_the_layers_of_a_backbone_belongs_to_the_top_one() -> None:
     found = rates(TaskModel(network(Transformer(8, 3, 2, 16)), Tags(), 0.0), 0.5, "exact")  # type: ignore[arg-type]
     assert set(found.values()) == {1.0, 0.5, 0.25, 0.125, 0.0625}
+    assert found["network.backbone.encoder.final_norm.gamma"] == 0.5
 
 
 def test_groups_keep_their_weight_decay() -> None:

@@ -18,7 +18,7 @@ from electra_lab.finetuning.experiment import assemble
 from electra_lab.finetuning.run import finetune, resume
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import ConfigError, DataError, Interrupted, LabError
-from tests.electra_lab.finetuning.small import predictions, write_finetuning, write_lines
+from tests.electra_lab.finetuning.small import predictions, pretrained, write_finetuning, write_lines
 
 TIMES = ("seconds", "tokens_per_second")
 
@@ -161,6 +161,33 @@ def test_random_weights_are_drawn_by_the_seed_and_others_are_those_of_the_model(
     assert not any(torch.equal(each, trained[f"model.{own}"]) for each in found["random"])
     again = finetune(path, [*slow, "init=random", "seeds=[1]"], tmp_path / "again", "cpu")
     assert torch.equal(weights(again / "seed-1")[f"model.{name}"], found["random"][1])
+    heads = [weights(folder) for folder in (tmp_path / "random" / "seed-0", *sorted(tmp_path.glob("*/seed-1")))]
+    first, *others = (head["model.head.out.weight"] for head in heads)
+    assert first.shape == (2, 16)
+    assert len({tuple(other.flatten().tolist()) for other in others}) == 1  # by the seed alone
+    limit = (6 / (2 + 16)) ** 0.5  # Glorot and Bengio (2010)
+    for head in (first, others[0]):
+        assert not torch.equal(first, others[0])
+        assert 0.9 * limit < float(head.abs().max()) <= limit
+        assert float(head.std()) == pytest.approx(limit / 3**0.5, rel=0.2)
+    assert all(float(head["model.head.out.bias"].abs().max()) < 1e-20 for head in heads)
+
+
+def test_the_size_of_the_batch_of_evaluation_does_not_matter(tmp_path: Path) -> None:
+    """Though the padding that texts get from their neighbours depends on it, and a Reformer hashes by the length."""
+    sections = {"discriminator": "{type: reformer, dim: 16, depth: 2, heads: 2, bucket_size: 2}"}
+    model = pretrained(tmp_path / "model", **sections)
+    write_lines(tmp_path / "texts")
+    lines = "".join(f"{'cat' if n % 3 else 'dogs'}\t{'the cat saw ' * (n % 4)}{n}\n" for n in range(12))
+    (tmp_path / "texts" / "validation.txt").write_text(lines)
+    path, found = write_finetuning(tmp_path, model), []
+    for size in (1, 5, 12):
+        overrides = [f"evaluate.batch_size={size}", "train.learning_rate=1e-2"]
+        folder = finetune(path, overrides, tmp_path / f"by-{size}", "cpu")
+        found.append([each["certainty"] for each in predictions(folder / "seed-0", "validation")])
+    assert max(found[0]) > min(found[0]) + 1e-3
+    assert found[1] == pytest.approx(found[0], abs=1e-5)
+    assert found[2] == pytest.approx(found[0], abs=1e-5)
 
 
 def test_the_best_weights_on_validation_are_kept_if_asked_for(tmp_path: Path, model: Path) -> None:

@@ -14,6 +14,7 @@ from scipy import stats
 from electra_lab.inference.opening import load
 from electra_lab.inference.pair import CHUNK, Pair
 from electra_lab.training.random import Random
+from registry import backbones
 from registry.errors import ConfigError
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run
 
@@ -136,6 +137,8 @@ def test_candidates_are_the_generators_and_draws_follow_them(pair: Pair) -> None
         expected = torch.stack([claimed[group].sum() for group in groups]) * total
         seen = [sum(drawn[pair.tokenizer.id_to_token(int(i)) or ""] for i in group) for group in groups]
         assert stats.chisquare(seen, expected.numpy() * (total / float(expected.sum()))).pvalue > 1e-4
+    several = pair.corrupt("cat sat mat " * 4, mask_prob=1.0, temperature=1e9)  # from all tokens, one draw for each place
+    assert len(set(several.inputs)) > 8
 
 
 def test_the_same_seed_gives_the_same_corruption(pair: Pair) -> None:
@@ -198,6 +201,45 @@ def test_a_long_text_costs_no_more_because_of_all_the_others(pair: Pair, monkeyp
     assert together[0].inputs == alone.inputs
 
 
+SIZES = "dim: 16, depth: 2, heads: 2"
+BACKBONES = {
+    **dict.fromkeys(backbones.names(), ""),
+    "reformer": ", bucket_size: 2, hashes: 2, memory: 4, local_heads: 1",
+    "performer": ", features: 24, local_heads: 1, window: 4",
+    "transformer": ", local_heads: 1, window: 4",
+}
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_an_answer_does_not_depend_on_the_other_texts(tmp_path: Path, backbone: str) -> None:
+    """Shorter and longer ones, before it and behind it, however many are read at once."""
+    network = f"{{type: {backbone}, {SIZES}{BACKBONES[backbone]}}}"
+    train = "{steps: 8, batch_size: 4, precision: fp32, learning_rate: 0.1}"  # weights are large, attention is sharp
+    with for_a_module():
+        path = run(experiment(tmp_path, discriminator=network, generator="{scale: 1.0}", train=train), tmp_path / "run")
+    pair = load(path, device="cpu")
+    texts = ["the cat", LONG, "dogs", "the [MASK] sat on the mat and saw 7 dogs", TEXTS[3], "", "the cat [MASK] 12345"]
+    for size in (2, 32):
+        together = numbers(pair, texts, batch_size=size)
+        for number, text in enumerate(texts):
+            for verb, alone in numbers(pair, [text], first=number).items():
+                assert together[verb][number] == pytest.approx(alone[0], abs=1e-5), (verb, text)
+
+
+def numbers(pair: Pair, texts: list[str], first: int = 0, batch_size: int = 32) -> dict[str, list[Any]]:
+    """Return the numbers of each text, by verb."""
+    embedded = {str(kind): pair.embed(texts, pooling=kind, batch_size=batch_size) for kind in ("mean", "cls", None)}
+    corrupted = pair.corrupt(texts, mask_prob=0.4, first=first, batch_size=batch_size)
+    filled = [[best for mask in each.candidates for best in mask] for each in pair.fill(texts, batch_size=batch_size)]
+    return {
+        "detect": [each.probabilities for each in pair.detect(texts, batch_size=batch_size)],
+        "corrupt": [each.probabilities for each in corrupted],
+        "masked": [each.masked for each in corrupted],
+        "fill": [[best.probability for best in each] for each in filled],
+        **{name: [state.flatten().tolist() for state in states] for name, states in embedded.items()},
+    }
+
+
 def test_masks_are_filled_each_with_the_best_tokens(pair: Pair) -> None:
     text = "the [MASK] sat on [MASK]"
     found = pair.fill(text, top=2)
@@ -224,6 +266,12 @@ def test_states_are_the_discriminators(pair: Pair) -> None:
     assert torch.allclose(pair.embed("the cat", pooling=None), states[1:-1], atol=1e-6)
     assert torch.allclose(pair.embed("the cat"), states[1:-1].mean(0), atol=1e-6)
     assert torch.allclose(pair.embed("the cat", pooling="cls"), states[0], atol=1e-6)
+    tokens = pair.tokenizer.encode(LONG).ids
+    assert len(tokens) > 2 * (pair.length - 2)  # in three windows, of which the last is the shortest
+    with torch.no_grad():
+        begin = network.hidden(*row(pair, tokens[: pair.length - 2]))[0]
+    assert torch.allclose(pair.embed(LONG, pooling="cls"), begin[0], atol=1e-6)
+    assert torch.allclose(pair.embed(LONG, pooling=None)[:4], begin[1:5], atol=1e-6)
     several = pair.embed([*TEXTS, "", "the cat"])
     assert several.shape == (8, 16)
     assert torch.allclose(several[-1], states[1:-1].mean(0), atol=1e-6)

@@ -19,6 +19,7 @@ from tests.electra_lab.interop.networks import (
     BOTH_KINDS,
     IDS,
     MAGIC,
+    OURS,
     SIZE,
     Constant,
     Tiny,
@@ -195,6 +196,18 @@ def test_b15_accuracy_is_by_label_and_leaves_padding_out() -> None:
         torch.testing.assert_close(results.disc_acc, expected)
 
     gone(law, "not close")
+
+
+def test_without_replacements_accuracy_is_that_of_the_originals() -> None:
+    """Of a single kind there is no other to take the mean with: no token is masked, or none is anything else."""
+    tokens = text(rows=16, length=40, padding=20)
+    for options in ({"mask_prob": 0.0}, {"mask_prob": 1.0, "mask_ignore_token_ids": range(SIZE)}):
+        trainer, _ = build(OURS, "Electra", **options)
+        results = trainer(tokens)
+        assert not results.disc_labels.any()
+        kept = ~results.disc_predictions[tokens != PAD].bool()
+        assert 0.1 < kept.float().mean() < 0.9
+        torch.testing.assert_close(results.disc_acc, kept.float().mean())
 
 
 @BOTH_KINDS

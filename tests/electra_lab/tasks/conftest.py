@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from registry import Pretrained
-from tests.electra_lab.tasks.judged import trained
+from tests.electra_lab.tasks.judged import REFORMER, trained
 
 
 @pytest.fixture(scope="module")
@@ -16,3 +16,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path
 @pytest.fixture(scope="module")
 def model(exported: tuple[Pretrained, Path]) -> Pretrained:
     return exported[0]
+
+
+@pytest.fixture(scope="module")
+def hashing(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+    """A model whose attention depends on the length of its input."""
+    return trained(tmp_path_factory.mktemp("hashing"), discriminator=REFORMER)[0]

@@ -17,6 +17,7 @@ from tests.electra_lab.interop.exports import finished, opened
 from tests.electra_lab.runs.tiny import for_a_module
 
 CPU = torch.device("cpu")
+REFORMER = "{type: reformer, dim: 16, depth: 2, heads: 2, bucket_size: 2, hashes: 2}"
 
 
 PAIRS = [

@@ -93,10 +93,11 @@ def test_detection_is_that_of_transformers(exported: tuple[Pretrained, Path]) ->
 
 
 @pytest.mark.parametrize("task", [MinimalPairs(), masked(), masked(variant="within_word", tokens="differing")])
-def test_the_size_of_the_batch_does_not_matter(model: Pretrained, task: MinimalPairs) -> None:
-    expected = scores(task(EXAMPLES, model))
-    for size in (1, 3, 100):
-        assert scores(task(EXAMPLES, replace(model, batch_size=size))) == pytest.approx(expected, abs=2e-5)
+def test_the_size_of_the_batch_does_not_matter(model: Pretrained, hashing: Pretrained, task: MinimalPairs) -> None:
+    for each in (model, hashing):
+        expected = scores(task(EXAMPLES, each))
+        for size in (1, 3, 100):
+            assert scores(task(EXAMPLES, replace(each, batch_size=size))) == pytest.approx(expected, abs=2e-5)
 
 
 @pytest.mark.parametrize("task", [MinimalPairs(), masked()])

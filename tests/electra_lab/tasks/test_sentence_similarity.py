@@ -73,7 +73,9 @@ def test_the_discriminator_is_taken_if_there_is_one(model: Pretrained) -> None:
         SentenceSimilarity(network="discriminator")(EXAMPLES, alone)
 
 
-def test_the_size_of_the_batch_and_autocast_do_not_matter(model: Pretrained) -> None:
+@pytest.mark.parametrize("backbone", ["model", "hashing"])
+def test_the_size_of_the_batch_and_autocast_do_not_matter(backbone: str, request: pytest.FixtureRequest) -> None:
+    model: Pretrained = request.getfixturevalue(backbone)
     expected = cosines(SentenceSimilarity()(EXAMPLES, model))
     with torch.autocast("cpu", torch.bfloat16):
         assert cosines(SentenceSimilarity()(EXAMPLES, model)) == expected

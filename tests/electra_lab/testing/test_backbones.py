@@ -83,6 +83,27 @@ class Sociable(Mean):
         return super().mean(x, mask).mean(0, keepdim=True).expand_as(x)
 
 
+class NormsOverTheBatch(Mean):
+    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
+        real = x[mask]
+        return (super().mean(x, mask) - real.mean(0)) / (real.std(0, correction=0) + 1e-5)
+
+
+class DrawsForEachBatch(Mean):
+    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Hash by rotations that are constant, but of the size of the batch, as a seeded draw is."""
+        generator = torch.Generator().manual_seed(0)
+        rotations = torch.randn(*x.shape[:2], x.shape[-1], generator=generator)[:, 0]
+        return super().mean(x, mask) + rotations.sign().unsqueeze(1)
+
+
+class BucketsByLength(Mean):
+    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Each token sees one half of the padded row."""
+        half = torch.arange(x.shape[1]) < -(-x.shape[1] // 2)
+        return torch.where(half[:, None], super().mean(x, mask & half), super().mean(x, mask & ~half))
+
+
 class Cheap(Mean):
     def flops(self, length: int) -> int:
         return super().flops(length) * 95 // 100
@@ -113,16 +134,20 @@ class Tight(Mean):
         return super().forward(x, attention_mask)
 
 
+NEIGHBOURS = "a_result_does_not_depend_on_what_else_is_in_the_batch"
 MISTAKES = {
     ReadsPadding: ("what_padding_holds_never_matters", "they differ by"),
-    CountsPadding: ("how_much_padding_there_is", "of the largest state"),
+    CountsPadding: (NEIGHBOURS, "of the largest state of 3 tokens"),
     Bag: ("positions_matter", "the states of reordered words differ by"),
     Blind: ("context_matters", "changes the other states by 0 only"),
     LooksBackOnly: ("context_matters", "another token at 15 changes"),
     Idle: ("every_parameter_learns", "no gradient reaches .*unused"),
     NotANumber: ("rows_of_padding_alone_are_harmless", "isfinite"),
     Noisy: ("evaluation_is_a_function_of_its_input", "torch's global generator"),
-    Sociable: ("evaluation_is_a_function_of_its_input", "they differ by"),
+    Sociable: (NEIGHBOURS, "they differ by"),
+    NormsOverTheBatch: (NEIGHBOURS, "of the largest state of 13 tokens"),
+    DrawsForEachBatch: (NEIGHBOURS, "of the largest state of 13 tokens"),
+    BucketsByLength: (NEIGHBOURS, "of the largest state of 3 tokens"),
     Cheap: ("flops_formula_agrees_with_torch", "at length 32"),
     Shallow: ("contract", "len"),
     Half: ("contract", "returned the type torch.bfloat16"),
