@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,19 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+@contextmanager
+def pipe(path: Path, seconds: int = 5) -> Iterator[None]:
+    """Put a named pipe in the place of a file; whoever waits for its other end reads nothing after some seconds."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    writer = subprocess.Popen(["sh", "-c", f'sleep {seconds}; : > "$0"', str(path)])
+    try:
+        yield
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 def datasets_offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "data": {"registry", "storage"},
     "parallel": {"registry"},
     "training": {"registry", "model", "data", "parallel"},
-    **{room: {"registry", "model", "metrics", "sources"} for room in COMPONENTS},
+    **{room: {"registry", "model", "metrics", "sources", "storage"} for room in COMPONENTS},
     "assembly": BELOW_ASSEMBLY,
     "interop": BELOW_ASSEMBLY | {"assembly", "reports"},
     "reports": BELOW_ASSEMBLY | {"assembly"},

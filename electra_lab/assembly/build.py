@@ -58,12 +58,16 @@ class Built:
 
 
 def sketch(loaded: Loaded) -> Built:
-    """Build an experiment from shapes alone, to learn its sizes and what its components refuse. Raises ConfigError.
+    """Build an experiment from shapes alone, to learn its sizes and what its components refuse. Raises ConfigError."""
+    tried_optimizer(loaded)
+    return outline(loaded, stand_in_vocabulary(vocabulary_size(loaded) or BERT_VOCABULARY))
+
+
+def outline(loaded: Loaded, vocabulary: Vocabulary) -> Built:
+    """Build networks and objective from shapes alone. Raises ConfigError.
 
     Components that read numbers while they are built, such as rates of their own, are built with memory.
     """
-    tried_optimizer(loaded)
-    vocabulary = stand_in_vocabulary(vocabulary_size(loaded) or BERT_VOCABULARY)
     try:
         with shapes_only():
             return build(loaded, vocabulary)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from electra_lab.assembly.build import build
+from electra_lab.assembly.build import build, outline
 from electra_lab.config.load import Loaded, describes_finetuning, validated
 from electra_lab.config.source import read_file, with_overrides
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.storage.checkpoint import load_module
+from electra_lab.storage.checkpoint import fill_module, read_model
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Vocabulary
@@ -52,10 +52,12 @@ def open_run(path: Path, device: torch.device, step: int | None = None) -> Opene
     directory, loaded = RunDirectory.open(path), run_config(path)
     tokenizer, counts = directory.tokens()
     vocabulary = make_vocabulary(tokenizer, counts, device)
+    file, weights = read_model(directory.checkpoints, step)
+    fill_module(file, weights, outline(loaded, vocabulary).learner.objective)  # before memory is asked for
     built = build(loaded, vocabulary)
     objective = built.learner.objective.to(device).eval()
     built.learner.schedules.at_end()
-    found = load_module(directory.checkpoints, objective, step)
+    found = fill_module(file, weights, objective)
     return Opened(directory, directory.provenance(), loaded, objective, built.networks, tokenizer, vocabulary, found)
 
 

@@ -20,7 +20,7 @@ from electra_lab.model.transformers_names import FOREIGN, Kind, in_our_names, tr
 from electra_lab.model.weights import TABLE, VOCABULARY_SIZED, Account, account_for, fill, own_tensors
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import sha256
-from electra_lab.storage.hugging_face import CONFIG, read_folder, shape
+from electra_lab.storage.hugging_face import CONFIG, files_of, read_folder, shape
 from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from electra_lab.tokenizers.pretrained import read_tokenizer
@@ -89,7 +89,7 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
             _refuse_other_sizes(loaded, source, model)
             _refuse_other_tokens(loaded, source, model, tokenizer)
             # The networks may be sketches, with a vocabulary of any size.
-            size = tokenizer.get_vocab_size() if tokenizer else len(model.tensors.get(TABLE, own[TABLE]))
+            size = tokenizer.get_vocab_size() if tokenizer else _rows(model) or len(own[TABLE])
             own |= {n: torch.empty(size, *own[n].shape[1:], device="meta") for n in VOCABULARY_SIZED if n in own}
             known = partial(transformers_name, kind=model.kind) if model.kind else str
             model, padding = _without_padding(model, size)
@@ -115,9 +115,14 @@ def _without_padding(model: Model, size: int) -> tuple[Model, list[str]]:
     """
     if model.tokenizer is None or model.tokenizer.get_vocab_size() != size:
         return model, []
-    padded = {name: model.tensors[name] for name in VOCABULARY_SIZED if len(model.tensors.get(name, ())) > size}
+    padded = {name: model.tensors[name] for name in VOCABULARY_SIZED if _rows(model, name) > size}
     cut = {name: tensor[:size] for name, tensor in padded.items()}
     return replace(model, tensors=model.tensors | cut), [f"{n}[{size}:{len(t)}]" for n, t in padded.items()]
+
+
+def _rows(model: Model, name: str = TABLE) -> int:
+    tensor = model.tensors.get(name)
+    return len(tensor) if tensor is not None and tensor.ndim else 0
 
 
 def _of_folder(loaded: Loaded, source: str, network: str) -> Model:
@@ -130,7 +135,7 @@ def _of_folder(loaded: Loaded, source: str, network: str) -> Model:
     return Model(
         path=folder.path,
         tensors=in_our_names(folder.tensors(), folder.kind),
-        files={file.name: file for file in folder.files()},
+        files={file.name: file for file in files_of(folder.path)},
         sections={network: section, "embedding": {"dim": sizes.embedding_dim, "max_length": sizes.max_length}},
         tokenizer=read_tokenizer(folder.path) if folder.has_tokenizer else None,
         kind=folder.kind,
@@ -193,7 +198,7 @@ def _refuse_other_tokens(loaded: Loaded, source: str, model: Model, tokenizer: T
     """Raise ConfigError if an id means another token there."""
     cure = f"Write tokenizer: {{type: pretrained, path: {model.path}}}."
     if tokenizer is None:
-        rows, most = len(model.tensors.get(TABLE, ())), vocabulary_size(loaded)
+        rows, most = _rows(model), vocabulary_size(loaded)
         if most is not None and rows > most:
             raise ConfigError(f"{source}: has {rows:,} tokens, but tokenizer.vocab_size is {most:,}. {cure}")
     elif model.tokenizer is not None:

@@ -26,7 +26,7 @@ from electra_lab.storage.hugging_face import CONFIG, files_of, locate, read_conf
 from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import is_run
 from registry import Plugin, Vocabulary
-from registry.errors import ConfigError, DataError, LabError
+from registry.errors import ConfigError, LabError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -106,7 +106,7 @@ def _of_folder(name: str, network: str, beside: Path, seed: int | None) -> Sourc
         for each, folder in zip(found.values(), folders.values(), strict=True):
             _draw(each, folder, seed)
     files = {f"{folder.name}/{file.name}": file for folder in set(folders.values()) for file in files_of(folder)}
-    longest = min(each.longest(_positions(each, folders[name])) for name, each in found.items())
+    longest = min(each.longest(_positions(folders[name])) for name, each in found.items())
     return Source(
         networks=found,
         heads={name: tuple(each.heads) for name, each in found.items()},
@@ -119,13 +119,10 @@ def _of_folder(name: str, network: str, beside: Path, seed: int | None) -> Sourc
     )
 
 
-def _positions(network: Network, folder: Path) -> int:
-    """Return the number of positions that a network was built for."""
+def _positions(folder: Path) -> int:
+    """Return the number of positions of a model that was opened."""
     config = read_config(folder)
-    found = config.get("max_position_embeddings") or (config.get("embedding") or {}).get("max_length")
-    if not isinstance(found, int):
-        raise DataError(f"{folder / CONFIG}: does not say how many positions the model has.")
-    return found
+    return int(config.get("max_position_embeddings") or config["embedding"]["max_length"])
 
 
 def _draw(network: Network, folder: Path, seed: int) -> None:

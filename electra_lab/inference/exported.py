@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from electra_lab.model.transformers_names import FOREIGN, from_transformers
 from electra_lab.model.weights import Account, account_for, fill, own_tensors
 from electra_lab.storage.hugging_face import (
     CONFIG,
+    OURS,
     PARTS,
     Folder,
     locate,
@@ -32,7 +34,6 @@ from registry.errors import ConfigError, DataError, LabError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-OURS = "electra_lab"  # the model type of networks that transformers does not have
 HEADS = ("replaced", "tokens")
 
 
@@ -46,7 +47,7 @@ class _Opened:
 def open_folders(source: str, device: torch.device) -> Pair:
     """Open an exported pair, or one model of transformers. Raises ConfigError, DataError."""
     path = locate(source)
-    parts = [part for part in PARTS if (path / part / CONFIG).is_file() and not (path / CONFIG).is_file()]
+    parts = [part for part in PARTS if os.path.lexists(path / part / CONFIG) and not os.path.lexists(path / CONFIG)]
     if parts:
         found, mark = {part: _open(path / part) for part in parts}, read_mark(path)
     else:
@@ -67,7 +68,7 @@ def _open(path: Path) -> _Opened:
     from electra_lab.tokenizers.pretrained import read_tokenizer
 
     config = read_config(path)
-    folder = None if config.get("model_type") == OURS else read_folder(path)
+    folder = None if config["model_type"] == OURS else read_folder(path)
     tokenizer = read_tokenizer(path)
     pad = special_ids(tokenizer)["pad"]  # whatever the config says: rows are padded with this
     network, rows = _of_transformers(folder, pad) if folder else _of_the_lab(path, config, pad)
@@ -81,10 +82,11 @@ def _of_transformers(folder: Folder, pad: int) -> tuple[Network, int]:
     sizes = shape(folder.config, folder.path / CONFIG)
     embedding = EmbeddingSizes(sizes.vocabulary_size, sizes.embedding_dim, sizes.max_length, sizes.dropout)
     try:
-        backbone: Any = backbones.get("bert").component(
-            sizes.dim, sizes.depth, sizes.heads, sizes.max_length, ff_mult=sizes.ff_mult, dropout=sizes.dropout
-        )
-        _, network = make_pair(None, 0, backbone, sizes.dim, embedding, "none", pad, HEADS)
+        with torch.device("meta"):  # no memory before the sizes are known to be those of the tensors
+            backbone: Any = backbones.get("bert").component(
+                sizes.dim, sizes.depth, sizes.heads, sizes.max_length, ff_mult=sizes.ff_mult, dropout=sizes.dropout
+            )
+            _, network = make_pair(None, 0, backbone, sizes.dim, embedding, "none", pad, HEADS)
         account = from_transformers(folder.tensors(), network, folder.kind)
     except (ValueError, RuntimeError) as error:  # torch's, if there is not the memory for such sizes
         raise DataError(f"{folder.path}: {_reason(error)}") from None
@@ -107,11 +109,12 @@ def _of_the_lab(path: Path, config: dict[str, Any], pad: int) -> tuple[Network, 
     }
     try:
         settings = models.ElectraLabConfig.from_dict({**config, "_name_or_path": str(path), "pad_token_id": pad})
-        network = models.make_network(settings, HEADS)
-        for name, first in models.repeated(network).items():
+        sketch = models.sketch_network(settings, HEADS)
+        for name, first in models.repeated(sketch).items():
             if first in given:
                 given.setdefault(name, given[first])
-        account = account_for(given, own_tensors(network), "electra_lab.network.{}".format, FOREIGN)
+        account = account_for(given, own_tensors(sketch), "electra_lab.network.{}".format, FOREIGN)
+        network = models.make_network(settings, HEADS)
     except LabError:
         raise
     except Exception as error:  # transformers, pydantic and backbones raise many types
@@ -121,7 +124,7 @@ def _of_the_lab(path: Path, config: dict[str, Any], pad: int) -> tuple[Network, 
         raise DataError(f"{path}: does not fit: electra_lab.network.{required[0]} is missing. Export it again.")
     _without(network, account)
     fill(network, given)
-    return network, settings.max_position_embeddings
+    return network, int(settings.max_position_embeddings)  # JSON may have it as 512.0
 
 
 def _without(network: Network, account: Account) -> None:
@@ -134,7 +137,8 @@ def _reason(error: Exception) -> str:
     """Return the words of an error as a sentence."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        said = f"backbone.{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
+        section = "embedding" if error.title == "Embedding" else "backbone"
+        said = f"{section}.{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
     elif isinstance(error, KeyError):
         said = f"{CONFIG} lacks the key {error}"
     else:

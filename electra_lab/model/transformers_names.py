@@ -93,10 +93,13 @@ def to_transformers(network: Network) -> dict[str, Tensor]:
 def from_transformers(given: Mapping[str, Tensor], network: Network, kind: Kind) -> Account:
     """Copy the tensors of a file of transformers into a network around `bert`. All are accounted for.
 
-    Raises ValueError that names the tensors that are missing, left over or of another shape; nothing is copied then.
+    The network may be on torch's meta device: it gets memory once all are known to fit. Raises ValueError that names
+    the tensors that are missing, left over, of another shape or not finite; nothing is copied then.
     """
     given = in_our_names(given, kind)
     account = account_for(given, own_tensors(network), partial(transformers_name, kind=kind), FOREIGN)
+    if network.embeddings.segments.weight.is_meta:
+        network.to_empty(device="cpu")
     fill(network, given)
     return account
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra_lab.model.embeddings import Shifted
 from electra_lab.model.network import Network
@@ -44,8 +44,8 @@ def account_for(
     known    turns one of our names into the one that the model has
     foreign  names that a network of the lab never has, and that are left out
 
-    Raises ValueError that names the tensors that are missing, left over, of another shape or not
-    of floating-point numbers.
+    Raises ValueError that names the tensors that are missing, left over, of another shape, not of floating-point
+    numbers or not finite. Of the network's own, which may be on the meta device, no number is read.
     """
     heads = {_head(name) for name in own} - {None}
     lacking = heads - {_head(name) for name in given}
@@ -60,6 +60,12 @@ def account_for(
     unused = [n for n, head in left.items() if (head and head not in heads) or (foreign and foreign.fullmatch(n))]
     for name in [name for name in left if name not in unused]:
         wrong.append(f"{known(name)} is {'not tied to the token table' if name in OUTPUT_TABLES else 'left over'}")
+    # Numbers are looked at once all fits. Buffers may be infinite, as a causal mask is.
+    buffers = {name for name, tensor in own.items() if not isinstance(tensor, nn.Parameter)} - {*VOCABULARY_SIZED}
+    for name in [name for name in given if not wrong and given[name].is_floating_point()]:
+        numbers = given[name].float()
+        if count := int((numbers.isnan() if name in buffers else ~numbers.isfinite()).sum()):
+            wrong.append(f"{known(name)} has NaN or infinite numbers ({count:,} of {numbers.numel():,})")
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"{'; '.join(wrong[:SHOWN])}{more}.")

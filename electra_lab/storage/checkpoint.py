@@ -258,18 +258,27 @@ def read_model(folder: Path, step: int | None = None) -> tuple[Path, dict[str, T
     return path / _TENSORS, {n.removeprefix("model."): t for n, t in _read(path).items() if n.startswith("model.")}
 
 
-@torch.no_grad()
 def load_module(folder: Path, module: nn.Module, step: int | None = None) -> int:
-    """Load the module of the newest checkpoint, or of that of `step`; returns its step.
-
-    Raises CheckpointError, naming what does not fit.
-    """
-    file, given = read_model(folder, step)
-    _fill(_model_tensors(module), given, f"{file.parent}: belongs to other networks")
-    return int(file.parent.name.removeprefix("step-"))
+    """Load the module of the newest checkpoint, or of that of `step`; returns its step. Raises CheckpointError."""
+    return fill_module(*read_model(folder, step), module)
 
 
 @torch.no_grad()
+def fill_module(
+    file: Path, given: dict[str, Tensor], module: nn.Module, refusal: str = "belongs to other networks"
+) -> int:
+    """Copy tensors of `read_model` into a module; returns their step.
+
+    Raises CheckpointError, naming what does not fit or has numbers that are not finite.
+    """
+    if spoilt := not_finite({f"model.{name}": tensor for name, tensor in given.items()}, module):
+        name = f"{spoilt[0].removeprefix('model.')} (and {len(spoilt) - 1} more)"
+        cure = "Resume its run: it continues from the checkpoint before."
+        raise CheckpointError(f"{file}: has numbers that are not finite in {name}. {cure}")
+    _fill(_model_tensors(module), given, f"{file.parent}: {refusal}")
+    return _step(file.parent)
+
+
 def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:
     """Load a network of the newest checkpoint into `module`: the first of `prefixes` that the checkpoint has.
 
@@ -281,7 +290,7 @@ def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> 
         raise CheckpointError(f"{file.parent}: has no network called {' or '.join(prefixes)}.")
     start = f"{found[0]}."
     given = {name.removeprefix(start): tensor for name, tensor in saved.items() if name.startswith(start)}
-    _fill(_model_tensors(module), given, f"{file.parent}: {found[0]} is another network")
+    fill_module(file, given, module, f"{found[0]} is another network")
     return f"{file.parent.name} {sha256(file)}"
 
 

@@ -81,7 +81,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a link", str(path)) from None
+            raise OSError(errno.ELOOP, "it is a link" if writing else "it is a link to itself", str(path)) from None
         raise
     try:
         mode = os.fstat(descriptor).st_mode
@@ -95,11 +95,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Return the text of a regular file. Raises OSError, also if it has more bytes than `most`, and ValueError."""
+    """Return a regular file's text, without a BOM. Raises OSError, also for more bytes than `most`, and ValueError."""
     with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
-        return stream.read(most + 1).decode()
+        return stream.read(most + 1).decode("utf-8-sig")
 
 
 def reason(error: BaseException) -> str:

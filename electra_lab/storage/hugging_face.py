@@ -8,6 +8,7 @@ Tensors are read from safetensors, or from the older .bin files as plain tensors
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from pydantic import BaseModel, Field
 from safetensors.torch import load_file
 from torch import Tensor
 
-from electra_lab.storage.files import read_as, read_json
+from electra_lab.storage.files import open_regular, read_as, read_json
 from registry.errors import CheckpointError, ConfigError, DataError
 from registry.folder_or_name import FolderOrName
 
@@ -36,6 +37,14 @@ FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2, "p
 SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads",
          "intermediate_size")  # fmt: skip
 LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
+MOST_LAYERS = 1_000  # as in an experiment
+KINDS = ("electra", "bert")
+AGAIN = "Download the model again."
+OURS = "electra_lab"  # the model type of networks that transformers does not have
+# The token table of a network; the first group is what a wrapper has put before all names of the network.
+_TABLE = re.compile(
+    r"((?:\w+\.)*?)(?:electra\.|bert\.|electra_lab\.)?(?:network\.)?embeddings\.(?:word_embeddings|tokens)\.weight"
+)
 
 
 class Mark(BaseModel, strict=True):
@@ -72,11 +81,7 @@ class Folder:
 
     @property
     def has_tokenizer(self) -> bool:
-        return any((self.path / name).is_file() for name in TOKENIZER)
-
-    def files(self) -> list[Path]:
-        """Return the files of the tensors. Raises DataError if there are none."""
-        return list(files_of(self.path))
+        return any(os.path.lexists(self.path / name) for name in TOKENIZER)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by transformers' names. Raises DataError if a file is missing, damaged or holds code."""
@@ -90,18 +95,27 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         held = _read(file)
         if wrong := sorted(held.keys() ^ (held.keys() if expected is None else expected)):
             has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
-            raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. Download the model again.")
+            raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. {AGAIN}")
         found |= held
-    return found
+    return _unwrapped(path, found)
+
+
+def _unwrapped(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remove what wrappers have put before the names of a network: `module.`, `_orig_mod.`, `discriminator.`."""
+    wrappers = [found[1] for name in tensors if (found := _TABLE.fullmatch(name))]
+    wrapper = min(wrappers, key=len, default="")  # a backbone may have another table, further inside
+    if twice := [name for name in tensors if wrapper and f"{wrapper}{name}" in tensors]:
+        raise DataError(f"{path}: has {twice[0]} twice, once after '{wrapper}'. Save the model again.")
+    return {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
 
 
 def files_of(path: Path) -> dict[Path, set[str] | None]:
     """Return the files, each with the names of its tensors if an index lists them."""
     for name in TENSORS:
-        if (path / name).is_file():
+        if os.path.lexists(path / name):
             return {path / name: None}
         index = path / f"{name}.index.json"
-        if index.is_file():
+        if os.path.lexists(index):
             places = _json(index).get("weight_map")
             if not isinstance(places, dict) or not places or not all(map(_is_file_name, places.values())):
                 raise DataError(f"{index}: is damaged: its weight_map must name a file of the folder per tensor.")
@@ -130,16 +144,23 @@ def locate(source: str, beside: Path | None = None) -> Path:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the config.json of a folder. Raises DataError."""
-    if not (path / CONFIG).is_file():
+    """Return the config.json of a folder; tensors show a model_type that it lacks. Raises DataError, ConfigError."""
+    if not os.path.lexists(path / CONFIG):
         raise DataError(f"{path}: is neither a model in Hugging Face format (it has no {CONFIG}) nor a run directory.")
-    return _json(path / CONFIG)
+    config = _json(path / CONFIG)
+    if config.get("model_type") is None:
+        roots = {name.partition(".")[0] for name in read_tensors(path)} & {*KINDS, OURS}
+        if len(roots) != 1:
+            cure = 'Add "model_type": "electra" or "bert".'
+            raise ConfigError(f"{path / CONFIG}: lacks model_type, and the names of the tensors do not show it. {cure}")
+        config["model_type"] = roots.pop()
+    return config
 
 
 def read_mark(path: Path) -> Mark | None:
     """Return what export.json says about the pair at `path`, None if there is none. Raises DataError."""
     try:
-        return read_as(Mark, path / MARK, "Export the run again.") if (path / MARK).is_file() else None
+        return read_as(Mark, path / MARK, "Export the run again.") if os.path.lexists(path / MARK) else None
     except CheckpointError as error:
         raise DataError(str(error)) from None
 
@@ -152,12 +173,12 @@ def read_folder(source: str | Path, part: str | None = None, beside: Path | None
     Raises DataError if it is not there or cannot be read, ConfigError if it is a model of another kind.
     """
     path = locate(str(source), beside)
-    if part and not (path / CONFIG).is_file() and (path / part).is_dir():
+    if part and not os.path.lexists(path / CONFIG) and os.path.isdir(path / part):
         path /= part
     config = read_config(path)
-    kind = config.get("model_type")
-    if kind not in ("electra", "bert"):
-        cure = " Name the run that it was exported from." if kind == "electra_lab" else ""
+    kind = config["model_type"]
+    if kind not in KINDS:
+        cure = " Name the run that it was exported from." if kind == OURS else ""
         raise ConfigError(f"{path / CONFIG}: model_type is {kind!r}; electra and bert are supported.{cure}")
     return Folder(path, config, kind)
 
@@ -174,8 +195,9 @@ def shape(config: Mapping[str, Any], place: object = CONFIG) -> Shape:
     usual = 128 if config.get("model_type") == "electra" else sizes["hidden_size"]  # as in transformers
     sizes["embedding_size"] = config.get("embedding_size", usual)
     for key, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST:
-            raise ConfigError(f"{place}: {key} is {size!r}; it must be a whole number from 1 to {LARGEST:,}.")
+        most = MOST_LAYERS if key == "num_hidden_layers" else LARGEST
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
+            raise ConfigError(f"{place}: {key} is {size!r}; it must be a whole number from 1 to {most:,}.")
     given = cast("dict[str, int]", sizes)
     dim, heads = given["hidden_size"], given["num_attention_heads"]
     if dim % heads:
@@ -228,7 +250,7 @@ def _downloaded(name: str) -> Path:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path)
+        found = read_json(path, AGAIN)
     except CheckpointError as error:
         raise DataError(str(error)) from None
     if not isinstance(found, dict):
@@ -237,8 +259,9 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    again = "Download the model again."
     try:
+        with open_regular(file):  # the libraries would wait for the other end of a pipe
+            pass
         if file.suffix == ".safetensors":
             return load_file(file)
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
@@ -248,19 +271,25 @@ def _read(file: Path) -> dict[str, Tensor]:
             raise DataError(
                 f"{file}: holds more than tensors, which could be code, so it is not read. {cure}"
             ) from None
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, UnpicklingError):
             reason = "it is not a file of torch"
-        raise DataError(f"{file}: cannot be read ({reason}). {again}") from None
+        raise DataError(f"{file}: cannot be read ({reason}). {AGAIN}") from None
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(each, Tensor) for name, each in found.items()
     ):
         raise DataError(f"{file}: is not a file of tensors by name.")
-    if odd := [name for name, each in found.items() if each.layout is not torch.strided or each.is_meta]:
+    if odd := [name for name, each in found.items() if not _is_dense(each)]:
         raise DataError(f"{file}: {odd[0]} has no dense values. Save the model again as safetensors.")
     return dict(found)
 
 
+def _is_dense(tensor: Tensor) -> bool:
+    """Return False if there is not a value for each element: an expanded tensor would grow when it is copied."""
+    return tensor.layout is torch.strided and not tensor.is_meta and tensor.nbytes <= tensor.untyped_storage().nbytes()
+
+
 def _is_saved(file: Path) -> bool:
     """Return True for a file of torch, and not a page or a pointer in its place: a zip or a pickle."""
-    return is_zipfile(file) or file.read_bytes()[:1] == b"\x80"
+    with open_regular(file) as stream:
+        return stream.read(1) == b"\x80" or is_zipfile(stream)

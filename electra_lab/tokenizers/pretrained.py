@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field, RootModel, ValidationError
 
+from electra_lab.storage.files import read_text, reason
 from electra_lab.tokenizers.wordpiece import bert_wordpiece
 from registry import tokenizers
 from registry.contracts.tokenizer import SPECIAL_TOKENS, UNKNOWN
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SETTINGS, ADDED = "tokenizer_config.json", "added_tokens.json"
+LARGEST = 1 << 29  # bytes of a file
 SAVE = "Save the tokenizer again, for example by save_pretrained of transformers."
 
 
@@ -38,7 +40,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """
     file = path
     if os.path.isdir(path):
-        found = [path / name for name in ("tokenizer.json", "vocab.txt") if os.path.exists(path / name)]
+        found = [path / name for name in ("tokenizer.json", "vocab.txt") if os.path.lexists(path / name)]
         if not found:
             raise DataError(f"{path}: has neither tokenizer.json nor vocab.txt. {SAVE}")
         file = found[0]
@@ -101,7 +103,9 @@ class _OldAdded(RootModel[dict[str, int]], strict=True):
 
 def _of_vocabulary(file: Path) -> Tokenizer:
     vocabulary: dict[str, int] = {}
-    for id, line in enumerate(_text(file).removesuffix("\n").split("\n")):
+    # Lines end as on any system. Empty ones at the end are nobody's token; a space of another kind may be one.
+    lines = _text(file).replace("\r\n", "\n").replace("\r", "\n").rstrip(" \t\n").split("\n")
+    for id, line in enumerate(lines):
         token = line.rstrip() or line  # a token may be a space of some kind, but no token ends with one
         if not token or token in vocabulary:
             reason = f"repeats '{token}' of line {vocabulary[token] + 1}" if token else "is empty"
@@ -137,7 +141,7 @@ M = TypeVar("M", bound=BaseModel)
 def _read(kind: type[M], file: Path) -> M:
     """Return a JSON file beside a vocab.txt, or the usual values if there is none. Raises DataError."""
     try:
-        return kind.model_validate_json(_text(file) if os.path.exists(file) else "{}")
+        return kind.model_validate_json(_text(file) if os.path.lexists(file) else "{}")
     except ValidationError as error:
         first = error.errors()[0]
         key = "".join(f"{part}: " for part in first["loc"])
@@ -146,8 +150,8 @@ def _read(kind: type[M], file: Path) -> M:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return read_text(file, LARGEST)
     except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}). Name a file or folder on this machine.") from None
+        raise DataError(f"{file}: cannot be read ({reason(error)}). Name a file or folder on this machine.") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: byte {error.start} is not UTF-8. {SAVE}") from None

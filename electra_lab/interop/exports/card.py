@@ -6,6 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from electra_lab.assembly.budget import training_flops
 from electra_lab.assembly.opened import Opened
 from electra_lab.config.component import Component
@@ -120,10 +122,16 @@ def _data(opened: Opened) -> list[tuple[str, str]]:
 def _described(component: Component) -> str:
     options = without_folders(component.dump())
     name = options.pop("type")
-    given = [
-        f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}" for key, value in options.items()
-    ]
+    given = [f"{key} {_in_yaml(value)}" for key, value in options.items()]
     return f"`{name}` ({'; '.join(given)})" if given else f"`{name}`"
+
+
+def _in_yaml(value: Any) -> str:
+    """Return a value as YAML has it on one line; a list that is the whole value goes without brackets."""
+    if isinstance(value, list):
+        return ", ".join(map(_in_yaml, value))
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1 << 20)
+    return text.removesuffix("...\n").rstrip()
 
 
 def _compute(opened: Opened, records: list[dict[str, Any]]) -> list[tuple[str, str]]:

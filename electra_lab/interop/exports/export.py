@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from electra_lab.assembly.opened import Opened, open_run
 from electra_lab.interop.exports.card import model_card
-from electra_lab.interop.exports.networks import Exportable, exportable
+from electra_lab.interop.exports.networks import Exportable, exportable, tensors_of
 from electra_lab.interop.exports.tokenizer import write_tokenizer
 from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_undecodable, seal
 from electra_lab.storage.hugging_face import CONFIG, MARK, Mark, read_mark
@@ -89,7 +89,7 @@ def refuse_others(destination: Path) -> None:
 
 def _write(folder: Path, opened: Opened, each: Exportable, *, onnx: bool) -> None:
     (folder / CONFIG).write_text(json.dumps(each.config, indent=2) + "\n", encoding="utf-8")
-    save_file(each.tensors(), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors_of(each.network), folder / "model.safetensors", metadata={"format": "pt"})
     shutil.copymode(folder / CONFIG, folder / "model.safetensors")  # it comes readable for its owner alone
     write_tokenizer(folder, opened.tokenizer, opened.vocabulary, each.longest)
     if each.plugin and each.plugin_file:

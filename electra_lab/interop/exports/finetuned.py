@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from electra_lab.backbones.bert import Bert
+from electra_lab.interop.exports.networks import tensors_of
 from electra_lab.interop.exports.tokenizer import write_tokenizer
 from electra_lab.model.network import Network
-from electra_lab.model.transformers_names import to_transformers
-from electra_lab.model.weights import own_tensors
 from electra_lab.storage.files import disk, new_folder, seal
 from electra_lab.storage.hugging_face import CONFIG
 from registry import Plugin, Vocabulary
@@ -53,13 +52,7 @@ def write_finetuned(
     described  config.json of the pre-trained network
     longest    input in tokens
     """
-    plain = type(network.backbone) is Bert
-    if plain:
-        tensors: dict[str, Tensor] = to_transformers(network)
-    else:
-        own, first = own_tensors(network), dict[int, str]()
-        once = {name: each for name, each in own.items() if first.setdefault(id(each), name) == name}
-        tensors = {f"electra_lab.network.{name}": each for name, each in once.items()}
+    plain, tensors = type(network.backbone) is Bert, tensors_of(network)
     for ours, places in PLACES[kind].items():
         for name, parameter in head.get_submodule(ours).named_parameters():
             tensors[f"{places[0 if plain else 1]}.{name}"] = parameter

@@ -12,6 +12,7 @@ from torch import Tensor
 from electra_lab.assembly.opened import Opened
 from electra_lab.backbones.bert import Bert
 from electra_lab.config.component import Component
+from electra_lab.interop.exports.tokenizer import electra_options
 from electra_lab.model.embeddings import LAYER_NORM_EPS, SEGMENTS
 from electra_lab.model.initialise import STANDARD_DEVIATION
 from electra_lab.model.network import Network
@@ -70,13 +71,14 @@ class Exportable:
         load = f"registry.load_plugin(pathlib.Path({file!r}))  # read it first"
         return [REGISTER, "import pathlib", "import registry", load]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the content of model.safetensors; what the network shares is there once."""
-        if self.plain:
-            return {name: tensor.contiguous() for name, tensor in to_transformers(self.network).items()}
-        own, first = own_tensors(self.network), dict[int, str]()
-        once = {name: each for name, each in own.items() if first.setdefault(id(each), name) == name}
-        return {f"electra_lab.network.{name}": each.detach().contiguous() for name, each in once.items()}
+
+def tensors_of(network: Network) -> dict[str, Tensor]:
+    """Return the tensors of a network by the names that transformers knows; what the network shares is there once."""
+    if type(network.backbone) is Bert:
+        return {name: tensor.contiguous() for name, tensor in to_transformers(network).items()}
+    own, first = own_tensors(network), dict[int, str]()
+    once = {name: tensor for name, tensor in own.items() if first.setdefault(id(tensor), name) == name}
+    return {f"electra_lab.network.{name}": tensor.detach().contiguous() for name, tensor in once.items()}
 
 
 def exportable(opened: Opened) -> Iterator[Exportable]:
@@ -112,6 +114,8 @@ def _exportable(opened: Opened, name: str, network: Network, component: Componen
     described = {"architectures": [prefix + CLASSES[head]]} | described
     if head == "replaced" and "tokens" in network.heads:
         notes.append("The file has a masked language modelling head too, for `AutoModelForMaskedLM`.")
+    if other := electra_options(opened.tokenizer)[1]:
+        notes.append(other)
     if plugin:
         where = "comes with the installed package" if plugin.package else "is in this folder, in"
         notes.append(f"The backbone `{component.type}` is a plug-in, which {where} `{described['plugin']}`.")

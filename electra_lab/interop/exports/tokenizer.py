@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.storage.hugging_face import TOKENIZER, TOKENIZER_SETTINGS
@@ -12,6 +12,29 @@ from registry import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+BERT_WORDS = ({"type": "BertPreTokenizer"}, "WordPiece", "##", 100)
+OPTIONS = {"lowercase": "do_lower_case", "strip_accents": "strip_accents",
+           "handle_chinese_chars": "tokenize_chinese_chars"}  # fmt: skip
+
+
+def electra_options(tokenizer: Tokenizer) -> tuple[dict[str, Any], str | None]:
+    """Return the options of transformers' ElectraTokenizer for a tokenizer, and a sentence if its ids are others.
+
+    That class takes the vocabulary alone, and normalizes and splits text as BERT does.
+    """
+    state = json.loads(tokenizer.to_str())
+    model, normalizer = state["model"], state["normalizer"] or {}
+    first, *others = normalizer.get("normalizers") or [normalizer]
+    options = {OPTIONS[key]: first[key] for key in OPTIONS if first.get("type") == "BertNormalizer"}
+    pieces = (model["type"], model.get("continuing_subword_prefix"), model.get("max_input_chars_per_word"))
+    as_bert = (state["pre_tokenizer"], *pieces) == BERT_WORDS and first.get("clean_text")
+    if as_bert and not others:
+        return options, None
+    reason = "cannot represent this tokenizer and gives other ids"
+    if as_bert and others == [{"type": "NFC"}]:
+        reason = "does not compose characters: other ids for Korean and for accents that are separate characters"
+    return options, f"`ElectraTokenizer` {reason}. Use `AutoTokenizer`."
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Vocabulary, max_length: int) -> None:
@@ -52,5 +75,6 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, vocabulary: Vocabulary, 
         "pad_token": pad,
         "mask_token": mask,
         **({"unk_token": unknown} if unknown else {}),
+        **electra_options(tokenizer)[0],
     }
     (folder / TOKENIZER_SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

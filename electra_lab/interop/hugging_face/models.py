@@ -27,10 +27,12 @@ from transformers.modeling_outputs import (
 from transformers.models.electra.modeling_electra import ElectraForPreTrainingOutput
 from transformers.utils.generic import can_return_tuple
 
+from electra_lab.config.schema import Embedding
 from electra_lab.model.initialise import STANDARD_DEVIATION, glorot_layers
 from electra_lab.model.network import Network, everywhere
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from registry import backbones
+from registry.component import Sizes
 from registry.errors import UnknownName
 from registry.signature import validate
 
@@ -74,10 +76,20 @@ class ElectraLabConfig(PreTrainedConfig):
         return values[key]
 
 
-def make_network(config: ElectraLabConfig, heads: tuple[str, ...]) -> Network:
-    """Build the network of a config. Raises UnknownName, naming the plug-in that it needs."""
-    options, sizes = dict(config.backbone or {}), config.embedding or {}
-    name, dim, depth, number = (options.pop(key) for key in ("type", "dim", "depth", "heads"))
+def sketch_network(config: ElectraLabConfig, heads: tuple[str, ...]) -> Network:
+    """Build the network of a config without memory; with it, if a component reads numbers while it is built."""
+    try:
+        return make_network(config, heads, "meta")
+    except Exception:  # of many kinds; if the config is to blame, it comes again
+        return make_network(config, heads)
+
+
+def make_network(config: ElectraLabConfig, heads: tuple[str, ...], device: str = "cpu") -> Network:
+    """Build the network of a config. Raises UnknownName, naming the plug-in that it needs, and ValidationError."""
+    options, given = dict(config.backbone or {}), config.embedding or {}
+    name = options.pop("type")
+    sizes = validate(Sizes, {key: options.pop(key) for key in ("dim", "depth", "heads")})
+    embedding = validate(Embedding, {key: given[key] for key in ("dim", "max_length", "dropout")})
     try:
         entry = backbones.get(name)
     except UnknownName as error:
@@ -92,12 +104,12 @@ def make_network(config: ElectraLabConfig, heads: tuple[str, ...]) -> Network:
             f"itself. Read it, then load it first: {cure}"
         ) from error
     # Not on transformers' `meta` device: components may compute numbers while they are built.
-    with torch.device("cpu"):
+    with torch.device(device):
         backbone: Any = entry.component(
-            dim, depth, number, sizes["max_length"], **dict(validate(entry.schema, options))
+            sizes.dim, sizes.depth, sizes.heads, embedding.max_length, **dict(validate(entry.schema, options))
         )
-        embedding = EmbeddingSizes(config.vocab_size, sizes["dim"], sizes["max_length"], sizes["dropout"])
-        return make_pair(None, 0, backbone, dim, embedding, "none", config.pad_token_id or 0, heads)[1]
+        tables = EmbeddingSizes(config.vocab_size, embedding.dim, embedding.max_length, embedding.dropout)
+        return make_pair(None, 0, backbone, sizes.dim, tables, "none", config.pad_token_id or 0, heads)[1]
 
 
 def repeated(network: nn.Module) -> dict[str, str]:

@@ -91,8 +91,9 @@ def validated(experiment: Experiment) -> dict[str, float]:
     ).metrics  # fmt: skip
 
 
-def files(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    return {name: load_file(folder / "pair" / name / "model.safetensors") for name in ("discriminator", "generator")}
+def files(folder: Path, *names: str) -> dict[str, dict[str, torch.Tensor]]:
+    both = ("discriminator", "generator")
+    return {name: load_file(folder / "pair" / name / "model.safetensors") for name in names or both}
 
 
 def resaved(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from electra_lab.assembly import opened as assembly_opened
 from electra_lab.assembly.opened import open_run
 from electra_lab.runs import execute
 from electra_lab.storage.checkpoint import checkpoints
+from electra_lab.storage.files import seal
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run, tensors
 from tests.helpers import python
@@ -92,6 +95,30 @@ def test_any_kept_checkpoint_can_be_opened(tmp_path: Path, monkeypatch: pytest.M
     for step in (None, 12):  # an older one, without a word, would be another model
         with pytest.raises(CheckpointError, match=r"step-00000012: .* is damaged.*Sound are those of the steps 8;"):
             open_run(path, CPU, step)
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    newest = checkpoints(path / "checkpoints")[-1]
+    saved = load_file(newest / "state.safetensors")
+    name = "discriminator.heads.replaced.out.weight"
+    saved[f"model.{name}"].view(-1)[3] = float("inf")
+    save_file(saved, newest / "state.safetensors")
+    seal(newest)
+    with pytest.raises(CheckpointError, match=rf"{newest.name}/state\.safetensors: .* in {name} \(and 0 more"):
+        open_run(path, CPU)
+
+
+def test_sizes_are_compared_with_the_checkpoint_before_memory_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    config = (path / "config.yaml").read_text()
+    assert "  dim: 16\n" in config
+    (path / "config.yaml").write_text(config.replace("  dim: 16\n", "  dim: 32768\n"))
+    monkeypatch.setattr(assembly_opened, "build", None)
+    with pytest.raises(CheckpointError, match=r"belongs to other networks; \S+ \(and \d+ more\) do not fit"):
+        open_run(path, CPU)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -226,6 +226,32 @@ def test_tensors_that_do_not_fit_are_refused_without_the_corpus(tmp_path: Path) 
     )
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused_without_the_corpus(tmp_path: Path, bad: float) -> None:
+    """A run would take all its steps, and blame the learning rate."""
+    discriminator(tmp_path / "pair" / "discriminator")
+    file, name = write(tmp_path, init="{discriminator: pair}"), "discriminator_predictions.dense_prediction.weight"
+    resaved(tmp_path / "pair" / "discriminator", lambda given: given[name].view(-1)[4].fill_(bad))
+    (tmp_path / "corpus.txt").unlink()
+    assert refusal(file).endswith(f"does not fit: {name} has NaN or infinite numbers (1 of 16).")
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    discriminator(tmp_path / "pair" / "discriminator")
+    file = write(tmp_path, init="{discriminator: pair}")
+    resaved(tmp_path / "pair" / "discriminator", lambda given: given.update({TABLE: torch.tensor(1.0)}))
+    assert f"{TABLE} has the shape [], not [" in refusal(file)
+
+
+def test_a_wrapped_model_starts_the_network_that_it_is(tmp_path: Path) -> None:
+    """As a trainer saves its networks."""
+    discriminator(tmp_path / "pair" / "discriminator")
+    found = weights(networks(made(write(tmp_path, init="{discriminator: pair}")))["discriminator"])
+    wrapped = {f"module.discriminator.{n}": t for n, t in files(tmp_path, "discriminator")["discriminator"].items()}
+    save_file(wrapped, tmp_path / "pair" / "discriminator" / "model.safetensors")
+    assert_same(weights(networks(made(write(tmp_path, init="{discriminator: pair}")))["discriminator"]), found)
+
+
 def test_another_way_to_compute_is_refused(tmp_path: Path) -> None:
     discriminator(tmp_path / "model")
     changed(tmp_path / "model", hidden_act="relu")

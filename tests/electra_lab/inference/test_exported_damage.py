@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import electra_lab
 from electra_lab.inference.pair import Pair
 from electra_lab.interop.exports.export import export
 from electra_lab.interop.hugging_face import models
+from electra_lab.model.embeddings import Embeddings
 from electra_lab.storage.hugging_face import MARK
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError, DataError, LabError
@@ -153,6 +155,103 @@ def test_other_than_floating_point_numbers_are_not_converted(
     tokenizer.save_pretrained(tmp_path / "model")
     tensors(tmp_path / "model", lambda given: given.update({n: t.to(dtype) for n, t in given.items()}))
     assert f"word_embeddings.weight holds {dtype}, not floating-point numbers" in refusal(tmp_path / "model")
+
+
+# Numbers that are not finite, and sizes that the tensors do not have
+
+
+def electra(folder: Path, tokenizer: PreTrainedTokenizerFast) -> Path:
+    torch.manual_seed(0)
+    config = ElectraConfig(vocab_size=len(tokenizer), embedding_size=8, hidden_size=16, num_hidden_layers=2,
+                           num_attention_heads=2, intermediate_size=32, max_position_embeddings=16)  # fmt: skip
+    ElectraForPreTraining(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["electra", "lab"])
+def test_numbers_that_are_not_finite_are_named_by_tensor(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, kind: str, dtype: torch.dtype, bad: float
+) -> None:
+    """The answers would be NaN."""
+    made = electra if kind == "electra" else partial(ours, backbone={"type": "transformer"})
+    path = made(tmp_path / "model", tokenizer)
+    for name in sorted(load_file(path / "model.safetensors"))[::7]:
+        made(path, tokenizer)
+        tensors(path, lambda given: given.update({n: t.to(dtype) for n, t in given.items()}))
+        assert electra_lab.load(path, device="cpu").detects
+        tensors(path, lambda given, name=name: given[name].view(-1)[-1:].fill_(bad))  # type: ignore[misc]
+        assert f"{name} has NaN or infinite numbers (1 of " in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"num_hidden_layers": 3}, "layer.2.attention.self.query.weight is missing"),
+        ({"num_hidden_layers": 1}, "layer.1.attention.output.LayerNorm.bias is left over"),
+        ({"hidden_size": 1 << 24}, "embeddings_project.weight has the shape [16, 8], not [16777216, 8]"),
+        ({"vocab_size": 1 << 24}, "word_embeddings.weight has the shape [SIZE, 8], not [16777216, 8]"),
+        ({"embedding_size": 1 << 24}, "word_embeddings.weight has the shape [SIZE, 8], not [SIZE, 16777216]"),
+        ({"max_position_embeddings": 1 << 24}, "position_embeddings.weight has the shape [16, 8], not [16777216, 8]"),
+        ({"intermediate_size": 1 << 24}, "intermediate.dense.weight has the shape [32, 16], not [16777216, 16]"),
+    ],
+)
+def test_sizes_are_compared_with_the_tensors_before_memory_is_asked_for(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast, values: dict[str, Any], said: str, monkeypatch: Any
+) -> None:
+    change(electra(tmp_path / "model", tokenizer), **values)
+    monkeypatch.setattr(torch.nn.Module, "to_empty", None)
+    assert said.replace("SIZE", str(len(tokenizer))) in refusal(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "said"),
+    [
+        ("backbone", {"depth": 1 << 24}, "backbone.depth: "),
+        ("backbone", {"depth": 0}, "backbone.depth: "),
+        ("backbone", {"dim": True}, "backbone.dim: "),
+        ("backbone", {"dim": 60_000}, f"{PREFIX}project.weight has the shape [16, 8], not [60000, 8]"),
+        ("embedding", {"dim": 60_000}, f"{PREFIX}embeddings.tokens.weight has the shape [SIZE, 8], not [SIZE, 60000]"),
+        (
+            "embedding",
+            {"max_length": 1 << 24},
+            "embeddings.positions.weight has the shape [32, 8], not [16777216",
+        ),
+        ("embedding", {"max_length": "32"}, "embedding.max_length: "),
+        ("embedding", {"dropout": None}, "embedding.dropout: "),
+    ],
+)
+def test_so_are_those_around_other_backbones(
+    folder: Path, tokenizer: PreTrainedTokenizerFast, section: str, values: dict[str, Any], said: str, monkeypatch: Any
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    change(folder, **{section: config[section] | values})
+    make = models.make_network
+    built = []
+    monkeypatch.setattr(models, "make_network", lambda *given: built.append(given) or make(*given))
+    assert said.replace("SIZE", str(len(tokenizer))) in refusal(folder)
+    assert said.endswith(": ") or len(built) == 1, "from shapes alone"
+
+
+def test_a_length_may_be_written_as_a_float(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    change(folder, embedding=config["embedding"] | {"max_length": 32.0})
+    assert len(electra_lab.load(folder, device="cpu").detect(" ".join(DOCUMENTS)).probabilities) > 100
+
+
+def test_a_component_that_reads_numbers_while_it_is_built_is_built_with_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Embeddings.__init__
+
+    def reads(self: Embeddings, *given: Any, **options: Any) -> None:
+        built(self, *given, **options)
+        self.sum = float(self.segments.weight.detach().sum())
+
+    monkeypatch.setattr(Embeddings, "__init__", reads)
+    assert electra_lab.load(folder, device="cpu").detects
 
 
 # Lengths

@@ -11,11 +11,15 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
+from pydantic import create_model
 from safetensors.torch import load_file
 
+from electra_lab.config.component import Component
+from electra_lab.interop.exports.card import _described
 from electra_lab.interop.exports.export import MARK, export
 from electra_lab.model.transformers_names import from_transformers
 from registry.errors import CheckpointError
+from registry.signature import Strict
 from tests.electra_lab.interop.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.runs.tiny import for_a_module, tensors
 
@@ -193,6 +197,28 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
     ):
         assert fact in card.content, fact
     assert str(run.parent) not in card.content  # folders of its author
+
+
+def test_the_card_has_no_values_as_python_writes_them() -> None:
+    """An option may be a mapping, a list of them, null, or true."""
+    schema = create_model("Schema", __base__=Strict, sources=(Any, ...), fold=(Any, ...), first=(Any, ...))
+    options = schema(sources=[{"type": "files", "weight": None}, {"type": "lines"}], fold={"case": True}, first=None)
+    assert _described(Component("mixture", options)) == (
+        "`mixture` (sources {type: files, weight: null}, {type: lines}; fold {case: true}; first null)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [("{type: wordpiece, vocab_size: 200}", "Korean"), ("{type: bpe, vocab_size: 300}", "cannot represent")],
+)
+def test_the_card_says_what_the_class_of_electra_does_otherwise(tmp_path: Path, tokenizer: str, said: str) -> None:
+    with for_a_module():
+        export(finished(tmp_path, tokenizer=tokenizer), tmp_path / "out")
+    for part in PARTS:
+        card = (tmp_path / "out" / part / "README.md").read_text()
+        assert "\n- `ElectraTokenizer` " in card
+        assert said in card
 
 
 # Networks that the run has, and those that it lacks

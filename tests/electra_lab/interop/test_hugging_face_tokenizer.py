@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, ElectraTokenizer, ElectraTokenizerFast
 
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.interop.exports.export import export
-from electra_lab.interop.exports.tokenizer import write_tokenizer
+from electra_lab.interop.exports.tokenizer import electra_options, write_tokenizer
 from electra_lab.tokenizers.bpe import bpe
+from electra_lab.tokenizers.pretrained import read_tokenizer
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry import Vocabulary
 from tests.electra_lab.interop.exports import finished
@@ -62,6 +65,80 @@ def test_plain_text_has_the_ids_of_the_lab(made: Any, text: str) -> None:
     ids = ours.encode(text, add_special_tokens=False).ids
     assert theirs(text, add_special_tokens=False)["input_ids"] == ids
     assert theirs(text)["input_ids"] == [vocabulary.cls_id, *ids, vocabulary.sep_id]
+
+
+# Opened as the class of ELECTRA
+
+ACCENTS, KOREAN, JAMO = ["cafe\u0301 CAFE\u0301", "ру\u0301сский ёж"], "한국어", "\u1112\u1161\u11ab \u212b"
+NASTY = [*ACCENTS, KOREAN, JAMO, "The CAFÉ", "naïve Zoë", "猫と犬 a猫b", "İstanbul ẞ ﬁ", "हिन्दी", "...!?—“”", "１２"]
+NASTY += ["x" * 101, "a\0b\u200bc\x07d\ufffde", "a\tb\nc\u00a0d\u3000e"]
+NORMALIZATIONS = list(product((True, False), (None, True, False), (True, False)))
+COMPOSED = "other ids for Korean and for accents that are separate characters"
+
+
+def written(folder: Path, ours: Tokenizer) -> tuple[str | None, list[str]]:
+    """Export a tokenizer; returns the sentence of its card, and the texts that ElectraTokenizer reads otherwise."""
+    vocabulary = make_vocabulary(ours, torch.ones(ours.get_vocab_size(), dtype=torch.int64), torch.device("cpu"))
+    folder.mkdir()
+    write_tokenizer(folder, ours, vocabulary, 512)
+    (folder / "config.json").write_text(json.dumps({"model_type": "electra", "vocab_size": vocabulary.size}))
+    expected = [
+        [vocabulary.cls_id, *ours.encode(text, add_special_tokens=False).ids, vocabulary.sep_id] for text in NASTY
+    ]
+    assert AutoTokenizer.from_pretrained(folder)(NASTY)["input_ids"] == expected
+    theirs = [kind.from_pretrained(folder)(NASTY)["input_ids"] for kind in (ElectraTokenizer, ElectraTokenizerFast)]
+    assert theirs[0] == theirs[1]
+    pairs = zip(NASTY, expected, theirs[0], strict=True)
+    return electra_options(ours)[1], [text for text, one, other in pairs if one != other]
+
+
+@pytest.mark.parametrize(("lowercase", "strip_accents", "chinese"), NORMALIZATIONS)
+def test_the_class_of_electra_normalizes_as_the_lab(
+    tmp_path: Path, lowercase: bool, strip_accents: bool | None, chinese: bool
+) -> None:
+    """Exactly a vocab.txt of BERT; what the lab trains but for the composition of characters, as its card says."""
+    options = {"lowercase": lowercase, "strip_accents": strip_accents, "chinese_characters": chinese}
+    trained = wordpiece([*DOCUMENTS, *NASTY] * 2, vocab_size=300, **options)
+    said, others = written(tmp_path / "trained", trained)
+    assert said is not None
+    assert COMPOSED in said
+    strips = lowercase if strip_accents is None else strip_accents
+    assert set(others) <= {JAMO, *([KOREAN] if strips else ACCENTS)}
+    assert (KOREAN in others) == strips
+
+    vocabulary, plain = trained.get_vocab(), tmp_path / "plain"
+    plain.mkdir()
+    (plain / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+    settings = {"do_lower_case": lowercase, "strip_accents": strip_accents, "tokenize_chinese_chars": chinese}
+    (plain / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert written(tmp_path / "written", read_tokenizer(plain)) == (None, [])
+
+
+def with_normalizer(normalizer: Any, splitter: Any) -> Tokenizer:
+    made = wordpiece(DOCUMENTS, vocab_size=200)
+    made.normalizer, made.pre_tokenizer = normalizer, splitter
+    return made
+
+
+BERT, WORDS = normalizers.BertNormalizer, pre_tokenizers.BertPreTokenizer
+OTHERS: dict[str, Callable[[], Tokenizer]] = {
+    "bpe": lambda: bpe(DOCUMENTS, vocab_size=400),
+    "unigram": unigram,
+    "of Hugging Face": lambda: with_normalizer(normalizers.Lowercase(), WORDS()),
+    "without normalization": lambda: with_normalizer(None, WORDS()),
+    "NFKC first": lambda: with_normalizer(normalizers.Sequence([normalizers.NFKC(), BERT()]), WORDS()),
+    "control characters": lambda: with_normalizer(BERT(clean_text=False), WORDS()),
+    "other words": lambda: with_normalizer(BERT(), pre_tokenizers.WhitespaceSplit()),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_tokenizer_that_the_class_of_electra_cannot_represent_is_said_to_be_one(tmp_path: Path, name: str) -> None:
+    made = OTHERS[name]()
+    made.no_truncation()
+    said, others = written(tmp_path / "tokenizer", made)
+    assert others
+    assert said == "`ElectraTokenizer` cannot represent this tokenizer and gives other ids. Use `AutoTokenizer`."
 
 
 def test_special_tokens_have_their_parts(made: Any) -> None:

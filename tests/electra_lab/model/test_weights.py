@@ -45,6 +45,32 @@ def test_the_same_tensors_leave_nothing_to_account_for() -> None:
     assert account_for(OWN, OWN) == Account((), ())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_counted_by_tensor(bad: float, dtype: torch.dtype) -> None:
+    """In heads that are not used too. A buffer may be infinite, as a causal mask is, but not NaN."""
+    made = network(TINY, "tokens")
+    made.backbone.register_buffer("mask", torch.zeros(4))
+    own = own_tensors(made)
+    given = {name: tensor.detach().clone() for name, tensor in own.items()} | {"heads.other.bias": torch.zeros(3)}
+    for name in ("project.weight", TABLE, "heads.tokens.bias", "heads.other.bias", "backbone.mask"):
+        spoilt = given[name].clone().to(dtype)
+        spoilt.view(-1)[1:3] = bad
+        if name == "backbone.mask" and bad == bad:
+            assert account_for({**given, name: spoilt}, own).unused == ("heads.other.bias",)
+            continue
+        with pytest.raises(ValueError, match=rf"^{name} has NaN or infinite numbers \(2 of {spoilt.numel()}\)\.$"):
+            account_for({**given, name: spoilt}, own)
+
+
+def test_a_number_that_float32_does_not_hold_is_not_finite() -> None:
+    own = own_tensors(network(TINY))
+    given = {name: tensor.detach().double() for name, tensor in own.items()}
+    given["project.bias"][3] = 1e39
+    with pytest.raises(ValueError, match=r"^project\.bias has NaN or infinite numbers \(1 of 16\)\.$"):
+        account_for(given, own)
+
+
 def test_only_whole_heads_may_be_new_or_unused() -> None:
     given = {name: t for name, t in OWN.items() if "replaced" not in name}
     assert account_for(given, OWN) == Account(("heads.replaced.out",), ())

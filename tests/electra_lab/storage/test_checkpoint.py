@@ -373,6 +373,16 @@ def test_another_network_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
         assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_network_with_numbers_that_are_not_finite_is_refused(tmp_path: Path, bad: float) -> None:
+    made = Pair()
+    made.generator.weight.data[2, 1] = bad
+    kept(tmp_path, 1, (made, torch.optim.SGD(made.parameters(), lr=0.1)))
+    with pytest.raises(CheckpointError, match=r"step-00000001/state\.safetensors: .* in weight \(and 0 more\)"):
+        load_network(tmp_path, ("generator",), nn.Linear(2, 3))
+    load_network(tmp_path, ("discriminator",), nn.Linear(4, 3))
+
+
 def test_without_a_usable_checkpoint_no_network_is_loaded(tmp_path: Path) -> None:
     pair(tmp_path, 1)
     (tmp_path / "step-00000001" / "state.json").unlink()

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForPreTraining, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-from electra_lab.storage.hugging_face import CONFIG, FIXED, Folder, Shape, read_folder, shape
+from electra_lab.storage.hugging_face import CONFIG, FIXED, Folder, Shape, files_of, read_folder, shape
 from registry.errors import ConfigError, DataError, LabError
-from tests.electra_lab.model.theirs import model, saved
-from tests.helpers import python
+from tests.electra_lab.model.theirs import TINY, model, saved
+from tests.helpers import pipe, python
 
 WHOLE = "model.safetensors"
 
@@ -68,7 +69,7 @@ def assert_same(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_a_folder_is_its_config_its_kind_and_its_tensors(folder: Path, tmp_path: Path) -> None:
     opened = read_folder(str(folder))
     assert (opened.path, opened.kind, opened.config["hidden_size"]) == (folder, "electra", 16)
-    assert opened.files() == [folder / WHOLE]
+    assert list(files_of(folder)) == [folder / WHOLE]
     assert_same(opened.tensors(), load_file(folder / WHOLE))
     assert read_folder(str(saved(model(BertForPreTraining), tmp_path))).kind == "bert"
 
@@ -84,7 +85,7 @@ def test_a_model_in_pieces(folder: Path, copy: Path, kind: str) -> None:
         split(copy)
     assert not (copy / WHOLE).exists()
     opened = read_folder(str(copy))
-    files = opened.files()
+    files = list(files_of(copy))
     assert len(files) > 2
     assert all(file.name.endswith(f".{kind}") for file in files)
     assert_same(opened.tensors(), load_file(folder / WHOLE))
@@ -144,7 +145,7 @@ def test_an_old_file_of_something_else_is_refused(copy: Path, content: object) -
     assert refusal(DataError, copy) == f"{copy / 'pytorch_model.bin'}: is not a file of tensors by name."
 
 
-@pytest.mark.parametrize("odd", [torch.zeros(2, device="meta"), torch.ones(2).to_sparse()])
+@pytest.mark.parametrize("odd", [torch.zeros(2, device="meta"), torch.ones(2).to_sparse(), torch.ones(1).expand(9)])
 def test_a_tensor_without_dense_values_is_refused(copy: Path, odd: Tensor) -> None:
     (copy / WHOLE).unlink()
     torch.save({"a": torch.zeros(1), "b": odd}, copy / "pytorch_model.bin")
@@ -212,6 +213,74 @@ def test_a_folder_without_tensors_is_refused(copy: Path) -> None:
     )
 
 
+# Names of tensors
+
+
+def rename(folder: Path, change: Callable[[str], str]) -> None:
+    save_file({change(name): tensor for name, tensor in load_file(folder / WHOLE).items()}, folder / WHOLE)
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["module.", "_orig_mod.", "discriminator.", "generator.", "model.module.", "encoder."]
+)
+def test_what_a_wrapper_put_before_all_names_is_removed(folder: Path, copy: Path, wrapper: str) -> None:
+    """DistributedDataParallel, torch.compile, a trainer with two networks. Layers of one's own on top stay."""
+    rename(copy, lambda name: wrapper + name)
+    assert_same(tensors(copy), load_file(folder / WHOLE))
+    save_file(load_file(copy / WHOLE) | {"classifier.bias": torch.zeros(2)}, copy / WHOLE)
+    assert tensors(copy).keys() == load_file(folder / WHOLE).keys() | {"classifier.bias"}
+    split(copy)
+    assert tensors(copy).keys() == load_file(folder / WHOLE).keys() | {"classifier.bias"}, "in pieces"
+
+
+def test_an_encoder_without_its_prefix_loses_the_wrapper_alone(folder: Path, copy: Path) -> None:
+    rename(copy, lambda name: "module." + name.removeprefix("electra."))
+    bare = {name.removeprefix("electra."): tensor for name, tensor in load_file(folder / WHOLE).items()}
+    assert_same(tensors(copy), bare)
+
+
+def test_a_table_inside_a_backbone_is_not_that_of_the_network(copy: Path) -> None:
+    names = [
+        f"electra_lab.network.{name}.weight" for name in ("embeddings.tokens", "backbone.embeddings.word_embeddings")
+    ]
+    save_file({name: torch.zeros(1) for name in names}, copy / WHOLE)
+    assert list(tensors(copy)) == sorted(names)
+
+
+def test_a_tensor_with_the_wrapper_and_without_is_refused(copy: Path) -> None:
+    """One of the two would win silently."""
+    rename(copy, lambda name: f"module.{name}")
+    name = "discriminator_predictions.dense.bias"
+    save_file(load_file(copy / WHOLE) | {name: torch.ones(16)}, copy / WHOLE)
+    assert refusal(DataError, copy) == f"{copy}: has {name} twice, once after 'module.'. Save the model again."
+
+
+# Pipes, devices, links
+
+
+@pytest.mark.parametrize("name", [CONFIG, WHOLE, "pytorch_model.bin", f"{WHOLE}.index.json", "pytorch_model-1.bin"])
+def test_what_is_not_a_regular_file_is_refused_and_nobody_waits(copy: Path, name: str) -> None:
+    if name == "pytorch_model-1.bin":
+        split(copy)
+    elif name != CONFIG:
+        (copy / WHOLE).unlink()
+    with pipe(copy / name):
+        assert refusal(DataError, copy).startswith(f"{copy / name}: cannot be read (it is not a regular file).")
+    for target, reason in {"/dev/zero": "it is not a regular file", name: "it is a link to itself"}.items():
+        (copy / name).unlink()
+        (copy / name).symlink_to(target)
+        assert refusal(DataError, copy).startswith(f"{copy / name}: cannot be read ({reason}).")
+    (copy / name).unlink()
+    (copy / name).mkdir()
+    assert refusal(DataError, copy).startswith(f"{copy / name}: cannot be read (it is a folder).")
+
+
+def test_a_byte_order_mark_is_not_content(copy: Path) -> None:
+    """As editors on Windows write it."""
+    (copy / CONFIG).write_bytes(b"\xef\xbb\xbf" + (copy / CONFIG).read_bytes())
+    assert read_folder(str(copy)).config["hidden_size"] == 16
+
+
 # Folders
 
 
@@ -255,13 +324,32 @@ def test_a_damaged_config_is_refused(copy: Path, content: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "cure"),
-    [("roberta", ""), (None, ""), ("electra_lab", " Name the run that it was exported from.")],
+    [("roberta", ""), ("", ""), (["electra"], ""), ("electra_lab", " Name the run that it was exported from.")],
 )
-def test_other_kinds_are_refused_with_those_that_are_supported(copy: Path, kind: str | None, cure: str) -> None:
+def test_other_kinds_are_refused_with_those_that_are_supported(copy: Path, kind: object, cure: str) -> None:
     (copy / CONFIG).write_text(json.dumps({"model_type": kind}))
     assert refusal(ConfigError, copy) == (
         f"{copy / CONFIG}: model_type is {kind!r}; electra and bert are supported.{cure}"
     )
+
+
+@pytest.mark.parametrize(("made", "kind"), [(ElectraForMaskedLM, "electra"), (BertForPreTraining, "bert")])
+def test_a_type_that_config_json_lacks_is_that_of_the_tensors(tmp_path: Path, made: type, kind: str) -> None:
+    path = saved(model(made), tmp_path)
+    config = json.loads((path / CONFIG).read_text())
+    for absent in ({"model_type": None}, {}):
+        (path / CONFIG).write_text(json.dumps({k: v for k, v in config.items() if k != "model_type"} | absent))
+        opened = read_folder(str(path))
+        assert (opened.kind, opened.config) == (kind, config)
+
+
+def test_a_type_that_the_tensors_do_not_show_is_to_be_added(copy: Path) -> None:
+    """Of an encoder without its heads, names have no prefix in some files; both types would fit."""
+    rename(copy, lambda name: name.removeprefix("electra."))
+    (copy / CONFIG).write_text(json.dumps(TINY))
+    said = refusal(ConfigError, copy)
+    assert said.startswith(f"{copy / CONFIG}: lacks model_type")
+    assert '"model_type": "electra"' in said
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
@@ -309,7 +397,8 @@ def test_an_encoder_that_computes_otherwise_is_refused(folder: Path, key: str) -
     [
         ("hidden_size", None, "hidden_size is None; it must be a whole number from 1 to 16,777,216."),
         ("vocab_size", "37", "vocab_size is '37'; it must be a whole number from 1 to 16,777,216."),
-        ("num_hidden_layers", 0, "num_hidden_layers is 0; it must be a whole number from 1 to 16,777,216."),
+        ("num_hidden_layers", 0, "num_hidden_layers is 0; it must be a whole number from 1 to 1,000."),
+        ("num_hidden_layers", 1 << 24, "num_hidden_layers is 16777216; it must be a whole number from 1 to 1,000."),
         ("vocab_size", 10**13, "vocab_size is 10000000000000; it must be a whole number from 1 to 16,777,216."),
         ("hidden_size", True, "hidden_size is True; it must be a whole number from 1 to 16,777,216."),
         ("num_attention_heads", 3, "num_attention_heads 3 does not divide hidden_size 16."),

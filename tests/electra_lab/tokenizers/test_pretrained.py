@@ -20,6 +20,7 @@ from electra_lab.tokenizers._special import SPECIAL
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry.errors import DataError
+from tests.helpers import pipe
 
 # Strings of all kinds, the same always
 
@@ -165,6 +166,9 @@ def test_lines_end_as_on_every_system(tmp_path: Path) -> None:
         text.replace("\n", "\r\n"),
         "\ufeff" + text,
         text.replace("[MASK]\n", "[MASK] \t\n"),
+        text.replace("\n", "\r"),
+        text + "\n",
+        text.replace("\n", "\r\n") + "\r\n \t\r\n",
     ):
         file.write_text(other, encoding="utf-8", newline="")
         assert read_tokenizer(file).get_vocab() == expected
@@ -308,7 +312,6 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "a repeated line": ({"vocab.txt": lines("a", "b", "a")}, "",
                         f"vocab.txt:8: the line repeats 'a' of line 6. {UNUSED}"),
     "an empty line": ({"vocab.txt": lines("a", "", "b")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
-    "an empty line at the end": ({"vocab.txt": lines("a", "")}, "", f"vocab.txt:7: the line is empty. {UNUSED}"),
     "an empty file": ({"vocab.txt": ""}, "", f"vocab.txt:1: the line is empty. {UNUSED}"),
     "no [MASK]": ({"vocab.txt": lines().replace("[MASK]", "m")}, "", f"vocab.txt: lacks [MASK] or <mask>. {NEEDED}"),
     "no [UNK]": ({"vocab.txt": lines().replace("[UNK]", "u")}, "vocab.txt", f"vocab.txt: lacks [UNK]. {NEEDED}"),
@@ -328,6 +331,16 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
                              "tokenizer_config.json: word_tokenizer_type: Input should be 'basic'. Correct it, or use "
                              "a tokenizer.json."),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "added_tokens.json"])
+def test_what_is_not_a_regular_file_is_refused_and_nobody_waits(name: str, tmp_path: Path) -> None:
+    write_words(tmp_path / "vocab.txt")
+    with pipe(tmp_path / name):
+        for path in {tmp_path, tmp_path / "vocab.txt"} if name != "tokenizer.json" else {tmp_path, tmp_path / name}:
+            with pytest.raises(DataError) as refused:
+                read_tokenizer(path)
+            assert str(refused.value).startswith(f"{tmp_path / name}: cannot be read (it is not a regular file).")
 
 
 @pytest.mark.parametrize("name", WRONG)
