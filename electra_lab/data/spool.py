@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 from electra_lab.data.splits import HELD_OUT, SPLITS, number_of, split_of
 from electra_lab.storage.files import new_file, read_as, write_text
@@ -51,8 +52,13 @@ class Contents(BaseModel):
     characters: dict[Split, int]
     beyond_limit: int = 0  # held-out documents above MOST_HELD_OUT, which are not used
     skipped: int = 0
-    lost: dict[Unit, int] = {}  # by what was skipped
     examples: list[str] = []  # of what was skipped
+    lost: dict[Unit, int] = {}  # by what was skipped
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `lost` if nothing was: earlier manifests are without it, and have a checksum."""
+        return {name: value for name, value in dump(self).items() if name != "lost" or value}
 
 
 def read_spool(folder: Path) -> Contents:
