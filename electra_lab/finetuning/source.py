@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import build, weights_from
-from electra_lab.assembly.opened import Opened, open_run
+from electra_lab.assembly.opened import open_run
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import mark_at
@@ -84,15 +83,11 @@ def _of_run(path: Path, network: str, seed: int | None) -> Source:
         tokenizer=opened.tokenizer,
         vocabulary=opened.vocabulary,
         length=opened.length,
-        longest=_longest(found, opened),
+        longest=min(each.longest(opened.loaded.config.embedding.max_length) for each in found.values()),
         described=described.get(network, {}),
         start=_start(path, {f"{file.parent.name}/{file.name}": file}),
         plugins=opened.loaded.plugins,
     )
-
-
-def _longest(networks: dict[str, Network], opened: Opened) -> int:
-    return min(each.longest(opened.loaded.config.embedding.max_length) for each in networks.values())
 
 
 def _of_folder(name: str, network: str, beside: Path, seed: int | None) -> Source:
@@ -140,6 +135,6 @@ def _draw(network: Network, folder: Path, seed: int) -> None:
     initialise(nn.ModuleDict({"discriminator": network}), partial(weights_from, seed))
 
 
-def _start(source: object, files: dict[str, Path], unused: Sequence[str] = ()) -> Start:
+def _start(source: object, files: dict[str, Path]) -> Start:
     sums = {name: sha256(file) for name, file in files.items()}
-    return Start(source=str(source), sha256=sums, tokenizer=True, unused=list(unused))
+    return Start(source=str(source), sha256=sums, tokenizer=True)
