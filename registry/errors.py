@@ -1,6 +1,6 @@
 """The exceptions of the lab: every error is a sentence with a cure, and knows its exit code."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -100,3 +100,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = get_close_matches(word, names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return f"{hint} Known: {', '.join(names) or 'none'}."
+
+
+def listed(problems: Sequence[object]) -> str:
+    """Return the first twenty of many problems, one on each line, and their number."""
+    more = [f"{len(problems) - 20:,} more; there are {len(problems):,}."] if len(problems) > 20 else []
+    return "\n".join([*map(str, problems[:20]), *more])

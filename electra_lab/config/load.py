@@ -48,10 +48,7 @@ Source = Path | Mapping[str, Any]  # an experiment file or its content; then pat
 
 def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
     """Read, merge, override, validate. Raises ConfigError listing every problem as file:line: key: reason."""
-    if isinstance(source, Path):
-        root = read_file(source)
-    else:
-        root = parse(text_of(source), "config", Path.cwd(), one_line=True)
+    root = _root(source)
     if describes_ablation(root):
         raise ConfigError(f"{root.mark.file}: is an ablation. To run it: electra-lab ablate {root.mark.file}")
     if describes_finetuning(root) or describes_suite(root):
@@ -60,13 +57,19 @@ def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
     return validated(with_overrides(root, overrides))
 
 
-def load_finetuning(path: Path, overrides: Sequence[str] = ()) -> Loaded[FinetuningConfig]:
+def load_finetuning(source: Source, overrides: Sequence[str] = ()) -> Loaded[FinetuningConfig]:
     """Read a fine-tuning file. Raises ConfigError listing every problem."""
-    root = read_file(path)
+    root = _root(source)
     if not describes_finetuning(root):
         reason = "is not a fine-tuning: it has neither `task` nor `dataset`. To run an experiment:"
-        raise ConfigError(f"{path}: {reason} electra-lab run {path}")
+        raise ConfigError(f"{root.mark.file}: {reason} electra-lab run {root.mark.file}")
     return validated_as(FinetuningConfig, with_overrides(root, overrides))
+
+
+def _root(source: Source) -> Node:
+    if isinstance(source, Path):
+        return read_file(source)
+    return parse(text_of(source), "config", Path.cwd(), one_line=True)
 
 
 def text_of(source: Source) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from electra_lab.datasets._splits import E, Splits
+from electra_lab.datasets._splits import E, Found, OnError, Splits
 from electra_lab.sources.files import COMPRESSED, BadInput, Files
 from electra_lab.sources.records import decoded, kind_of
 from registry.errors import DataError
@@ -37,9 +37,10 @@ class FileSplits(Splits[E]):
         extensions: Sequence[str],
         options: Mapping[str, Any],
         held_out: float = 0.0,
+        on_error: OnError | None = None,
     ) -> None:
-        super().__init__(held_out)
-        self._options = {**options, "held_out": held_out}
+        super().__init__(held_out, on_error)
+        self._options = {**options, "held_out": held_out} | ({"on_error": on_error} if on_error == "skip" else {})
         self._files = {split: Files([path], extensions, {}) for split, path in paths.items() if path}
         if not self._files:
             raise ValueError(f"no file is named. Set {' or '.join(paths)}.")
@@ -56,13 +57,13 @@ class FileSplits(Splits[E]):
         first, *others = self._files[source].files
         return f"{first} and {len(others)} more" if others else str(first)
 
-    def _examples(self, source: str) -> Iterator[tuple[str, E]]:
+    def _examples(self, source: str) -> Iterator[Found[E]]:
         for file in self._files[source].files:
             yield from self._in_file(self._files[source], file, source)
 
     @abstractmethod
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, E]]:
-        """Yield the examples of a file with their keys. Raises DataError, at file:line."""
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[E]]:
+        """Yield the examples of a file with their keys, and bad rows. Raises DataError, at file:line."""
 
     def fingerprint(self) -> str:
         """Return a hash of the options and the content of each split's files, wherever they lie."""

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-TAG = re.compile(r"O|[BIES](-.+)?")
+TAG = re.compile(r"O|[BIESLUM](-.+)?")
 OUTSIDE = "O"
+OTHER_MARKS = {"L": "E", "U": "S", "M": "I"}  # BILOU and BMES are BIOES in other letters
 
 Pair = tuple[str, str]  # the tag of a word, and that of the next one
 
@@ -37,10 +38,15 @@ def _bioes(before: str, tag: str) -> bool:
 SCHEMES: dict[str, Callable[[str, str], bool]] = {"IOB2": _iob2, "BIOES": _bioes, "IOB1": _iob1}
 
 
+def in_bioes(tags: Sequence[str]) -> list[str]:
+    """Return tags with the letters of BIOES."""
+    return [OTHER_MARKS.get(tag[0], tag[0]) + tag[1:] for tag in tags]
+
+
 def misfit(tags: Sequence[str], scheme: str) -> int | None:
     """Return the first word whose tag does not fit the scheme; None if all do."""
     fits = SCHEMES[scheme]
-    places = (n for n, pair in enumerate(pairwise([OUTSIDE, *tags, OUTSIDE])) if not fits(*pair))
+    places = (n for n, pair in enumerate(pairwise([OUTSIDE, *in_bioes(tags), OUTSIDE])) if not fits(*pair))
     found = next(places, None)
     return None if found is None else min(found, len(tags) - 1)
 
@@ -48,7 +54,7 @@ def misfit(tags: Sequence[str], scheme: str) -> int | None:
 def to_iob2(tags: Sequence[str], scheme: str) -> tuple[str, ...]:
     """Return the tags of a sentence in IOB2."""
     found = []
-    for before, tag in pairwise([OUTSIDE, *tags]):
+    for before, tag in pairwise([OUTSIDE, *in_bioes(tags)]):
         begins = tag[0] in "BS" or (scheme == "IOB1" and not _continues(before, tag))
         found.append(tag if tag == OUTSIDE else ("B" if begins else "I") + tag[1:])
     return tuple(found)

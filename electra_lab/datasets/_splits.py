@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from registry.contracts.dataset import AnyExample
-from registry.errors import DataError, did_you_mean
+from electra_lab.sources.files import BadInput
+from registry import Skipped
+from registry.contracts.dataset import AnyExample, is_labelled
+from registry.errors import DataError, did_you_mean, listed
 
 E = TypeVar("E", bound=AnyExample)
+R = TypeVar("R")
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 HeldOut = Annotated[float, Field(ge=0, lt=1)]
+OnError = Literal["stop", "skip"]
+Found: TypeAlias = tuple[str, E] | BadInput  # an example with its key, or a row that cannot be one
+
+
+def attempted(make: Callable[..., R], *given: Any) -> R | BadInput:
+    """Return what `make` returns, or the error that it raises: one bad row does not hide those after it."""
+    try:
+        return make(*given)
+    except BadInput as error:
+        return error
 
 
 def number_of(key: str) -> float:
@@ -32,18 +45,24 @@ class Splits(ABC, Generic[E]):
     with other examples, and those of one key stay together.
 
     held_out  this share
+    on_error  at bad rows: stop, and name them, or skip them; None if the dataset has no such option
+    skipped   by split, the rows that the last `read` left out
     """
 
-    def __init__(self, held_out: float = 0.0) -> None:
-        self._share = held_out
+    def __init__(self, held_out: float = 0.0, on_error: OnError | None = None) -> None:
+        self._share, self._on_error = held_out, on_error
+        self.skipped: dict[str, list[Skipped]] = {}
 
     @abstractmethod
     def _sources(self) -> Sequence[str]:
         """Return the splits that the source has."""
 
     @abstractmethod
-    def _examples(self, source: str) -> Iterator[tuple[str, E]]:
-        """Yield the examples of a split of the source with their keys; those without an id are numbered."""
+    def _examples(self, source: str) -> Iterator[Found[E]]:
+        """Yield the examples of a split of the source with their keys, and bad rows; those without an id are numbered.
+
+        Raises DataError for a source of which no more can be read.
+        """
 
     @abstractmethod
     def _place(self, source: str) -> str:
@@ -63,22 +82,42 @@ class Splits(ABC, Generic[E]):
         return number_of(key) < self._share
 
     def read(self, split: str) -> Iterator[E]:
-        """Yield the examples of a split in the order of the source. Raises DataError, also if there are none."""
+        """Yield the examples of a split in the order of the source.
+
+        Raises DataError that names bad rows, unless they are skipped; also if there are no examples.
+        """
         if split not in self.splits:
             raise DataError(f"there is no split '{split}'.{did_you_mean(split, self.splits)}")
         divided = split in (TRAIN, VALIDATION) and self._holds_out(self._sources())
         source = TRAIN if divided else split
-        ids: set[str] = set()
-        for key, example in self._examples(source):
-            if divided and self._is_held_out(key) != (split == VALIDATION):
+        entries: list[E | BadInput] = []
+        for found in self._examples(source):
+            if isinstance(found, BadInput):
+                if split == source or self._on_error != "skip":  # one that is skipped counts once, for train
+                    entries.append(found)
+            elif not divided or self._is_held_out(found[0]) == (split == VALIDATION):
+                entries.append(found[1])
+        labelled = any(not isinstance(entry, BadInput) and is_labelled(entry) for entry in entries)
+        good: dict[str, E] = {}
+        bad: list[BadInput] = []
+        for entry in entries:
+            if isinstance(entry, BadInput):
+                bad.append(entry)
                 continue
-            name = example.id or str(len(ids))
-            if name in ids:
-                raise DataError(f"{example.place}: another example has the id '{name}' too. Give each its own.")
-            ids.add(name)
-            yield replace(example, id=name)
-        if not ids:
+            name = entry.id or str(len(good))
+            if labelled and not is_labelled(entry) and (source != TEST or self._on_error == "skip"):
+                bad.append(BadInput(entry.place, "has no label, but others of its split have one", "Add it."))
+            elif name in good:
+                bad.append(BadInput(entry.place, f"another example has the id '{name}' too", "Give each its own."))
+            else:
+                good[name] = replace(entry, id=name)
+        if bad and self._on_error != "skip":
+            cure = "To leave such rows out, set on_error: skip." if self._on_error else ""
+            raise DataError(listed(bad) + (" " if len(bad) == 1 else "\n") * bool(cure) + cure)
+        self.skipped[split] = [error.skipped for error in bad]
+        if not good:
             where = f"{self._place(source)}: there are no examples"
             if divided and self._share:
                 raise DataError(f"{where} for {split}, as held_out is {self._share:g}. Change it, or name other files.")
             raise DataError(f"{where} for {split}.")
+        yield from good.values()

@@ -44,6 +44,9 @@ class Fields:
         pair = None if self.pair is None else text_of(value(self.pair), self.pair, place).strip()
         name = "" if self.id is None else _id(value(self.id), self.id, place)
         label = label_of(value(self.label), self.label, self.label_type, place)
+        empty = [field for field, found in ((self.text, text), (self.pair, pair)) if found == ""]
+        if empty and label is not None:  # examples whose labels are asked for must all be answered
+            raise BadInput(place, f"the field '{empty[0]}' is empty", "Add the text, or remove the example.")
         return key_of(text, pair), TextExample(text, pair, label, name, place)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from electra_lab.datasets._files import CURE, LONG, FileSplits, text_of, uncompressed
-from electra_lab.sources.files import Files
+from electra_lab.datasets._splits import Found, attempted
+from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import record_in, value_of
 from registry import PairExample, datasets
 
@@ -28,20 +29,24 @@ class Blimp(FileSplits[PairExample]):
         self._group_by = group_by
         super().__init__({"test": folder}, [".jsonl"], {"group_by": group_by})
 
-    def _examples(self, source: str) -> Iterator[tuple[str, PairExample]]:
+    def _examples(self, source: str) -> Iterator[Found[PairExample]]:
         numbers: Counter[str] = Counter()
-        for key, example in super()._examples(source):
+        for found in super()._examples(source):
+            if isinstance(found, BadInput):
+                yield found
+                continue
+            key, example = found
             yield key, replace(example, id=f"{example.paradigm}_{numbers[example.paradigm]}")
             numbers[example.paradigm] += 1
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, PairExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[PairExample]]:
         for number, line in enumerate(files.lines(file, LONG), start=1):
             if line and not line.isspace():
-                yield "", self._example(line, f"{file}:{number}", file)
+                yield attempted(self._example, line, f"{file}:{number}", file)
 
-    def _example(self, line: bytes, place: str, file: Path) -> PairExample:
+    def _example(self, line: bytes, place: str, file: Path) -> tuple[str, PairExample]:
         record = record_in(line, place, CURE)
         good, bad = (text_of(value_of(record, place, name, CURE), name, place) for name in
                      ("sentence_good", "sentence_bad"))  # fmt: skip
         paradigm, field = (text_of(record.get(name, ""), name, place) for name in ("UID", self._group_by))
-        return PairExample(good, bad, paradigm or uncompressed(file).stem, field, place=place)
+        return "", PairExample(good, bad, paradigm or uncompressed(file).stem, field, place=place)

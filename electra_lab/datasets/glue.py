@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines
-from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION
+from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION, Found, attempted
 from electra_lab.datasets._texts import key_of, label_of
 from electra_lab.sources.files import COMPRESSED, BadInput, Files
 from registry import TextExample, datasets
@@ -125,7 +125,7 @@ class Glue(FileSplits[TextExample]):
             found = hashlib.sha256(f"{found} {self._listed.fingerprint()}".encode()).hexdigest()
         return found
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, TextExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
         rows = ((place, line.split("\t")) for place, line in text_lines(files, file) if line)
         if self.name == "CoLA" and source != TEST:
             at, header = str(file), COLA
@@ -138,8 +138,9 @@ class Glue(FileSplits[TextExample]):
             if len(row) < len(header) and self.name == "QQP" and source != TEST:
                 continue
             if len(row) != len(header):
-                raise BadInput(place, f"has {columns(len(row))}, not {len(header)}", CURE)
-            yield self._example({name: row[at] for name, at in places.items()}, place)
+                yield BadInput(place, f"has {columns(len(row))}, not {len(header)}", CURE)
+                continue
+            yield attempted(self._example, {name: row[at] for name, at in places.items()}, place)
 
     def _columns(self, header: list[str], place: str, source: str) -> dict[str, int]:
         """Return the places of the columns in the header, by our names. Raises BadInput."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from electra_lab.datasets._files import CURE
-from electra_lab.datasets._splits import HeldOut, Splits
+from electra_lab.datasets._splits import Found, HeldOut, OnError, Splits, attempted
 from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.hugging_face import HuggingFaceSource
@@ -36,6 +36,7 @@ class HuggingFace(Splits[TextExample]):
     id          the field with the example's id; without it examples are numbered
     splits      the names of the splits in the dataset, by the names that they get here, such as
                 `{train: train, validation: validation_matched}`; without it all splits are read
+    on_error    at a row that cannot be an example, such as one without a label: `stop`, or `skip` it
     held_out    without a split for validation, the share of train that it gets, by a hash of the texts
     revision    a branch, tag or commit of the dataset on the hub
     """
@@ -52,12 +53,14 @@ class HuggingFace(Splits[TextExample]):
         label_type: LabelType = "word",
         id: Name | None = None,
         splits: Annotated[dict[str, str], Field(min_length=1)] | None = None,
+        on_error: OnError = "stop",
         held_out: HeldOut = 0.1,
         revision: str | None = None,
     ) -> None:
-        super().__init__(held_out)
+        super().__init__(held_out, on_error)
         self._fields, self._theirs = Fields(text, pair, label, id, label_type), splits
         options = {"name": name, "fields": [text, pair, label, label_type, id], "splits": splits, "held_out": held_out}
+        options |= {"on_error": on_error} if on_error == "skip" else {}
         self._source = HuggingFaceSource(path, name, revision, options, FILES)
 
     def _names(self) -> dict[str, str]:
@@ -72,7 +75,7 @@ class HuggingFace(Splits[TextExample]):
     def _place(self, source: str) -> str:
         return f"{self._source.path}: {self._names()[source]}"
 
-    def _examples(self, source: str) -> Iterator[tuple[str, TextExample]]:
+    def _examples(self, source: str) -> Iterator[Found[TextExample]]:
         theirs, label = self._names()[source], self._fields.label
         dataset = self._source.chosen([theirs])[theirs]
         wanted, known = [*self._fields.names()], dataset.column_names or [label]
@@ -81,7 +84,7 @@ class HuggingFace(Splits[TextExample]):
         rows = self._source.rows(theirs, dataset, wanted if labelled else wanted[:-1])
         for number, row in enumerate(rows, start=1):
             place = f"{self._place(source)}: row {number}"
-            yield self._fields.example(partial(self._value, row, place, words, labelled), place)
+            yield attempted(self._fields.example, partial(self._value, row, place, words, labelled), place)
         self._source.check()
 
     def _value(self, row: dict[str, Any], place: str, words: list[str] | None, labelled: bool, field: str) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.datasets._files import CURE, LONG, FileSplits
-from electra_lab.datasets._splits import HeldOut
+from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
 from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
 from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import record_in, records, value_of
@@ -28,6 +28,7 @@ class JsonLines(FileSplits[TextExample]):
     label                    the field with the label
     label_type               word, for classification, also of 0 and 1, true and false; or number, for regression
     id                       the field with the example's id; without it examples are numbered
+    on_error                 at a line that cannot be an example, such as one without a label: `stop`, or `skip` it
     held_out                 without a file for validation, the share of train that it gets, by a hash of the texts
     """
 
@@ -43,16 +44,17 @@ class JsonLines(FileSplits[TextExample]):
         label: Name = "label",
         label_type: LabelType = "word",
         id: Name | None = None,
+        on_error: OnError = "stop",
         held_out: HeldOut = 0.1,
     ) -> None:
         self._fields = Fields(text, pair, label, id, label_type)
         paths = {"train": train, "validation": validation, "test": test}
-        super().__init__(paths, EXTENSIONS, {"fields": [text, pair, label, label_type, id]}, held_out)
+        super().__init__(paths, EXTENSIONS, {"fields": [text, pair, label, label_type, id]}, held_out, on_error)
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, TextExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
         for number, line in records(files, file, LONG):
             if line and not line.isspace():
-                yield self._example(line, f"{file}:{number}", source)
+                yield attempted(self._example, line, f"{file}:{number}", source)
 
     def _example(self, line: bytes, place: str, source: str) -> tuple[str, TextExample]:
         record = record_in(line, place, CURE)

@@ -3,16 +3,15 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from electra_lab.datasets._files import FileSplits, text_of
-from electra_lab.datasets._splits import HeldOut
+from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
 from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput, Files
 from electra_lab.sources.records import kind_of, value_of
 from registry import Answer, QuestionExample, datasets
 
 CURE = "Correct it."
-SKIP = "Correct it, or set on_error: skip."
 
 
 @datasets.register("squad", yields=QuestionExample)
@@ -23,8 +22,8 @@ class Squad(FileSplits[QuestionExample]):
 
     train, validation, test  a file, a pattern, or a folder, of which all .json files are read; relative to the
                              fine-tuning file
-    on_error                 at an answer that is not at its place in the context: `stop`, or `skip` the answer, and the
-                             question if it has no other one
+    on_error                 at a question that cannot be an example: `stop`, or `skip` it; of several answers, only
+                             those that are not at their place in the context are skipped
     held_out                 without a file for validation, the share of train that it gets, by a hash of the articles'
                              titles
     """
@@ -36,14 +35,14 @@ class Squad(FileSplits[QuestionExample]):
         train: Path | None = None,
         validation: Path | None = None,
         test: Path | None = None,
-        on_error: Literal["stop", "skip"] = "stop",
+        on_error: OnError = "stop",
         held_out: HeldOut = 0.1,
     ) -> None:
         self._skips = on_error == "skip"
         paths = {"train": train, "validation": validation, "test": test}
-        super().__init__(paths, [".json"], {"on_error": on_error}, held_out)
+        super().__init__(paths, [".json"], {"on_error": on_error}, held_out, on_error)
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, QuestionExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[QuestionExample]]:
         top = str(file)
         for n, article in enumerate(_items(_parsed(files, file), top, "data")):
             where = f"{file}: data[{n}]"
@@ -53,12 +52,11 @@ class Squad(FileSplits[QuestionExample]):
                 context = _text(paragraph, inner, "context")
                 title = article.get("title") or context
                 for k, question in enumerate(_items(paragraph, inner, "qas")):
-                    example = self._example(question, context, file, f"{inner}.qas[{k}]")
-                    if example:
-                        yield str(title), example
+                    example = attempted(self._example, question, context, file, f"{inner}.qas[{k}]")
+                    yield example if isinstance(example, BadInput) else (str(title), example)
 
-    def _example(self, question: Any, context: str, file: Path, where: str) -> QuestionExample | None:
-        """Return an example, None for one that is skipped. Raises BadInput."""
+    def _example(self, question: Any, context: str, file: Path, where: str) -> QuestionExample:
+        """Return an example. Raises BadInput."""
         name = value_of(question, where, "id", CURE)
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
             raise BadInput(where, f"the field 'id' is {kind_of(name)}, so it cannot be an id", CURE)
@@ -73,15 +71,11 @@ class Squad(FileSplits[QuestionExample]):
         if not impossible and not answers:
             cure = 'Set "is_impossible": true if it has none, or remove "answers" if they are not known.'
             raise BadInput(place, "the list of answers is empty", cure)
-        found = []
-        for answer in answers:
-            try:
-                found.append(_answer(answer, context, place))
-            except BadInput:
-                if not self._skips:
-                    raise
-        if answers and not found:
-            return None
+        read = [attempted(_answer, answer, context, place) for answer in answers]
+        wrong = [answer for answer in read if isinstance(answer, BadInput)]
+        found = [answer for answer in read if isinstance(answer, Answer)]
+        if wrong and not (self._skips and found):
+            raise wrong[0]
         return QuestionExample(asked, context, tuple(found), True, str(name), place)
 
     def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -122,5 +116,5 @@ def _answer(answer: Any, context: str, place: str) -> Answer:
     if isinstance(start, bool) or not isinstance(start, int):
         raise BadInput(place, f"the field 'answer_start' is {kind_of(start)}, not a whole number", CURE)
     if not text or start < 0 or not context.startswith(text, start):
-        raise BadInput(place, f"the answer '{text}' is not in its context at character {start}", SKIP)
+        raise BadInput(place, f"the answer '{text}' is not in its context at character {start}", CURE)
     return Answer(text, start)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines, uncompressed
-from electra_lab.datasets._splits import HeldOut
+from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
 from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
 from electra_lab.sources.files import LONGEST_LINE, BadInput, Files
 from registry import TextExample, datasets
@@ -38,6 +38,7 @@ class TableFiles(FileSplits[TextExample]):
     columns                  names of the columns, of files without a header
     delimiter                auto is a tab in .tsv files and a comma in others, unless only another of the three gives
                              the columns that are named here
+    on_error                 at a row that cannot be an example, such as one without a label: `stop`, or `skip` it
     held_out                 without a file for validation, the share of train that it gets, by a hash of the texts
     """
 
@@ -55,14 +56,16 @@ class TableFiles(FileSplits[TextExample]):
         id: Name | None = None,
         columns: Annotated[list[Name], Field(min_length=1)] | None = None,
         delimiter: Literal["auto", "comma", "semicolon", "tab"] = "auto",
+        on_error: OnError = "stop",
         held_out: HeldOut = 0.1,
     ) -> None:
         self._fields = Fields(text, pair, label, id, label_type)
         self._columns, self._delimiter = columns, delimiter
         options = {"fields": [text, pair, label, label_type, id], "columns": columns, "delimiter": delimiter}
-        super().__init__({"train": train, "validation": validation, "test": test}, EXTENSIONS, options, held_out)
+        paths = {"train": train, "validation": validation, "test": test}
+        super().__init__(paths, EXTENSIONS, options, held_out, on_error)
 
-    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[tuple[str, TextExample]]:
+    def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
         rows = self._rows(files, file, self._delimiter_of(files, file))
         header, at = self._columns, str(file)
         if header is None:
@@ -70,9 +73,14 @@ class TableFiles(FileSplits[TextExample]):
             header = [name.strip() for name in header]
         places = {name: self._column(name, header, at, source) for name in self._fields.names()} if header else {}
         for place, row in rows:
-            if len(row) != len(header):
-                raise BadInput(place, f"has {columns(len(row))}, but there are names for {len(header)}", CURE)
-            yield self._fields.example(partial(_cell, row, places), place)
+            yield attempted(self._example, row, len(header), places, place)
+
+    def _example(
+        self, row: list[str], number: int, places: dict[str, int | None], place: str
+    ) -> tuple[str, TextExample]:
+        if len(row) != number:
+            raise BadInput(place, f"has {columns(len(row))}, but there are names for {number}", CURE)
+        return self._fields.example(partial(_cell, row, places), place)
 
     def _column(self, name: str, header: list[str], place: str, source: str) -> int | None:
         """Return the place of a column in the header, None for labels that the test is without. Raises BadInput."""

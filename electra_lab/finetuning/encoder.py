@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 from electra_lab.data.vocabulary import word_mark
-from electra_lab.inference.windows import trimmed
+from electra_lab.inference.windows import places
 from registry import Encoded, Vocabulary
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ class TextEncoder:
         """Split texts into tokens; a word is what the tokenizer never joins with its neighbours."""
         found = []
         for text, encoding in zip(texts, self._encodings([_clean(text) for text in texts]), strict=True):
-            tokens = zip(encoding.tokens, encoding.offsets, strict=True)
-            offsets = [self.trimmed(text, token, at) for token, at in tokens]
+            offsets = places(text, encoding.tokens, encoding.offsets, self._mark)
             found.append(Encoded(encoding.ids, offsets, _words(encoding)))
         return found
 
@@ -39,9 +39,11 @@ class TextEncoder:
         spaced = [[self._spaced(word, place) for place, word in enumerate(words)] for words in sentences]
         encodings = self._encodings([[_clean(word) for word in words] for words in spaced], words=True)
         for words, read, encoding in zip(sentences, spaced, encodings, strict=True):
-            tokens = zip(_words(encoding), encoding.tokens, encoding.offsets, strict=True)
-            offsets = [self._within(words[word], read[word], token, at) for word, token, at in tokens]
-            found.append(Encoded(encoding.ids, offsets, _words(encoding)))
+            numbers, tokens = _words(encoding), list(zip(encoding.tokens, encoding.offsets, strict=True))
+            offsets: list[tuple[int, int]] = []
+            for word, group in groupby(zip(numbers, tokens, strict=True), lambda pair: pair[0]):
+                offsets += self._within(words[word], read[word], [token for _, token in group])
+            found.append(Encoded(encoding.ids, offsets, numbers))
         return found
 
     def _spaced(self, word: str, place: int) -> str:
@@ -55,15 +57,13 @@ class TextEncoder:
         finally:
             self._tokenizer.encode_special_tokens = before
 
-    def trimmed(self, text: str, token: str, at: tuple[int, int]) -> tuple[int, int]:
-        return trimmed(text, *at, token == self._mark)
-
-    def _within(self, word: str, read: str, token: str, at: tuple[int, int]) -> tuple[int, int]:
-        """Return where a token of `read` is in the word, which differs from `read` in the spaces around it."""
-        start, end = self.trimmed(read, token, at)
+    def _within(self, word: str, read: str, tokens: list[tuple[str, tuple[int, int]]]) -> Iterator[tuple[int, int]]:
+        """Yield where the tokens of `read` are in the word, which differs from `read` in the spaces around it."""
+        names, offsets = zip(*tokens, strict=True)
         begin = len(word) - len(word.lstrip())
         moved = begin - (len(read) - len(read.lstrip()))
-        return max(start + moved, begin), max(end + moved, begin)
+        for start, end in places(read, names, offsets, self._mark):
+            yield max(start + moved, begin), max(end + moved, begin)
 
 
 def _words(encoding: Encoding) -> list[int]:

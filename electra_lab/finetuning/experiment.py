@@ -29,7 +29,8 @@ from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
 from registry import Dataset, Flops, Metric, Row, Task, datasets, tasks
-from registry.errors import DataError, LabError, did_you_mean
+from registry.contracts.dataset import is_labelled
+from registry.errors import DataError, LabError, did_you_mean, listed
 
 TRAIN, VALIDATION = "train", "validation"
 
@@ -153,30 +154,62 @@ def longest_row(loaded: Loaded[FinetuningConfig], source: Source) -> int:
     return wanted
 
 
-def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset, split: str) -> list[Any]:
-    """Read a split. Raises DataError, also if there is nothing in it."""
+def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset) -> dict[str, list[Any]]:
+    """Read all splits. Raises DataError that names the bad rows of each; also if one is missing or has no examples."""
+    missing = [name for name in (TRAIN, VALIDATION) if name not in dataset.splits]
+    if missing and loaded.config.trains:
+        has = ", ".join(dataset.splits) or "none"
+        reason = f"{loaded.config.dataset.type} has no split {missing[0]}: it has {has}."
+        raise loaded.problem(("dataset",), reason, DataError)
+    found: dict[str, list[Any]] = {}
+    errors: list[LabError] = []
+    for split in dataset.splits:
+        try:
+            found[split] = list(dataset.read(split))
+        except LabError as error:
+            errors.append(error)
+            continue
+        if not found[split]:
+            raise loaded.problem(("dataset",), f"the split {split} has no examples.", DataError)
+        unknown = [example.place or example.id for example in found[split] if not is_labelled(example)]
+        if 0 < len(unknown) < len(found[split]):
+            reason = "has no label, but others of its split have one. Leave out those without."
+            errors.append(DataError(listed([f"{place}: {reason}" for place in unknown])))
+    if errors:
+        together = DataError("\n".join(dict.fromkeys(map(str, errors))))
+        raise loaded.caused(("dataset",), together if len(errors) > 1 else errors[0]) from None
+    return found
+
+
+def left_out(dataset: Dataset) -> dict[str, int]:
+    """Return how many rows of each split a dataset skipped when it was read."""
+    return {split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows}
+
+
+def learned(loaded: Loaded[FinetuningConfig], task: Task, examples: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
+    """Return what a task that trains learns from all training examples: a label may be rare. Raises DataError."""
+    if not loaded.config.trains:
+        return {}
     try:
-        found = list(dataset.read(split))
+        facts = task.learn(examples[TRAIN])
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
-    if not found:
-        raise loaded.problem(("dataset",), f"the split {split} has no examples.", DataError)
-    return found
+    if not any(map(is_labelled, examples[VALIDATION])):
+        reason = "the examples of validation have no labels, so nothing can be measured on them."
+        raise loaded.problem(("dataset",), reason, DataError)
+    return facts
 
 
 def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> Finetuning:
     """Read model and data, and build everything for one seed. Raises LabError at the line that caused it."""
     config, train = loaded.config, loaded.config.train
     dataset, task = open_dataset(loaded), cast("Task", make_task(loaded))
-    if missing := [name for name in (TRAIN, VALIDATION) if name not in dataset.splits]:
-        reason = f"{config.dataset.type} has no split {missing[0]}: it has {', '.join(dataset.splits) or 'none'}."
-        raise loaded.problem(("dataset",), reason, DataError)
     source = open_source(loaded, seed if config.init == "random" else None)
     length = longest_row(loaded, source)
-    examples = {split: examples_of(loaded, dataset, split) for split in dataset.splits}
+    examples = examples_of(loaded, dataset)
+    facts = learned(loaded, task, examples)
+    task.know(facts)
     try:
-        facts = task.learn(examples[TRAIN])  # of all: a label may be rare
-        task.know(facts)
         examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
         encoder = TextEncoder(source.tokenizer, source.vocabulary)
         splits = {
@@ -185,9 +218,6 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
         }
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
-    if not splits[VALIDATION].rows[0][0].labels:
-        reason = "the examples of validation have no labels, so nothing can be measured on them."
-        raise loaded.problem(("dataset",), reason, DataError)
     network = source.networks[config.network]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for what a head draws itself while it is built
@@ -222,11 +252,6 @@ def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
 
 def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, by_length: bool) -> Split:
     rows = task.rows(examples, encoder, length)
-    known = [bool(each[0].labels) for each in rows]
-    if any(known) and not all(known):
-        example = examples[known.index(False)]
-        reason = "has no label, but others of its split have one. Leave out those without."
-        raise DataError(f"{example.place or example.id}: {reason}")
     return Split(examples, rows, TaskRows([row for each in rows for row in each], group_by_length=by_length))
 
 

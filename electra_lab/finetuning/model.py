@@ -50,7 +50,8 @@ class TaskModel(nn.Module):
             hidden = self.network.hidden(batch.tokens, batch.attention_mask, batch.segments, batch.documents)
         outputs = self._outputs(self.head, hidden, batch)
         terms = self.task.losses(outputs, batch) if batch.labels else {}
-        return Losses(dict(terms), outputs={} if self.training else outputs)
+        kept = getattr(self.task, "kept", dict)
+        return Losses(dict(terms), outputs={} if self.training else kept(outputs))
 
     @torch.no_grad()
     def counts(self, batch: Batch, rng: Streams) -> dict[str, Tensor]:

@@ -25,6 +25,8 @@ from electra_lab.finetuning.experiment import (
     assemble,
     declared,
     examples_of,
+    learned,
+    left_out,
     longest_row,
     make_task,
     open_dataset,
@@ -68,8 +70,9 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
 def _finetuned(file: Path, overrides: Sequence[str], out: Path | None, device: str) -> Path:
     loaded, target = load_finetuning(file, overrides), choose_device(device)
     declared(loaded)  # a mistake of the file comes before anything is written
-    open_dataset(loaded)
+    dataset = open_dataset(loaded)
     open_source(loaded)
+    learned(loaded, make_task(loaded), examples_of(loaded, dataset))
     if absent := absent_tracker(loaded):
         raise absent
     folder = FinetuningFolder.create(out, loaded.config.name)
@@ -117,7 +120,8 @@ def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed
         return
     if not then.config:  # of an older release, which kept its hash alone
         raise ConfigError(f"{file}: the settings have changed since seed {seed} began. Undo that, or start a new one.")
-    refuse_others(changes(then.config, content(now)), file, MAY_CHANGE)
+    before = content(load_finetuning(then.config))  # with the defaults of newer keys
+    refuse_others(changes(before, content(now)), file, MAY_CHANGE)
 
 
 def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
@@ -234,6 +238,7 @@ def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
             store=built.dataset.fingerprint(),
             documents={name: len(split.examples) for name, split in built.splits.items()},
             tokens={name: split.batches.tokens for name, split in built.splits.items()},
+            skipped=left_out(built.dataset),
             vocabulary=built.source.vocabulary.size,
         ),
         "parameters": {**sizes, "total": sum(sizes.values())},
@@ -253,11 +258,12 @@ def _judge(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int
     config, console = loaded.config, Console()
     task, dataset = cast("Judgement", make_task(loaded)), open_dataset(loaded)
     source = open_source(loaded, seed if config.init == "random" else None)
-    splits = {split: examples_of(loaded, dataset, split) for split in dataset.splits}
+    splits = examples_of(loaded, dataset)
     facts = {
         "data": Data(
             store=dataset.fingerprint(),
             documents={name: len(examples) for name, examples in splits.items()},
+            skipped=left_out(dataset),
             vocabulary=source.vocabulary.size,
         ),
         "parameters": {name: sum(p.numel() for p in each.parameters()) for name, each in source.networks.items()},

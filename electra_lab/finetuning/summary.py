@@ -25,6 +25,11 @@ def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path
         f"  examples      {len(built.splits[TRAIN].examples):,} to train; {held_out}",
         f"  rows          {len(rows):,} of at most {built.length} tokens, {rows.tokens / len(rows):.0f} on average",
     ]
+    for split, rows in getattr(built.dataset, "skipped", {}).items():
+        if rows:
+            lines.append(f"  left out      {len(rows):,} of {split}, the first {rows[0].place}: {rows[0].reason}")
+    for split, share in built.lost().get("unseen_labels", {}).items():
+        lines.append(f"  note          {share:.1%} of the labels of {split} are in no training example: errors")
     return "\n".join(lines)
 
 

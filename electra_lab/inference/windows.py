@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from unicodedata import category, normalize
 
 import torch
 
@@ -13,6 +14,8 @@ from registry import Batch, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,7 @@ class Window:
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = False) -> list[Tokenized]:
-    """Split texts into tokens.
-
-    Offsets leave out spaces, which some tokenizers count to the token that follows. A space that the tokenizer itself
-    has put before a word is nowhere in the text.
+    """Split texts into tokens, with offsets as `places` returns them.
 
     with_masks  "[MASK]" in a text is the special token, not five characters and more
     """
@@ -61,21 +61,62 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
         tokenizer.encode_special_tokens = before
     mark = word_mark(tokenizer)
     return [
-        Tokenized(
-            text,
-            each.ids,
-            each.tokens,
-            [trimmed(text, *at, t == mark) for t, at in zip(each.tokens, each.offsets, strict=True)],
-        )
+        Tokenized(text, each.ids, each.tokens, places(text, each.tokens, each.offsets, mark))
         for text, each in zip(texts, encodings, strict=True)
     ]
 
 
-def trimmed(text: str, start: int, end: int, space: bool) -> tuple[int, int]:
+def places(
+    text: str, tokens: Sequence[str], offsets: Sequence[tuple[int, int]], mark: str | None
+) -> list[tuple[int, int]]:
+    """Return the offsets of tokens in a text as it was written.
+
+    They leave out spaces, which some tokenizers count to the token that follows. A space that the tokenizer itself has
+    put before a word is nowhere in the text. Combining marks that the tokenizer dropped, or joined with their letter,
+    belong to the token before them; at the beginning of a word, to the one after them.
+
+    offsets  from the tokenizer
+    mark     as `word_mark` returns it
+    """
+    trimmed = [_trimmed(text, *at, token == mark) for token, at in zip(tokens, offsets, strict=True)]
+    dropped = bytearray(b"\1") * len(text)
+    for start, end in trimmed:
+        dropped[start:end] = bytes(end - start)
+    return [_whole(text, *at, dropped) for at in trimmed]
+
+
+def _trimmed(text: str, start: int, end: int, space: bool) -> tuple[int, int]:
     inside = text[start:end]
-    if space and inside.strip():
-        return start, start
-    return (end - len(inside.lstrip()), end) if inside.strip() else (start, end)
+    if not inside.strip():
+        return start, end
+    return (start, start) if space else (end - len(inside.lstrip()), start + len(inside.rstrip()))
+
+
+def _whole(text: str, start: int, end: int, dropped: bytearray) -> tuple[int, int]:
+    """Return the offsets of a token with the dropped characters that belong to it."""
+    while text[start:end].strip() and end < len(text) and dropped[end] and _belongs(text[start:end], text[end]):
+        end += 1
+    first = start
+    while first and dropped[first - 1] and _combines(text[first - 1]):
+        first -= 1
+    if first and not text[first - 1].isspace():
+        return start, end
+    return first, first if start == end else end
+
+
+def _belongs(before: str, character: str) -> bool:
+    """Return whether a dropped character belongs to the text before it.
+
+    Combining marks do, joiners after them (in Indic scripts, after a virama), and what NFKC joins with a letter, such
+    as the later letters of a Korean syllable.
+    """
+    if character in JOINERS:
+        return _combines(before[-1])
+    return _combines(character) or len(normalize("NFKC", before + character)) <= len(normalize("NFKC", before))
+
+
+def _combines(character: str) -> bool:
+    return category(normalize("NFKC", character)[0]).startswith("M")
 
 
 def windows(texts: Sequence[Tokenized], length: int) -> list[Window]:

@@ -16,6 +16,7 @@ from registry import Metric
 from registry.errors import CheckpointError
 
 LONGEST_TEXT = 400  # characters of an example's fields that are shown
+MOST_ROWS = 200  # of a table
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def write_report(folder: FinetuningFolder) -> Path:
         curve=_curve(folder, table),
         shown=shown,
         tables=_tables(folder, shown),
+        most_rows=MOST_ROWS,
         errors=_errors(folder, shown, most),
         config=read_text(file),
         provenance=json.dumps(folder.seed(shown).read_json("provenance.json"), indent=1) if seeds else "",
@@ -110,10 +112,11 @@ def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -
     began = folder.seed(seeds[0]).provenance()
     environment = began.environment
     documents = ", ".join(f"{split} {number:,}" for split, number in began.data.documents.items())
+    left_out = "".join(f"; {number:,} of {split} left out" for split, number in began.data.skipped.items())
     facts = [
         ("model", f"{config['network'] + ' of ' if began.steps else ''}{config['model']}, weights {config['init']}"),
         ("task", f"{config['task']['type']} on {config['dataset']['type']}"),
-        ("examples", documents),
+        ("examples", documents + left_out),
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in began.parameters.items())),
         ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
     ]

@@ -39,6 +39,7 @@ class Data(BaseModel):
     store: str
     documents: dict[str, int] = {}  # of train, validation and test
     tokens: dict[str, int] = {}
+    skipped: dict[str, int] = {}  # rows of a dataset that were left out, by split
     overlap: float | None = None  # share of the 13-token runs of validation and test that are also in training text
     vocabulary: int | None = None
 

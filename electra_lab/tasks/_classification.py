@@ -1,5 +1,6 @@
 """The metrics of texts with a label or a number, by scikit-learn and scipy; those of GLUE are among them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from registry import Metric, Table
+
+MOST_LABELS, MOST_PAIRS = 30, 50  # that tables show
 
 CLASSIFICATION: Mapping[str, Metric] = {
     "accuracy": Metric("share of the examples that get the right label", "accuracy"),
@@ -25,21 +28,34 @@ def classification(labels: NDArray[Any], predictions: NDArray[Any], number: int)
     The mean of F1 leaves out labels that are neither right nor predicted anywhere. F1 is 0 where nothing is found, and
     Matthews correlation where all labels or all predictions are equal.
     """
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+    from sklearn.metrics import accuracy_score, f1_score
 
-    average = "binary" if number == 2 else "macro"
-    constant = np.ptp(labels) == 0 or np.ptp(predictions) == 0
+    asked = [1] if number == 2 else None
     return {
         "accuracy": float(accuracy_score(labels, predictions)),
-        "f1": float(f1_score(labels, predictions, average=average, zero_division=0)),
-        "matthews": 0.0 if constant else float(matthews_corrcoef(labels, predictions)),
+        "f1": float(f1_score(labels, predictions, labels=asked, average="macro", zero_division=0)),
+        "matthews": _matthews(labels, predictions),
     }
 
 
+def _matthews(labels: NDArray[Any], predictions: NDArray[Any]) -> float:
+    """Return Matthews correlation as scikit-learn computes it, without its table of all pairs of labels."""
+    number = max(labels.max(), predictions.max()) + 1
+    actual, predicted = (np.bincount(each, minlength=number).astype(np.float64) for each in (labels, predictions))
+    total, right = float(len(labels)), float(np.sum(labels == predictions))
+    spread = (total**2 - predicted @ predicted) * (total**2 - actual @ actual)
+    return float((right * total - actual @ predicted) / np.sqrt(spread)) if spread else 0.0
+
+
 def confusion(labels: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> Table:
-    """Return a table with a row for each label and a column for each prediction."""
+    """Return how often each label got each prediction; of many labels, the pairs that are confused most."""
     from sklearn.metrics import confusion_matrix
 
+    if len(names) > MOST_LABELS:
+        wrong = Counter(zip(labels.tolist(), predictions.tolist(), strict=True))
+        pairs = [(names[label], names[guess], count) for (label, guess), count in wrong.items() if label != guess]
+        pairs.sort(key=lambda pair: (-pair[2], pair))
+        return Table("Labels confused most", ["label", "prediction", "examples"], pairs[:MOST_PAIRS])
     counts = confusion_matrix(labels, predictions, labels=range(len(names))).tolist()
     rows = [[name, *row] for name, row in zip(names, counts, strict=True)]
     return Table("Labels (rows) and predictions (columns)", ["", *names], rows)

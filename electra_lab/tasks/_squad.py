@@ -1,15 +1,19 @@
 """How SQuAD is scored: exact match and F1 of words, and questions without an answer.
 
 These are the definitions of the official evaluation of SQuAD 2.0 (Rajpurkar et al. 2018), which gives the numbers of
-version 1.1 as well. All scores are between 0 and 1.
+version 1.1 as well. `mixed` is what the evaluation of MLQA (Lewis et al. 2020) does for Chinese: each character from
+U+4E00 to U+9FA5 is a word. With `characters` all are, as in KorQuAD 1.0 (Lim et al. 2019). All scores are between 0
+and 1.
 """
 
 from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,19 +22,30 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(text: str) -> str:
-    """Return a text in lower case, without ASCII punctuation and English articles, its words one space apart."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(WITHOUT_PUNCTUATION)).split())
+Segmentation = Literal["words", "mixed", "characters"]
+SEGMENTS = {"mixed": re.compile(r"[\u4e00-\u9fa5]|[^\s\u4e00-\u9fa5]+"), "characters": re.compile(r"\S")}
 
 
-def scores(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
+def segments(text: str, segmentation: Segmentation = "words") -> list[str]:
+    """Return the words or characters of a text in lower case, without punctuation.
+
+    Of words, punctuation is that of ASCII, and English articles are left out; otherwise it is that of all scripts.
+    """
+    text = text.lower().translate(WITHOUT_PUNCTUATION)
+    if segmentation == "words":
+        return ARTICLES.sub(" ", text).split()
+    text = "".join(character for character in text if not unicodedata.category(character).startswith("P"))
+    return SEGMENTS[segmentation].findall(text)
+
+
+def scores(prediction: str, answers: Sequence[str], segmentation: Segmentation = "words") -> tuple[float, float]:
     """Return exact match and F1 with the answer that fits best.
 
     An answer of which normalisation leaves nothing does not count; without any other the right prediction is empty.
     """
-    ours = normalised(prediction)
-    theirs = [text for answer in answers if (text := normalised(answer))] or [""]
-    return float(ours in theirs), max(_f1(ours.split(), each.split()) for each in theirs)
+    ours = segments(prediction, segmentation)
+    theirs = [found for answer in answers if (found := segments(answer, segmentation))] or [[]]
+    return float(ours in theirs), max(_f1(ours, answer) for answer in theirs)
 
 
 def _f1(prediction: list[str], answer: list[str]) -> float:

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from registry import Batch, Encoder, Metric, Row, TextExample
 
 Head = Literal["linear", "dense"]
-CUT = "cut_examples"
+CUT, EMPTY = "cut_examples", "empty_examples"
 CUT_METRIC = {
-    CUT: Metric("share of the examples that were longer than a row, and cut", "cut examples", higher_is_better=False)
+    CUT: Metric("share of the examples that were longer than a row, and cut", "cut examples", higher_is_better=False),
+    EMPTY: Metric("share of the examples with a text that has no tokens", "empty examples", higher_is_better=False),
 }
 
 
@@ -69,8 +70,10 @@ def _fitting(first: list[int], second: list[int] | None, length: int) -> tuple[l
 
 
 def cut_share(rows: Sequence[Sequence[Row]]) -> dict[str, float]:
-    """Return the share of the examples that were cut."""
-    return {CUT: sum(bool(row.keep) for (row,) in rows) / len(rows)}
+    """Return the share of the examples that were cut, and of those with an empty text if there are any."""
+    found = {CUT: sum(bool(row.keep) for (row,) in rows) / len(rows)}
+    empty = sum(row.tokens[-1] in (row.tokens[1], row.tokens[-2]) for (row,) in rows)  # [SEP] after [CLS] or [SEP]
+    return found | ({EMPTY: empty / len(rows)} if empty else {})
 
 
 def shown(example: TextExample) -> Mapping[str, Any]:

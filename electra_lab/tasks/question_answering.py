@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from electra_lab.tasks._answers import Outputs, Read, Span, independent_span, joint_span
 from electra_lab.tasks._spans import NEVER, Independent, Joint
-from electra_lab.tasks._squad import best_threshold, scores
+from electra_lab.tasks._squad import Segmentation, best_threshold, scores
+from electra_lab.tasks._unseen import UNSEEN_METRIC, unseen_share
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Term, tasks
 from registry.errors import DataError
@@ -31,7 +32,8 @@ class QuestionAnswering:
     spans count in the window where their first token has the most context. Its text is cut out of the context as it is.
 
     If some training questions have no answer (SQuAD 2.0), it is also learned which. A question then gets no answer
-    where the lowest number that a window gives for that is above `threshold`.
+    where the lowest number that a window gives for that is above `threshold`. If none has, questions without an answer
+    count as errors.
 
     head              joint: the end depends on the start; independent: both are found by themselves, as in the models
                       of transformers
@@ -43,10 +45,13 @@ class QuestionAnswering:
     stride            tokens from one window to the next; at most half of what fits
     max_query         tokens of a question, the first ones, and at most half a row; questions that are cut are counted
     max_answer        tokens of a predicted answer, at most
+    segmentation      of answers, for F1 and exact match: words between spaces as in SQuAD; characters, for languages
+                      that are written without spaces, as in KorQuAD 1.0; or mixed as in MLQA for Chinese, characters
+                      of Chinese and words of others. With the latter two all punctuation is left out, and no articles
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {
-        "f1": Metric("mean F1 of the words in prediction and answer", "F1"),
+        "f1": Metric("mean F1 of the words (or characters: see segmentation) in prediction and answer", "F1"),
         "exact_match": Metric("share of the predictions that are right but for case, punctuation and articles", "EM"),
         "answerable_f1": Metric("F1 of the questions that have an answer", "F1, answerable"),
         "answerable_exact_match": Metric("exact match of the questions that have an answer", "EM, answerable"),
@@ -59,6 +64,7 @@ class QuestionAnswering:
             "missed answers",
             higher_is_better=False,
         ),
+        **UNSEEN_METRIC,
     }
 
     def __init__(
@@ -73,6 +79,7 @@ class QuestionAnswering:
         stride: Annotated[int, Field(gt=0, le=10**9)] = 128,
         max_query: Annotated[int, Field(gt=0, le=10**9)] = 64,
         max_answer: Annotated[int, Field(gt=0, le=10**9)] = 30,
+        segmentation: Segmentation = "words",
     ) -> None:
         if (head, no_answer) == ("joint", "cls"):
             raise ValueError("no_answer: cls needs head: independent.")
@@ -83,6 +90,7 @@ class QuestionAnswering:
             no_answer_weight,
         )
         self.threshold, self.stride, self.max_query, self.max_answer = threshold, stride, max_query, max_answer
+        self.segmentation: Segmentation = segmentation
         self.unanswerable = False
 
     def learn(self, examples: Sequence[QuestionExample]) -> Mapping[str, Any]:
@@ -135,9 +143,6 @@ class QuestionAnswering:
             if not answer.text or not example.context.startswith(answer.text, answer.start) or answer.start < 0:
                 reason = f"the answer '{answer.text}' is not in its context at character {answer.start}"
                 raise DataError(f"{_place(example)}: {reason}. Correct the answer or its place.")
-        if example.labelled and not example.answers and not self.unanswerable:
-            reason = "the question has no answer, but all training questions have one"
-            raise DataError(f"{_place(example)}: {reason}. Leave it out, or train with such questions.")
         for answer in example.answers[:1]:
             end = answer.start + len(answer.text)
             tokens = [n for n, (first, last) in enumerate(context.offsets) if first < end and last > answer.start]
@@ -163,7 +168,8 @@ class QuestionAnswering:
     def lost(self, examples: Sequence[QuestionExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
         found = {"cut_questions": float(np.mean([each[0].keep.cut for each in rows]))}
         missed = [self._misses(each) for each, example in zip(rows, examples, strict=True) if example.answers]
-        return found | ({"missed_answers": float(np.mean(missed))} if missed else {})
+        unseen = [not example.answers and not self.unanswerable for example in examples if example.labelled]
+        return found | ({"missed_answers": float(np.mean(missed))} if missed else {}) | unseen_share(unseen)
 
     def results(
         self, examples: Sequence[QuestionExample], rows: Sequence[Sequence[Row]], outputs: Sequence[Sequence[Outputs]]
@@ -174,7 +180,8 @@ class QuestionAnswering:
         truth = [list(dict.fromkeys(answer.text for answer in example.answers)) for example in examples]
         answerable = np.array([bool(answers) for answers in truth])
         pairs = zip(predictions, truth, strict=True)
-        judged = np.array([scores(found["span"], answers) for found, answers in pairs])  # exact match and F1
+        # Exact match and F1.
+        judged = np.array([scores(found["span"], answers, self.segmentation) for found, answers in pairs])
         silent = np.array([self._is_silent(found) for found in predictions])
         final = np.where(silent[:, None], ~answerable[:, None], judged)
         for found, answers, (exact, f1) in zip(predictions, truth, final.tolist(), strict=True):

@@ -34,7 +34,7 @@ class SentenceSimilarity:
     metrics: ClassVar[Mapping[str, Metric]] = {
         "spearman": REGRESSION["spearman"],
         "pearson": REGRESSION["pearson"],
-        **CUT_METRIC,
+        CUT: CUT_METRIC[CUT],
     }
 
     network: Which = "auto"

@@ -11,22 +11,23 @@ from torch.nn import functional as F
 
 from electra_lab.tasks._classification import CLASSIFICATION, classification, confusion
 from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
+from electra_lab.tasks._unseen import IGNORED, UNSEEN_METRIC, unseen_share
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
-from registry.errors import DataError, did_you_mean
+from registry.errors import DataError
 
 
 @tasks.register("text_classification", takes=TextExample)
 class TextClassification:
     """A label for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
 
-    The labels are those of the training examples. Examples that are longer than a row lose tokens at the end, of pairs
-    the longer text first; how many is reported.
+    The labels are those of the training examples; examples with others count as errors. Examples that are longer than a
+    row lose tokens at the end, of pairs the longer text first. How many there are of both is reported.
 
     head  dense puts a linear layer and GELU before the last one, as transformers has it: only then can the fine-tuned
           model become one of transformers
     """
 
-    metrics: ClassVar[Mapping[str, Metric]] = {**CLASSIFICATION, **CUT_METRIC}
+    metrics: ClassVar[Mapping[str, Metric]] = {**CLASSIFICATION, **CUT_METRIC, **UNSEEN_METRIC}
 
     def __init__(self, /, *, head: Head = "linear") -> None:
         self.dense = head == "dense"
@@ -49,24 +50,25 @@ class TextClassification:
 
     def rows(self, examples: Sequence[TextExample], encoder: Encoder, length: int) -> list[list[Row]]:
         numbers = {label: number for number, label in enumerate(self.labels)}
-        for example in examples:
-            if example.label is not None and example.label not in numbers:
-                reason = f"the label '{example.label}' is not one of the training examples'."
-                raise DataError(
-                    f"{example.place or example.id}: {reason}{did_you_mean(str(example.label), self.labels)}"
-                )
-        labels = [None if example.label is None else numbers[str(example.label)] for example in examples]
+        labels = [None if example.label is None else numbers.get(str(example.label), IGNORED) for example in examples]
         return text_rows(examples, encoder, length, labels)
 
     def lost(self, examples: Sequence[TextExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
-        return cut_share(rows)
+        return cut_share(rows) | unseen_share([row.labels.get("label") == IGNORED for (row,) in rows])
 
     def head(self, dim: int, dropout: float) -> nn.Module:
         return FirstState(dim, len(self.labels), dropout, dense=self.dense)
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B L"]], batch: Batch) -> Mapping[str, Term]:
-        total = F.cross_entropy(outputs["logits"], batch.labels["label"], reduction="sum")
-        return {"label": Term(total, torch.tensor(len(batch), device=total.device), 1.0)}
+        labels = batch.labels["label"]
+        total = F.cross_entropy(outputs["logits"], labels, ignore_index=IGNORED, reduction="sum")
+        return {"label": Term(total, (labels != IGNORED).sum(), 1.0)}
+
+    def kept(self, outputs: Mapping[str, Float[Tensor, "B L"]]) -> Mapping[str, Tensor]:
+        logits = outputs["logits"].cpu().numpy().astype(np.float64)
+        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+        certainty = chances.max(axis=1) / chances.sum(axis=1)
+        return {"best": torch.from_numpy(chances.argmax(axis=1)), "certainty": torch.from_numpy(certainty)}
 
     def results(
         self,
@@ -74,18 +76,16 @@ class TextClassification:
         rows: Sequence[Sequence[Row]],
         outputs: Sequence[Sequence[Mapping[str, Any]]],
     ) -> Results:
-        logits = np.stack([output["logits"] for (output,) in outputs]).astype(np.float64)
-        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
-        best = chances.argmax(axis=1)
+        best, certainty = (np.array([output[name] for (output,) in outputs]) for name in ("best", "certainty"))
         predictions = []
-        for example, number, chance in zip(examples, best, chances, strict=True):
-            found = {**shown(example), "prediction": self.labels[number], "certainty": float(chance[number])}
+        for example, number, chance in zip(examples, best, certainty, strict=True):
+            found = {**shown(example), "prediction": self.labels[number], "certainty": float(chance)}
             if example.label is not None:
                 found |= {"label": example.label, "correct": example.label == self.labels[number]}
             predictions.append(found)
         if any(example.label is None for example in examples):
             return Results({}, predictions)
-        truth = np.array([self.labels.index(str(example.label)) for example in examples])
-        metrics = {**classification(truth, best, len(self.labels)), **cut_share(rows)}
-        return Results(metrics, predictions, [confusion(truth, best, self.labels)])
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        truth = np.array([numbers.setdefault(str(example.label), len(numbers)) for example in examples])
+        metrics = {**classification(truth, best, len(self.labels)), **self.lost(examples, rows)}
+        return Results(metrics, predictions, [confusion(truth, best, list(numbers))])

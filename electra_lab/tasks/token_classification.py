@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.tasks._entities import ENTITY_TAG, compare, entities, single_words, total
+from electra_lab.tasks._unseen import IGNORED, UNSEEN_METRIC, unseen_share
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
-from registry.errors import DataError, did_you_mean
-
-IGNORED = -100  # the label of positions that are no word's
+from registry.errors import DataError
 
 
 class EachState(nn.Module):
@@ -39,9 +38,9 @@ class TokenClassification:
 
     The layers on top are dropout and a linear one. Sentences that are longer than a row are read in windows; each word
     is trained and predicted once, in the window where it has the most context. The tags are those of the training
-    examples and, for entities, I-X if there is B-X and the like. A word without tokens, of characters
-    that the tokenizer drops, is tagged O or, where that is not a tag, with the most frequent one; the report counts
-    them.
+    examples and, for entities, I-X if there is B-X and the like; words with others count as errors. A word without
+    tokens, of characters that the tokenizer drops, is tagged O or, where that is not a tag, with the most frequent one.
+    The report counts both.
 
     scheme  entities  tags are IOB1, IOB2 or BIOES; entities are counted as by conlleval and by seqeval's default
             plain     tags are judged one by one, such as parts of speech
@@ -55,6 +54,7 @@ class TokenClassification:
         "recall": Metric("share of the entities that are predicted with the right words and type", "entity recall"),
         "accuracy": Metric("share of the words that get the right tag", "tag accuracy"),
         "dropped_words": Metric("share of the words that have no token", "dropped words", higher_is_better=False),
+        **UNSEEN_METRIC,
     }
 
     def __init__(
@@ -66,7 +66,7 @@ class TokenClassification:
     ) -> None:
         self.scheme, self.stride = scheme, stride
         if scheme == "plain":
-            self.metrics = {name: self.metrics[name] for name in ("accuracy", "dropped_words")}
+            self.metrics = {name: self.metrics[name] for name in ("accuracy", "dropped_words", *UNSEEN_METRIC)}
 
     def learn(self, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
         counts: Counter[str] = Counter()
@@ -93,7 +93,8 @@ class TokenClassification:
     def _rows(self, example: WordsExample, text: Encoded, encoder: Encoder, length: int) -> list[Row]:
         cls, sep = encoder.vocabulary.cls_id, encoder.vocabulary.sep_id
         firsts = {word: place for place, word in reversed([*enumerate(text.words)])}
-        labels = None if example.tags is None else self._labels(example, example.tags)
+        numbers = {tag: number for number, tag in enumerate(self.tags)}
+        labels = None if example.tags is None else [numbers.get(tag, IGNORED) for tag in example.tags]
         rows = []
         for window in windows(len(text.ids), length - 2, self.stride):
             tokens = [cls, *text.ids[window.first : window.end], sep]
@@ -105,17 +106,11 @@ class TokenClassification:
             rows.append(row)
         return rows
 
-    def _labels(self, example: WordsExample, tags: Sequence[str]) -> list[int]:
-        number = {tag: i for i, tag in enumerate(self.tags)}
-        for word, tag in zip(example.words, tags, strict=True):
-            if tag not in number:
-                reason = f"the tag '{tag}' of '{word}' is in no training example.{did_you_mean(tag, self.tags)}"
-                raise DataError(f"{_place(example)}: {reason}")
-        return [number[tag] for tag in tags]
-
     def lost(self, examples: Sequence[WordsExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
         words, judged = sum(len(example.words) for example in examples), sum(len(r.keep) for each in rows for r in each)
-        return {"dropped_words": (words - judged) / max(words, 1)}
+        known = {*self.tags}
+        unseen = [tag not in known for example in examples for tag in example.tags or ()]
+        return {"dropped_words": (words - judged) / max(words, 1), **unseen_share(unseen)}
 
     def head(self, dim: int, dropout: float) -> nn.Module:
         return EachState(dim, len(self.tags), dropout)

@@ -140,8 +140,11 @@ class TaskContract(Contract):
     def each_output(self, head: nn.Module, rows: Sequence[Sequence[Row]], device: str = "cpu") -> list[list[Any]]:
         """Return what a task is given for `results`: the outputs of each row, by itself."""
 
+        kept = getattr(self.task(), "kept", dict)
+
         def one(row: Row) -> dict[str, Any]:
-            return {name: each[0].cpu().numpy() for name, each in self.outputs(head, self.batch([row], device)).items()}
+            found = kept(self.outputs(head, self.batch([row], device)))
+            return {name: each[0].cpu().numpy() for name, each in found.items()}
 
         with torch.no_grad():
             return [[one(row) for row in each] for each in rows]
@@ -309,7 +312,7 @@ class TaskContract(Contract):
         with torch.no_grad():
             flat = [row for each in known for row in each]
             order = np.argsort([-len(row.tokens) for row in flat], kind="stable")
-            found = self.outputs(head, self.batch(flat, device))
+            found = getattr(task, "kept", dict)(self.outputs(head, self.batch(flat, device)))
         padded: list[Any] = [None] * len(flat)
         for place, row in enumerate(order):
             padded[row] = {name: each[place].cpu().numpy() for name, each in found.items()}

@@ -72,6 +72,13 @@ class PairExample:
 AnyExample: TypeAlias = TextExample | WordsExample | QuestionExample | PairExample
 
 
+def is_labelled(example: AnyExample) -> bool:
+    """Return whether an example's label, tags or answers are known; a pair has nothing to know."""
+    if isinstance(example, QuestionExample):
+        return example.labelled
+    return getattr(example, "label", getattr(example, "tags", True)) is not None
+
+
 class Dataset(Protocol):
     """A source of examples. Registered as a class: __init__(self, /, *, <options>).
 
@@ -79,6 +86,7 @@ class Dataset(Protocol):
 
     splits  their names: `train`, `validation`, `test`, or others, such as a second test. The constructor raises
             DataError if files are missing
+    skipped  optional: by split, a `Skipped` for each row that the last `read` left out
     submission(split, predictions)  optional: the name and the content of the file that the benchmark accepts, or None
             if it does not accept that split; `predictions` are the task's, one for each example
     """

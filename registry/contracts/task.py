@@ -22,7 +22,7 @@ class Encoded:
     """The tokens of a text, without special ones."""
 
     ids: list[int]
-    offsets: list[tuple[int, int]]  # of each token in the text, in characters, without spaces around it
+    offsets: list[tuple[int, int]]  # in the text, in characters, without spaces, with dropped marks
     words: list[int]  # the word of each token; words are counted from 0
 
 
@@ -83,6 +83,8 @@ class Task(Protocol):
     `@tasks.register(name, takes=TextExample)` declares the type of its examples.
 
     metrics     by name, the most important one first
+    kept        optional: kept(outputs), which returns those that `results` reads where it does not read all of them: a
+                split's outputs are held until its end
     exports_as  optional: `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the layers
                 of the head are those of transformers' class; they are called `out` (or `span`) and, before it, `dense`
     """
@@ -100,8 +102,9 @@ class Task(Protocol):
         """Take what `learn` returned, now or in an earlier process."""
 
     def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
-        """Return the rows of each example, at least one. Raises DataError, at file:line, for a label that is not known.
+        """Return the rows of each example, at least one. Raises DataError, at file:line, for a label of another type.
 
+        A label that `learn` has not seen is not an error of the data: the example counts as a wrong prediction.
         Examples without labels have rows without labels.
         """
 

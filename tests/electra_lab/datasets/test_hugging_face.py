@@ -51,11 +51,11 @@ def test_fields_and_splits(tmp_path: Path) -> None:
 
 
 def test_labels_with_names(tmp_path: Path) -> None:
-    datasets.DatasetDict({"train": with_names([1, 0, -1, None])}).save_to_disk(tmp_path / "a")
+    datasets.DatasetDict({"test": with_names([1, 0, -1, None])}).save_to_disk(tmp_path / "a")
     made = dataset(tmp_path / "a", held_out=0)
-    assert [each.label for each in made.read("train")] == ["good", "bad", None, None]
+    assert [each.label for each in made.read("test")] == ["good", "bad", None, None]
     numbers = dataset(tmp_path / "a", held_out=0, label_type="number")
-    assert [each.label for each in numbers.read("train")] == [1.0, 0.0, -1.0, None]
+    assert [each.label for each in numbers.read("test")] == [1.0, 0.0, -1.0, None]
 
 
 def test_labels_with_names_in_parquet(tmp_path: Path) -> None:
@@ -110,7 +110,10 @@ def test_wrong_values_are_named(tmp_path: Path) -> None:
     folder = saved(tmp_path / "a", test={"text": ["a", None], "label": ["x", "y"]})
     with pytest.raises(DataError) as refused:
         list(dataset(folder).read("test"))
-    assert str(refused.value) == f"{folder}: test: row 2: the field 'text' is null, not text. Correct it."
+    assert (
+        str(refused.value).split(" To leave such")[0]
+        == f"{folder}: test: row 2: the field 'text' is null, not text. Correct it."
+    )
     with pytest.raises(DataError, match=r"a: test: has no field 'txt'\. Did you mean 'text'\?"):
         list(dataset(folder, text="txt").read("test"))
     with pytest.raises(DataError, match=r"c: train: there are no examples for train, as held_out is 0\.999\."):

@@ -52,9 +52,7 @@ def test_labels(tmp_path: Path, value: Any, word: str | None, number: float | st
     if isinstance(number, str):
         with pytest.raises(DataError) as refused:
             read(tmp_path, line, label_type="number")
-        assert str(refused.value).endswith(
-            f"a.jsonl:1: the field 'label' is {number}, not a finite number. Correct it."
-        )
+        assert f"a.jsonl:1: the field 'label' is {number}, not a finite number. Correct it." in str(refused.value)
     else:
         found = read(tmp_path, line, label_type="number")[0].label
         assert (found, type(found)) == (number, type(number))
@@ -86,7 +84,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     content = json_lines({"text": "a", "pair": "b", "id": 0}) + " \t\n" + line
     with pytest.raises(DataError) as refused:
         read(tmp_path, content, pair="pair", id="id")
-    assert str(refused.value) == f"{tmp_path / 'a.jsonl'}:3: {reason}"
+    assert str(refused.value).split(" To leave such")[0] == f"{tmp_path / 'a.jsonl'}:3: {reason}"
 
 
 def test_the_texts_decide_what_is_held_out(tmp_path: Path) -> None:

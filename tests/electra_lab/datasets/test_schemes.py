@@ -42,14 +42,20 @@ def written(entities: list[Entity], words: int, scheme: str) -> list[str]:
     return tags
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+LETTERS = {"BILOU": {"E": "L", "S": "U"}, "BMES": {"I": "M"}}  # instead of those of BIOES
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, *LETTERS])
 @settings(deadline=None, max_examples=100)
 @given(drawn=sentences())
 def test_entities_survive(scheme: str, drawn: tuple[list[Entity], int]) -> None:
     entities, words = drawn
-    tags = written(entities, words, scheme)
-    assert misfit(tags, scheme) is None
-    assert to_iob2(tags, scheme) == tuple(written(entities, words, "IOB2"))
+    known = "BIOES" if scheme in LETTERS else scheme
+    tags = [LETTERS.get(scheme, {}).get(tag[0], tag[0]) + tag[1:] for tag in written(entities, words, known)]
+    assert misfit(tags, known) is None
+    assert to_iob2(tags, known) == tuple(written(entities, words, "IOB2"))
+    if scheme == "BMES":  # which seqeval does not have
+        return
     found = theirs.Entities([tags], getattr(theirs, {"BIOES": "IOBES"}.get(scheme, scheme))).entities[0]
     assert sorted((each.tag, each.start, each.end) for each in found) == sorted(entities)
 
@@ -82,7 +88,8 @@ def test_the_first_misfit() -> None:
         ("B-A", True),
         ("I", True),
         ("S-B-C", True),
-        ("U-A", False),
+        ("U-A", True),
+        ("X-A", False),
         ("B-", False),
         ("BA", False),
         ("", False),

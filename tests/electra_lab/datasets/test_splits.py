@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from electra_lab.datasets._splits import Splits, number_of
+from electra_lab.datasets._splits import Found, Splits, number_of
+from electra_lab.sources.files import BadInput
 from registry import TextExample
 from registry.errors import DataError
 
@@ -15,17 +16,17 @@ from registry.errors import DataError
 class Listed(Splits[TextExample]):
     """Examples in a list of each split; their keys are their texts."""
 
-    def __init__(self, held_out: float, **sources: list[str | TextExample]) -> None:
-        super().__init__(held_out)
+    def __init__(self, held_out: float, *, on_error: Any = None, **sources: list[str | TextExample | BadInput]) -> None:
+        super().__init__(held_out, on_error)
         self.sources = sources
 
     def _sources(self) -> list[str]:
         return [*self.sources]
 
-    def _examples(self, source: str) -> Iterator[tuple[str, TextExample]]:
+    def _examples(self, source: str) -> Iterator[Found[TextExample]]:
         for each in self.sources[source]:
             example = TextExample(each) if isinstance(each, str) else each
-            yield example.text, example
+            yield example if isinstance(example, BadInput) else (example.text, example)
 
     def _place(self, source: str) -> str:
         return f"the list {source}"
@@ -87,3 +88,54 @@ def test_a_split_without_examples(dataset: Listed, split: str, reason: str) -> N
     with pytest.raises(DataError) as refused:
         list(dataset.read(split))
     assert str(refused.value) == f"the list {next(iter(dataset.sources))}: there are no examples for {reason}"
+
+
+def rows(split: str, number: int, **bad: int) -> list[Any]:
+    """Return labelled examples, and bad rows at the given lines."""
+    made: list[Any] = [TextExample(f"{split} {n}", None, "a", "", f"{split}:{n}") for n in range(number)]
+    made[bad["broken"]] = BadInput(f"{split}:{bad['broken']}", "is broken", "Mend it.")
+    made[bad["unlabelled"]] = TextExample("b", place=f"{split}:{bad['unlabelled']}")
+    made[bad["twice"]] = TextExample("c", None, "a", "1", f"{split}:{bad['twice']}")
+    return made
+
+
+def test_all_bad_rows_are_named_at_once() -> None:
+    """In the order of the source; of many the first twenty, and how many there are."""
+    made = rows("train", 60, broken=3, unlabelled=7, twice=5)
+    for on_error in ("stop", None):
+        with pytest.raises(DataError) as refused:
+            list(Listed(0.0, on_error=on_error, train=made).read("train"))
+        lines = str(refused.value).splitlines()
+        assert [line.split(": ")[0] for line in lines[:3]] == ["train:3", "train:5", "train:7"]
+        assert lines[0] == "train:3: is broken. Mend it."
+        assert lines[3:] == (["To leave such rows out, set on_error: skip."] if on_error else [])
+    made[10:50] = [BadInput(f"train:{n}", "is broken", "Mend it.") for n in range(10, 50)]
+    with pytest.raises(DataError) as refused:
+        list(Listed(0.0, train=made).read("train"))
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 21
+    assert lines[19].startswith("train:26:")
+    assert lines[20] == "23 more; there are 43."
+
+
+def test_bad_rows_may_be_skipped_and_are_counted_once() -> None:
+    made = rows("train", 60, broken=3, unlabelled=7, twice=5)
+    for held_out in (0.0, 0.3):
+        dataset = Listed(held_out, on_error="skip", train=made, test=["x"])
+        read = [row.place for split in dataset.splits for row in dataset.read(split)]
+        skipped = [row.place for split in dataset.splits for row in dataset.skipped[split]]
+        assert sorted(read + skipped) == sorted(["", *(f"train:{n}" for n in range(60))])
+        assert {"train:3", "train:7"} <= {*skipped} <= {"train:3", "train:5", "train:7"}
+        assert "train:3" in [row.place for row in dataset.skipped["train"]]
+        assert dataset.skipped["test"] == []
+
+
+def test_labels_may_be_missing_everywhere_and_in_the_test() -> None:
+    known, unknown = TextExample("a", label="x"), TextExample("b")
+    for sources in ({"train": [unknown, unknown]}, {"test": [known, unknown]}):
+        (split,) = sources
+        assert len(texts(Listed(0.0, **sources), split)) == 2
+    for split in ("train", "validation", "dev"):
+        with pytest.raises(DataError, match="has no label, but others of its split have one"):
+            texts(Listed(0.0, **{split: [known, unknown]}), split)
+    assert texts(Listed(0.0, on_error="skip", test=[known, unknown]), "test") == ["a"]

@@ -227,13 +227,72 @@ def test_part_of_the_examples_is_drawn_by_the_seed(tmp_path: Path, model: Path) 
 # Refusals
 
 
-def test_a_label_that_training_has_not_seen_names_its_line(tmp_path: Path, model: Path) -> None:
+def test_a_label_that_training_has_not_seen_is_an_error_with_a_note(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_finetuning(tmp_path, model)
     file = tmp_path / "texts" / "validation.txt"
-    file.write_text(file.read_text() + "cst\tthe cat sat\n")
-    said = refusal(path)
-    assert f"{file}:13: the label 'cst' is not one of the training examples'. Did you mean 'cat'?" in said
-    assert said.startswith(f"{path}:")
+    file.write_text(file.read_text() + "cst\tthe cat sat\n" * 4)
+    folder = finetune(path, [], tmp_path / "out", "cpu")
+    opening, _, closing = capsys.readouterr().err.partition("\nstep ")
+    assert "25.0% of the labels of validation are in no training example" in opening
+    assert "unseen labels: validation 25.0%" in closing
+    assert [each["correct"] for each in predictions(folder / "seed-0", "validation")[12:]] == [False] * 4
+    assert "unseen labels" in (folder / "report.html").read_text()
+
+
+TABLE = {"type": "table", "train": "train.csv", "validation": "dev.csv"}
+ROWS = "".join(f"the {animal} sat,{animal}\n" for animal in ("cat", "dogs") * 9)
+
+
+def test_bad_rows_of_all_splits_are_named_before_anything_is_written(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\nthe cat,\n" + ROWS + ",cat\na,b,c\n")
+    (tmp_path / "dev.csv").write_text("text,label\n" + ROWS + "the cat, \n")
+    said = refusal(write_finetuning(tmp_path, model, dataset=TABLE))
+    places = [f"{tmp_path / name}:{line}: " for name, line in (("train.csv", 2), ("train.csv", 21), ("train.csv", 22),
+                                                             ("dev.csv", 20))]  # fmt: skip
+    assert [place for place in places if place in said] == places
+    assert "on_error: skip" in said
+    assert not (tmp_path / "refused").exists()
+
+
+def test_bad_rows_that_are_skipped_are_counted(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.csv").write_text("text,label\nthe cat,\n" + ROWS + ",cat\n")
+    (tmp_path / "dev.csv").write_text("text,label\n" + ROWS)
+    path = write_finetuning(tmp_path, model, dataset={**TABLE, "on_error": "skip"})
+    folder = finetune(path, ["train.epochs=1"], tmp_path / "out", "cpu")
+    assert f"2 of train, the first {tmp_path / 'train.csv'}:2: has no label" in capsys.readouterr().err
+    data = json.loads((folder / "seed-0" / "provenance.json").read_text())["data"]
+    assert (data["documents"], data["skipped"]) == ({"train": 18, "validation": 18}, {"train": 2})
+    assert "2 of train left out" in (folder / "report.html").read_text()
+
+
+def test_a_folder_that_was_begun_before_a_key_existed_is_continued(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\n" + ROWS)
+    (tmp_path / "dev.csv").write_text("text,label\n" + ROWS)
+    path = write_finetuning(tmp_path, model, dataset=TABLE)
+    folder = finetune(path, ["train.epochs=1"], tmp_path / "out", "cpu")
+    file, kept = folder / "seed-0" / "provenance.json", folder / "finetuning.yaml"
+    began = json.loads(file.read_text())
+    assert began["config"]["dataset"].pop("on_error") == "stop"
+    file.write_text(json.dumps({**began, "config_sha256": "of the older file"}))
+    kept.write_text(kept.read_text().replace("  on_error: stop\n", ""))
+    with pytest.raises(ConfigError, match=r"dataset\.on_error"):
+        resume(folder, "cpu", ["dataset.on_error=skip"])
+    resume(folder, "cpu", ["seeds=[0, 1]"])
+    assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
+
+
+def test_labels_are_learned_from_all_examples_not_from_the_drawn_ones(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    file = tmp_path / "texts" / "train.txt"
+    file.write_text(file.read_text() + "zebra\tthe zebra sat\n")
+    given = load_finetuning(path, ["data.train_examples=6", "train.batch_size=6", "evaluate.every=null"])
+    built = assemble(given, 0, torch.device("cpu"))
+    drawn = {example.label for example in built.splits["train"].examples}
+    assert "zebra" not in drawn
+    assert built.facts["labels"] == ["cat", "dogs", "zebra"]
+    assert built.model.head.out.out_features == 3  # type: ignore[union-attr]
 
 
 def test_seeds_may_be_added_if_nothing_else_has_changed(tmp_path: Path, model: Path) -> None:

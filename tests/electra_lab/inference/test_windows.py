@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.inference.windows import Tokenized, batches, tokenize, windows
@@ -65,6 +65,34 @@ def test_offsets_point_at_the_words_themselves(tokenizer: Tokenizer) -> None:
     cat = tokenize(tokenizer, ["the   cat"])[0]
     pieces = [cat.text[start:end] for start, end in cat.offsets]
     assert [piece for piece in pieces if piece.strip()] == ["the", "cat"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cafe\u0301", "x"],
+        ["m\u0301\u0327a", "\u0301x"],
+        ["\u1112\u1161\u11ab\u1100\u116e\u11a8", "x"],
+        ["ന\u0d4d\u200d", "x"],
+        ["❤\ufe0f", "x"],
+    ],
+)
+def test_offsets_hold_the_marks_that_the_tokenizer_drops(words: list[str], tokenizer: Tokenizer) -> None:
+    """Of the word that they are written in, and no other one's; what else it drops belongs to no token."""
+    text = tokenize(tokenizer, [" ".join(words)])[0]
+    ends = [(start, end) for start, end in text.offsets if start < end]
+    borders = {len(words[0]), len(words[0]) + 1}
+    assert {ends[0][0], ends[-1][1]} == {0, len(text.text)}
+    assert borders <= {place for at in ends for place in at}
+    plain = tokenize(tokenizer, ["a\u00ad\u200b b"])[0]
+    assert tokenizer.decoder.__class__.__name__ != "WordPiece" or plain.offsets == [(0, 1), (4, 5)]
+
+
+def test_offsets_leave_out_spaces_on_either_side() -> None:
+    made = wordpiece(DOCUMENTS, vocab_size=400)
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    [text] = tokenize(made, ["the  cat"])
+    assert [text.text[start:end] for start, end in text.offsets if text.text[start:end].strip()] == ["the", "cat"]
 
 
 def test_a_mask_is_a_mask_only_where_it_is_asked_for(tokenizer: Tokenizer) -> None:

@@ -124,6 +124,16 @@ def test_tables_and_errors_are_of_the_seed_nearest_to_the_median(
     assert f"seed-{shown}" in page.all("pre")[1].text
 
 
+@pytest.mark.parametrize("number", [200, 3000])
+def test_long_tables_are_cut_and_the_page_says_so(tmp_path: Path, number: int) -> None:
+    folder = write_finetuned(tmp_path / "out", {})
+    table = {"title": "Words by tag", "header": ["", "words"], "rows": [[f"tag {n}", n] for n in range(number)]}
+    write_seed(folder, 0, {"validation": {"accuracy": 0.5}}, tables={"validation": [table]})
+    page = page_of(folder)
+    assert page.table("Words by tag")[1:] == [[f"tag {n}", str(n)] for n in range(200)]
+    assert ("3,000 rows" in page.text) == (number == 3000)
+
+
 # Gaps
 
 

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+from electra_lab.finetuning.rows import TaskRows
 from electra_lab.tasks._classification import CLASSIFICATION, REGRESSION, classification, confusion, regression
+from electra_lab.tasks.text_classification import TextClassification
+from electra_lab.testing.tasks import encoder
+from registry import TextExample
 
 
 def labels(kinds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -69,6 +74,73 @@ def test_confusion() -> None:
     table = confusion(truth, guess, ["bad", "odd", "good"])
     assert table.header == ["", "bad", "odd", "good"]
     assert table.rows == [["bad", 1, 0, 1], ["odd", 0, 0, 0], ["good", 1, 0, 2]]
+
+
+def test_of_many_labels_the_pairs_confused_most_are_shown() -> None:
+    """Those of two labels are counted by direction; equal ones are in the order of the names."""
+    names = [f"n{n}" for n in range(31)]
+    truth, guess = np.array([7, 30, 30, 3, 7, 7, 5, 5]), np.array([30, 7, 7, 3, 30, 30, 6, 4])
+    table = confusion(truth, guess, names)
+    assert table.header == ["label", "prediction", "examples"]
+    assert list(map(list, table.rows)) == [["n7", "n30", 3], ["n30", "n7", 2], ["n5", "n4", 1], ["n5", "n6", 1]]
+    assert len(confusion(truth % 30, guess % 30, names[:30]).rows) == 30
+    wrong = np.arange(200)
+    assert len(confusion(wrong, (wrong + 1) % 200, [str(n) for n in wrong]).rows) == 50
+
+
+def test_many_labels_take_little_memory_and_time() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.integers(0, 100_000, 5000)
+    guess = np.where(draw.random(5000) < 0.5, truth, draw.integers(0, 100_000, 5000))
+    found = classification(truth, guess, 100_000)
+    assert found["matthews"] == pytest.approx(found["accuracy"], abs=1e-3)
+    assert len(confusion(truth, guess, [str(n) for n in range(100_000)]).rows) == 50
+    small = np.unique(np.concatenate([truth[:400], guess[:400]]), return_inverse=True)[1]
+    assert classification(small[:400], small[400:], 999)["matthews"] == matthews_corrcoef(truth[:400], guess[:400])
+
+
+@pytest.mark.parametrize("kinds", ["ab", "abd"])
+def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
+    """They count in all metrics and in the table, and not in the loss."""
+    task = TextClassification()
+    task.know(task.learn([TextExample("x", label=kind) for kind in kinds]))
+    labels, guesses = "abcaaacb", [0, 1, 1, 0, 1, 0, 0, 1]
+    examples = [TextExample("the cat", label=label, id=str(n)) for n, label in enumerate(labels)]
+    rows = task.rows(examples, encoder(), 16)
+    logits = torch.randn(8, len(kinds), generator=torch.Generator().manual_seed(0))
+    logits[range(8), guesses] += 9
+    batch = next(iter(TaskRows([row for (row,) in rows]).in_order(8, torch.device("cpu"))))
+    (term,) = task.losses({"logits": logits}, batch).values()
+    known = [n for n, label in enumerate(labels) if label != "c"]
+    chosen = logits.log_softmax(1)[known, [kinds.index(labels[n]) for n in known]]
+    assert (float(term.sum), int(term.count)) == (pytest.approx(-float(chosen.sum()), rel=1e-5), 6)
+    kept = task.kept({"logits": logits})
+    outputs = [[{name: each[n].numpy() for name, each in kept.items()}] for n in range(8)]
+    found = task.results(examples, rows, outputs)
+    sure = [each["certainty"] for each in found.predictions]
+    assert sure == pytest.approx(logits.double().softmax(1).max(1).values.tolist())
+    said = [each["prediction"] for each in found.predictions]
+    f1 = f1_score([*labels], said, labels=["b"] if kinds == "ab" else None, average="macro", zero_division=0)
+    assert found.metrics == pytest.approx({
+        "accuracy": 5 / 8, "f1": f1, "matthews": matthews_corrcoef([*labels], said),
+        "cut_examples": 0.0, "unseen_labels": 2 / 8,
+    })  # fmt: skip
+    assert task.lost(examples, rows)["unseen_labels"] == 2 / 8
+    assert "unseen_labels" not in task.lost(examples[:2], rows[:2])
+    assert list(found.tables[0].rows[-1])[:3] == ["c", 1, 1]
+    assert not found.predictions[2]["correct"]
+    assert sum(each.numel() for each in kept.values()) == 16, "what is held does not grow with the labels"
+
+
+def test_texts_without_tokens_are_counted() -> None:
+    """Of a pair, either one; the name of a special token is text."""
+    task = TextClassification()
+    task.know({"labels": ["a", "b"]})
+    pairs = [("cat", None), ("", None), ("cat", "mat"), ("", "mat"), ("cat", "\u200d"), ("", ""), ("[SEP]", "mat")]
+    examples = [TextExample(text, pair, "a", str(n)) for n, (text, pair) in enumerate(pairs)]
+    rows = task.rows(examples, encoder(), 16)
+    assert task.lost(examples, rows) == {"cut_examples": 0.0, "empty_examples": 4 / 7}
+    assert task.lost(examples[:1], rows[:1]) == {"cut_examples": 0.0}
 
 
 def test_numbers() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
+from hypothesis import example as of_old
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -16,8 +17,12 @@ from electra_lab.finetuning.rows import TaskRows
 from electra_lab.tasks._spans import Independent, Joint
 from electra_lab.tasks.question_answering import QuestionAnswering
 from electra_lab.testing.tasks import TEXT, WORDS, encoder, question_examples
+from electra_lab.tokenizers.bpe import bpe
+from electra_lab.tokenizers.unigram import unigram
+from electra_lab.tokenizers.wordpiece import wordpiece
 from registry import Answer, Batch, QuestionExample, Results, Row
 from registry.errors import DataError
+from tests.electra_lab.finetuning.test_encoder import of
 
 Head = Literal["joint", "independent"]
 
@@ -110,6 +115,61 @@ def test_right_outputs_give_the_right_answers(
     assert found.metrics.get("missed_answers", 0.0) == 0.0
 
 
+# Letters that normalizers take apart, join or expand: accents, ligatures, jamo, Indic signs, half-width Japanese.
+LETTERS = [
+    "a",
+    "é",
+    "ﬁ",
+    "½",
+    "İ",
+    "ß",
+    "한",
+    "\u1112\u1161\u11ab",
+    "ㅋㅠ",
+    "ｶﾞ",
+    "か",
+    "م",
+    "क्ष",
+    "ന\u0d4d\u200d",
+    "字",
+    "❤\ufe0f",
+]
+MARKS = ["\u0301", "\u0327", "\u064e\u0651", "\u093f", "\u05b8", "\u20dd", "\u3099"]
+cluster = st.tuples(st.sampled_from(LETTERS), st.sampled_from(["", "", *MARKS])).map("".join)
+marked_words = st.tuples(st.sampled_from(["", "", "", *MARKS]), st.lists(cluster, min_size=1, max_size=4).map("".join))
+sentence = st.lists(
+    st.tuples(marked_words.map("".join), st.sampled_from([" ", "  ", "\u3000"])), min_size=1, max_size=5
+)
+KNOWN = [f"the cafe sat on the mat, {''.join(LETTERS)}"] * 20
+TOKENIZERS = {
+    "uncased": lambda: wordpiece(KNOWN, vocab_size=200),
+    "cased": lambda: wordpiece(KNOWN, vocab_size=200, lowercase=False),
+    "bpe": lambda: bpe(KNOWN, vocab_size=400),
+    "unigram": lambda: unigram(KNOWN, vocab_size=100, lowercase=True),
+}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_answers_are_the_text_as_it_was_written(kind: str) -> None:
+    """With all of its marks, whatever the tokenizer drops, joins or expands."""
+    reading, asking = of(TOKENIZERS[kind]()), task("independent", max_answer=200)
+
+    @settings(deadline=None, max_examples=150)
+    @of_old(drawn=[("cafe\u0301", " "), ("b", " ")], ends=(0, 0))
+    @given(drawn=sentence, ends=st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    def whole_words(drawn: list[tuple[str, str]], ends: tuple[int, int]) -> None:
+        first, last = sorted(min(end, len(drawn) - 1) for end in ends)
+        before = "".join(word + space for word, space in drawn[:first])
+        answer = "".join(word + space for word, space in drawn[first : last + 1]).rstrip()
+        context = "".join(word + space for word, space in drawn)
+        asked = QuestionExample("?", context, (Answer(answer, len(before)),), id="q")
+        rows: Any = asking.rows([asked], reading, 512)
+        found = asking.results([asked], rows, [[gold(asking, row) for row in rows[0]]])
+        assert found.predictions[0]["prediction"] == answer
+
+    whole_words()
+
+
 @settings(deadline=None, max_examples=40)
 @given(drawn=examples(), length=st.integers(8, 64), stride=st.integers(1, 40), query=st.integers(1, 12))
 def test_rows_hold_the_question_and_all_of_the_context(
@@ -154,6 +214,16 @@ def test_a_context_in_two_windows_by_hand() -> None:
         assert other.tokens == [cls, the, sep, cat, *[the] * 7, sep]
         assert one.segments == other.segments == [0] * 3 + [1] * 9
         assert [(row.labels["start"], row.labels["end"]) for row in (one, other)] == places
+
+
+def test_an_answer_that_ends_at_the_first_token_beyond_a_window_is_not_in_it() -> None:
+    """The windows are those of the test before; only the second one holds the answer as a whole."""
+    example = asked(f"{one_token_words(7)} old cat {one_token_words(3)}", "old cat", question="the")
+    one, other = rows_of(task(), [example], 12)[0]
+    assert [(row.labels["start"], row.labels["end"]) for row in (one, other)] == [(0, 0), (6, 7)]
+    last = asked(f"{one_token_words(6)} old cat {one_token_words(4)}", "old cat", question="the")
+    one, other = rows_of(task(), [last], 12)[0]
+    assert [(row.labels["start"], row.labels["end"]) for row in (one, other)] == [(9, 10), (5, 6)]
 
 
 def test_an_answer_in_the_second_window_is_found() -> None:
@@ -320,8 +390,6 @@ def test_what_cannot_be_used() -> None:
         rows_of(task(), [second])
     with pytest.raises(DataError, match="'' is not in its context"):
         rows_of(task(), [replace(second, answers=(Answer("", 4),))])
-    with pytest.raises(DataError, match=r"^squad\.json:9: the question has no answer, but all training questions"):
-        rows_of(task(unanswerable=False), [asked("the cat", name="9")])
     with pytest.raises(DataError, match=r"^squad\.json:2: the answer is not known"):
         QuestionAnswering().learn([asked("the cat", "cat"), replace(asked("a", name="2"), labelled=False)])
     with pytest.raises(ValueError, match="no_answer: cls needs head: independent"):
@@ -333,3 +401,26 @@ def test_an_answer_of_dropped_characters_is_trained_at_cls() -> None:
     (row,) = rows_of(task(), [example])[0]
     assert (row.labels["start"], row.labels["end"], row.labels["no_answer"]) == (0, 0, 0.0)
     assert judged(task(), [example]).metrics["missed_answers"] == 1.0
+
+
+def test_questions_without_an_answer_that_training_lacks_are_errors() -> None:
+    """As the official script counts them: a text is always wrong, no text at all is right."""
+    given_task = task("independent", unanswerable=False)
+    examples = [asked("the cat", "cat", name="1"), asked("old cat", name="2"), asked("", name="3")]
+    found = judged(given_task, examples)
+    assert [each["correct"] for each in found.predictions] == [True, False, True]
+    assert found.metrics["exact_match"] == pytest.approx(2 / 3)
+    assert found.metrics["unseen_labels"] == pytest.approx(2 / 3)
+    assert "unseen_labels" not in judged(task("independent"), examples).metrics
+
+
+@pytest.mark.parametrize(("segmentation", "f1"), [("words", 0.0), ("mixed", 0.8), ("characters", 0.8)])
+def test_f1_counts_the_segments_that_are_asked_for(segmentation: Any, f1: float) -> None:
+    given_task = task("independent", unanswerable=False, segmentation=segmentation)
+    example = asked("在上海", "上海")
+    (row,) = rows_of(given_task, [example])[0]
+    start, end = np.zeros((2, len(row.tokens)), np.float32)
+    start[row.keep.begin] = end[len(row.tokens) - 2] = 9
+    found = given_task.results([example], [[row]], [[{"start": start, "end": end}]])
+    assert found.predictions[0]["prediction"] == "在上海"
+    assert found.metrics["f1"] == pytest.approx(f1)

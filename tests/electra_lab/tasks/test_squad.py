@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
+import string
+import sys
+import unicodedata
+from typing import Any
 
 import numpy as np
 import pytest
 from torchmetrics.functional.text import squad
 
-from electra_lab.tasks._squad import best_threshold, normalised, scores
+from electra_lab.tasks._squad import best_threshold, scores, segments
 
 PARTS = ["the", "The", "a", "An", "cat", "Cat.", "cats", "the-cat", "...", "“cat”", "naïve", "NAÏVE", "İstanbul"]
 PARTS += ["東京", "don't", "dont", "1,000", "1000", "anthem", "A.", "\u00a0", "\u2014", "$5", "5", "", "ﬁve", "a\u0301"]
@@ -24,14 +29,83 @@ def test_equal_torchmetrics() -> None:
         return "".join(draw.choice(PARTS) + draw.choice(SPACES) for _ in range(draw.choice([0, 1, 2, 3, 6])))
 
     for _ in range(1000):
-        answers = [each for each in (text() for _ in range(draw.randint(0, 3))) if normalised(each)] or [""]
+        answers = [each for each in (text() for _ in range(draw.randint(0, 3))) if segments(each)] or [""]
         prediction = draw.choice([text(), draw.choice(answers), draw.choice(answers).upper() + "!"])
         target = {"answers": {"text": answers, "answer_start": [0] * len(answers)}, "id": "1"}
         theirs = squad([{"prediction_text": prediction, "id": "1"}], [target])
         ours = scores(prediction, answers)
         assert [100 * each for each in ours] == pytest.approx([float(theirs["exact_match"]), float(theirs["f1"])])
-        seen.add((ours[0], 0 < ours[1] < 1, answers == [""], not normalised(prediction)))
+        seen.add((ours[0], 0 < ours[1] < 1, answers == [""], not segments(prediction)))
     assert len(seen) == 6, "the cases are too much alike"
+
+
+PUNCTUATION = {chr(n) for n in range(sys.maxunicode) if unicodedata.category(chr(n)).startswith("P")}
+PUNCTUATION |= {*string.punctuation}
+
+
+def of_mlqa(text: str) -> list[str]:
+    """Return the segments of a Chinese text as mlqa_evaluation_v1.py of facebookresearch/MLQA finds them."""
+    text = "".join(character for character in text.lower() if character not in PUNCTUATION)
+    found: list[str] = []
+    rest = ""
+    for character in text:
+        if re.search(r"[\u4e00-\u9fa5]", character):
+            found += [*rest.split(), character]
+            rest = ""
+        else:
+            rest += character
+    return [*found, *rest.split()]
+
+
+def of_korquad(text: str) -> list[str]:
+    """Return the characters that the evaluation of KorQuAD 1.0 counts, with the punctuation of MLQA."""
+    words = "".join(character for character in text.lower() if character not in PUNCTUATION).split()
+    return [character for word in words for character in word]
+
+
+@pytest.mark.parametrize(("segmentation", "theirs"), [("mixed", of_mlqa), ("characters", of_korquad)])
+def test_segments_of_languages_without_spaces(segmentation: Any, theirs: Any) -> None:
+    draw = random.Random(0)
+    parts = [
+        *PARTS,
+        "中国",
+        "在2008年，",
+        "《红楼梦》",
+        "上海a",
+        "의 나라",
+        "서울에서.",
+        "東京タワー",
+        "かな",
+        "。",
+        "$",
+        "+",
+        "กรุงเทพ",
+    ]
+    scored = set()
+    for _ in range(1000):
+        one, other = ("".join(draw.choice(parts) + draw.choice(SPACES) for _ in range(4)) for _ in range(2))
+        assert segments(one, segmentation) == theirs(one)
+        exact, f1 = scores(one, [other, one + "！"][: draw.choice([1, 1, 2])], segmentation)
+        common = sum(min(theirs(one).count(part), theirs(other).count(part)) for part in {*theirs(one)})
+        by_hand = 2 * common / max(len(theirs(one) + theirs(other)), 1)
+        assert f1 == pytest.approx(by_hand) or (exact, f1) == (1.0, 1.0)
+        scored.add((exact, 0 < f1 < 1))
+    assert len(scored) == 3, "the cases are too much alike"
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "words", "mixed", "characters"),
+    [
+        ("在上海", "上海", 0, 4 / 5, 4 / 5),
+        ("서울에서", "서울", 0, 0, 2 / 3),
+        ("the 上海 Tower", "上海 tower", 1, 6 / 7, 14 / 17),
+        ("《上海》", "上海", 0, 1, 1),
+        ("東京タワー", "東京", 0, 4 / 5, 4 / 7),
+    ],
+)
+def test_f1_by_segmentation(prediction: str, answer: str, words: float, mixed: float, characters: float) -> None:
+    found = [scores(prediction, [answer], segmentation)[1] for segmentation in ("words", "mixed", "characters")]
+    assert found == pytest.approx([words, mixed, characters])
 
 
 @pytest.mark.parametrize(

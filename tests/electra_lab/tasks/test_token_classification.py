@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seqeval.metrics import f1_score as seqeval_f1
 
 from electra_lab.finetuning.rows import TaskRows
 from electra_lab.tasks.token_classification import IGNORED, TokenClassification
@@ -110,14 +111,12 @@ def test_predictions_and_tables() -> None:
 
 
 def test_entities_have_every_kind_of_tag_of_their_types() -> None:
-    """CoNLL-2000 has I-LST in its test alone. A type that training has not seen is refused."""
+    """CoNLL-2000 has I-LST in its test alone."""
     given = TokenClassification()
     facts = given.learn([example([("the", "O"), ("cat", "B-X"), ("sat", "I-X"), ("mat", "B-LST")], "1")])
     assert facts == {"tags": ["B-LST", "B-X", "I-LST", "I-X", "O"], "usual": "O"}
     given.know(facts)
     assert given.rows([example([("cat", "B-LST"), ("sat", "I-LST")], "2")], encoder(), 16)
-    with pytest.raises(DataError, match="the tag 'B-Y' of 'sat' is in no training example"):
-        given.rows([example([("cat", "O"), ("sat", "B-Y")], "3")], encoder(), 16)
     assert given.learn([example([("cat", "S-X"), ("sat", "B-Y")], "1")])["tags"] == ["B-X", "B-Y", "S-X", "S-Y"]
 
 
@@ -131,7 +130,7 @@ def test_plain_tags_are_judged_word_by_word() -> None:
     found = given.results(examples, rows, outputs)
     assert found.predictions[0]["prediction"] == ["NN"] * 5
     assert found.metrics == {"accuracy": 0.4, "dropped_words": 0.2}
-    assert given.metrics.keys() == found.metrics.keys()
+    assert given.metrics.keys() == found.metrics.keys() | {"unseen_labels"}
     assert [list(row) for row in found.tables[0].rows] == [
         ["DT", 0.0, 0.0, 0.0, 1, 0],
         ["NN", pytest.approx(4 / 7), 0.4, 1.0, 2, 5],
@@ -166,10 +165,28 @@ def test_the_loss_is_the_cross_entropy_of_labelled_places() -> None:
     assert int(term.count) == int((labels >= 0).sum())
 
 
-def test_an_unknown_tag_is_refused() -> None:
-    wrong = WordsExample(("the", "cat"), ("O", "B-Z"), "7", "dev.txt:12")
-    with pytest.raises(DataError, match=r"^dev\.txt:12: the tag 'B-Z' of 'cat' is in no .*Known: B-X, B-Y, I-X"):
-        task().rows([wrong], encoder(), 16)
+def test_tags_that_training_lacks_are_errors() -> None:
+    """Of the entities, the words and the table, but not of the loss."""
+    given = TokenClassification()
+    given.know({"tags": ["B-X", "I-X", "O"], "usual": "O"})
+    texts = [[("the", "B-X"), ("cat", "B-Z"), ("sat", "I-Z")], [("the", "O"), ("mat", "B-X")]]
+    examples = [example(text, str(n)) for n, text in enumerate(texts)]
+    rows: Any = given.rows(examples, encoder(), 16)
+    assert [rows[0][0].labels["tags"][place] for place in sorted(rows[0][0].keep)] == [0, IGNORED, IGNORED]
+    tags = [["B-X", "O", "B-X"], ["O", "B-X"]]
+    outputs = []
+    for (row,), wanted in zip(rows, tags, strict=True):
+        logits = np.zeros((len(row.tokens), 3))
+        for place, word in row.keep.items():
+            logits[place, given.tags.index(wanted[word])] = 1
+        outputs.append([{"logits": logits}])
+    found = given.results(examples, rows, outputs)
+    truth = [list(each.tags or ()) for each in examples]
+    assert found.metrics["f1"] == seqeval_f1(truth, tags) == pytest.approx(2 * 2 / (3 + 3))
+    assert found.metrics["accuracy"] == 3 / 5
+    assert found.metrics["unseen_labels"] == given.lost(examples, rows)["unseen_labels"] == 2 / 5
+    assert ["Z", 0.0, 0.0, 0.0, 1, 0] in [list(row) for row in found.tables[0].rows]
+    assert "unseen_labels" not in given.lost(examples[1:], rows[1:])
 
 
 @pytest.mark.parametrize("tag", ["NN", "B-", "U-X"])
