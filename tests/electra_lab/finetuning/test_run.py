@@ -16,6 +16,7 @@ from electra_lab.config.load import load_finetuning
 from electra_lab.finetuning import run
 from electra_lab.finetuning.experiment import assemble
 from electra_lab.finetuning.run import finetune, resume
+from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import ConfigError, DataError, Interrupted, LabError
 from tests.electra_lab.finetuning.small import predictions, pretrained, write_finetuning, write_lines
@@ -188,6 +189,22 @@ def test_the_size_of_the_batch_of_evaluation_does_not_matter(tmp_path: Path) -> 
     assert max(found[0]) > min(found[0]) + 1e-3
     assert found[1] == pytest.approx(found[0], abs=1e-5)
     assert found[2] == pytest.approx(found[0], abs=1e-5)
+
+
+def test_what_is_assembled_follows_the_file_and_its_examples(tmp_path: Path, model: Path) -> None:
+    """The dropout of the head, part of the examples in their order, and FLOPs of rows of the mean length."""
+    path, given = write_finetuning(tmp_path, model), ["train.dropout=0.3", "data.train_examples=10"]
+    texts = tmp_path / "texts" / "train.txt"
+    texts.write_text(texts.read_text().replace(" sat on the mat", "", 12))
+    built = assemble(load_finetuning(path, given), 0, torch.device("cpu"))
+    assert built.model.head.dropout.p == 0.3
+    drawn = [int(example.id) for example in built.splits["train"].examples]
+    assert drawn == sorted(set(drawn))
+    assert len(drawn) == 10 < max(drawn)
+    rows = built.splits["train"].batches
+    mean = round(rows.tokens / 10)
+    assert mean < rows.length
+    assert built.settings.flops.per_step == 6 * 3 * MATRIX_PRODUCTS.forward(built.model.network, mean, 0)
 
 
 def test_the_best_weights_on_validation_are_kept_if_asked_for(tmp_path: Path, model: Path) -> None:

@@ -137,7 +137,9 @@ def test_candidates_are_the_generators_and_draws_follow_them(pair: Pair) -> None
         expected = torch.stack([claimed[group].sum() for group in groups]) * total
         seen = [sum(drawn[pair.tokenizer.id_to_token(int(i)) or ""] for i in group) for group in groups]
         assert stats.chisquare(seen, expected.numpy() * (total / float(expected.sum()))).pvalue > 1e-4
-    several = pair.corrupt("cat sat mat " * 4, mask_prob=1.0, temperature=1e9)  # from all tokens, one draw for each place
+    several = pair.corrupt(
+        "cat sat mat " * 4, mask_prob=1.0, temperature=1e9
+    )  # from all tokens, one draw for each place
     assert len(set(several.inputs)) > 8
 
 

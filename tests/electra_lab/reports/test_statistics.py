@@ -156,6 +156,8 @@ def test_planned_comparisons_share_four_fifths_of_the_errors_and_all_others_one_
     assert list(planned) == ["a", "c", "d"]
     assert list(others) == [("a", "c"), ("a", "d"), ("c", "d")]
     assert planned["c"].mean == pytest.approx(np.mean(list(values["c"].values())) - np.mean(list(values["b"].values())))
+    for (one, other), found in others.items():
+        assert found.mean == pytest.approx(np.mean(list(values[one].values())) - np.mean(list(values[other].values())))
     named = {("b", label): d for label, d in planned.items()}
     both = corrected(named, others)
     for family, share in ((named, 0.8), (others, 0.2)):

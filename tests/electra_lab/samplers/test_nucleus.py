@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from electra_lab.samplers.nucleus import nucleus
+from electra_lab.samplers.nucleus import _nucleus, nucleus
 from registry import Random
 
 NUMBERS = (torch.arange(8192) + 0.5) / 8192  # a grid over (0, 1): the share of a token is its number of draws
@@ -67,3 +67,9 @@ def test_the_whole_vocabulary_at_one() -> None:
     assert logits.softmax(-1).double().sum() != 1
     assert (shares(logits, 1.0) > 0).all()
     assert torch.allclose(shares(logits, 1.0).double(), logits.double().softmax(-1), atol=1.5 / len(NUMBERS))
+
+
+def test_p_is_a_share_of_the_sum() -> None:
+    """A softmax in float32 does not add up to 1 exactly."""
+    weights = torch.tensor([[0.1, 0.2, 0.06, 0.04]])
+    assert torch.equal(_nucleus(weights, 0.6), torch.tensor([[0.1, 0.2, 0.0, 0.0]]))

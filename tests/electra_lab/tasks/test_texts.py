@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import ElectraConfig
+from transformers.models.electra.modeling_electra import ElectraClassificationHead
 
-from electra_lab.tasks._texts import text_rows
-from registry import TextExample
+from electra_lab.tasks._texts import FirstState, text_rows
+from registry import Batch, TextExample
 from tests.electra_lab.tasks.judged import Letters
 
 LETTERS = st.text("abcdefg", max_size=9)
@@ -29,3 +33,24 @@ def test_the_longer_text_loses_one_token_after_the_other_and_of_equal_ones_the_s
     assert row.segments == [number for number, part in enumerate(ids) for _ in part]
     assert row.keep == ((one, other) != (first, second or ""))
     assert row.labels == {"label": 1.0}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_dense_head_is_that_of_transformers(training: bool) -> None:
+    """With dropout before both of its layers; the plain one has dropout before its only one."""
+    theirs = ElectraClassificationHead(ElectraConfig(hidden_size=8, classifier_dropout=0.4, num_labels=3))
+    dense, plain = (FirstState(8, 3, 0.4, dense=each).train(training) for each in (True, False))
+    for ours in (dense, plain):
+        ours.out.load_state_dict(theirs.out_proj.state_dict())
+    dense.dense.load_state_dict(theirs.dense.state_dict())
+    states = torch.randn(5, 4, 8, generator=torch.Generator().manual_seed(0))
+    tokens = torch.zeros(5, 4, dtype=torch.long)
+    batch = Batch(tokens, tokens == 0, tokens, tokens[:, 0])
+    torch.manual_seed(1)
+    expected = theirs.train(training)(states)
+    torch.manual_seed(1)
+    torch.testing.assert_close(dense(states, batch), expected)
+    torch.manual_seed(1)
+    expected = theirs.out_proj(torch.nn.functional.dropout(states[:, 0], 0.4, training))
+    torch.manual_seed(1)
+    torch.testing.assert_close(plain(states, batch), expected)
