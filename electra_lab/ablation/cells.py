@@ -134,6 +134,7 @@ def _train(folder: AblationFolder, id: str, device: str) -> None:
     run, measured = folder.run(id), folder.path / "measured"
     if run.finished() and problem(run.last_checkpoint()) is None:
         return
+    shutil.rmtree(folder.path / "downstream" / id, ignore_errors=True)  # of the weights before these
     file = folder.experiment(id)
     if digest(load(file)) != id.rpartition("-")[2]:
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")

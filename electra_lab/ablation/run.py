@@ -2,11 +2,12 @@
 
 import signal
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -17,19 +18,23 @@ from electra_lab.ablation.file import Cell, load_ablation
 from electra_lab.ablation.plan import Checked, checked, write_plan
 from electra_lab.assembly.experiment import open_data
 from electra_lab.config.component import Component
+from electra_lab.config.source import read_file
 from electra_lab.reports.ablation_page import write_report
+from electra_lab.runs.changes import changes, content
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import refuse_several_processes
 from electra_lab.runs.progress import Phases
 from electra_lab.runs.signals import STOPPING
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, is_ablation_folder
 from electra_lab.storage.plan import Plan
+from electra_lab.storage.provenance import described
 from electra_lab.storage.run_directory import refuse_to_hold
 from electra_lab.training.device import choose_device
 from registry import Launcher, Outcome, launchers
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError, Interrupted, Preempted
 from registry.signature import validate
 
+NO_RESULT = ("name", "imports", "trackers", "data.store")  # keys that no cell depends on
 PATIENCE = 2.0  # seconds between two looks at the cells that other processes are working on
 
 
@@ -51,11 +56,12 @@ def ablate(
             store = open_data(cells[0].loaded, console.say, progress)
         _refuse_other_text(folder, cells, store.key)
     with folder.claimed("plan", wait=True):  # another launcher may have come while the text was read
-        folder.refuse_other({cell.id for cell in ablation.ablation.cells})
+        _refuse_other(folder, ablation.ablation.cells)
         plan = write_plan(ablation, folder)
-    beside = f" and {len(plan.references)} for measures" if plan.references else ""
-    console.say(f"{config.name}: {len(plan.cells)} cells{beside}, in {path}")
     heal(folder, [cell.id for cell in pieces], console.say)
+    beside = f" and {len(plan.references)} for measures" if plan.references else ""
+    done = sum(not folder.state(cell.id, plan).missing for cell in pieces)
+    console.say(f"{config.name}: {len(plan.cells)} cells{beside}, {done} already done, in {path}")
     with _terminated():
         try:
             _work(folder, plan, pieces, config.retries, launch, device, console)
@@ -74,6 +80,22 @@ def ablate(
             f"{path / 'logs'}. Run the same command again to retry."
         )
     return path
+
+
+def _refuse_other(folder: AblationFolder, cells: Sequence[Cell]) -> None:
+    """Raise ConfigError if the folder holds another plan, with the keys that differ."""
+
+    def differs(id: str) -> str:
+        try:
+            before: Any = read_file(folder.experiment(id)).plain()
+        except ConfigError:
+            return ""
+        found = [changes(before, content(cell.loaded)) for cell in cells]
+        decisive = [{key: both for key, both in each.items() if key not in NO_RESULT} for each in found]
+        # The most similar cell is the one that was changed.
+        return f": {described(min(decisive, key=len)) or 'its plug-ins differ'}"
+
+    folder.refuse_other({cell.id for cell in cells}, differs)
 
 
 def _refuse_other_text(folder: AblationFolder, cells: list[Cell], key: str) -> None:
@@ -120,7 +142,7 @@ def _prepared(
     """Return the checked ablation, its launcher, and the folder. Raises LabError."""
     ablation = load_ablation(file, overrides)
     path = out or Path("runs") / ablation.config.name
-    AblationFolder(path).refuse_other({cell.id for cell in ablation.cells})
+    _refuse_other(AblationFolder(path), ablation.cells)
     if not is_ablation_folder(path):
         refuse_to_hold(out, ablation.base.config.data.store)
     chosen = ablation.config.launcher

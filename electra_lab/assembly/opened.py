@@ -14,7 +14,7 @@ from electra_lab.assembly.build import build, outline
 from electra_lab.config.load import Loaded, describes_finetuning, validated
 from electra_lab.config.source import read_file, with_overrides
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.storage.checkpoint import fill_module, read_model
+from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Vocabulary
@@ -37,6 +37,7 @@ class Opened:
     tokenizer: Tokenizer
     vocabulary: Vocabulary
     step: int
+    sums: dict[str, str]  # the checksum of the checkpoint's tensors, by the name of their file
 
     @property
     def length(self) -> int:
@@ -52,13 +53,14 @@ def open_run(path: Path, device: torch.device, step: int | None = None) -> Opene
     directory, loaded = RunDirectory.open(path), run_config(path)
     tokenizer, counts = directory.tokens()
     vocabulary = make_vocabulary(tokenizer, counts, device)
-    file, weights = read_model(directory.checkpoints, step)
-    fill_module(file, weights, outline(loaded, vocabulary).learner.objective)  # before memory is asked for
+    saved = read_model(directory.checkpoints, step)
+    saved.fill(outline(loaded, vocabulary).learner.objective)  # before memory is asked for
     built = build(loaded, vocabulary)
     objective = built.learner.objective.to(device).eval()
     built.learner.schedules.at_end()
-    found = fill_module(file, weights, objective)
-    return Opened(directory, directory.provenance(), loaded, objective, built.networks, tokenizer, vocabulary, found)
+    saved.fill(objective)
+    given = (directory, directory.provenance(), loaded, objective, built.networks, tokenizer, vocabulary)
+    return Opened(*given, step=saved.step, sums=saved.sums)
 
 
 def run_config(path: Path) -> Loaded:

@@ -38,7 +38,7 @@ class Model:
 
     path: Path
     tensors: dict[str, Tensor]
-    files: dict[str, Path]
+    sums: dict[str, str]  # by file, its checksum
     sections: dict[str, dict[str, Any]]  # `embedding`, and the network's own, as in a config
     tokenizer: Tokenizer | None  # None if there is none in the folder
     kind: Kind | None = None  # of a model in Hugging Face format
@@ -54,7 +54,7 @@ def start(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> dict[str, Start
     return {
         network: Start(
             source=str(loaded.config.init.models[network]),
-            sha256={name: sha256(file) for name, file in model.files.items()},
+            sha256=model.sums,
             tokenizer=model.tokenizer is not None,
             new=[*account.new, *others],
             unused=list(account.unused),
@@ -135,7 +135,7 @@ def _of_folder(loaded: Loaded, source: str, network: str) -> Model:
     return Model(
         path=folder.path,
         tensors=in_our_names(folder.tensors(), folder.kind),
-        files={file.name: file for file in files_of(folder.path)},
+        sums={file.name: sha256(file) for file in files_of(folder.path)},
         sections={network: section, "embedding": {"dim": sizes.embedding_dim, "max_length": sizes.max_length}},
         tokenizer=read_tokenizer(folder.path) if folder.has_tokenizer else None,
         kind=folder.kind,
@@ -152,11 +152,11 @@ def _of_run(path: Path, network: str, own: Mapping[str, Tensor]) -> Model:
         embedding = {key: config["embedding"][key] for key in ("dim", "max_length")}
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(f"{path / 'config.yaml'}: is not a complete experiment.") from None
-    file, saved = read_model(run.checkpoints)
+    saved = read_model(run.checkpoints)
     return Model(
         path=path,
-        tensors=_network_of(saved, network, own),
-        files={f"{file.parent.name}/{file.name}": file},
+        tensors=_network_of(saved.tensors, network, own),
+        sums=saved.sums,
         sections={network: section, "embedding": embedding},
         tokenizer=run.tokens()[0],
     )

@@ -68,7 +68,7 @@ class FinetuningTrain(Strict):
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout before the task's output layer.")
     clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Largest norm of the gradient.")
-    log_every: Positive = Field(50, description="Steps between two log lines.")
+    log_every: Positive = Field(50, description="Steps between two log lines; a shorter run has its first and last.")
     on_non_finite: Literal["stop", "skip"] = Field(
         "stop", description="What to do at a step whose loss or gradient is not finite. It is never taken."
     )

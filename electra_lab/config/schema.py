@@ -159,7 +159,7 @@ class Train(Strict):
         5e-4, description="Peak learning rate; `schedules.learning_rate` multiplies it."
     )
     clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Largest norm of the gradient.")
-    log_every: Positive = Field(50, description="Steps between two log lines.")
+    log_every: Positive = Field(50, description="Steps between two log lines; a shorter run has its first and last.")
     on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
         "stop", description="What to do at a step whose loss or gradient is not finite; see docs/trouble.md."
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from electra_lab.finetuning.experiment import (
 from electra_lab.finetuning.source import Source, open_source
 from electra_lab.interop.exports.finetuned import write_finetuned
 from electra_lab.reports.finetuning_page import write_report
+from electra_lab.reports.records import training_seconds
 from electra_lab.runs.changes import changes, content, keep_changes, refuse_others
 from electra_lab.runs.console import Console
 from electra_lab.runs.execute import enough_memory, refuse_several_processes
@@ -42,7 +42,7 @@ from electra_lab.runs.provenance import began, differences, environment
 from electra_lab.runs.saving import Saver
 from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
-from electra_lab.storage.checkpoint import load_module, load_newest, sweep
+from electra_lab.storage.checkpoint import load_module, load_newest
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
@@ -50,7 +50,7 @@ from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
 from electra_lab.training.loop import Record, train
 from registry import Dataset, Judgement, Metric, Pretrained, Results
-from registry.errors import ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError
 
 # None of them changes what the steps of a seed have done.
 MAY_CHANGE = (
@@ -99,7 +99,7 @@ def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: 
     Seeds may be added to a folder. ConfigError if a seed began with settings that must not change, DataError if with
     other data or weights: the numbers of one folder go together.
     """
-    config, console, started = loaded.config, Console(), time.perf_counter()
+    config, console = loaded.config, Console()
     for seed in folder.seeds():
         if then := _earlier(folder.seed(seed)):
             _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
@@ -112,7 +112,8 @@ def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: 
                 else:
                     _judge(folder, _with(seed, loaded), seed, device)
     report = write_report(folder)
-    console.say(summary.closing(folder, report, time.perf_counter() - started))
+    seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
+    console.say(summary.closing(folder, report, seconds))
 
 
 def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
@@ -143,7 +144,6 @@ def _train(
     run, settings, metrics = built.run, built.settings, declared(loaded)
     facts = _facts(built, metrics)
     _begin(folder, seed, loaded, built.source, built.dataset, device, settings.precision, console, **facts)
-    sweep(directory.checkpoints)
     directory.refuse_lost_checkpoints()
     directory.mend(console.say)
     if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
@@ -152,18 +152,14 @@ def _train(
     directory.truncate(run.step, evaluated=evaluated)
     keep_changes(directory, loaded, run.step, console.say)
     console.say(summary.opening(loaded, built, seed, directory.path))
-    saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep)
-    first, best = next(iter(metrics)), directory.path / "best"
+    first = next(iter(metrics))
+    best = (first, metrics[first]) if config.evaluate.select == "best" else None
+    saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep, best=best)
 
     def show(record: Record) -> None:
-        if config.evaluate.select == "best" and record.values["split"] == VALIDATION:
-            before = [r[first] for r in directory.records() if r["split"] == VALIDATION and r.get(first) is not None]
-            value, sign = record.values.get(first, math.nan), 1 if metrics[first].higher_is_better else -1
-            if not math.isfinite(value):
-                reason = f"{first} has no value on validation data, so no weights are the best."
-                raise loaded.problem(("evaluate", "metric"), reason, DataError)
-            if all(sign * value > sign * each for each in before):
-                Saver(RunDirectory(best), run, settings, every=1, keep=1).save()
+        if best and record.values["split"] == VALIDATION and not math.isfinite(record.values.get(first, math.nan)):
+            reason = f"{first} has no value on validation data, so no weights are the best."
+            raise loaded.problem(("evaluate", "metric"), reason, DataError)
 
     records = train(
         run,
@@ -188,9 +184,12 @@ def _train(
             track=track,
             resume=folder.path,
         )
-    step = run.step
-    if config.evaluate.select == "best":
-        step = load_module(RunDirectory(best).checkpoints, built.model)
+    step = saver.best_step() if best else run.step
+    if step < run.step:
+        try:
+            load_module(directory.checkpoints, built.model, step)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} To train this seed again, delete {directory.path} and resume.") from None
     _keep_model(directory, config, built)
     found = {split: _results(built, split) for split in built.held_out}
     _keep_results(directory, built.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)

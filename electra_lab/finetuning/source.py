@@ -19,7 +19,6 @@ from electra_lab.config.source import mark_at
 from electra_lab.interop.exports.networks import exportable
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import sha256
 from electra_lab.storage.hugging_face import CONFIG, files_of, locate, read_config
 from electra_lab.storage.provenance import Start
@@ -76,7 +75,6 @@ def _of_run(path: Path, network: str, seed: int | None) -> Source:
         with torch.random.fork_rng(devices=[]):
             built = build(opened.loaded, opened.vocabulary, seed=seed)
         found = {name: cast("Network", built.networks[name]).eval() for name in found}
-    file, _ = read_model(opened.directory.checkpoints, opened.step)
     return Source(
         networks=found,
         heads={name: tuple(each.heads) for name, each in found.items()},
@@ -85,7 +83,7 @@ def _of_run(path: Path, network: str, seed: int | None) -> Source:
         length=opened.length,
         longest=min(each.longest(opened.loaded.config.embedding.max_length) for each in found.values()),
         described=described.get(network, {}),
-        start=_start(path, {f"{file.parent.name}/{file.name}": file}),
+        start=Start(source=str(path), sha256=opened.sums, tokenizer=True),
         plugins=opened.loaded.plugins,
     )
 
@@ -110,7 +108,7 @@ def _of_folder(name: str, network: str, beside: Path, seed: int | None) -> Sourc
         length=pair.length,
         longest=longest,
         described=read_config(folders[network]) if network in folders else {},
-        start=_start(name, files),
+        start=Start(source=name, sha256={file: sha256(path) for file, path in files.items()}, tokenizer=True),
     )
 
 
@@ -133,8 +131,3 @@ def _draw(network: Network, folder: Path, seed: int) -> None:
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()  # type: ignore[operator]
     initialise(nn.ModuleDict({"discriminator": network}), partial(weights_from, seed))
-
-
-def _start(source: object, files: dict[str, Path]) -> Start:
-    sums = {name: sha256(file) for name, file in files.items()}
-    return Start(source=str(source), sha256=sums, tokenizer=True)

@@ -34,7 +34,7 @@ def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path
 
 
 def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
-    """Summarize the results over the seeds."""
+    """Summarize the results over the seeds, which trained for `seconds` in all."""
     lines, done = [""], [seed for seed in folder.seeds() if folder.results(seed)]
     seeds = f", {len(done)} seeds" if len(done) > 1 else ""
     for split, rows in results_table(folder).items():
@@ -42,7 +42,7 @@ def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
         lines += [f"  {_line(row, len(done))}" for row in rows]
     if done:
         lines += [f"{title}: {shares}" for title, shares in lost(folder, done[0])]
-    return "\n".join([*lines, "", f"took {seconds:,.0f} s; report {report}"])
+    return "\n".join([*lines, "", f"{f'trained in {seconds:,.0f} s; ' if seconds else ''}report {report}"])
 
 
 def _line(row: Row, seeds: int) -> str:

@@ -123,6 +123,8 @@ def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -
     if absent := [seed for seed in config["seeds"] if seed not in seeds]:
         facts.append(("not finished", f"seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"))
     facts += lost(folder, seeds[0])
+    for seed in seeds:
+        facts += [(title, f"seed {seed}, {text}") for title, text in folder.seed(seed).provenance().changed]
     if began.steps:
         facts.append(("training", f"{began.steps:,} steps, {began.flops:.3g} FLOPs"))
         if config["evaluate"]["select"] == "best":

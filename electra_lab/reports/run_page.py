@@ -74,6 +74,7 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in parameters.items())),
         ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
         ("steps", f"{done:,} of {provenance.steps:,}"),
+        *provenance.changed,
         ("compute", compute(provenance.flops, provenance.paper_flops)),
     ]
     if tokens:

@@ -8,7 +8,7 @@ from typing import Any
 from electra_lab.assembly.experiment import open_corpus, recipe_of
 from electra_lab.config.load import Loaded, dump, load
 from electra_lab.data.store import is_store, key_of, read_manifest
-from electra_lab.storage.provenance import Change, Provenance
+from electra_lab.storage.provenance import Change, Changes, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
 from registry.errors import ConfigError, DataError
@@ -19,8 +19,6 @@ MAY_CHANGE = (
     "train.on_non_finite", "train.skip_limit", "train.most_rollbacks", "train.spike", "train.activation_checkpointing",
     "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store", "data.engine",
 )  # fmt: skip
-
-Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now
 
 
 def content(loaded: Loaded[Any]) -> dict[str, Any]:
@@ -55,20 +53,17 @@ def keep_changes(
     """
     began, config, now = directory.provenance(), dump(loaded.config), content(loaded)
     sha = hashlib.sha256(config.encode()).hexdigest()
+    earlier = [change.model_copy(update={"step": min(change.step, step)}) for change in began.changes]
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
-    if same and began.steps == facts.get("steps", began.steps):
+    if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
     before = began.config or content(load(directory.path / "config.yaml"))  # releases before did not keep it
     if found := changes(before, now):
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
-    kept = {"config_sha256": sha, "config": now, "changes": [*began.changes, change], **facts}
+    kept = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
     directory.write_json("provenance.json", began.model_copy(update=kept).model_dump(mode="json"))
     directory.write("config.yaml", config)
-
-
-def described(found: Changes) -> str:
-    return "; ".join(f"{key} {_text(then)} -> {_text(now)}" for key, (then, now) in found.items())
 
 
 def refuse_other_data(loaded: Loaded, directory: RunDirectory, began: Provenance) -> None:
@@ -113,7 +108,3 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(each, f"{key}.{name}" if key else str(name))
     else:
         yield key, value
-
-
-def _text(value: Any) -> str:
-    return "unset" if value is None else str(value)

@@ -17,12 +17,12 @@ from electra_lab.config.load import Loaded, Source, dump, load, text_of
 from electra_lab.data.store import Store, load_store
 from electra_lab.parallel.session import is_first, processes, session
 from electra_lab.parallel.world import ALONE, World
+from electra_lab.reports.records import training_seconds
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
 from electra_lab.runs.changes import (
     changes,
     content,
-    described,
     keep_changes,
     other_length,
     refuse_other_data,
@@ -38,7 +38,7 @@ from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
 from electra_lab.runs.trouble import RollBack, telling
 from electra_lab.storage.checkpoint import checkpoints, load_newest
-from electra_lab.storage.provenance import Environment, Provenance
+from electra_lab.storage.provenance import Environment, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.device import choose_device
@@ -275,7 +275,6 @@ def _train(
     console.say(summary.opening(loaded, experiment, directory.path))
     if experiment.choices.compile != "off":
         console.say(f"compiled in {warm_up(experiment):.0f} s")
-    started = time.perf_counter()
     saver = Saver.by(config.checkpoint, directory, run, settings, metrics, config.milestones)
     if run.step == 0 and config.milestones:
         saver.save()
@@ -313,7 +312,7 @@ def _train(
         )
     if world.first:
         report = write_report(directory)
-        console.say(summary.closing(directory, report, time.perf_counter() - started))
+        console.say(summary.closing(directory, report, training_seconds(directory.records())))
 
 
 def warm_up(experiment: Experiment) -> float:

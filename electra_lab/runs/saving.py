@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from electra_lab.config.schema import Checkpoint
-from electra_lab.storage.checkpoint import not_finite, prune, save, steps, sweep, tensors_of
+from electra_lab.storage.checkpoint import Best, not_finite, prune, save, steps, sweep, tensors_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.trouble import spoilt_weights
@@ -81,7 +81,7 @@ class Saver:
         """Return True if a record, which rank 0 has written already, has the best value of the chosen metric so far."""
         if self._metric is None:
             return False
-        return self._run.learner.world.once(lambda: str(self._best() == record["step"])) == "True"
+        return self._run.learner.world.once(lambda: str(self._best()(record["step"]) == record["step"])) == "True"
 
     def save(self) -> None:
         """Save the run as it is, with all records before it on the disk. Raises DivergedError, CheckpointError."""
@@ -136,20 +136,23 @@ class Saver:
         save(self._directory.checkpoints, step, tensors, state, self._keep, self._milestones, self._best())
         self._directory.mark_saved(step)
 
-    def _best(self) -> int | None:
-        """Return the first step of the best value of the chosen metric on validation text, as metrics.jsonl has it.
+    def best_step(self) -> int:
+        """Return the first step of the best value of the chosen metric on validation text."""
+        return min(self._ranked())[1]
 
-        Of the steps that can be kept: those with a checkpoint, and the present one.
-        """
+    def _ranked(self) -> list[tuple[float, int]]:
+        """Return value and step of each validation record; the value is negated if a higher one is better."""
         if self._metric is None:
-            return None
-        sign, there = 1 if self._metric.higher_is_better else -1, {self._run.step, *steps(self._directory.checkpoints)}
-        found = [
-            (-sign * record[self._name], record["step"])
-            for record in self._directory.records()
-            if record["split"] == "validation" and record["step"] in there and record.get(self._name) is not None
-        ]
-        return min(found)[1] if found else None
+            return []
+        name, sign = self._name, -1 if self._metric.higher_is_better else 1
+        validated = [record for record in self._directory.records() if record["split"] == "validation"]
+        return [(sign * record[name], record["step"]) for record in validated if record.get(name) is not None]
+
+    def _best(self) -> Best:
+        """Find the best of the steps that can be kept: those with a checkpoint, and the present one."""
+        there = {self._run.step, *steps(self._directory.checkpoints)}
+        ranked = [(value, step) for value, step in self._ranked() if step in there]
+        return lambda last: min((pair for pair in ranked if pair[1] <= last), default=(0.0, None))[1]
 
 
 def save_before_the_end(saver: Saver, run: Run, say: Callable[[str], None]) -> None:

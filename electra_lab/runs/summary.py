@@ -164,8 +164,8 @@ def readable(examples: list[Example], experiment: Experiment) -> list[list[dict[
     return shown
 
 
-def closing(directory: RunDirectory, report: Path, seconds: float) -> str:
-    """Summarize the findings, with a few sentences, and the place of the rest."""
+def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str:
+    """Summarize the findings, with the place of the rest; `seconds` are those of all steps, None if not known."""
     last, provenance = last_evaluation(directory.records()), directory.provenance()
     lines = ["", f"after step {last['step']:,}, on {last['split']} text" if last else "no evaluation"]
     if last and (judged := verdicts(last, provenance)):
@@ -177,7 +177,7 @@ def closing(directory: RunDirectory, report: Path, seconds: float) -> str:
         lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
                   "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip
         lines += [f"  {sentence(tokens)}" for tokens in examples]
-    lines += ["", f"trained in {seconds:,.0f} s; report {report}"]
+    lines += ["", f"{f'trained in {seconds:,.0f} s; ' if seconds else ''}report {report}"]
     return "\n".join(lines)
 
 

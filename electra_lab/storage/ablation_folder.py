@@ -10,7 +10,7 @@ logs/<id>.txt  the output of a cell                       report.html, table.csv
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,8 +198,8 @@ class AblationFolder:
         with self.claimed(name) as free:
             return not free
 
-    def refuse_other(self, ids: set[str]) -> None:
-        """Raise ConfigError if the folder holds anything but this plan, CheckpointError if that plan is damaged."""
+    def refuse_other(self, ids: set[str], differs: Callable[[str], str] = lambda id: "") -> None:
+        """Raise ConfigError for anything but this plan, with how a cell `differs`, CheckpointError if it is damaged."""
         path = self.path
         try:
             if path.exists() and not path.is_dir():
@@ -215,7 +215,8 @@ class AblationFolder:
         if strange := sorted(each for each in cells - ids if not each.startswith("reference-of-")):
             raise ConfigError(
                 f"--out {path}: holds another plan: its cell {strange[0]} (and {len(strange) - 1} more) is not in this "
-                "one. Seeds and variants may be added to a plan; for any other change choose another folder."
+                f"one{differs(strange[0])}. Seeds and variants may be added to a plan; for any other change choose "
+                "another folder."
             )
 
 

@@ -11,22 +11,24 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from electra_lab.storage.files import MANIFEST, damage, new_folder, read_as, read_json, seal, sha256
+from electra_lab.storage.files import MANIFEST, damage, new_folder, read_as, read_json, seal
+from electra_lab.storage.state import State
 from registry.errors import CheckpointError
 
 _NAME = re.compile(r"step-([0-9]{8,15})")
 _LEFTOVER = re.compile(r"\.step-[0-9]{8,15}\.(part|old)")
 FORMAT = 1  # of a checkpoint; raise it when this version's readers would misread an older one
 _TENSORS, _STATE = "state.safetensors", "state.json"
+Best = Callable[[int], int | None]  # the step whose weights are the best of those up to a step
 
 
 def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
@@ -57,11 +59,11 @@ def save(
     state: dict[str, Any],
     keep: int,
     milestones: Collection[int] = (),
-    best: int | None = None,
+    best: Best = lambda step: None,
 ) -> Path:
-    """Write checkpoints/step-*, then remove what `prune` does not keep. Raises CheckpointError, losing nothing.
+    """Write checkpoints/step-*, then remove what `prune` does not keep, and checkpoints of later steps.
 
-    Checkpoints of later steps are from a continuation that was rolled back, as they were damaged: they go too.
+    Raises CheckpointError, losing nothing.
     """
     final = place(folder, step)
     try:
@@ -79,15 +81,28 @@ def save(
         raise CheckpointError(
             f"{final}: the checkpoint cannot be written ({reason}). Earlier ones are intact; make room and resume."
         ) from None
-    _remove(folder, [path for path in checkpoints(folder) if _step(path) > step])
+    remove_after(folder, step)
     prune(folder, step, keep, milestones, best)
     return final
 
 
-def prune(folder: Path, step: int, keep: int, milestones: Collection[int] = (), best: int | None = None) -> None:
-    """Remove all up to `step` but for the newest `keep`, those of milestones, which do not count, and the best."""
+def prune(folder: Path, step: int, keep: int, milestones: Collection[int] = (), best: Best = lambda step: None) -> None:
+    """Remove all up to `step` but for the newest `keep`, those of milestones, which do not count, and the best.
+
+    best  for a run that may have to go back to any of the newest, it keeps the best that there was at each of them
+    """
     ordinary = [path for path in checkpoints(folder) if _step(path) <= step and _step(path) not in milestones]
-    _remove(folder, [path for path in ordinary[: max(0, len(ordinary) - keep)] if _step(path) != best])
+    kept = {best(_step(path)) for path in ordinary[-keep:]}
+    _remove(folder, [path for path in ordinary[:-keep] if _step(path) not in kept])
+
+
+def remove_after(folder: Path, step: int) -> bool:
+    """Remove the checkpoints of later steps, damaged ones too; returns True if there were any."""
+    ours = (MANIFEST, _STATE, _TENSORS)
+    later = [path for path in _named(folder) if _step(path) > step and not path.is_symlink()]
+    later = [path for path in later if any((path / name).exists() for name in ours)]
+    _remove(folder, later)
+    return bool(later)
 
 
 def _remove(folder: Path, unwanted: Collection[Path]) -> None:
@@ -118,66 +133,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for path in _named(folder) if not path.is_symlink() and (path / MANIFEST).is_file()]
 
 
-class _Window(BaseModel):
-    """The steps since the last log line, see training/loop.py."""
-
-    model_config = ConfigDict(strict=True)
-
-    steps: NonNegativeInt
-    names: list[str]
-    totals: list[float] | None
-
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if self.totals is not None and len(self.totals) != 2 + 3 * len(self.names):
-            raise ValueError("window has another number of totals than its names need")
-        return self
-
-
-class _LossScale(BaseModel):
-    """The factor of float16 losses, see training/scaling.py."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    scale: Annotated[FiniteFloat, Field(gt=0)]
-    calm: Annotated[int, Field(ge=0, lt=2**31)]
-    overflows: Annotated[int, Field(ge=0, lt=2**31)]
-
-
-class _Trouble(BaseModel):
-    """The steps that were not taken, see training/trouble.py."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    refused: NonNegativeInt
-    offset: NonNegativeInt
-    rollbacks: NonNegativeInt
-    average: FiniteFloat
-    taken: Annotated[int, Field(ge=0, lt=2**63)]
-    first: Annotated[int, Field(ge=-(2**63), lt=2**63)]
-    spiked: bool
-
-
-class _State(BaseModel):
-    """The content of state.json."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    format: int = 1
-    step: NonNegativeInt
-    tokens: NonNegativeInt
-    skipped: NonNegativeInt
-    window: _Window
-    trouble: _Trouble | None = None  # older checkpoints have none
-    loss_scale: _LossScale | None = None  # of float16 alone
-
-
 def problem(path: Path) -> str | None:
     """Return the damage to a checkpoint in words, None if it is sound. Raises CheckpointError for a newer format."""
     if reason := damage(path, (_TENSORS, _STATE)):
         return reason
     try:
-        state = read_as(_State, path / _STATE)
+        state = read_as(State, path / _STATE)
     except CheckpointError as error:
         return f"{_STATE} is damaged: {str(error).rsplit(': ', 1)[-1].rstrip('.')}"
     if state.format > FORMAT:
@@ -239,11 +200,55 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: {_TENSORS} cannot be read ({error}).") from None
 
 
-def read_model(folder: Path, step: int | None = None) -> tuple[Path, dict[str, Tensor]]:
-    """Return the file of the newest checkpoint, or of that of `step`, and the model's tensors, shared ones once.
+@dataclass(frozen=True)
+class Saved:
+    """The model in a checkpoint. The checkpoint may be gone by now: a run that goes on keeps only its newest ones."""
 
-    Raises CheckpointError if there is none, or if it is damaged: an older one would be another model.
+    path: Path
+    tensors: dict[str, Tensor]  # shared ones once
+    sha256: str  # of the file that they were in
+
+    @property
+    def step(self) -> int:
+        return _step(self.path)
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """The checksum by the name of the file."""
+        return {f"{self.path.name}/{_TENSORS}": self.sha256}
+
+    @torch.no_grad()
+    def fill(self, module: nn.Module, prefix: str = "", refusal: str = "belongs to other networks") -> None:
+        """Copy the tensors whose names begin with `prefix` into a module.
+
+        Raises CheckpointError, naming what does not fit or has numbers that are not finite.
+        """
+        given = {n.removeprefix(prefix): tensor for n, tensor in self.tensors.items() if n.startswith(prefix)}
+        if wrong := not_finite({f"model.{name}": tensor for name, tensor in given.items()}, module):
+            name = f"{wrong[0].removeprefix('model.')} (and {len(wrong) - 1} more)"
+            cure = "Resume its run: it continues from the checkpoint before."
+            raise CheckpointError(f"{self.path / _TENSORS}: has numbers that are not finite in {name}. {cure}")
+        _fill(_model_tensors(module), given, f"{self.path}: {refusal}")
+
+
+def read_model(folder: Path, step: int | None = None) -> Saved:
+    """Return the model of the newest checkpoint, or of that of `step`.
+
+    If its run removes the newest one meanwhile, the one that has become the newest is read. Raises CheckpointError if
+    there is none, or if it is damaged: an older one would be another model.
     """
+    chosen = _chosen(folder, step)
+    while True:
+        try:
+            return _sound(chosen[0])
+        except CheckpointError:
+            before, chosen = chosen, _chosen(folder, step)
+            if chosen == before:
+                raise
+
+
+def _chosen(folder: Path, step: int | None) -> tuple[Path, int | None]:
+    """Return a checkpoint and the time of its writing, which is another one if it was written again."""
     kept = _named(folder)
     if step is not None and place(folder, step) not in kept:
         steps = ", ".join(str(_step(path)) for path in kept)
@@ -251,32 +256,27 @@ def read_model(folder: Path, step: int | None = None) -> tuple[Path, dict[str, T
     if not kept:
         raise CheckpointError(f"{folder}: there is no checkpoint.")
     path = kept[-1] if step is None else place(folder, step)
+    with suppress(OSError):
+        return path, path.lstat().st_mtime_ns
+    return path, None
+
+
+def _sound(path: Path) -> Saved:
     if reason := problem(path):
-        sound = [str(_step(each)) for each in kept if problem(each) is None]
+        there = _named(path.parent)
+        sound = [str(_step(other)) for other in there if problem(other) is None]
         others = f"Sound are those of the steps {', '.join(sound)}" if sound else "No other is sound"
-        raise CheckpointError(f"{path}: {reason}. {others}; resume its run to write it again.")
-    return path / _TENSORS, {n.removeprefix("model."): t for n, t in _read(path).items() if n.startswith("model.")}
+        cure = "; resume its run to write it again" if sound and path == there[-1] else ""
+        raise CheckpointError(f"{path}: {reason}. {others}{cure}.")
+    tensors = {name.removeprefix("model."): t for name, t in _read(path).items() if name.startswith("model.")}
+    return Saved(path, tensors, read_json(path / MANIFEST)[_TENSORS]["sha256"])
 
 
-def load_module(folder: Path, module: nn.Module, step: int | None = None) -> int:
-    """Load the module of the newest checkpoint, or of that of `step`; returns its step. Raises CheckpointError."""
-    return fill_module(*read_model(folder, step), module)
-
-
-@torch.no_grad()
-def fill_module(
-    file: Path, given: dict[str, Tensor], module: nn.Module, refusal: str = "belongs to other networks"
-) -> int:
-    """Copy tensors of `read_model` into a module; returns their step.
-
-    Raises CheckpointError, naming what does not fit or has numbers that are not finite.
-    """
-    if spoilt := not_finite({f"model.{name}": tensor for name, tensor in given.items()}, module):
-        name = f"{spoilt[0].removeprefix('model.')} (and {len(spoilt) - 1} more)"
-        cure = "Resume its run: it continues from the checkpoint before."
-        raise CheckpointError(f"{file}: has numbers that are not finite in {name}. {cure}")
-    _fill(_model_tensors(module), given, f"{file.parent}: {refusal}")
-    return _step(file.parent)
+def load_module(folder: Path, module: nn.Module, step: int | None = None) -> Saved:
+    """Load the module of the newest checkpoint, or of that of `step`. Raises CheckpointError."""
+    saved = read_model(folder, step)
+    saved.fill(module)
+    return saved
 
 
 def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:
@@ -284,14 +284,12 @@ def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> 
 
     Returns the checkpoint's name and the checksum of its tensors. Raises CheckpointError, naming what does not fit.
     """
-    file, saved = read_model(folder)
-    found = [prefix for prefix in prefixes if any(name.startswith(f"{prefix}.") for name in saved)]
+    saved = read_model(folder)
+    found = [prefix for prefix in prefixes if any(name.startswith(f"{prefix}.") for name in saved.tensors)]
     if not found:
-        raise CheckpointError(f"{file.parent}: has no network called {' or '.join(prefixes)}.")
-    start = f"{found[0]}."
-    given = {name.removeprefix(start): tensor for name, tensor in saved.items() if name.startswith(start)}
-    fill_module(file, given, module, f"{found[0]} is another network")
-    return f"{file.parent.name} {sha256(file)}"
+        raise CheckpointError(f"{saved.path}: has no network called {' or '.join(prefixes)}.")
+    saved.fill(module, f"{found[0]}.", f"{found[0]} is another network")
+    return f"{saved.path.name} {saved.sha256}"
 
 
 def _fits(given: Tensor, own: Tensor) -> bool:

@@ -54,11 +54,19 @@ class Start(BaseModel):
     unused: list[str] = []  # the source's tensors that the network lacks
 
 
+Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now
+
+
+def described(found: Changes) -> str:
+    values = {key: ["unset" if value is None else str(value) for value in both] for key, both in found.items()}
+    return "; ".join(f"{key} {then} -> {now}" for key, (then, now) in values.items())
+
+
 class Change(BaseModel):
     """The config of a run was changed when it was resumed."""
 
     step: int  # after which
-    values: dict[str, tuple[Any, Any]]  # by key, before and from then on
+    values: Changes
     config_sha256: str  # of config.yaml before
 
 
@@ -87,3 +95,8 @@ class Provenance(BaseModel):
     flops: int  # of matrix products
     paper_flops: int | None = None  # as Clark et al. (2020) count
     metrics: dict[str, Metric] = {}
+
+    @property
+    def changed(self) -> list[tuple[str, str]]:
+        """For a page, the changes in words, each with a title."""
+        return [("changed", f"after step {c.step:,}: {described(c.values)}") for c in self.changes if c.values]

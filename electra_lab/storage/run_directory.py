@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load, save
 from torch import Tensor
 
-from electra_lab.storage.checkpoint import place, sweep
+from electra_lab.storage.checkpoint import place, remove_after, sweep
 from electra_lab.storage.files import (
     MANIFEST,
     disk,
@@ -47,6 +47,8 @@ _MOST_RECORDS = 1 << 30  # bytes of metrics.jsonl
 _LARGEST = 1e100  # number in a record; those of training are of float32
 _MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # files that a killed process was writing, see new_file
+# What is computed from the last weights; an ablation's measures are among it.
+_DERIVED = ("report.html", "examples.json", "measures.json", "documents.json")
 # What a run directory can hold before its provenance.json, which comes last: nothing that would be missed.
 _BEGINNING = {".lock", "source.yaml", "config.yaml", "plugins", "tokenizer.json", _COUNTS}
 
@@ -261,12 +263,17 @@ class RunDirectory:
             self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for _, record in self._lines() if record))
 
     def truncate(self, step: int, *, evaluated: bool = True) -> None:
-        """Drop the records after `step`, from which the run continues, and its evaluations if they are to be done."""
-        kept = [
-            r
-            for r in self.records()
-            if r["step"] < step or (r["step"] == step and (evaluated or r["split"] == "train"))
-        ]
+        """Let the history of the run end with `step`, from which it continues.
+
+        Later checkpoints and records go, and those of evaluations of `step` that are still to be done. If there were
+        any, they are of another continuation, and so is all that was computed from its weights.
+        """
+        records = self.records()
+        kept = [r for r in records if r["step"] < step or (r["step"] == step and (evaluated or r["split"] == "train"))]
+        if remove_after(self.checkpoints, step) or len(kept) < len(records):
+            with disk(self.path):
+                for name in _DERIVED:
+                    (self.path / name).unlink(missing_ok=True)
         self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
 
 

@@ -214,12 +214,13 @@ def train(
         run.learner.be_after(settings.seed, run.step - 1)
         yield from _evaluated(run, settings, held_out, accumulate, device)
     started, since = time.perf_counter(), run.tokens
+    only_last = settings.log_every >= settings.steps  # then the first step has a line, too: a curve needs two points
     run.learner.objective.train()
     run.begin(settings, device)
     while run.step < settings.steps:
         _, rate = advance(run, settings, batches, device)
         step, refused = run.step, None
-        if step % settings.log_every == 0 or step == settings.steps:
+        if step % settings.log_every == 0 or step == settings.steps or (only_last and step == 1):
             refused = run.refusal(settings)
             if refused is None:
                 values = _line(run, settings, rate, device)

@@ -107,8 +107,41 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path) -
     after = stamps(out)
     assert {path: after[path] for path in before} == before
     more.write_text(here.read_text().replace(f"steps: {STEPS}", f"steps: {STEPS + 1}"))
-    with pytest.raises(ConfigError, match=r"holds another plan: its cell .* is not in this one"):
+    with pytest.raises(
+        ConfigError, match=rf"its cell \S+ \(.* is not in this one: train\.steps {STEPS} -> {STEPS + 1}\. "
+    ):
         ablate(more, out)
+    text = here.read_text().replace("name: sizes", "name: others")  # which changes no cell
+    more.write_text(
+        text.replace("scale: [0.5, 1.0]", "scale: [0.5, 0.25]").replace("seeds: [0, 1]", "seeds: [0, 1, 2]")
+    )
+    with pytest.raises(ConfigError, match=r"cell \S*scale=1\.0-s0\S+ \(and 2 more\) is not in this one: gen") as caught:
+        ablate(more, out)
+    assert "name" not in str(caught.value)
+
+
+def test_a_restarted_ablation_says_how_many_are_done(here: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Cells and the runs that measures need, whatever has become of their checkpoints."""
+    where = AblationFolder(out)
+    shutil.rmtree(where.run(first(out)).path / "checkpoints")
+    (where.run(where.plan.cells[1].id).path / "measures.json").unlink()
+    ablate(here, out)
+    assert f"sizes: 4 cells and 2 for measures, 5 already done, in {out}\n" in capfd.readouterr().err
+
+
+def test_a_cell_that_is_trained_again_is_measured_again(here: Path, out: Path) -> None:
+    """What was computed from its weights before belongs to a continuation that is given up."""
+    where, id = AblationFolder(out), first(out)
+    expected, path = where.measured(id), where.run(id).path
+    old: dict[str, dict[str, float | None]] = {key: dict.fromkeys(each, 0.5) for key, each in expected.items()}
+    old.pop(next(iter(old)))
+    (path / "measures.json").write_text(json.dumps(old))
+    (out / "downstream" / id / "task").mkdir(parents=True)
+    state = path / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1])
+    ablate(here, out)
+    assert where.measured(id) == expected
+    assert not (out / "downstream" / id).exists()
 
 
 def test_other_options_of_a_measure_are_measured_again(here: Path, out: Path) -> None:

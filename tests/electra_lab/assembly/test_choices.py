@@ -18,6 +18,7 @@ from electra_lab.assembly.forecast import parts_of
 from electra_lab.config.load import load
 from electra_lab.parallel.world import World
 from electra_lab.runs import execute
+from electra_lab.runs.provenance import environment_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import compilation
 from electra_lab.training.step import Learner
@@ -321,6 +322,31 @@ def test_processes_of_one_machine_share_its_memory(auto: Path, monkeypatch: pyte
     assert rows_of_two(auto, "ddp") == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     assert rows_of_two(auto, "ddp") == 2
+
+
+@pytest.mark.parametrize(
+    ("processes", "world", "expected"), [(1, _Two(), 2), (2, World(), 4), (2, _Two(), 1), (1, World(), 1)]
+)
+def test_another_number_of_processes_decides_again(
+    auto: Path, monkeypatch: pytest.MonkeyPatch, processes: int, world: World, expected: int
+) -> None:
+    """One row at a time, by so many processes, says nothing about others; the same number goes on with it."""
+    memory_for(monkeypatch, 9)
+    loaded = load(auto)
+    alone = assemble(load(auto, ["train.micro_batch_size=1"]), open_data(loaded, lambda _: None), CPU)
+    made = build(loaded, alone.vocabulary, seed=0)
+    began = environment_of(alone).model_copy(update={"processes": processes})
+    assert began.micro_batch_size == 1
+    assert choices.decide(loaded, made, alone.train, CPU, world, began=began).micro_batch_size == expected
+
+
+def test_the_rows_of_another_number_of_processes_are_not_kept(auto: Path, tmp_path: Path) -> None:
+    """Where the run began, it goes on with as many as before."""
+    path = run(auto, tmp_path / "run")
+    directory, found = RunDirectory(path), execute.reopen(path, "cpu")[1]
+    assert execute._rows_now(directory, found) == {"environment": environment(path)}
+    found.run.learner.world = _Two()
+    assert execute._rows_now(directory, found) == {}
 
 
 def test_what_fsdp_divides_is_counted_once(auto: Path, monkeypatch: pytest.MonkeyPatch) -> None:

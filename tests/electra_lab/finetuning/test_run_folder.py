@@ -53,17 +53,105 @@ def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path
     assert best not in (1, 12)
     assert results.step == best
     assert results.splits["validation"].metrics[metric] == seen[best]
-    [kept] = (folder / "best" / "checkpoints").glob("step-*")
-    assert kept.name == f"step-{best:08d}"
+    kept, final = sorted((folder / "checkpoints").glob("step-*"))
+    assert (kept.name, final.name) == (f"step-{best:08d}", "step-00000012")
     saved, exported = load_file(kept / "state.safetensors"), load_file(folder / "model" / "model.safetensors")
-    last = load_file(folder / "checkpoints" / "step-00000012" / "state.safetensors")
+    last = load_file(final / "state.safetensors")
     assert torch.equal(exported["classifier.out_proj.weight"], saved["model.head.out.weight"])
     assert not torch.equal(exported["classifier.out_proj.weight"], last["model.head.out.weight"])
 
 
 def test_the_last_weights_count_otherwise(tmp_path: Path, model: Path) -> None:
     folder = finetune(write_finetuning(tmp_path, model), ["evaluate.every=1"], tmp_path / "out", "cpu")
-    assert not (folder / "seed-0" / "best").exists()
+    assert [each.name for each in (folder / "seed-0" / "checkpoints").iterdir()] == ["step-00000012"]
+
+
+class Killed(BaseException):
+    pass
+
+
+FIRST = {
+    1: 0.1,
+    2: 0.2,
+    3: 0.5,
+    4: 0.3,
+    5: 0.3,
+    6: 0.4,
+    7: 0.9,
+    8: 0.2,
+}  # accuracy by step, until the process is killed
+AGAIN = {step: 0.04 * step for step in range(1, 13)}
+
+
+@pytest.mark.parametrize(("damage", "best"), [("", 7), ("state.safetensors", 3), ("MANIFEST.json", 3)])
+def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damage: str, best: int
+) -> None:
+    """Killed at step 9, resumed with other micro-batches from the newest sound checkpoint, that of step 5 or 7."""
+    path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": 2})
+    train, values = run.train, dict(FIRST)
+
+    def known(*given: Any, **named: Any) -> Any:
+        for record in train(*given, **named):
+            if record.values.get("split") == "validation":
+                record.values.update(found=record.values["accuracy"], accuracy=values.get(record.step, 0.0))
+            if record.step > max(values):
+                raise Killed
+            yield record
+
+    monkeypatch.setattr(run, "train", known)
+    with pytest.raises(Killed):
+        finetune(path, ["evaluate.select=best", "evaluate.every=1"], tmp_path / "out", "cpu")
+    seed, values = tmp_path / "out" / "seed-0", AGAIN
+    if damage == "MANIFEST.json":
+        (seed / "checkpoints" / "step-00000007" / damage).unlink()
+    elif damage:
+        (seed / "checkpoints" / "step-00000007" / damage).write_bytes(b"")
+    resume(tmp_path / "out", "cpu", ["train.micro_batch_size=2"])
+    validated = {r["step"]: r for r in records(seed) if r["split"] == "validation"}
+    assert list(validated) == list(range(1, 13))
+    assert max(validated, key=lambda step: validated[step]["accuracy"]) == best
+    results = FinetuningFolder(tmp_path / "out").results(0)
+    assert results is not None
+    assert results.step == best
+    assert results.splits["validation"].metrics["accuracy"] == validated[best]["found"]
+    names = sorted(each.name for each in (seed / "checkpoints").iterdir())
+    assert names == [f"step-{step:08d}" for step in (best, 10, 12)]
+
+
+def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at_best: Path, tmp_path: Path) -> None:
+    """The message names the checkpoint, and the cure works."""
+    folder = shutil.copytree(stopped_at_best, tmp_path / "out")
+    kept = min((folder / "seed-0" / "checkpoints").glob("step-*"))
+    (kept / "state.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError) as caught:
+        resume(folder, "cpu")
+    assert str(caught.value).startswith(f"{kept}: state.safetensors is damaged")
+    assert f"delete {folder / 'seed-0'} and resume" in str(caught.value)
+    assert "resume its run" not in str(caught.value)
+    shutil.rmtree(folder / "seed-0")
+    resume(folder, "cpu")
+    assert FinetuningFolder(folder).results(0) is not None
+
+
+@pytest.fixture
+def stopped_at_best(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fine-tuning whose best weights are those of an early step, stopped right before its results."""
+    path = write_finetuning(tmp_path, model)
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_keep_results", _interrupt)
+        train = run.train
+
+        def worse_and_worse(*given: Any, **named: Any) -> Any:
+            for record in train(*given, **named):
+                if record.values.get("split") == "validation":
+                    record.values["accuracy"] = -record.step
+                yield record
+
+        patched.setattr(run, "train", worse_and_worse)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(path, ["evaluate.select=best"], tmp_path / "cut", "cpu")
+    return tmp_path / "cut"
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path, model: Path) -> None:

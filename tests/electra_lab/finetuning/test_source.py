@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from electra_lab.config.load import load_finetuning
+from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.config.load import load, load_finetuning
 from electra_lab.finetuning.source import Source, open_source
 from electra_lab.interop.exports.export import export
+from electra_lab.storage import checkpoint
 from electra_lab.storage.files import sha256
 from registry.errors import ConfigError, LabError
 from tests.electra_lab.finetuning.small import pretrained, write_finetuning
 from tests.electra_lab.interop.exports import inputs, states
+from tests.electra_lab.runs.tiny import experiment
 
 
 def source(folder: Path, model: object, *overrides: str, seed: int | None = None) -> Source:
@@ -25,6 +30,31 @@ def source(folder: Path, model: object, *overrides: str, seed: int | None = None
 def lab_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run around a backbone that transformers does not have."""
     return pretrained(tmp_path_factory.mktemp("lab"), discriminator="{type: transformer, dim: 16, depth: 1, heads: 2}")
+
+
+def test_a_run_may_remove_what_was_read(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tuning, `init` and a frozen generator keep the checksum of what they have read, and read nothing twice."""
+    run = Path(shutil.copytree(model, tmp_path / "run"))
+    newest = max((run / "checkpoints").glob("step-*"))
+    checksum = sha256(newest / "state.safetensors")
+    sound = checkpoint._sound
+
+    def once(path: Path) -> Any:
+        found = sound(path)
+        path.rename(tmp_path / "removed")
+        return found
+
+    monkeypatch.setattr(checkpoint, "_sound", once)
+    expected = {f"{newest.name}/state.safetensors": checksum}
+    assert source(tmp_path, run).start.sha256 == expected
+    (tmp_path / "removed").rename(newest)
+    text = f"{{type: text_files, paths: [{model.parent / 'corpus.txt'}]}}"
+    loaded = load(experiment(tmp_path / "next", init=f"{{discriminator: {run}}}", corpus=text))
+    built = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    assert built.init["discriminator"].sha256 == expected
+    (tmp_path / "removed").rename(newest)
+    said = checkpoint.load_network(newest.parent, ("generator",), built.run.learner.objective.generator)
+    assert said == f"{newest.name} {checksum}"
 
 
 def exported(run: Path, folder: Path) -> Path:

@@ -32,7 +32,7 @@ def test_one_seed_has_its_number_and_what_it_means(tmp_path: Path) -> None:
         f"  {'Matthews correlation':<28}  -0.500  {METRICS['matthews']['summary']}",
         "on test: no labels",
         "",
-        f"took 1,234 s; report {folder / 'report.html'}",
+        f"trained in 1,234 s; report {folder / 'report.html'}",
     ]
 
 

@@ -141,6 +141,17 @@ def test_a_signal_to_one_rank_stops_both_after_one_step_and_other_numbers_of_ran
     assert_equal(tmp_path / "run", whole)
 
 
+def test_both_ranks_are_interrupted_at_once(forks: Lab, tmp_path: Path) -> None:
+    """Twice, as by a launcher that passes Ctrl-C on: they save once, together, and end as after one Ctrl-C."""
+    written = file(tmp_path / "there", ", step: 4, rank: -1, deed: interrupts")
+    both = ended(start(forks, "run", str(written), "--out", "run", "--device", "cpu", cwd=tmp_path))
+    assert [code for code, *_ in both] == [130, 130], both
+    complaints = [line for *_, said in both for line in said.splitlines() if line.startswith("stopped and saved")]
+    assert complaints == ["stopped and saved after step 6. Resume with: electra-lab resume run"]
+    assert not any("Traceback" in said for *_, said in both)
+    _only_step(tmp_path / "run", 6)
+
+
 def _only_step(path: Path, step: int) -> None:
     assert max(each.name for each in (path / "checkpoints").iterdir()) == f"step-{step:08d}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Literal
 
 import torch
@@ -13,7 +14,7 @@ from registry import objectives
 
 @objectives.register("trouble")
 class Trouble(Electra):
-    """ELECTRA that does something to the process of one rank before a step after the first."""
+    """ELECTRA that does something to the process of one rank, -1 for all, before a step after the first."""
 
     def __init__(
         self,
@@ -26,7 +27,7 @@ class Trouble(Electra):
         *,
         step: int = -1,
         rank: int = 0,
-        deed: Literal["kill", "signal", "memory", "diverge", "diverge_once", "fail", "exit"] = "signal",
+        deed: Literal["kill", "signal", "interrupts", "memory", "diverge", "diverge_once", "fail", "exit"] = "signal",
     ) -> None:
         super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.step, self.rank, self.deed = step, rank, deed
@@ -34,8 +35,12 @@ class Trouble(Electra):
 
     def at_step(self, seed, step):
         self.spoiled = False
-        if step != self.step or step == 0 or int(os.environ.get("RANK", "0")) != self.rank:
+        if step != self.step or step == 0 or self.rank not in (-1, int(os.environ.get("RANK", "0"))):
             return
+        if self.deed == "interrupts":  # Ctrl-C, which the terminal sends to each process, and then the launcher
+            os.kill(os.getpid(), 2)
+            time.sleep(0.7)
+            os.kill(os.getpid(), 2)
         if self.deed in ("kill", "signal"):
             os.kill(os.getpid(), {"kill": 9, "signal": 15}[self.deed])
         if self.deed == "memory":

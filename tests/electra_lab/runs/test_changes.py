@@ -14,12 +14,15 @@ import yaml
 
 from electra_lab.assembly import choices
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.reports import run_page
+from electra_lab.reports.records import training_seconds
 from electra_lab.runs import execute
 from electra_lab.runs.changes import MAY_CHANGE
 from electra_lab.storage.run_directory import RunDirectory
 from registry import samplers
 from registry.errors import ConfigError, DataError, Interrupted
 from tests.electra_lab.runs.tiny import assert_same, experiment, lines, run, signalled, tensors
+from tests.pages import Page
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -92,6 +95,37 @@ def test_every_key_that_may_change_is_one() -> None:
         for part in key.split("."):
             assert part in model.model_fields, key
             model = model.model_fields[part].annotation
+
+
+def test_the_page_says_what_was_changed_and_the_end_how_long_all_of_it_took(
+    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside of the fold. A resume of the finished run says the same time, which is that of the records."""
+    append = RunDirectory.append
+    slow = {"tokens_per_second": 64 / 300}  # three steps of 64 tokens
+    monkeypatch.setattr(RunDirectory, "append", lambda self, record: append(self, record | slow))
+    execute.resume(stopped, "cpu", ["train.steps=8"])
+    monkeypatch.undo()
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+    seconds = training_seconds(RunDirectory(stopped).records())
+    assert seconds is not None
+    assert seconds > 900
+    for again in (False, True):
+        if again:
+            execute.resume(stopped, "cpu")
+        assert re.findall(r"trained in ([\d,]+) s", capsys.readouterr().err) == [f"{seconds:,.0f}"]
+    facts = Page(run_page.write_report(RunDirectory(stopped))).facts()
+    assert facts["steps"] == "8 of 8"
+    assert facts["changed"] == "after step 7: train.steps 12 -> 8"
+
+
+def test_a_change_belongs_to_the_step_that_a_run_goes_back_to(stopped: Path) -> None:
+    """Its steps after the older checkpoint are done with the values of now."""
+    execute.resume(stopped, "cpu", ["train.log_every=3", "checkpoint.keep=9"])
+    for newest in (7, 8, 12):
+        shutil.rmtree(stopped / "checkpoints" / f"step-{newest:08d}", ignore_errors=True)
+    execute.resume(stopped, "cpu")
+    assert RunDirectory(stopped).provenance().changes[0].step == 4
 
 
 def test_smaller_micro_batches_change_no_mask(

@@ -17,7 +17,8 @@ from electra_lab.runs.replay import Finding, replay
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import trouble
 from registry.errors import DataError, DivergedError, InUse
-from tests.electra_lab.runs.tiny import experiment, run, spying
+from tests.electra_lab.runs.test_trouble import rolling
+from tests.electra_lab.runs.tiny import experiment, run, spying, state
 from tests.scorecard.lab import Lab
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -134,6 +135,16 @@ def test_what_was_rolled_back_is_repeated(tmp_path: Path) -> None:
     RunDirectory(path).truncate(8)
     found = replay(path, "cpu")
     assert (found.found, found.step) == (True, 11)
+
+
+def test_after_a_roll_back_the_batches_are_those_that_the_run_has_read(tmp_path: Path) -> None:
+    """Batch 6 led to the roll-back to step 4; with three batches left out, step 10 reads batch 12."""
+    path = diverged(rolling(tmp_path, 6, 12), tmp_path / "run", "train.most_rollbacks=1")
+    assert state(path)["step"] == 8
+    assert state(path)["trouble"]["offset"] == 3
+    found = replay(path, "cpu")
+    assert (found.kind, found.step) == ("backward", 10)
+    assert found.parameter is not None
 
 
 def test_only_the_run_directory_and_the_store_are_needed(forks: Lab, tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from electra_lab.assembly.opened import open_run
 from electra_lab.runs import execute, saving
 from electra_lab.runs.console import Console
 from electra_lab.runs.saving import Saver
 from electra_lab.storage.checkpoint import problem
+from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from tests.electra_lab.runs.tiny import TRAIN, assert_same, experiment, lines, run, spying, state, tensors
 
@@ -65,26 +67,129 @@ def test_max_minutes_stop_a_run_that_can_be_resumed(tmp_path: Path, monkeypatch:
     ]
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_max_minutes_count_from_the_start_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    """Tokenizing is a part of them, as a cluster counts it, too: 71 of 100 minutes, and 10 for each step."""
+    file, path = experiment(tmp_path, run="{max_minutes: 100}"), tmp_path / "run"
+    if resumed:
+        run(file, path)
+        shutil.rmtree(path / "checkpoints" / "step-00000012")
+        shutil.rmtree(path / "checkpoints" / "step-00000008")
+        (path / "saved.json").unlink()
+    real, late, opened = time.monotonic, [0.0], execute.open_data
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 60 * late[0])
+
+    def tokenized(*given: Any) -> Any:
+        late[0] = 71
+        return opened(*given)
+
+    monkeypatch.setattr(execute, "open_data", tokenized)
+    at(monkeypatch, lambda done: late.__setitem__(0, 71 + 10 * done))
+    with pytest.raises(Preempted, match="saved after step 3"):
+        execute.resume(path, "cpu") if resumed else run(file, path)
+
+
 # The best one
 
 
-def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best by the metric's own direction, and the earliest of equals; it is one of those that were evaluated."""
-    values = {2: 0.6, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.8, 12: 0.5}
+class Killed(BaseException):
+    pass
+
+
+def killed_at(step: int) -> Callable[[int], None]:
+    def act(done: int) -> None:
+        if done == step:
+            raise Killed
+
+    return act
+
+
+def spoil(file: Path) -> None:
+    """Cut a file short; a manifest goes."""
+    file.unlink() if file.name == "MANIFEST.json" else file.write_bytes(file.read_bytes()[:-3])
+
+
+def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
+    """Let validation after these steps have these values, higher or lower by the metric, and the test better ones."""
     evaluated = execute.train
 
-    def known(*given: Any, **how: Any) -> Any:
+    def train(*given: Any, **how: Any) -> Any:
         for record in evaluated(*given, **how):
-            if record.values.get("split") == "validation":
-                record.values["discriminator_auc"] = values[record.step]
-                record.values["generator_loss"] = -values[record.step]
+            if record.values.get("split") in ("validation", "test"):
+                value = values[record.step] if record.values["split"] == "validation" else 1.0
+                record.values.update(discriminator_auc=value, generator_loss=-value)
             yield record
 
-    monkeypatch.setattr(execute, "train", known)
+    monkeypatch.setattr(execute, "train", train)
+
+
+def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best by the metric's own direction, and the earliest of equals; it is one of those that were evaluated.
+
+    The test does not count, whose value is the best of all: a resume would remove the best, and keep the last alone.
+    """
+    known(monkeypatch, {2: 0.6, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.8, 12: 0.5})
     for metric in ("discriminator_auc", "generator_loss"):
         sections = {"evaluate": "{every: 2}", "checkpoint": f"{{every: 3, keep: 2, best: {metric}}}"}
         path = run(experiment(tmp_path / metric, **sections), tmp_path / metric / "run")
         assert steps(path) == [4, 9, 12]
+        execute.resume(path, "cpu", ["checkpoint.keep=1"])
+        assert steps(path) == [4, 12]
+
+
+@pytest.mark.parametrize("asynchronous", ["false", "true"])
+@pytest.mark.parametrize("damage", ["state.safetensors", "MANIFEST.json"])
+def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, asynchronous: str
+) -> None:
+    """Killed at step 11, its newest checkpoint, which is the best, is damaged. Then it is that of step 2 again."""
+    values = {2: 0.7, 4: 0.3, 6: 0.4, 8: 0.5, 10: 0.9}
+    known(monkeypatch, values)
+    checkpoint = f"{{every: 4, keep: 2, best: discriminator_auc, asynchronous: {asynchronous}}}"
+    file, path = experiment(tmp_path, evaluate="{every: 2}", checkpoint=checkpoint), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        at(patched, killed_at(11))
+        with pytest.raises(Killed):
+            run(file, path)
+    assert steps(path) == [2, 8, 10]
+    spoil(path / "checkpoints" / "step-00000010" / damage)
+    values.update({10: 0.6, 12: 0.65})
+    execute.resume(path, "cpu", ["train.micro_batch_size=1"])
+    validated = [(r["discriminator_auc"], r["step"]) for r in lines(path, "validation")]
+    assert [step for _, step in validated] == [2, 4, 6, 8, 10, 12]
+    assert max(validated)[1] == 2
+    assert steps(path) == [2, 8, 12]
+    assert [problem(each) for each in path.glob("checkpoints/step-*")] == [None] * 3
+
+
+def test_a_shorter_run_has_no_checkpoint_after_its_end(tmp_path: Path) -> None:
+    """One of later steps, which was damaged, would be taken for the newest."""
+    path = run(experiment(tmp_path), tmp_path / "run")
+    (path / "checkpoints" / "step-00000012" / "MANIFEST.json").unlink()
+    execute.resume(path, "cpu", ["train.steps=10"])
+    assert steps(path) == [8, 10]
+    assert open_run(path, torch.device("cpu")).step == 10
+
+
+def test_a_run_that_goes_back_is_not_finished_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page, its examples and its measures are of weights that are given up; a run that goes on keeps them."""
+    derived = ("report.html", "examples.json", "measures.json", "documents.json")
+    path = run(experiment(tmp_path), tmp_path / "run")
+    for name in derived:
+        (path / name).write_text("[]")
+    execute.resume(path, "cpu")
+    assert all((path / name).is_file() for name in derived)
+    assert RunDirectory(path).finished()
+    spoil(path / "checkpoints" / "step-00000012" / "state.safetensors")
+    with monkeypatch.context() as patched:
+        patched.setattr(Console, "record", lambda _, values, metrics: killed_at(12)(values["step"]))
+        with pytest.raises(Killed):
+            execute.resume(path, "cpu")
+    assert RunDirectory(path).has_checkpoint(8)
+    assert not any((path / name).exists() for name in derived)
+    assert not RunDirectory(path).finished()
 
 
 def test_a_metric_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:

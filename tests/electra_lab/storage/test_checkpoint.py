@@ -390,6 +390,42 @@ def test_without_a_usable_checkpoint_no_network_is_loaded(tmp_path: Path) -> Non
         load_network(tmp_path, ("generator",), nn.Linear(2, 3))
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("moment", ["problem", "_read", "read_json"])
+def test_a_reader_takes_the_next_one_if_the_run_removes_the_newest_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, again: bool
+) -> None:
+    """Before or after it was compared with its manifest. `again`: the run went back, and has written the same step."""
+    pair(tmp_path, 1), pair(tmp_path, 2)
+    act, newer = getattr(checkpoint, moment), []
+
+    def late(*given: Any, **options: Any) -> Any:
+        if not newer:
+            newer.append(None)
+            shutil.rmtree(tmp_path / "step-00000002")
+            try:
+                return act(*given, **options)
+            finally:
+                newer[0] = pair(tmp_path, 2 if again else 3)
+        return act(*given, **options)
+
+    monkeypatch.setattr(checkpoint, moment, late)
+    saved = checkpoint.read_model(tmp_path)
+    assert saved.step == (2 if again else 3)
+    assert torch.equal(saved.tensors["generator.weight"], newer[0].generator.weight)
+    manifest = json.loads((saved.path / "MANIFEST.json").read_text())
+    assert saved.sums == {f"{saved.path.name}/state.safetensors": manifest["state.safetensors"]["sha256"]}
+
+
+def test_a_step_that_the_run_has_removed_is_said_to_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing advises to resume a run that is well."""
+    pair(tmp_path, 1), pair(tmp_path, 2)
+    act, removed = checkpoint.problem, tmp_path / "step-00000001"
+    monkeypatch.setattr(checkpoint, "problem", lambda path: (shutil.rmtree(removed, ignore_errors=True), act(path))[1])
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint of step 1\. Kept: 2\.$"):
+        checkpoint.read_model(tmp_path, 1)
+
+
 def test_milestones_stay_and_do_not_count(tmp_path: Path) -> None:
     folder, there = tmp_path / "checkpoints", {}
     module = nn.Linear(2, 2)

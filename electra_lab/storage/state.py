@@ -1,0 +1,59 @@
+"""state.json of a checkpoint: all but its tensors."""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+
+
+class Window(BaseModel):
+    """The steps since the last log line, see training/loop.py."""
+
+    model_config = ConfigDict(strict=True)
+
+    steps: NonNegativeInt
+    names: list[str]
+    totals: list[float] | None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.totals is not None and len(self.totals) != 2 + 3 * len(self.names):
+            raise ValueError("window has another number of totals than its names need")
+        return self
+
+
+class LossScale(BaseModel):
+    """The factor of float16 losses, see training/scaling.py."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    scale: Annotated[FiniteFloat, Field(gt=0)]
+    calm: Annotated[int, Field(ge=0, lt=2**31)]
+    overflows: Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Trouble(BaseModel):
+    """The steps that were not taken, see training/trouble.py."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    refused: NonNegativeInt
+    offset: NonNegativeInt
+    rollbacks: NonNegativeInt
+    average: FiniteFloat
+    taken: Annotated[int, Field(ge=0, lt=2**63)]
+    first: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    spiked: bool
+
+
+class State(BaseModel):
+    """The content of state.json."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    format: int = 1
+    step: NonNegativeInt
+    tokens: NonNegativeInt
+    skipped: NonNegativeInt
+    window: Window
+    trouble: Trouble | None = None  # older checkpoints have none
+    loss_scale: LossScale | None = None  # of float16 alone
