@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -24,32 +25,35 @@ def _of_masked_tokens(network: str, title: str, subject: str) -> dict[str, Metri
     can copy without having learned anything: these are the fair numbers.
     """
     loss, accuracy = ("generator", "") if network == "generator" else ("", "token accuracy")  # on the terminal
-    at_mask = "the same where it saw [MASK]; at the other masked positions it saw a token that it may copy"
+    everywhere = "the same of all masked tokens; where it saw a token, it may copy it"
     return {
-        f"{network}_loss": Metric(f"loss of {subject}, per masked token", f"{title} loss", NATS, False,
-                                  baselines=("unigram_entropy",), chart=True, brief=loss),
-        f"{network}_mask_loss": Metric(at_mask, f"{title.removesuffix(' token')} loss at [MASK]", NATS, False,
-                                       baselines=("unigram_mask_entropy",), chart=network == "generator"),
+        f"{network}_mask_loss": Metric(f"loss of {subject} where it saw [MASK]",
+                                       f"{title.removesuffix(' token')} loss at [MASK]", NATS, False,
+                                       baselines=("unigram_mask_entropy",), chart=network == "generator",
+                                       brief=loss and f"{loss} at [MASK]"),
+        f"{network}_loss": Metric(everywhere, f"{title} loss", NATS, False, baselines=("unigram_entropy",), chart=True,
+                                  brief=loss),
         f"{network}_accuracy": Metric("share of the masked tokens that it ranks first", f"{title} accuracy",
                                       brief=accuracy),
     }  # fmt: skip
 
 
 _WORDS = Metric("cross-entropy of add-one training frequencies", "word frequencies alone", NATS, higher_is_better=False)
-PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them
-    "discriminator_auc": Metric("chance that a replaced token looks more suspicious than an original one",
-                                "discriminator AUC", baselines=("always_original_auc", "unigram_auc"), chart=True,
-                                brief="AUC"),
-    "discriminator_accuracy": Metric("share of the tokens that are classified correctly", "discriminator accuracy",
-                                     baselines=("always_original_accuracy",)),
-    "discriminator_precision": Metric("share of the tokens called replaced that really are", "precision"),
-    "discriminator_recall": Metric("share of the replaced tokens that are called so", "recall"),
-    "replaced_share": Metric("share of the tokens that are replaced", "replaced tokens"),
-    "discriminator_loss": Metric("loss of the discriminator, per token", "discriminator loss", NATS, False, chart=True,
-                                 brief="discriminator"),
+_Own = partial(Metric, own_task=True)  # of replacements by the run's own generator, which a better one makes harder
+PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: those that compare runs come first
     **_of_masked_tokens("generator", "generator", "the generator"),
     **_of_masked_tokens("discriminator_token", "discriminator token", "a discriminator that predicts tokens"),
-    "always_original_auc": Metric(title="always 'original'"),
+    "discriminator_auc": _Own("chance that a replaced token looks more suspicious than an original one",
+                              "discriminator AUC", baselines=("always_original_auc", "unigram_auc"), chart=True,
+                              brief="own-task AUC"),
+    "discriminator_accuracy": _Own("share of the tokens that are classified correctly", "discriminator accuracy",
+                                   baselines=("always_original_accuracy",)),
+    "discriminator_precision": _Own("share of the tokens called replaced that really are", "precision"),
+    "discriminator_recall": _Own("share of the replaced tokens that are called so", "recall"),
+    "replaced_share": _Own("share of the tokens that are replaced", "replaced tokens"),
+    "discriminator_loss": _Own("loss of the discriminator, per token", "discriminator loss", NATS, False, chart=True,
+                               brief="discriminator"),
+    "always_original_auc": Metric("suspects all tokens equally", "always 'original'"),
     "always_original_accuracy": Metric(title="always 'original'"),
     "unigram_auc": Metric("suspects a token by -log(training frequency)", "rare-token detector"),
     "unigram_entropy": _WORDS,

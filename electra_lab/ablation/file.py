@@ -23,7 +23,7 @@ from electra_lab.ablation.variants import Problems, Variant, closed, keys_of, la
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.load import Loaded, absolute, describes_ablation, imports, located, validated
 from electra_lab.config.problems import problems, sentences
-from electra_lab.config.schema import BUDGETS, ExperimentConfig, distinct
+from electra_lab.config.schema import ExperimentConfig, distinct
 from electra_lab.config.source import DEFAULTS, Loc, Mark, Node, mark_at, parse, read_file, with_change, with_overrides
 from registry import ALL, Metric, Plugin, launchers, measures
 from registry.errors import ConfigError, did_you_mean
@@ -196,11 +196,16 @@ def is_ablation(path: Path) -> bool:
 
 
 def load_ablation(path: Path, overrides: Sequence[str] = ()) -> LoadedAblation:
-    """Read an ablation and validate every cell; `overrides` hold for all. Raises ConfigError with all problems."""
+    """Read an ablation and validate every cell. Raises ConfigError with all problems.
+
+    overrides  of the ablation's own keys, such as `seeds`; keys of experiments change the base of all cells
+    """
     root = read_file(path)
     if not describes_ablation(root):
         reason = "is not an ablation: it has neither `base` nor `vary`. To run an experiment:"
         raise ConfigError(f"{path}: {reason} electra-lab run {path}")
+    own = [each for each in overrides if re.split("[.=]", each.strip())[0] in AblationConfig.model_fields]
+    root, overrides = with_overrides(root, own), [each for each in overrides if each not in own]
     marks = dict(root.marks())
     plugins = tuple(imports(root))
     config = _config(root, marks)
@@ -284,7 +289,7 @@ def _changed(
 ) -> tuple[Node, list[Node]]:  # fmt: skip
     """Return the base with the changes for every cell, and the changes of each variant. Raises ConfigError."""
     found, nodes = Problems(), list[Node]()
-    budgets = BUDGETS if config.budget else ()
+    budgets = tuple(Budget.model_fields) if config.budget else ()
     spent: dict[Loc, str] = {("train", name): "is set by `budget`; keep one of them" for name in budgets}
     for variant in variants:
         try:

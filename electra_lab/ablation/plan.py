@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,16 +19,17 @@ from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, absolute, dump, load_finetuning
-from electra_lab.config.schema import BUDGETS
-from electra_lab.config.source import mark_at
+from electra_lab.config.source import BUDGETS, mark_at
 from electra_lab.finetuning.experiment import absent_examples, identity
 from electra_lab.reports.power import spread
 from electra_lab.reports.results import read
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.plan import FORMAT, Expected, Plan, PlannedCell, PlannedMeasure, PlannedVariant
-from registry import measures
+from registry import Metric, measures
 from registry.errors import CheckpointError, ConfigError, LabError
 
+# What decides the test of a run: with another of them, its losses are those of another task.
+TEST = "corpus.", "tokenizer.", "data.", "packing.", "masking.", "schedules.masking.", "objective.type", "evaluate."
 References = dict[str, dict[str, Cell]]  # by measure and by name, the experiments that serve it alone
 
 
@@ -108,7 +109,7 @@ class Checked:
                     type=each.type,
                     key=self._key(each, references[each.type]),
                     options=each.options.model_dump(mode="json"),
-                    metrics=metrics_of(each),
+                    metrics=self._metrics(each),
                     references=references[each.type],
                 )
                 for each in config.measure
@@ -119,6 +120,12 @@ class Checked:
                 PlannedCell(id=c.id, variant=c.variant, seed=c.seed, **costs[c.variant]) for c in self.ablation.cells
             ],
         )
+
+    def _metrics(self, measure: Component) -> dict[str, Metric]:
+        """Return the metrics of a measure; of a run's own test, where the variants' tests differ."""
+        own = measure.type == "pretraining"
+        own &= any(key.startswith(TEST) for keys in self.ablation.differences.values() for key in keys)
+        return {name: replace(each, own_task=own or each.own_task) for name, each in metrics_of(measure).items()}
 
     def _key(self, measure: Component, references: dict[str, str]) -> str:
         """Return the measure's name with a hash of everything that its numbers depend on."""

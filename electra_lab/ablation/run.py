@@ -10,14 +10,13 @@ from types import FrameType
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from electra_lab.ablation import summary
 from electra_lab.ablation.cells import heal, work
 from electra_lab.ablation.file import Cell, load_ablation
 from electra_lab.ablation.plan import Checked, checked, write_plan
 from electra_lab.assembly.experiment import open_data
-from electra_lab.config.component import Component
+from electra_lab.assembly.launcher import launcher_options
 from electra_lab.config.source import read_file
 from electra_lab.reports.ablation_page import write_report
 from electra_lab.runs.changes import changes, content
@@ -31,8 +30,7 @@ from electra_lab.storage.provenance import described
 from electra_lab.storage.run_directory import refuse_to_hold
 from electra_lab.training.device import choose_device
 from registry import Launcher, Outcome, launchers
-from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError, Interrupted, Preempted
-from registry.signature import validate
+from registry.errors import CellsFailed, CheckpointError, DataError, Interrupted, Preempted
 
 NO_RESULT = ("name", "imports", "trackers", "data.store")  # keys that no cell depends on
 PATIENCE = 2.0  # seconds between two looks at the cells that other processes are working on
@@ -147,13 +145,7 @@ def _prepared(
         refuse_to_hold(out, ablation.base.config.data.store)
     chosen = ablation.config.launcher
     if launcher and launcher != chosen.type:
-        try:
-            chosen = Component(launcher, validate(launchers.get(launcher).schema, {}))
-        except ValidationError as error:
-            names = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-            raise ConfigError(
-                f"--launcher {launcher}: {names} must be set. Write launcher: {{type: {launcher}, ...}} into {file}."
-            ) from None
+        chosen = launcher_options(launcher)
     keywords = chosen.keywords() | ({"workers": workers} if workers else {})
     plan, launch = checked(ablation), launchers.get(chosen.type).component(**keywords)
     if plan.absent:

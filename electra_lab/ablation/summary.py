@@ -96,8 +96,8 @@ def forecast(
         "",
         *([f"  {found}"] if found else []),
         f"  left to do: {left}.",
-        "  Parameters are upper bounds, as the tokenizer is not trained yet. Times are extrapolated from a few steps",
-        "  here and now, without evaluation.",
+        "  Parameters are upper bounds, as a dry run does not read the tokenizer. Times are extrapolated from a few",
+        "  steps here and now, without evaluation.",
     ]
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from electra_lab.config.source import Loc, Mark, Node, parse, with_change
+from electra_lab.config.source import Loc, Mark, Node, parse, rivals, with_change
 from registry.errors import ConfigError
 
 MAX_CELLS = 1000
@@ -111,7 +111,7 @@ def overlay(changes: Mapping[str, Node], where: str) -> Node:
             if twice := next((by for at, by in writers.items() if _within(loc, at) or _within(at, loc)), None):
                 raise ConfigError(f"{node.mark}: {where}: {twice} and {key} set the same key; keep one of them.")
         writers |= {loc: key for loc, _ in leaves(one)}
-        whole = one.over(whole)
+        whole = one.over(whole, (where,))  # parts of one mapping: none of them replaces another
     return whole
 
 
@@ -130,8 +130,11 @@ def _within(loc: Loc, other: Loc) -> bool:
 
 def closed(overlay: Node, where: str, closed: Mapping[Loc, str]) -> str:
     """Return a line for each change of a key that may not be changed there."""
-    found = ((loc, mark, why) for loc, mark in leaves(overlay) for other, why in closed.items() if _within(loc, other))
-    return "\n".join(f"{mark}: {where}{'.'.join(map(str, loc))} {why}." for loc, mark, why in found)
+    found = []
+    for loc, mark in leaves(overlay):
+        of = (why for other, why in closed.items() if _within(loc, other) or other in rivals(loc))
+        found += [f"{mark}: {where}{'.'.join(map(str, loc))} {why}." for why in of]
+    return "\n".join(found)
 
 
 def keys_of(node: Node | None) -> dict[str, Node]:

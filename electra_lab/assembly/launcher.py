@@ -7,12 +7,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from electra_lab.config.component import Component, Of
 from electra_lab.config.source import parse
-from registry import Launcher, launchers
+from registry import launchers
 from registry.errors import ConfigError
 
 
-def named_launcher(text: str, workers: int | None = None) -> Launcher:
-    """Return the launcher that `--launcher` names: `slurm`, or `{type: slurm, partition: cpu}`. Raises ConfigError.
+def launcher_options(text: str, workers: int | None = None) -> Component:
+    """Parse the value of `--launcher`: `slurm`, or `{type: slurm, partition: cpu}`. Raises ConfigError.
 
     workers  `--workers`, which wins over the mapping
     """
@@ -21,10 +21,8 @@ def named_launcher(text: str, workers: int | None = None) -> Launcher:
     if workers and isinstance(given, dict):
         given = {**given, "workers": workers}
     try:
-        chosen: Any = TypeAdapter(Annotated[Component, Of(launchers)]).validate_python(given)
+        chosen: Component = TypeAdapter(Annotated[Component, Of(launchers)]).validate_python(given)
     except ValidationError as error:
-        wrong = "; ".join(": ".join([".".join(map(str, e["loc"])), e["msg"]]).lstrip(": ") for e in error.errors())
-        raise ConfigError(f"--launcher {text}: {wrong}") from None
-    made: Launcher = launchers.get(chosen.type).component(**chosen.keywords())
-    made.check()
-    return made
+        wrong = " ".join(": ".join([".".join(map(str, e["loc"])), e["msg"]]).lstrip(": ") for e in error.errors())
+        raise ConfigError(f"--launcher {text}: {wrong} A mapping has options: '{{type: NAME, ...}}'.") from None
+    return chosen

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from electra_lab.cli.prepare import WHERE
 from electra_lab.cli.run import Device, OnDevice, Set, answer
 
 
@@ -19,7 +20,7 @@ def ablate(
     ] = None,
     device: OnDevice = Device.auto,
     launcher: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where cells run: local, slurm, ray. Default: as in the file.")
+        str | None, typer.Option(metavar="NAME", help=f"Where cells run: {WHERE}. Default: as in the file.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of cells at a time.")] = None,
     dry_run: Annotated[

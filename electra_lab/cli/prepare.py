@@ -10,6 +10,8 @@ import typer
 
 from electra_lab.cli.run import File, Set, answer
 
+WHERE = "local, slurm, ray, or a mapping such as '{type: slurm, partition: cpu}'"
+
 
 def prepare(
     file: File,
@@ -21,8 +23,7 @@ def prepare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Where shards are tokenized: local, slurm, ray, or a mapping such as '{type: slurm, partition: cpu}'. "
-            "Default: all cores of this machine.",
+            help=f"Where shards are tokenized: {WHERE}. Default: all cores of this machine.",
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of shards at a time, with --launcher.")] = None,

@@ -18,7 +18,9 @@ class Device(StrEnum):
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a YAML file.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="Override one value; may be repeated. C is read as YAML."),
+    typer.Option(
+        "--set", metavar="A.B=C", help="Override one value of the file, or of an ablation's base; may be repeated."
+    ),
 ]
 OnDevice = Annotated[Device, typer.Option("--device", help="Where to compute; auto uses CUDA if there is a device.")]
 

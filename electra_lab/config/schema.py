@@ -11,7 +11,7 @@ import registry
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
-from electra_lab.config.source import DEFAULTS, Loc
+from electra_lab.config.source import BUDGETS, DEFAULTS, Loc
 from registry import Needs, Setup
 from registry.errors import did_you_mean
 from registry.folder_or_name import FolderOrName
@@ -21,7 +21,6 @@ Positive = Annotated[int, Field(gt=0, le=10**9)]
 Rows = Annotated[int, Field(gt=0, le=1 << 20)]  # of a batch: more are a slip, and would be asked of the memory
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 
-BUDGETS = ("steps", "tokens", "flops", "paper_flops")
 TRACKERS = "Programs and services that the records are sent to, beside metrics.jsonl; see docs/trackers.md."
 
 
@@ -211,7 +210,7 @@ class Checkpoint(Strict):
     )
     best: str | None = Field(
         None,
-        description="A metric, such as discriminator_auc: the checkpoint with its best value on validation text is "
+        description="A metric, such as generator_mask_loss: the checkpoint with its best value on validation text is "
         "kept as well.",
     )
     milestones: Milestones | None = Field(

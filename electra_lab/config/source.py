@@ -35,6 +35,14 @@ DEFAULTS: dict[Loc, str] = {
     ("launcher",): "local",
 }
 
+BUDGETS = ("steps", "tokens", "flops", "paper_flops")
+# Keys of a section that exclude each other, in groups: a key of a child replaces its parent's keys of other groups.
+EXCLUSIVE: dict[Loc, tuple[tuple[str, ...], ...]] = {
+    ("generator",): (("scale",), ("dim", "heads")),
+    ("train",): tuple((name,) for name in BUDGETS),
+    ("budget",): tuple((name,) for name in BUDGETS),
+}
+
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _NULL = re.compile(r"~|null|Null|NULL|")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
@@ -118,7 +126,8 @@ class Node:
     def over(self, base: Node, loc: Loc = ()) -> Node:
         """Merge this node into `base`, at `loc` of a file: mappings merge by key, everything else is replaced.
 
-        If `type` changes, the whole mapping is replaced: the options of another component mean nothing to this one.
+        If `type` changes, the whole mapping is replaced: the options of another component mean nothing to this one. A
+        key also replaces those that it excludes.
         """
         if not (isinstance(self.value, dict) and isinstance(base.value, dict)):
             return self
@@ -126,9 +135,20 @@ class Node:
         if "type" in self.value and before not in (None, self.value["type"].value):
             return self
         merged = dict(base.value)
+        for key in [key for key, node in self.value.items() if node.value is not None]:
+            for rival in rivals((*loc, key)):
+                merged.pop(str(rival[-1]), None)
         for key, node in self.value.items():
             merged[key] = node.over(merged[key], (*loc, key)) if key in merged else node
         return Node(merged, self.mark)
+
+
+def rivals(loc: Loc) -> list[Loc]:
+    """Return the keys that exclude this one."""
+    groups = EXCLUSIVE.get(loc[:-1], ())
+    if not any(loc[-1] in group for group in groups):
+        return []
+    return [(*loc[:-1], key) for group in groups if loc[-1] not in group for key in group]
 
 
 def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:

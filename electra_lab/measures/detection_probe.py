@@ -15,11 +15,12 @@ from torch.nn import functional as F
 from electra_lab.measures._corruption import choose, documents_of, judged, numbers, rankable, sampled_auc, some, unigram
 from electra_lab.model.heads import ReplacedHead
 from electra_lab.model.initialise import initialise
-from registry import Batch, Metric, Trained, measures
+from registry import Batch, Metric, Sampled, Trained, measures
 
 # Half the squared weights, on standardised features, relative to the mean loss per token. States are wide and their
 # features similar: with less, a fit takes several times as many steps and generalises worse.
 PENALTY = 3e-3
+CHANCE = ("probe_chance",)
 STEPS = 30  # of L-BFGS on the head; 50 took its AUC from .580 to .582 on a transformer_tiny
 
 Detector = Callable[[NDArray[Any]], NDArray[Any]]  # from standardised states Float[N D] to scores Float[N]
@@ -43,9 +44,11 @@ class DetectionProbe:
     same_rows = True
     metrics: ClassVar[Mapping[str, Metric]] = {
         "probe_auc": Metric(
-            "AUC of a logistic regression on the frozen states that detects tokens drawn by word frequencies"
+            "AUC of a logistic regression on the frozen states that detects tokens drawn by word frequencies",
+            baselines=CHANCE,
         ),
-        "head_auc": Metric("the same of a detection head that is trained from the start on the frozen states"),
+        "head_auc": Metric("the same of a detection head, trained from scratch on these states", baselines=CHANCE),
+        "probe_chance": Metric("the same of guessing; by their frequency, draws cannot be told from text", "chance"),
     }
 
     mask_prob: Annotated[float, Field(gt=0, le=1)] = 0.15
@@ -82,7 +85,9 @@ class DetectionProbe:
                     scores[name].append(detect(scaler.transform(unseen)))
         labels, documents = np.concatenate(truth), np.concatenate(text)
         found = {name: np.concatenate(parts) for name, parts in scores.items()}
-        return {name: sampled_auc(labels, each, documents) for name, each in found.items() if rankable(labels, each)}
+        auc = {name: sampled_auc(labels, each, documents) for name, each in found.items() if rankable(labels, each)}
+        size = max((len(each.documents) for each in auc.values()), default=0)
+        return auc | ({"probe_chance": Sampled(0.5, [0.5] * size)} if auc else {})
 
     def _states(self, run: Trained, batch: Batch, split: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return Float[N D] and Bool[N]: the state of each maskable position, and True if its token was replaced.

@@ -1,7 +1,7 @@
 """Detection in corruptions of the test text that are the same for all cells."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -56,8 +56,11 @@ class FixedCorruption:
     metrics: ClassVar[Mapping[str, Metric]] = {
         "corruption_auc": Metric(
             "AUC of detecting replacements in the test text, the same for all cells; the mean over three references",
+            baselines=("corruption_rarity", "corruption_chance"),
             parts=tuple(f"corruption_auc_{name}" for name in REFERENCES),
         ),
+        "corruption_rarity": Metric("the same of suspecting rare tokens", "rare-token detector"),
+        "corruption_chance": Metric("the same of guessing", "chance"),
         **{f"corruption_auc_{name}": Metric(f"AUC of detecting those by {who}") for name, who in REFERENCES.items()},
         "corruption_average_precision": Metric(
             "area under the precision-recall curve of the same detection; the mean over the references"
@@ -124,19 +127,26 @@ class FixedCorruption:
         _refuse_unlike(saved["tokens"][start:], saved["tokens"][total:], folder)
 
         text = np.concatenate(documents)[saved["maskable"]]
-        auc, precision = dict[str, Sampled](), list[float]()
+        auc, rarity, precision = dict[str, Sampled](), list[Sampled](), list[float]()
+        counts = run.vocabulary.counts.cpu().numpy()
         for name, parts in scores.items():
             replaced = (saved[name] != saved["tokens"])[saved["maskable"]]
             logits = np.concatenate(parts)[saved["maskable"]]
             if rankable(replaced, logits):
                 auc[f"corruption_auc_{name}"] = sampled_auc(replaced, logits, text)
+                rarity.append(sampled_auc(replaced, -counts[saved[name][saved["maskable"]]], text))
                 precision.append(float(average_precision_score(replaced, logits)))
         if len(auc) < len(REFERENCES):  # a mean over fewer would not compare
             return auc
-        by_document = [each.documents for each in auc.values()]
-        alike = len({len(each) for each in by_document}) == 1  # rankable by one reference in documents is so by all
-        mean = Sampled(fmean(auc.values()), np.mean(by_document, axis=0).tolist() if alike else [])
-        return {"corruption_auc": mean, "corruption_average_precision": fmean(precision), **auc}
+        mean = _mean([*auc.values()])
+        trivial = {"corruption_rarity": _mean(rarity), "corruption_chance": Sampled(0.5, [0.5] * len(mean.documents))}
+        return {"corruption_auc": mean, **trivial, "corruption_average_precision": fmean(precision), **auc}
+
+
+def _mean(auc: Sequence[Sampled]) -> Sampled:
+    by_document = [each.documents for each in auc]
+    alike = len({len(each) for each in by_document}) == 1  # rankable by one reference in documents is so by all
+    return Sampled(fmean(auc), np.mean(by_document, axis=0).tolist() if alike else [])
 
 
 def _scaled(study: Mapping[str, Any], scale: float) -> Mapping[str, Any]:

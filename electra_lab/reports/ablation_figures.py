@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +61,13 @@ def leading(results: Results) -> Picture | None:
         return None
     caption = f"{plan.metric} of each variant ({plan.metrics[plan.metric].direction})"
     note = "Filled: the mean with its 95% interval. Hollow: the single seeds, whose effect all variants share."
+    trivial = results.trivial(plan.metric)
+    note += f" Dashed: {' and '.join(trivial)}, without training." if trivial else ""
     looks = _looks(plan)
     grid = len(plan.keys) == 2 and all(set(plan.keys) <= v.changes.keys() for v in plan.variants)
     first = plan.numbers(plan.keys[0]) if grid else plan.axis
     if not first and not grid:
-        return Picture(caption, note, _rows(plan, values, caption))
+        return Picture(caption, note, _rows(plan, values, caption, trivial.values()))
 
     with drawing(WIDTH, HEIGHT + 0.3 if grid else HEIGHT) as figure:
         axes = figure.subplots()
@@ -91,6 +93,8 @@ def leading(results: Results) -> Picture | None:
             if grid:
                 axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
         _ticks(axes, ordered, [f"{x:g}" for x in ordered] if first else columns, log)
+        for height in trivial.values():
+            axes.axhline(height, color=SOFT, linewidth=1, linestyle="--")
         axes.set_xlabel(plan.keys[0])
         _finish(axes, plan.metric)
         if grid:
@@ -112,11 +116,16 @@ def differences(results: Results) -> Picture | None:
         return None
     caption = f"{plan.metric}: difference to {named(plan.baseline)}"
     note = "Filled: the mean difference with its 95% interval. Hollow: the single seeds. The dashed line is zero."
-    return Picture(caption, note, _rows(plan, paired, caption, results.claims.against(plan.metric)))
+    return Picture(caption, note, _rows(plan, paired, caption, [0.0], results.claims.against(plan.metric)))
 
 
-def _rows(plan: Plan, values: Values, caption: str, found: Mapping[str, Estimate] | None = None) -> str:
-    """Draw one row per variant, with names in place of numbers; `found` has the means of differences to zero."""
+def _rows(
+    plan: Plan, values: Values, caption: str, lines: Iterable[float], found: Mapping[str, Estimate] | None = None
+) -> str:
+    """Draw one row per variant, with names in place of numbers; `found` has the means of differences to zero.
+
+    lines  numbers at which a dashed line is drawn
+    """
     zero = found is not None
     key = f"{plan.keys[0]}=" if len(plan.keys) == 1 else ""
     key = key if all(label.startswith(key) for label in values) else ""
@@ -124,8 +133,8 @@ def _rows(plan: Plan, values: Values, caption: str, found: Mapping[str, Estimate
     row_height = max(0.45, *(0.2 * len(name.splitlines()) for name in names))  # inches
     with drawing(WIDTH, max(HEIGHT, 0.75 + row_height * len(names))) as figure:
         axes = figure.subplots()
-        if zero:
-            axes.axvline(0, color=SOFT, linewidth=1, linestyle="--")
+        for line in lines:
+            axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
         for row, (label, each) in enumerate(values.items()):
             _mark(axes, -row, list(each.values()), looks[label], across=True, found=(found or {}).get(label))
         axes.set_yticks([-row for row in range(len(names))], names)

@@ -126,8 +126,14 @@ def by_reference(results: Results) -> list[ByReference]:
 
 def tables(results: Results) -> list[tuple[str, Metric, list[Row]]]:
     """Return the table of each metric that some cell has, the leading one first."""
-    metrics = results.plan.metrics.items()
-    return [(name, metric, comparison(results, name, metric)) for name, metric in metrics if results.has(name)]
+    found, nothing = [], statistics.Difference(0, None, why="needs no training")
+    for name, metric in results.plan.metrics.items():
+        if results.has(name) and name not in results.plan.trivial:
+            rows = comparison(results, name, metric)
+            for title, mean in results.trivial(name).items():
+                rows.append(Row(title, statistics.Estimate(len(results.plan.seeds), mean), nothing, metric, False))
+            found.append((name, metric, rows))
+    return found
 
 
 def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
@@ -201,7 +207,7 @@ def _verdict(results: Results) -> list[str]:
     options = plan.baseline, leading.higher_is_better, plan.axis, key, results.claims, leading.own_task
     said = verdict.sentences(plan.metric, values, *options)
     if leading.own_task:
-        said.insert(2, "Each cell is measured on a task of its own, so the best number need not be the best model.")
+        said.append("Each cell is measured on a task of its own, so the best number need not be the best model.")
     said += [sentence for each in by_reference(results) if each.metric == plan.metric for sentence in each.said]
     said += _limits(results)
     return said
@@ -267,7 +273,7 @@ def _page(results: Results) -> str:
         tables=tables(results),
         by_reference=by_reference(results),
         lacking=_lacking(results),
-        nowhere=[name for name in plan.metrics if not results.has(name)],
+        nowhere=[name for name in plan.metrics if not results.has(name) and name not in plan.trivial],
         compute=picture,
         compute_said=compute_said,
         within=partial(within, results.folder),

@@ -37,6 +37,11 @@ class Claims:
         half = {(key[2], key[3]): d for key, d in self._found.items() if key[:2] == ("pair", metric)}
         return half | {(b, a): _reversed(d) for (a, b), d in half.items()}
 
+    @property
+    def over_trivial(self) -> dict[tuple[str, str], Difference]:
+        """By variant and baseline that needs no training, the primary metric minus that of the baseline."""
+        return {(key[1], key[2]): d for key, d in self._found.items() if key[0] == "trivial"}
+
     def contrasts(self, parts: Sequence[str]) -> dict[tuple[str, str, str], Difference]:
         """Return by variant and two references the difference to the baseline by the first minus by the second."""
         kept = {key[1:]: d for key, d in self._found.items() if key[0] == "contrast"}
@@ -49,15 +54,18 @@ def claims(
     baseline: str,
     parts: Sequence[Sequence[str]] = (),
     layers: Mapping[str, Layers] | None = None,
+    trivial: Mapping[tuple[str, str], Difference] | None = None,
 ) -> Claims:
     """Compare the variants by every metric. If the primary one is exploratory, nothing is tested.
 
     primary  the metric that was named before; its differences to the baseline are the planned comparisons
     parts    of each metric that is a mean over references: the metrics of these
     layers   by metric, what else its numbers would differ by if it were drawn again
+    trivial  by variant and baseline that needs no training, the primary metric minus that of the baseline
     """
     layers = layers or {}
     planned, others = dict[Key, Difference](), dict[Key, Difference]()
+    others |= {("trivial", *key): d for key, d in (trivial or {}).items()}
     for metric, each in values.items():
         found = planned if metric == primary else others
         found |= {("against", metric, label): d for label, d in against(each, baseline, layers.get(metric)).items()}

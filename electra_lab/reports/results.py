@@ -11,7 +11,7 @@ from typing import Any
 
 from electra_lab.reports.claims import Claims, claims
 from electra_lab.reports.records import last_number, training_seconds
-from electra_lab.reports.statistics import Layers
+from electra_lab.reports.statistics import Difference, Layers, difference
 from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State, Status
 from electra_lab.storage.plan import Plan, PlannedCell
 from electra_lab.storage.provenance import Provenance
@@ -89,10 +89,28 @@ class Results:
     def claims(self) -> Claims:
         """All comparisons of the variants."""
         metrics = {name: metric for name, metric in self.plan.metrics.items() if self.has(name)}
-        values = {name: self.values(name) for name in metrics}
+        values = {name: self.values(name) for name in metrics if name not in self.plan.trivial}
         parts = [metric.parts for metric in metrics.values() if metric.parts]
         layers = {name: self._layers(name, metric.parts) for name, metric in metrics.items()}
-        return claims(values, self.plan.metric, self.plan.baseline, parts, layers)
+        return claims(values, self.plan.metric, self.plan.baseline, parts, layers, self._over_trivial(layers))
+
+    def _over_trivial(self, layers: Mapping[str, Layers]) -> dict[tuple[str, str], Difference]:
+        """Return, by variant and baseline that needs no training, the leading metric minus that of the baseline."""
+        found, leading, here = {}, self.plan.metric, layers.get(self.plan.metric, {})
+        for baseline in filter(self.has, self.plan.metrics[leading].baselines):
+            theirs, there = self.values(baseline), layers[baseline]
+            for label, ours in self.values(leading).items():
+                units = {name: (here[name].get(label, {}), there[name].get(label, {})) for name in here.keys() & there}
+                found[label, self.plan.metrics[baseline].title or baseline] = difference(ours, theirs[label], units)
+        return found
+
+    def trivial(self, metric: str) -> dict[str, float]:
+        """Return, by its title, the mean over all cells of each baseline of a metric that needs no training."""
+        found = {}
+        for name in filter(self.has, self.plan.metrics[metric].baselines):
+            numbers = [cell.state.metrics[name] for cell in self.cells if name in cell.state.metrics]
+            found[self.plan.metrics[name].title or name] = sum(numbers) / len(numbers)
+        return found
 
     def _layers(self, metric: str, parts: Sequence[str]) -> Layers:
         """Return what a metric's numbers would differ by if it were drawn again: the documents, its references."""
@@ -126,7 +144,7 @@ class Results:
         """By metric, the measured cells that do not have it."""
         done = [cell for cell in self.cells if cell.state.status == "done"]
         lacking = {name: [cell for cell in done if name not in cell.state.metrics] for name in self.plan.metrics}
-        return {name: cells for name, cells in lacking.items() if cells}
+        return {name: cells for name, cells in lacking.items() if cells and name not in self.plan.trivial}
 
 
 def read(path: Path) -> Results:

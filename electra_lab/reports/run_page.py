@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from electra_lab.reports.charts import SERIES, SOFT, drawing, render, svg
 from electra_lab.reports.data import compute, data_facts
-from electra_lab.reports.findings import advice, declared, findings, heading, verdicts
+from electra_lab.reports.findings import advice, declared, findings, heading, own_task, verdicts
 from electra_lab.reports.records import Records, last_evaluation, last_number, of_split, training_seconds
 from electra_lab.storage.files import read_as, read_text
 from electra_lab.storage.finetuning_folder import config_of
@@ -52,6 +52,7 @@ def write_report(directory: RunDirectory) -> Path:
         facts=_facts(records, provenance),
         last=last,
         findings=findings(last, metrics) if last else [],
+        own_task=own_task(last, metrics) if last else "",
         examples=examples_of(directory),
         curves=_curves(records, metrics),
         config=read_text(path / "config.yaml"),

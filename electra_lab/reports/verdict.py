@@ -34,7 +34,9 @@ def sentences(
     claimed: Claims | None = None,
     own_task: bool = False,
 ) -> list[str]:
-    """Return the verdict, one sentence per item: first how much the number of seeds allows, then the best variant.
+    """Return the verdict, one sentence per item: how much the number of seeds allows, then the best variant.
+
+    If no variant is better than what needs no training, that comes first, and none is called the best.
 
     key      the name of the key that `axis` has the numbers of
     claimed  the comparisons of the whole report; without them, the metric is the only one
@@ -52,9 +54,16 @@ def sentences(
     if len(measured) == 1:
         [(label, each)] = measured.items()
         mean = number(float(np.mean(list(each.values()))))
-        return [verdict.seeds(), f"Only {label} has a {metric}, {mean}: there is nothing to compare."]
+        said = [
+            verdict.no_better(),
+            verdict.seeds(),
+            f"Only {label} has a {metric}, {mean}: there is nothing to compare.",
+        ]
+        return [sentence for sentence in said if sentence]
     best, leader = verdict.leader()
-    said = [verdict.seeds(), leader, verdict.others(best), verdict.rivals(best), verdict.place(best, axis, key)]
+    praised = "" if own_task or best in verdict.unlearned else best
+    said = [verdict.seeds(), leader, verdict.others(best), verdict.rivals(praised), verdict.place(praised, axis, key)]
+    said.insert(0 if len(verdict.unlearned) == len(measured) else 2, verdict.no_better())
     if lacking := [label for label, each in values.items() if not each]:
         said.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no {metric}.")
     if len({tuple(sorted(each)) for each in measured.values()}) > 1:
@@ -65,7 +74,9 @@ def sentences(
 def leader(metric: str, values: Values, baseline: str, higher_is_better: bool, claimed: Claims) -> str:
     """Return the name of the variant that `sentences` call the best; "" if they call none so."""
     measured = {named(label): each for label, each in values.items() if each}
-    return _Verdict(metric, measured, named(baseline), higher_is_better, claimed).leader()[0] if measured else ""
+    verdict = _Verdict(metric, measured, named(baseline), higher_is_better, claimed)
+    best = verdict.leader()[0] if measured else ""
+    return "" if best in verdict.unlearned else best
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,27 @@ class _Verdict:
     higher_is_better: bool
     claimed: Claims
     own_task: bool = False
+
+    @cached_property
+    def unlearned(self) -> list[str]:
+        """The variants that are not better than all that needs no training: by the tests; without one, by the means."""
+        found, higher = dict[str, None](), self.higher_is_better
+        for (label, _), d in self.claimed.over_trivial.items():
+            better = d.found(higher) if d.holm is not None else d.mean is None or (d.mean > 0) == higher
+            if not better:
+                found[named(label)] = None
+        return [label for label in found if label in self.measured]
+
+    def no_better(self) -> str:
+        """Say which variants are not better than what needs no training."""
+        if not self.unlearned:
+            return ""
+        titles = list(dict.fromkeys(title for _, title in self.claimed.over_trivial))
+        tested = any(d.holm is not None for d in self.claimed.over_trivial.values())
+        said = f"{'distinguishably ' if tested else ''}better than what needs no training ({listed(titles)})"
+        if len(self.unlearned) < len(self.measured):
+            return f"{_are(self.unlearned)} not {said}."
+        return f"No variant is {said}, so {self.metric} does not show that any of them has learned something."
 
     @cached_property
     def exploratory(self) -> bool:
@@ -128,7 +160,8 @@ class _Verdict:
             said = f"{best} has the {which} mean {metric}{over}, but {_are(found)} distinguishably better by more seeds"
             return "", f"{said}, so none is called the best{alone}."
         ties = [k for k in equal if k != best and not ahead[k]]
-        said = f"{best}{' (the baseline)' if best == baseline else ''} has the best (the {which}) mean {metric}{over}, "
+        good = which if self.own_task or best in self.unlearned else f"best (the {which})"
+        said = f"{best}{' (the baseline)' if best == baseline else ''} has the {good} mean {metric}{over}, "
         said += f"{number(means[best])}{f', as has {listed(ties)}' if ties else ''}{alone}"
         if alone or best == baseline:
             return best, f"{said}."

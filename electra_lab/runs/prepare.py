@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.assembly.experiment import check, open_corpus, open_data
-from electra_lab.assembly.launcher import named_launcher
+from electra_lab.assembly.launcher import launcher_options
 from electra_lab.config.load import load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.store import Store, is_store
@@ -16,6 +16,7 @@ from electra_lab.data.vocabulary import token_id
 from electra_lab.runs.console import Console
 from electra_lab.runs.data_page import write_data_page
 from electra_lab.runs.progress import Phases
+from registry import Launcher, launchers
 from registry.contracts.tokenizer import UNKNOWN
 
 SHOWN = 5  # files and endings that are named
@@ -53,7 +54,11 @@ def prepare(
     loaded, console = load(file, overrides), Console()
     if absent := check(loaded):
         raise absent
-    launch = named_launcher(launcher or "local", workers) if launcher or workers else None
+    launch: Launcher | None = None
+    if launcher or workers:
+        chosen = launcher_options(launcher or "local", workers)
+        launch = launchers.get(chosen.type).component(**chosen.keywords())
+        launch.check()
     with Phases(console) as progress:
         store = open_data(loaded, console.say, progress, launcher=launch, rebuild=rebuild)
     corpus = None if is_store(loaded.config.data.store) else open_corpus(loaded)

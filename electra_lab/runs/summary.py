@@ -12,7 +12,7 @@ from electra_lab.assembly.forecast import Forecast
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.reports.data import compute, data_facts
-from electra_lab.reports.findings import advice, findings, number, verdicts
+from electra_lab.reports.findings import advice, findings, number, own_task, verdicts
 from electra_lab.reports.records import last_evaluation
 from electra_lab.runs.provenance import data_of
 from electra_lab.storage.provenance import Start
@@ -61,6 +61,8 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         f"  evaluation    {_evaluation(config, settings.steps, *_read(config, experiment))}",
         f"  compute       {compute(settings.flops.total(settings.steps), experiment.paper_flops)}",
     ]
+    if (best := config.checkpoint.best) and experiment.accumulate(()).metrics[best].own_task:
+        lines.append(f"  note          checkpoint.best: a better generator worsens {best}; see docs/resuming.md")
     return "\n".join(lines)
 
 
@@ -112,7 +114,7 @@ def forecast(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
     if not tokenizers.get(config.tokenizer.type).declared["trained"]:
         known = "the tokenizer's"
     elif needs.vocabulary_size:
-        known = "at most: the tokenizer is not trained yet"
+        known = "at most: a dry run does not read the tokenizer"
     else:
         known = "assumed: the tokenizer has no limit"
     lines = [f"{config.name}: {needs.steps:,} steps of {train.batch_size} x {config.data.sequence_length} tokens", "",
@@ -172,6 +174,8 @@ def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str
         lines += [f"  {line}" for line in (*judged, advice(judged)) if str(line)] + [""]
     for finding in findings(last, provenance.metrics) if last else []:
         lines.append(f"  {finding.title:<24}{number(finding.value)}  {finding.meaning}")
+    if last and (said := own_task(last, provenance.metrics)):
+        lines.append(f"  {said}")
     examples = directory.read_json("examples.json") if (directory.path / "examples.json").is_file() else []
     if examples:
         lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",

@@ -120,6 +120,11 @@ class Plan(BaseModel):
         every = {name: metric for measure in self.measures for name, metric in measure.metrics.items()}
         return {self.metric: every[self.metric]} | every
 
+    @property
+    def trivial(self) -> set[str]:
+        """The metrics that others are read against, such as those of word frequencies: they need no training."""
+        return {name for metric in self.metrics.values() for name in metric.baselines} - {self.metric}
+
     def numbers(self, key: str) -> dict[str, float]:
         """Return, by variant, the number that it sets `key` to; empty if one of them sets no number."""
         values = {variant.label: variant.changes.get(key) for variant in self.variants}

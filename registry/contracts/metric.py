@@ -14,7 +14,7 @@ class Metric:
     # Each run is measured on a task of its own, such as the replacements of its own generator. A better number does not
     # mean a better model then, so reports call it only higher or lower.
     own_task: bool = False
-    baselines: tuple[str, ...] = ()  # names of the metrics that it is read against
+    baselines: tuple[str, ...] = ()  # names of the metrics that it is read against, which need no training
     # Names of the metrics that it is the mean of, each against another reference. Reports show whether the order of
     # variants depends on the reference.
     parts: tuple[str, ...] = ()

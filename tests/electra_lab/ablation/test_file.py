@@ -127,6 +127,38 @@ def test_an_override_holds_for_every_cell_and_tells_where_it_comes_from(tmp_path
     assert str(made.cells[0].loaded.marks["train", "batch_size"]) == "--set train.batch_size=6"
 
 
+def test_an_override_of_a_key_of_ablations_changes_the_file(tmp_path: Path):
+    """All other keys are the base's."""
+    made = ablation(tmp_path, "seeds=[3, 4, 5]", "budget.flops=1e9", "name=other", "train.batch_size=6")
+    assert made.config.name == "other"
+    assert {cell.seed for cell in made.cells} == {3, 4, 5}
+    for cell in made.cells:
+        train = cell.loaded.config.train
+        assert (train.flops, train.steps, train.batch_size) == (1e9, None, 6)
+    assert made.base.config.train.batch_size == 6
+
+
+def test_a_budget_of_another_kind_replaces_that_of_the_file(tmp_path: Path):
+    made = ablation(tmp_path, "budget.tokens=500", budget={"steps": 7})
+    assert made.config.budget is not None
+    assert made.config.budget.model_dump(exclude_none=True) == {"tokens": 500}
+
+
+def test_a_variant_with_two_forms_of_a_size_is_refused(tmp_path: Path):
+    for keys in (["generator.scale", "generator.dim"], ["generator.dim", "generator.scale"]):
+        changes: Value = {key: {"generator.scale": 1.0, "generator.dim": 4}[key] for key in keys}
+        with pytest.raises(ConfigError, match=r"generator\.scale: .* exclude each other"):
+            ablation(tmp_path, vary={"both": changes})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_option_of_another_optimizer_holds_whatever_the_order_of_keys(tmp_path: Path, order: int):
+    """Its type has a default, from which a new one differs."""
+    changes: dict[str, Value] = {"optimizer.weight_decay": 0.5, "optimizer.type": "adamw_no_bias_correction"}
+    made = ablation(tmp_path, vary={"another": dict(list(changes.items())[::order])})
+    assert made.cells[0].loaded.config.optimizer.keywords()["weight_decay"] == 0.5
+
+
 def test_options_hold_whatever_the_order_of_keys(tmp_path: Path):
     """A new type drops the old one's options, but not those that stand beside it."""
     one = ablation(tmp_path, vary={"sampler.type": ["top_k", "gumbel"], "sampler.temperature": [2.0]})

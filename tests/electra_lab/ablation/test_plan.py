@@ -222,3 +222,24 @@ def test_a_file_that_cannot_be_built_names_every_variant_once(tmp_path: Path) ->
     [line] = str(error.value).splitlines()
     assert "rotary positions need an even" in line
     assert line.count("(in the variant ") == 1
+
+
+@pytest.mark.parametrize(
+    ("vary", "own"),
+    [
+        ("{generator.scale: [0.5, 1.0]}", False),
+        ("{train.learning_rate: [1.0e-4, 1.0e-3]}", False),
+        ("{objective.discriminator_weight: [10, 50]}", False),
+        ("{masking.mask_prob: [0.15, 0.25]}", True),
+        ("{objective.type: [electra, electra_masked_only]}", True),
+        ("{data.sequence_length: [8, 16]}", True),
+        ("{evaluate.tokens: [64, 128]}", True),
+    ],
+)
+def test_a_loss_at_mask_compares_cells_unless_their_tests_differ(tmp_path: Path, vary: str, own: bool) -> None:
+    """Detection never does, as each generator makes the test."""
+    plan = made(tmp_path, ("{generator.scale: [0.5, 1.0]}", vary), *WITHOUT_SAME_ROWS).plan()
+    assert plan.metric == "generator_mask_loss"
+    assert plan.metrics["generator_mask_loss"].own_task == own
+    assert plan.metrics["discriminator_auc"].own_task
+    assert {"unigram_mask_entropy", "unigram_auc"} <= plan.trivial

@@ -107,7 +107,10 @@ def test_cells_keep_what_each_document_contributes(done: tuple[Path, Path]) -> N
     folder = AblationFolder(done[1])
     found = [folder.by_document(cell.id, folder.plan) for cell in folder.plan.cells]
     parts = [f"corruption_auc_{name}" for name in ("small", "large", "unigram")]
-    assert {frozenset(each) for each in found} == {frozenset(["corruption_auc", *parts, "probe_auc", "head_auc"])}
+    baselines = ["corruption_rarity", "corruption_chance", "probe_chance"]
+    assert {frozenset(each) for each in found} == {
+        frozenset(["corruption_auc", *parts, "probe_auc", "head_auc", *baselines])
+    }
     assert len({len(numbers) for each in found for name, numbers in each.items() if name in parts}) == 1
     for cell, each in zip(folder.plan.cells, found, strict=True):
         assert len(each["corruption_auc"]) > 2

@@ -317,8 +317,10 @@ def test_a_launcher_with_a_required_option_cannot_be_chosen_by_name_alone(here: 
 
         def __init__(self, /, *, workers: int = 1, threads: int = 1, queue: str) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"--launcher queued: queue must be set\. Write launcher: \{type: queued"):
+    with pytest.raises(ConfigError, match=r"--launcher queued: queue: .*'\{type: NAME"):
         ablate(here, tmp_path / "out", launcher="queued")
+    with pytest.raises(ConfigError, match=r"--launcher .* qeue: unknown parameter"):
+        ablate(here, tmp_path / "out", launcher="{type: queued, qeue: short}")
 
 
 def test_a_start_that_was_cut_off_is_continued(done: tuple[Path, Path], tmp_path: Path) -> None:

@@ -103,3 +103,31 @@ def test_sizes_follow_the_rule_of_the_paper(heads: int, width: int, scale: float
     assert got == {
         "type": "bert", "dim": dim * factor, "depth": depth, "heads": heads * factor, "dropout": 0.3
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "expected"),
+    [
+        ("{scale: 0.5}", "{type: reformer, dim: 20}", (20, 4)),
+        ("{scale: 0.5}", "{heads: 8}", (64, 8)),
+        ("{dim: 20, heads: 2}", "{scale: 0.5}", (32, 2)),
+        ("{dim: 20, heads: 2}", "{dim: 40}", (40, 2)),
+        ("{scale: 0.5}", "{scale: null, dim: 20}", (20, 4)),
+    ],
+)
+def test_a_childs_sizes_replace_its_parents_in_the_other_form(
+    tmp_path: Path, parent: str, child: str, expected: tuple[int, int]
+):
+    discriminator = "{type: reformer, dim: 64, depth: 3, heads: 4}"
+    path = write_experiment(tmp_path, discriminator=discriminator, generator=parent)
+    (tmp_path / "child.yaml").write_text(f"extends: {path.name}\ngenerator: {child}\n")
+    found = load(tmp_path / "child.yaml").config.generator.sizes
+    assert (found.dim, found.heads) == expected
+    found = load(path, [f"generator={child}"]).config.generator.sizes
+    assert (found.dim, found.heads) == expected
+
+
+def test_a_child_that_writes_both_forms_is_blamed_at_its_own_line(tmp_path: Path):
+    path = write_experiment(tmp_path, generator="{scale: 0.5}")
+    (tmp_path / "child.yaml").write_text(f"extends: {path.name}\nseed: 3\ngenerator: {{dim: 8, scale: 0.25}}\n")
+    assert only_problem(tmp_path / "child.yaml").startswith(f"{tmp_path / 'child.yaml'}:3: generator.scale: ")

@@ -203,6 +203,16 @@ def test_training_ends_by_exactly_one_budget(tmp_path: Path, budget: str, said: 
         load(write_experiment(tmp_path, train=f"{{{one}}}"))
 
 
+@pytest.mark.parametrize("budget", ["steps", "tokens", "flops", "paper_flops"])
+def test_a_childs_budget_replaces_its_parents(tmp_path: Path, budget: str):
+    other = "tokens" if budget == "steps" else "steps"
+    path = write_experiment(tmp_path, train=f"{{{other}: 700, batch_size: 2}}")
+    (tmp_path / "child.yaml").write_text(f"extends: {path.name}\ntrain: {{{budget}: 500, {other}: null}}\n")
+    for loaded in (load(tmp_path / "child.yaml"), load(path, [f"train.{budget}=500"])):
+        train = loaded.config.train
+        assert (getattr(train, budget), getattr(train, other), train.batch_size) == (500, None, 2)
+
+
 # Paths and plug-ins
 
 

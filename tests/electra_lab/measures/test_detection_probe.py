@@ -32,6 +32,7 @@ METRICS = ["probe_auc", "head_auc"]
 def measured(network: Any, test: Batch = TEST, train: Batch = TRAIN, **options: Any) -> list[float]:
     """Return what both detectors find, or nothing."""
     found = DetectionProbe(**options)(run(network, test, train), Path())
+    assert found.pop("probe_chance", 0.5) == 0.5
     assert list(found) in (METRICS, [])
     return list(found.values())
 

@@ -32,6 +32,7 @@ TEXT = sentence(60)
 NAMES = ("small", "large", "unigram")
 AUC, PRECISION = "corruption_auc", "corruption_average_precision"
 AUCS = [f"{AUC}_{name}" for name in NAMES]
+RARITY, CHANCE = "corruption_rarity", "corruption_chance"
 
 
 def mixed(tokens: Any, mask: Any, segments: Any) -> Any:
@@ -55,7 +56,19 @@ def prepare(folder: Path, small: Reads | None = None, text: Batch = TEXT, **opti
 
 def test_who_knows_the_originals_finds_every_replacement(tmp_path: Path) -> None:
     found = prepare(tmp_path)(run(Reads(knows), TEXT), tmp_path)
-    assert found == {AUC: 1.0, PRECISION: 1.0} | dict.fromkeys(AUCS, 1.0)
+    assert found == {AUC: 1.0, PRECISION: 1.0, RARITY: found[RARITY], CHANCE: 0.5} | dict.fromkeys(AUCS, 1.0)
+
+
+def test_a_baseline_suspects_rare_tokens_of_the_same_text(tmp_path: Path) -> None:
+    """It is the AUC of a network that has learned nothing but the training frequencies, and as finely by document."""
+    measure, model = prepare(tmp_path), run(Reads(knows), TEXT)
+    rare = Reads(lambda tokens, *_: -model.vocabulary.counts[tokens].float().unsqueeze(-1))
+    found, known = measure(model, tmp_path), measure(replace(model, model=rare), tmp_path)
+    assert len(model.vocabulary.counts.unique()) > 2
+    assert found[RARITY] == known[AUC] != found[AUC]
+    assert found[RARITY].documents == known[AUC].documents != ()
+    assert {len(found[name].documents) for name in (AUC, RARITY, CHANCE)} == {len(found[AUC].documents)}
+    assert FixedCorruption.metrics[AUC].baselines == (RARITY, CHANCE)
 
 
 def test_the_leading_metric_is_the_mean_of_its_parts(tmp_path: Path) -> None:
@@ -81,7 +94,7 @@ def test_the_leading_metric_is_the_mean_of_its_parts(tmp_path: Path) -> None:
 
 def test_documents_that_one_reference_lacks_have_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = fixed_corruption.sampled_auc
-    left = iter([[], None, None])
+    left = iter([[], None] + [None] * 4)  # of each reference, the model and the rare-token detector
 
     def lacking(*arguments: Any) -> Any:
         found = measured(*arguments)
@@ -106,7 +119,9 @@ def test_who_knows_nothing_finds_as_many_as_chance(tmp_path: Path) -> None:
     share = np.mean([each.mean() for each in replaced])
     assert abs(found[PRECISION] - share) < 0.05
     one_answer = measure(run(Reads(lambda tokens, *_: torch.ones(*tokens.shape, 1)), text), tmp_path)
-    assert one_answer == pytest.approx({AUC: 0.5, PRECISION: share} | dict.fromkeys(AUCS, 0.5))
+    assert one_answer == pytest.approx(
+        {AUC: 0.5, PRECISION: share, RARITY: found[RARITY], CHANCE: 0.5} | dict.fromkeys(AUCS, 0.5)
+    )
 
 
 def test_numbers_equal_counted_pairs_and_thresholds(tmp_path: Path) -> None:

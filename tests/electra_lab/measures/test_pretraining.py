@@ -32,4 +32,20 @@ def test_the_loss_of_a_network_that_predicts_tokens_is_no_loss_of_detection() ->
 
 def test_knows_which_way_is_good() -> None:
     better = {name: metric.higher_is_better for name, metric in Pretraining.metrics.items()}
-    assert [name for name, higher in better.items() if higher] == ["discriminator_auc"]
+    assert [name for name, higher in better.items() if higher] == [
+        "discriminator_auc", "always_original_auc", "unigram_auc"
+    ]  # fmt: skip
+
+
+def test_the_loss_at_mask_leads_and_detection_is_on_the_task_of_each_cell() -> None:
+    metrics = Pretraining.metrics
+    assert next(iter(metrics)) == "generator_mask_loss"
+    own = [name for name, metric in metrics.items() if metric.own_task]
+    assert own == ["discriminator_auc", "discriminator_loss"]
+    for metric in metrics.values():
+        assert metrics.keys() >= set(metric.baselines)
+
+
+def test_baselines_come_along() -> None:
+    record = {"discriminator_auc": 0.75, "unigram_auc": 0.5625, "unigram_mask_entropy": 6.5, "unigram_entropy": None}
+    assert of(record) == {"discriminator_auc": 0.75, "unigram_auc": 0.5625, "unigram_mask_entropy": 6.5}

@@ -141,6 +141,23 @@ def add_references(folder: Path, score: Callable[[int, int, int], float], metric
     return folder
 
 
+def add_baselines(folder: Path, metric: str = "reference_auc", **trivial: Score) -> Path:
+    """Give all measured cells of a folder baselines of a metric: by name, scores by variant and seed."""
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    measure, labels = plan["measures"][0], [variant["label"] for variant in plan["variants"]]
+    measure["metrics"][metric]["baselines"] = list(trivial)
+    measure["metrics"] |= {name: {"summary": "needs no training", "title": f"the {name}"} for name in trivial}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    for cell in plan["cells"]:
+        file = folder / "cells" / cell["id"] / "measures.json"
+        if file.is_file():
+            values = json.loads(file.read_text())
+            found = {name: score(labels.index(cell["variant"]), cell["seed"]) for name, score in trivial.items()}
+            values[CORRUPTION] |= found
+            file.write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
 def _differs(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {key: (base.get(key), own.get(key)) for key in {**base, **own} if base.get(key) != own.get(key)}
 

@@ -37,15 +37,15 @@ def test_a_curve_is_drawn_over_the_flops_of_its_steps(tmp_path: Path, drawn: Dra
         train(10, 1000.0, generator_loss=7.0),
         validation(5, discriminator_auc=0.7), validation(10, discriminator_auc=0.8),
     ])  # fmt: skip
-    auc, loss = figures.curves(results)
+    loss, auc = figures.curves(results)
     assert auc.caption == "Discriminator AUC (validation text)"
     assert loss.caption == "Generator loss, nats (validation text)"
-    assert lines(drawn["curve-0"]) == [
+    assert lines(drawn["curve-1"]) == [
         (look(0), [(100.0, 0.5), (200.0, 0.6)]),
         (look(1), [(500.0, 0.7), (1000.0, 0.8)]),
     ]
-    assert lines(drawn["curve-1"]) == [(look(0), [(100.0, 4.0), (200.0, 3.0), (300.0, 2.0)]), (look(1), [])]
-    axes = drawn["curve-0"]
+    assert lines(drawn["curve-0"]) == [(look(0), [(100.0, 4.0), (200.0, 3.0), (300.0, 2.0)]), (look(1), [])]
+    axes = drawn["curve-1"]
     assert axes.get_xlabel() == "training FLOPs"
     assert axes.xaxis.get_major_formatter()(2.5e15, 0) == "2.5P"
 
@@ -84,11 +84,11 @@ def test_a_model_that_predicts_tokens_is_not_in_the_picture_of_detection(tmp_pat
     rows = [train(10, 100.0, discriminator_loss=0.5), train(20, 200.0, discriminator_loss=0.4)]
     rewrite(results, "v0-s0", rows)
     rewrite(results, "v1-s0", [row | {"discriminator_token_loss": 5.0, "discriminator_loss": 5.0} for row in rows])
-    loss, token_loss = figures.curves(results)
+    token_loss, loss = figures.curves(results)
     assert loss.caption == "Discriminator loss, nats (training text)"
     assert token_loss.caption == "Discriminator token loss, nats (training text)"
-    assert lines(drawn["curve-0"]) == [(look(0), [(100.0, 0.5), (200.0, 0.4)]), (look(1), [])]
-    assert lines(drawn["curve-1"]) == [(look(0), []), (look(1), [(100.0, 5.0), (200.0, 5.0)])]
+    assert lines(drawn["curve-1"]) == [(look(0), [(100.0, 0.5), (200.0, 0.4)]), (look(1), [])]
+    assert lines(drawn["curve-0"]) == [(look(0), []), (look(1), [(100.0, 5.0), (200.0, 5.0)])]
 
 
 def test_a_long_curve_keeps_its_ends(tmp_path: Path, drawn: Drawn) -> None:

@@ -333,9 +333,9 @@ def test_charts_stand_under_the_results_then_compute_then_curves(folder: Path) -
         "reference_auc of each variant (higher is better)",
         "reference_auc: difference to generator.scale=0.25",
         "reference_auc against parameters, both networks",
+        "Generator loss, nats (validation text)",
         "Discriminator AUC (validation text)",
         "Discriminator loss, nats (validation text)",
-        "Generator loss, nats (validation text)",
     ]
 
 

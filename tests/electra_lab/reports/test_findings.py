@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from electra_lab.metrics import PRETRAINING
-from electra_lab.reports.findings import LITTLE, OWN_TEXT, advice, declared, findings, heading, number, titled, verdicts
+from electra_lab.reports.findings import (
+    GRADES,
+    LEAST_RECALL,
+    OWN_TEXT,
+    advice,
+    declared,
+    findings,
+    heading,
+    number,
+    own_task,
+    titled,
+    verdicts,
+)
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
 from tests.electra_lab.storage.test_provenance import PROVENANCE
@@ -111,12 +123,15 @@ UNKNOWN = f"It is not known whether the discriminator has learned {SKILL}"
 @pytest.mark.parametrize(
     ("gain", "low", "high", "claim"),
     [
-        (0.1, 0.05, 0.15, f"The discriminator has learned {SKILL}"),
-        (0.024, 0.001, 0.05, f"The discriminator has learned {SKILL}"),
-        (0.023, 0.001, 0.05, f"The discriminator has hardly learned {SKILL}"),
+        (0.2, 0.05, 0.35, f"The discriminator has learned {SKILL}"),
+        (0.134, 0.001, 0.3, f"The discriminator has learned {SKILL}"),
+        (0.132, 0.1, 0.15, f"The discriminator has begun to learn {SKILL}"),
+        (0.053, 0.001, 0.1, f"The discriminator has begun to learn {SKILL}"),
+        (0.052, 0.05, 0.054, f"The discriminator has hardly learned {SKILL}"),
         (0.01, 0.0, 0.02, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
         (-0.01, -0.03, 0.01, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
-        (0.01, -0.01, 0.03, UNKNOWN),
+        (0.01, -0.01, 0.052, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
+        (0.01, -0.01, 0.053, UNKNOWN),
         (0.2, -0.1, 0.5, UNKNOWN),
         (0.2, None, None, UNKNOWN),
         (-0.01, -0.02, 0.0, f"The discriminator has not learned {SKILL}"),
@@ -124,12 +139,54 @@ UNKNOWN = f"It is not known whether the discriminator has learned {SKILL}"
     ],
 )
 def test_the_interval_decides_the_claim(gain: float, low: float | None, high: float | None, claim: str) -> None:
-    """From 0.525 on, .02375 is 5% of the way to 1. No sentence says that two things are equal."""
-    assert LITTLE == 0.05
+    """From 0.525 on, .05225 is 11% of the way to 1 and .133 is 28%. No sentence says that two things are equal."""
+    assert GRADES["AUC"] == (0.11, 0.28)
     [said] = judged(AUC | gained("discriminator_auc", gain, low, high))
     assert said.startswith(f"{claim}: AUC 0.681 against 0.525 (rare-token detector); gain {gain:+.3f}")
-    assert ("% of the way to 1)" in said) == ("hardly" in said)
+    assert ("% of the way to 1)" in said) == ("hardly" in said or "begun" in said)
     assert said.endswith("too few documents for an interval." if low is None else "over 1,453 documents.")
+
+
+@pytest.mark.parametrize(
+    ("gain", "degree"),
+    [(0.31, "hardly learned"), (0.33, "begun to learn"), (0.63, "begun to learn"), (0.65, "learned")],
+)
+def test_a_loss_has_grades_of_its_own(gain: float, degree: str) -> None:
+    """Of 6.41 nats a twentieth is 0.3205, and a tenth 0.641."""
+    [said] = judged(LOSS | gained("generator_mask_loss", gain, 0.01, 0.9))
+    assert said.startswith(f"The generator has {degree} more than word frequencies: ")
+
+
+@pytest.mark.parametrize(("recall", "degree"), [(0.0, "begun to learn"), (0.049, "begun to learn"), (0.05, "learned")])
+def test_who_finds_nothing_has_not_learned_to_detect(recall: float, degree: str) -> None:
+    """However good the order of its suspicions."""
+    assert LEAST_RECALL == 0.05
+    record = AUC | {"discriminator_recall": recall} | gained("discriminator_auc", 0.156, 0.149, 0.163)
+    [said] = judged(record)
+    assert said.startswith(f"The discriminator has {degree} to detect")
+    assert f"it finds {recall:.1%} of the replacements" in said
+    hardly = AUC | {"discriminator_recall": recall} | gained("discriminator_auc", 0.02, 0.01, 0.03)
+    assert judged(hardly)[0].startswith("The discriminator has hardly learned")
+
+
+def test_a_small_effect_without_recall_is_hardly_anything() -> None:
+    """An AUC of .544 at a recall of zero was said to show that the discriminator has learned to detect."""
+    record = AUC | {"discriminator_auc": 0.544, "unigram_auc": 0.49, "discriminator_recall": 0.0}
+    [said] = judged(record | gained("discriminator_auc", 0.044, 0.03, 0.058))
+    assert said.startswith("The discriminator has hardly learned")
+    assert "(8.8% of the way to 1)" in said
+    assert advice(
+        verdicts(record | gained("discriminator_auc", 0.044, 0.03, 0.058), Provenance.model_validate(PROVENANCE))
+    )
+
+
+def test_what_does_not_compare_runs_is_said() -> None:
+    """Detection is, the loss at [MASK] is not; it comes first."""
+    found = findings(AUC | LOSS | {"discriminator_recall": 0.1, "discriminator_loss": 0.4}, PRETRAINING)
+    assert found[0].title == "generator loss at [MASK]"
+    assert [each.meaning.endswith("; on its own task") for each in found] == [False, True, True, True]
+    assert "loss at [MASK]" in own_task(AUC | LOSS, PRETRAINING)
+    assert own_task(LOSS, PRETRAINING) == ""
 
 
 def test_hardly_says_how_little() -> None:
@@ -176,13 +233,13 @@ def test_without_gains_there_is_no_verdict() -> None:
 
 def test_gains_are_no_findings_of_their_own() -> None:
     record = AUC | LOSS | gained("discriminator_auc", 0.1, 0.0, 0.2)
-    assert [each.title for each in findings(record, PRETRAINING)] == ["discriminator AUC", "generator loss at [MASK]"]
+    assert [each.title for each in findings(record, PRETRAINING)] == ["generator loss at [MASK]", "discriminator AUC"]
 
 
 def test_advice_is_for_those_who_need_it() -> None:
     provenance = Provenance.model_validate(PROVENANCE)
     good, bad = (
-        verdicts(AUC | gained("discriminator_auc", gain, gain - 0.05, gain + 0.05), provenance) for gain in (0.1, 0.01)
+        verdicts(AUC | gained("discriminator_auc", gain, gain - 0.02, gain + 0.02), provenance) for gain in (0.06, 0.05)
     )
     assert advice([]) == advice(good) == ""
     assert advice(bad) == advice(good + bad) == OWN_TEXT

@@ -53,7 +53,7 @@ def test_a_chart_shows_training_and_validation_and_the_baselines_over_steps(
                  unigram_auc=0.56),
     ])  # fmt: skip
     captions = [each.text for each in page(directory).all("figcaption")]
-    assert captions == ["Discriminator AUC", "Generator loss, nats"]
+    assert captions == ["Generator loss, nats", "Discriminator AUC"]
     assert drawn.keys() == {"discriminator_auc", "generator_loss"}
     assert plotted(drawn, "generator_loss") == {
         "training": (TRAIN, [(10, 9.0), (20, 8.0)]),

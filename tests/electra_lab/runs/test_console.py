@@ -25,16 +25,20 @@ class Terminal(io.StringIO):
         (
             {"step": 5, "split": "train", "loss": 9.0, "generator_loss": 1.2345, "discriminator_loss": 0.5,
              "tokens_per_second": 12345.6},
-            "step      5  train       discriminator 0.500  generator 1.234  12,346 tokens/s",
+            "step      5  train       generator 1.234  discriminator 0.500  12,346 tokens/s",
         ),
         (
             {"step": 10, "split": "validation", "loss": 9.0, "discriminator_loss": 0.5, "discriminator_auc": 0.75,
              "discriminator_token_accuracy": 0.1},
-            "step     10  validation  discriminator 0.500  AUC 0.750  token accuracy 0.100",
+            "step     10  validation  discriminator 0.500  token accuracy 0.100  own-task AUC 0.750",
         ),
         (
             {"step": 10, "split": "validation", "loss": 9.0, "discriminator_token_accuracy": 0.125},
             "step     10  validation  token accuracy 0.125",
+        ),
+        (
+            {"step": 10, "split": "test", "loss": 9.0, "generator_loss": 4.25, "generator_mask_loss": 5.125},
+            "step     10  test        generator at [MASK] 5.125  generator 4.250",
         ),
         ({"step": 10, "split": "test", "loss": 9.0}, "step     10  test        loss 9.000"),
         ({"step": 10, "split": "validation", "loss": 9.0}, "step     10  validation  loss 9.000"),

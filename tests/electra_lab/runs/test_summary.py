@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.assembly.forecast import forecast
 from electra_lab.config.load import load
 from electra_lab.data.splits import SPLITS
+from electra_lab.metrics import PRETRAINING
 from electra_lab.runs import execute, summary
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Example
@@ -149,6 +150,27 @@ def test_a_run_says_whether_it_has_learned(
         assert record["discriminator_auc_gain_documents"] == directory.provenance().data.documents[record["split"]]
 
 
+@pytest.mark.parametrize(("best", "noted"), [("discriminator_auc", True), ("generator_mask_loss", False)])
+def test_the_beginning_warns_of_a_best_that_does_not_compare_steps(tmp_path: Path, best: str, noted: bool) -> None:
+    loaded = load(experiment(tmp_path, checkpoint=f"{{best: {best}}}"))
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    text = summary.opening(loaded, made, tmp_path / "run")
+    assert ("checkpoint.best: " in text and "docs/resuming.md" in text) == noted
+
+
+def test_the_end_says_which_numbers_compare_runs(tmp_path: Path) -> None:
+    """If some do not; the one that does comes first."""
+    directory = RunDirectory.create(tmp_path / "run", "tiny")
+    directory.write_json("provenance.json", PROVENANCE | {"metrics": {n: asdict(m) for n, m in PRETRAINING.items()}})
+    directory.append({"step": 10, "split": "test", "generator_mask_loss": 5.5})
+    assert "docs/ablations.md" not in summary.closing(directory, tmp_path, 3.4)
+    directory.append({"step": 10, "split": "test", "discriminator_auc": 0.75, "generator_mask_loss": 5.5})
+    lines = summary.closing(directory, tmp_path, 3.4).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["generator", "discriminator"]
+    assert "loss at [MASK]" in lines[4]
+    assert "docs/ablations.md" in lines[4]
+
+
 def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Path) -> None:
     """In documents and tokens of the store, with what it found of held-out text in training text."""
     file = experiment(tmp_path, evaluate="{every: 6}")
@@ -197,7 +219,7 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     assert "2.0 MB of evaluation, 32 rows at a time (evaluate.batch_size)" in text
     assert f"{needs.flops.per_step:.4g} FLOPs per step, {1000 * needs.flops.per_step:.4g} in total" in text
     assert "64 per step, 6.4e+04 in total" in text
-    assert "200 (at most: the tokenizer is not trained yet)" in text
+    assert "200 (at most: a dry run does not read the tokenizer)" in text
     assert "\n  evaluation      at the end: validation at most 65,536 tokens, test at most 262,144 tokens\n" in text
     often = load(tmp_path / "tiny.yaml", ["evaluate.every=100", "evaluate.tokens=1000"])
     assert (
