@@ -8,12 +8,33 @@ check(config)       find all errors of an experiment without running it
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import registry
-from electra_lab.version import __version__
+_IS_COMMAND = sys.argv[0] == "-m" or Path(sys.argv[0]).name == "electra-lab"
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Exit at once before and after a command, and in imports, which report exceptions as others or swallow them."""
+    modules, files = set[str](), set[str]()
+    while frame:
+        modules.add(frame.f_globals.get("__name__", ""))
+        files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    if "electra_lab.cli" not in modules or "<frozen importlib._bootstrap>" in files:
+        os._exit(130)
+    raise KeyboardInterrupt
+
+
+if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _interrupt)
+
+import registry  # noqa: E402
+from electra_lab.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from electra_lab.api import check, held_out, load, run
@@ -25,7 +46,7 @@ if not getattr(registry, "__electra_lab__", False):
         f"electra_lab needs its own package `registry`, but Python found another one: {registry.__file__}. "
         "Rename or move that file, or start Python from another folder."
     )
-    if sys.argv[0] == "-m" or Path(sys.argv[0]).name == "electra-lab":  # the command line, before it can catch errors
+    if _IS_COMMAND:  # before it can catch errors
         print(_message, file=sys.stderr)
         raise SystemExit(2)
     raise ImportError(_message)

@@ -7,6 +7,7 @@ is an error, not an import.
 
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ def already_loaded(sha256: str) -> Plugin | None:
 
 def load_plugin(path: Path) -> Plugin:
     """Run a plug-in file once in this process. Raises PluginError with file:line."""
-    file = path.resolve()
+    file = Path(os.path.realpath(path))  # never raises, as Path.resolve does for links in a circle
     try:
         source = file.read_bytes()
     except OSError as error:

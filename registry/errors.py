@@ -1,7 +1,10 @@
-"""The exceptions of the lab: every error is a sentence with a cure, and knows its exit code."""
+"""The exceptions of the lab: every error is a sentence with a cure, and knows its exit code; the words for them."""
 
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class LabError(Exception):
@@ -106,3 +109,14 @@ def listed(problems: Sequence[object]) -> str:
     """Return the first twenty of many problems, one on each line, and their number."""
     more = [f"{len(problems) - 20:,} more; there are {len(problems):,}."] if len(problems) > 20 else []
     return "\n".join([*map(str, problems[:20]), *more])
+
+
+def command(verb: str, *words: object) -> str:
+    """Return a command of the lab that can be pasted into a shell, whatever its files are called."""
+    texts = [f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word) for word in words]
+    return shlex.join(["electra-lab", verb, *texts])
+
+
+def shown(text: str) -> str:
+    """Escape the control characters other than tab and newline, which command a terminal, and what is not UTF-8."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)

@@ -185,8 +185,8 @@ def test_quick_rooms_load_nothing_heavy(tmp_path: Path) -> None:
     light = {"pydantic", "pydantic_core", "typer", "click", "yaml", "shellingham", "rich", "pygments", "markdown_it",
              "mdurl", "annotated_doc", "annotated_types", "typing_extensions", "typing_inspection"}  # fmt: skip
     assert {name for name in installed if not name.startswith("_")} <= light
-    # All output goes through streams, and every error, with the end of a command, through errors.
-    ours = set(ours) - {"electra_lab.runs", "electra_lab.runs.errors", "electra_lab.runs.streams"}
+    # Every error, with the end of a command, goes through errors.
+    ours = set(ours) - {"electra_lab.runs", "electra_lab.runs.errors"}
     assert {room(name) for name in ours} == {"registry", "config", "cli", "__init__", "version"}
     assert not list(tmp_path.iterdir())
 
@@ -219,3 +219,9 @@ def test_exec_stands_in_one_place() -> None:
     """Code comes from registered names and from the plug-in files that a user lists, nowhere else."""
     users = [p.name for p in SOURCES if re.search(r"(?<![\w.])exec\(", p.read_text(encoding="utf-8"))]
     assert users == ["discovery.py"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_commands_to_be_copied_are_quoted(path: Path) -> None:
+    """Names of files stand in them: registry.errors.command quotes these."""
+    assert not re.findall(r"electra-lab [a-z]+[^\n`]*\{(?!command)", path.read_text(encoding="utf-8"))

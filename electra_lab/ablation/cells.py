@@ -25,7 +25,6 @@ from electra_lab.finetuning.run import advance
 from electra_lab.reports.records import of_split
 from electra_lab.runs import execute
 from electra_lab.runs.errors import known
-from electra_lab.runs.streams import shown
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import problem
 from electra_lab.storage.files import damage, disk, new_folder, seal
@@ -42,6 +41,7 @@ from registry.errors import (
     LabError,
     OutOfMemoryError,
     Stopped,
+    shown,
 )
 from registry.signature import validate
 

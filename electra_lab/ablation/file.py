@@ -26,7 +26,7 @@ from electra_lab.config.problems import problems, sentences
 from electra_lab.config.schema import ExperimentConfig, distinct
 from electra_lab.config.source import DEFAULTS, Loc, Mark, Node, mark_at, parse, read_file, with_change, with_overrides
 from registry import ALL, Metric, Plugin, launchers, measures
-from registry.errors import ConfigError, did_you_mean
+from registry.errors import ConfigError, command, did_you_mean
 from registry.signature import Strict, validate
 
 LONGEST_NAME = 80  # characters of a variant's name, which appears in tables and under charts
@@ -203,7 +203,7 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> LoadedAblation:
     root = read_file(path)
     if not describes_ablation(root):
         reason = "is not an ablation: it has neither `base` nor `vary`. To run an experiment:"
-        raise ConfigError(f"{path}: {reason} electra-lab run {path}")
+        raise ConfigError(f"{path}: {reason} {command('run', path)}")
     own = [each for each in overrides if re.split("[.=]", each.strip())[0] in AblationConfig.model_fields]
     root, overrides = with_overrides(root, own), [each for each in overrides if each not in own]
     marks = dict(root.marks())

@@ -8,6 +8,7 @@ import typer
 
 import registry
 from electra_lab.cli import (
+    _streams,
     ablate,
     check,
     corrupt,
@@ -25,39 +26,39 @@ from electra_lab.cli import (
     schema,
 )  # fmt: skip
 from electra_lab.version import __version__
-from registry.errors import Reported
+from registry.errors import Reported, shown
 
 app = typer.Typer(
     name="electra-lab",
     help="The lab for ELECTRA pre-training: describe an experiment in YAML, run it, read its results.",
-    epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, 4 checkpoint, 5 diverged, 6 out of memory, "
-    "7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and saved.",
+    epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, or the answer cannot be written, 4 checkpoint, "
+    "5 diverged, 6 out of memory, 7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and "
+    "saved, 141 nobody reads the answer.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.command("new")(new.new)
-app.command("prepare")(prepare.prepare)
-app.command("run")(run.run)
-app.command("resume")(resume.resume)
-app.command("replay")(replay.replay)
-app.command("ablate")(ablate.ablate)
-app.command("finetune")(finetune.finetune_)
-app.command("report")(report.report)
-app.command("check")(check.check)
-app.command("export")(export.export)
-app.command("detect")(detect.detect)
-app.command("corrupt")(corrupt.corrupt)
-app.command("fill")(fill.fill)
-app.command("schema")(schema.schema)
+app.command("new")(_streams.answers(new.new))
+app.command("prepare")(_streams.answers(prepare.prepare))
+app.command("run")(_streams.answers(run.run))
+app.command("resume")(_streams.answers(resume.resume))
+app.command("replay")(_streams.answers(replay.replay))
+app.command("ablate")(_streams.answers(ablate.ablate))
+app.command("finetune")(_streams.answers(finetune.finetune_))
+app.command("report")(_streams.answers(report.report))
+app.command("check")(_streams.answers(check.check))
+app.command("export")(_streams.answers(export.export))
+app.command("detect")(_streams.answers(detect.detect))
+app.command("corrupt")(_streams.answers(corrupt.corrupt))
+app.command("fill")(_streams.answers(fill.fill))
+app.command("schema")(_streams.answers(schema.schema))
 app.add_typer(registry_.app, name="registry")
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"electra-lab {__version__}")
+        _streams.answer(f"electra-lab {__version__}")
         raise typer.Exit
 
 
@@ -71,24 +72,27 @@ def _options(
 
 def main() -> None:
     """Run a command; an error is one clear sentence and its exit code."""
-    from electra_lab.runs.streams import lasting
-
-    with lasting():
-        _main()
+    try:
+        with _streams.usable():
+            _main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 def _main() -> None:
+    stdout = sys.stdout
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
     except (Exception, SystemExit) as error:
         from electra_lab.runs.errors import known
-        from electra_lab.runs.streams import shown
 
         if problem := known(error):
             if not isinstance(problem, Reported):
                 _complain(problem)
             raise SystemExit(problem.exit_code) from None
         if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
+            if sys.stdout is not stdout:  # typer's help met a closed pipe
+                raise SystemExit(_streams.CLOSED_PIPE) from None
             raise
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")
@@ -99,7 +103,7 @@ def _complain(text: object) -> None:
     """Print an error, folded to the width of a terminal."""
     from electra_lab.runs.console import folded
 
-    print(folded(str(text), sys.stderr), file=sys.stderr)
+    print(folded(shown(str(text)), sys.stderr), file=sys.stderr)
 
 
 def _or_in_plugins() -> str:

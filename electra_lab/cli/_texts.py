@@ -1,16 +1,25 @@
 """The options and the output of verbs that a pre-trained pair does to texts."""
 
-import io
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
+from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device
 from registry.errors import ConfigError, DataError
+
+
+class OnError(StrEnum):
+    stop = "stop"
+    skip = "skip"
+
 
 Model = Annotated[
     str,
@@ -23,24 +32,54 @@ Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; 
 File = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the texts from this file, one a line.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page in colour to this file instead.")]
+Wrong = Annotated[OnError, typer.Option("--on-error", help="For texts that are not UTF-8: stop, or skip with a note.")]
 Batch = Annotated[int, typer.Option(min=1, help="Windows that the networks read at once.")]
 Step = Annotated[int | None, typer.Option(min=0, help="Checkpoint of a run directory to use. Default: the newest.")]
 Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each masked token.")]
 
 
-def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[str]:
-    """Yield the texts that are given. Raises ConfigError, DataError."""
+def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> Iterator[str]:
+    """Yield the texts that are given, those of a file one a line. Raises ConfigError, DataError."""
     if (file is None) == (not texts):
         raise ConfigError("give either texts or --file FILE with a text on each line; - reads standard input.")
     if texts and texts != ["-"]:
-        return iter(texts)
-    if file is None or str(file) == "-":
-        return (line.rstrip("\r\n") for line in io.TextIOWrapper(sys.stdin.buffer, "utf-8", errors="replace"))
+        return _decoded(((f"TEXT {n}", os.fsencode(text)) for n, text in enumerate(texts, start=1)), on_error)
+    if file and str(file) != "-":
+        try:
+            return _decoded(_lines(file.open("rb"), str(file)), on_error)
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
+    if sys.stdin is None:
+        raise DataError("standard input: is closed, so no text can be read.")
+    return _decoded(_lines(sys.stdin.buffer, "standard input"), on_error)
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the place of each line and its bytes, without its end. A lone carriage return does not end a line."""
+    from electra_lab.sources.files import BYTE_ORDER_MARK, LONGEST_LINE
+
     try:
-        stream = file.open(encoding="utf-8", errors="replace")
+        for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=1):
+            if len(line) > LONGEST_LINE:
+                raise DataError(f"{name}:{number}: the line has more than {LONGEST_LINE >> 20} MiB. Divide it.")
+            text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+            yield f"{name}:{number}", text.removesuffix(b"\r\n").removesuffix(b"\n")
     except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
-    return (line.rstrip("\n") for line in stream)
+        raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
+
+
+def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[str]:
+    from electra_lab.runs.console import Console
+    from electra_lab.sources.files import BadInput
+    from electra_lab.sources.records import decoded
+
+    for place, line in lines:
+        try:
+            yield decoded(line, place, "Convert it to UTF-8, or use --on-error skip.")
+        except BadInput as error:
+            if on_error == OnError.stop:
+                raise
+            Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
 
 
 def show(
@@ -48,7 +87,7 @@ def show(
     model: str,
     step: int | None,
     device: Device,
-    lines: Iterable[str],
+    texts: Iterator[str],
     json_: bool,
     html: Path | None,
     **options: Any,
@@ -61,31 +100,32 @@ def show(
     from electra_lab.inference.opening import load
     from electra_lab.inference.results import header
     from electra_lab.runs.console import Console
-    from electra_lab.runs.streams import colours
     from electra_lab.storage.files import new_file
 
     if json_ and html:
         raise ConfigError("give either --json or --html.")
     if html and (html.is_dir() or not html.absolute().parent.is_dir()):
         raise ConfigError(f"--html {html}: is a folder, or its folder does not exist.")
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        pair = load(model, device=device.value, step=step)
-    terminal, console = RichConsole(highlight=False, soft_wrap=True), Console()
+    pair = load(model, device=device.value, step=step)
+    terminal, console = RichConsole(file=stdout(), highlight=False, soft_wrap=True, emoji=False), Console()
+    ascii_ = not is_utf8()
     with ExitStack() as stack:
         if html:
             page = stack.enter_context(new_file(html))
             page.write(header(pair.name))
-        if terminal.is_terminal:
-            stack.enter_context(colours(sys.stdout))
         if html or not terminal.is_terminal:
             stack.enter_context(console.progress(0, None, verb, "texts"))
-        for number, result in enumerate(pair.stream(verb, lines, **options), start=1):
+        for number, result in enumerate(pair.stream(verb, texts, **options), start=1):
             console.advance(number)
             if html:
                 page.write(result._repr_html_() + "\n")
             elif json_:
-                print(json.dumps(result.as_dict(), ensure_ascii=False))
+                answer(json.dumps(result.as_dict(), ensure_ascii=ascii_))
+            elif terminal.is_terminal:
+                with terminal.capture() as coloured:
+                    terminal.print(result)
+                answer(coloured.get(), end="", escaped=True)
             else:
-                terminal.print(result if terminal.is_terminal else str(result), markup=False)
+                answer(result)
     if html:
-        print(html)
+        answer(html)

@@ -1,14 +1,13 @@
 """electra-lab ablate FILE"""
 
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from electra_lab.cli._streams import answer
 from electra_lab.cli.prepare import WHERE
-from electra_lab.cli.run import Device, OnDevice, Set, answer
+from electra_lab.cli.run import Device, OnDevice, Set
 
 
 def ablate(
@@ -31,6 +30,5 @@ def ablate(
     """Train the missing cells of an ablation, measure them, and report."""
     from electra_lab.ablation import run
 
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        text = (run.dry_run if dry_run else run.ablate)(file, set_ or [], out, device.value, launcher, workers)
-    answer(str(text))
+    found = (run.dry_run if dry_run else run.ablate)(file, set_ or [], out, device.value, launcher, workers)
+    answer(found, folds=dry_run)

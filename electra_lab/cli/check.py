@@ -1,12 +1,11 @@
 """electra-lab check FILE"""
 
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from electra_lab.cli._streams import answer
 from electra_lab.cli.run import Set
 from registry.errors import ConfigError
 
@@ -30,27 +29,26 @@ def check(
     from electra_lab.config.origins import dump_with_origins
     from electra_lab.finetuning.experiment import check as check_finetuning
     from electra_lab.finetuning.suite import pairs_of
-    from electra_lab.runs.console import folded
+    from electra_lab.runs.console import Console
 
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not YAML
-        if is_ablation(file):
-            ablation = checked(load_ablation(file, set_ or []))
-            text, absent = overview(ablation) + "\n", ablation.absent
-        elif is_suite_file(file):
-            if set_:
-                raise ConfigError("a suite takes no --set: write the changes in the file.")
-            suite = load_suite(file)
-            pairs = list(pairs_of(suite))
-            absent = next(filter(None, (check_finetuning(pair.loaded) for pair in pairs)), None)
-            text = dump_with_origins(suite)
-        elif is_finetuning_file(file):
-            finetuning = load_finetuning(file, set_ or [])
-            absent = check_finetuning(finetuning)
-            text = dump_with_origins(finetuning)
-        else:
-            loaded = load(file, set_ or [])
-            absent = check_experiment(loaded)
-            text = dump_with_origins(loaded)
+    if is_ablation(file):
+        ablation = checked(load_ablation(file, set_ or []))
+        text, absent = overview(ablation) + "\n", ablation.absent
+    elif is_suite_file(file):
+        if set_:
+            raise ConfigError("a suite takes no --set: write the changes in the file.")
+        suite = load_suite(file)
+        pairs = list(pairs_of(suite))
+        absent = next(filter(None, (check_finetuning(pair.loaded) for pair in pairs)), None)
+        text = dump_with_origins(suite)
+    elif is_finetuning_file(file):
+        finetuning = load_finetuning(file, set_ or [])
+        absent = check_finetuning(finetuning)
+        text = dump_with_origins(finetuning)
+    else:
+        loaded = load(file, set_ or [])
+        absent = check_experiment(loaded)
+        text = dump_with_origins(loaded)
     if absent:
-        print(folded(f"note: {absent} A run would stop there.", sys.stderr), file=sys.stderr)
-    print(text, end="")
+        Console().say(f"note: {absent} A run would stop there.")
+    answer(text, end="")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._texts import Batch, File, Html, Json, Model, Step, Texts, Top, lines_of, show
+from electra_lab.cli._texts import Batch, File, Html, Json, Model, OnError, Step, Texts, Top, Wrong, show, texts_of
 from electra_lab.cli.run import Device, OnDevice
 
 
@@ -18,10 +18,11 @@ def corrupt(
     seed: Annotated[int, typer.Option(min=0, help="Decides masks and draws.")] = 0,
     json_: Json = False,
     html: Html = None,
+    on_error: Wrong = OnError.stop,
     step: Step = None,
     batch_size: Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
     """Let the generator replace tokens of a text, and the discriminator look for them."""
-    show("corrupt", model, step, device, lines_of(texts, file), json_, html, batch_size=batch_size,
+    show("corrupt", model, step, device, texts_of(texts, file, on_error), json_, html, batch_size=batch_size,
           mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip

@@ -1,6 +1,6 @@
 """electra-lab detect MODEL"""
 
-from electra_lab.cli._texts import Batch, File, Html, Json, Model, Step, Texts, lines_of, show
+from electra_lab.cli._texts import Batch, File, Html, Json, Model, OnError, Step, Texts, Wrong, show, texts_of
 from electra_lab.cli.run import Device, OnDevice
 
 
@@ -10,9 +10,10 @@ def detect(
     file: File = None,
     json_: Json = False,
     html: Html = None,
+    on_error: Wrong = OnError.stop,
     step: Step = None,
     batch_size: Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
     """Show, for every token of a text, the probability that it was replaced."""
-    show("detect", model, step, device, lines_of(texts, file), json_, html, batch_size=batch_size)
+    show("detect", model, step, device, texts_of(texts, file, on_error), json_, html, batch_size=batch_size)

@@ -1,12 +1,12 @@
 """electra-lab export RUN_DIR DEST"""
 
 import json
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from electra_lab.cli._streams import answer
 
 if TYPE_CHECKING:
     from electra_lab.interop.exports.networks import Exportable
@@ -27,8 +27,7 @@ def export(
     """
     from electra_lab.interop.exports.export import export
 
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        exported = export(run, destination, step, onnx=onnx)
+    exported = export(run, destination, step, onnx=onnx)
     if as_json:
         networks = {
             each.name: {
@@ -39,16 +38,16 @@ def export(
             }
             for each in exported.networks
         }
-        print(json.dumps({"path": str(destination), "step": exported.step, "networks": networks}, indent=1))
+        answer(json.dumps({"path": str(destination), "step": exported.step, "networks": networks}, indent=1))
         return
-    print(f"{destination}: the networks after step {exported.step:,}")
+    answer(f"{destination}: the networks after step {exported.step:,}")
     for each in exported.networks:
-        print(f"  {each.name:<14}  {each.class_name}, {each.parameters:,} parameters")
+        answer(f"  {each.name:<14}  {each.class_name}, {each.parameters:,} parameters")
     for limit in dict.fromkeys(limit for each in exported.networks for limit in each.limits):
-        print(f"  note: {limit}")
-    print("load with:\n")
+        answer(f"  note: {limit}")
+    answer("load with:\n")
     for line in loading({str(destination / each.name): each for each in exported.networks}):
-        print(f"  {line}")
+        answer(f"  {line}")
 
 
 def loading(networks: "dict[str, Exportable]") -> list[str]:

@@ -1,6 +1,6 @@
 """electra-lab fill MODEL"""
 
-from electra_lab.cli._texts import Batch, File, Html, Json, Model, Step, Texts, Top, lines_of, show
+from electra_lab.cli._texts import Batch, File, Html, Json, Model, OnError, Step, Texts, Top, Wrong, show, texts_of
 from electra_lab.cli.run import Device, OnDevice
 
 
@@ -11,9 +11,10 @@ def fill(
     top: Top = 5,
     json_: Json = False,
     html: Html = None,
+    on_error: Wrong = OnError.stop,
     step: Step = None,
     batch_size: Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
     """Fill every [MASK] of a text with the best tokens."""
-    show("fill", model, step, device, lines_of(texts, file), json_, html, batch_size=batch_size, top=top)
+    show("fill", model, step, device, texts_of(texts, file, on_error), json_, html, batch_size=batch_size, top=top)

@@ -1,13 +1,12 @@
 """electra-lab finetune FILE"""
 
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from electra_lab.cli.run import Device, OnDevice, Set, answer
+from electra_lab.cli._streams import answer
+from electra_lab.cli.run import Device, OnDevice, Set
 from registry.errors import ConfigError
 
 
@@ -39,11 +38,10 @@ def finetune_(
     from electra_lab.finetuning.suite import run_suite
 
     overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        if is_suite_file(file):
-            if overrides:
-                raise ConfigError("a suite takes neither --set nor --model: write them in the file.")
-            folder = run_suite(file, out, device.value)
-        else:
-            folder = finetune(file, overrides, out, device.value)
-    answer(str(folder))
+    if is_suite_file(file):
+        if overrides:
+            raise ConfigError("a suite takes neither --set nor --model: write them in the file.")
+        folder = run_suite(file, out, device.value)
+    else:
+        folder = finetune(file, overrides, out, device.value)
+    answer(folder)

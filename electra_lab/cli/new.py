@@ -1,16 +1,16 @@
 """electra-lab new NAME [DEST]"""
 
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from electra_lab.cli._streams import answer
 from electra_lab.config.load import describes_ablation, describes_finetuning, describes_suite
 from electra_lab.config.source import parse, read_file
-from registry.errors import ConfigError, UnknownName, did_you_mean
+from registry.errors import ConfigError, UnknownName, command, did_you_mean
 
 
 def new(
@@ -33,7 +33,7 @@ def new(
     if name is None:
         for each in sorted(known, key=lambda name: (name.count("/"), name)):
             comment = known[each].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-            print(f"{each:<32}  {comment}")
+            answer(f"{each:<32}  {comment}")
         return
     name = name.removesuffix(".yaml")
     if name not in known:
@@ -46,7 +46,7 @@ def new(
     downstream = describes_finetuning(root_node) or describes_suite(root_node)
     verb = "ablate" if describes_ablation(root_node) else "finetune" if downstream else "run"
     _copy({folder / file.relative_to(root): file for file in _with_needs(known[name], root)}, own, name)
-    print(f"Run it with: electra-lab {verb} {shlex.quote(str(own))}")
+    answer(f"Run it with: {command(verb, own)}")
 
 
 def _shipped() -> Path:
@@ -81,7 +81,7 @@ def _copy(files: dict[Path, Path], own: Path, name: str) -> None:
     """
     from electra_lab.storage.files import write_whole
 
-    cure = f"Name another folder: electra-lab new {name} DEST"
+    cure = f"Name another folder: {command('new', name, 'DEST')}"
     missing: dict[Path, str] = {}
     try:
         for target, file in files.items():
@@ -98,4 +98,5 @@ def _copy(files: dict[Path, Path], own: Path, name: str) -> None:
         raise ConfigError(f"{error.filename}: cannot be written ({error.strerror}). {cure}") from None
     for target, text in missing.items():
         write_whole(target, text)
-        print(target)
+    for target in missing:
+        answer(target)

@@ -1,14 +1,13 @@
 """electra-lab prepare FILE"""
 
 import json
-import sys
-from contextlib import redirect_stdout
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from electra_lab.cli.run import File, Set, answer
+from electra_lab.cli._streams import answer
+from electra_lab.cli.run import File, Set
 
 WHERE = "local, slurm, ray, or a mapping such as '{type: slurm, partition: cpu}'"
 
@@ -33,9 +32,5 @@ def prepare(
     """Read and tokenize the corpus of an experiment without training, and show what came out."""
     from electra_lab.runs import prepare as prepared
 
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        made = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
-    if json_:
-        print(json.dumps(asdict(made)))
-    else:
-        answer(prepared.described(made))
+    made = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
+    answer(json.dumps(asdict(made)) if json_ else prepared.described(made), folds=not json_)

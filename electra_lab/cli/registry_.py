@@ -1,17 +1,16 @@
 """electra-lab registry list | describe"""
 
 import json
-import sys
 import types
 import typing
 from collections.abc import Iterable
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import registry
+from electra_lab.cli._streams import answer, answers
 from electra_lab.cli.schema import From
 from electra_lab.config.component import Sizes
 from registry import Plugin
@@ -26,6 +25,7 @@ Kind = Annotated[
 
 
 @app.command("list")
+@answers
 def list_(
     kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this kind.")] = None,
     from_: From = None,
@@ -38,28 +38,27 @@ def list_(
     With --from, only the components of that file, which is loaded.
     """
     chosen = [_registry(kind)] if kind else list(registry.ALL)
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        files = {plugin.file for plugin in _load(from_)}
+    files = {plugin.file for plugin in _load(from_)}
     names = {r.plural: [e.name for e in r.plugged_in() if e.file in files] if from_ else r.names() for r in chosen}
     chosen = [r for r in chosen if names[r.plural] or not from_]
     if as_json:
-        with redirect_stdout(sys.stderr):
-            described = {r.plural: [_described_or_problem(r, name) for name in names[r.plural]] for r in chosen}
-        print(json.dumps(described, indent=1, default=str))
+        described = {r.plural: [_described_or_problem(r, name) for name in names[r.plural]] for r in chosen}
+        answer(json.dumps(described, indent=1, default=str))
         return
     for number, r in enumerate(chosen):
         listings = [listing for listing in r.listings() if listing.name in names[r.plural]]
-        print(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts: {r.contract}")
+        answer(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts: {r.contract}")
         for listing in listings:
             package = f"  ({listing.package})" if listing.package else ""
-            print(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
+            answer(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
             if listing.problem:
-                print(f"    ! {listing.problem}")
+                answer(f"    ! {listing.problem}")
     if from_ and not chosen:
-        print("none: it registers no component of this kind" if kind else "none: it registers nothing")
+        answer("none: it registers no component of this kind" if kind else "none: it registers nothing")
 
 
 @app.command("describe")
+@answers
 def describe(
     kind: Kind, name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name.")], from_: From = None
 ) -> None:
@@ -67,21 +66,20 @@ def describe(
     import inspect
 
     r = _registry(kind)
-    with redirect_stdout(sys.stderr):
-        _load(from_)
-        entry = r.get(name)
+    _load(from_)
+    entry = r.get(name)
     package = f"  ({entry.package})" if entry.package else ""
-    print(f"{r.singular} {name}  {entry.place}{package}\n\n{inspect.getdoc(entry.component)}\n")
+    answer(f"{r.singular} {name}  {entry.place}{package}\n\n{inspect.getdoc(entry.component)}\n")
     options = _described(r, name)["options"]
     for option in options:
         default = "required" if "default" not in option else f"default {json.dumps(option['default'], default=str)}"
         bounds = f"  {option['bounds']}" if option["bounds"] else ""
-        print(f"  {option['name'] + '  ':<18}{option['type'] + '  ':<28}{default}{bounds}")
+        answer(f"  {option['name'] + '  ':<18}{option['type'] + '  ':<28}{default}{bounds}")
     if not options:
-        print("  (no options)")
+        answer("  (no options)")
     sizes = list(Sizes.model_fields) if r is registry.backbones else []
     required = "".join(f", {key}: ..." for key in [*sizes, *(o["name"] for o in options if "default" not in o)])
-    print(f"\n  {{type: {name}{required}}}")
+    answer(f"\n  {{type: {name}{required}}}")
 
 
 def _load(files: list[Path] | None) -> list[Plugin]:

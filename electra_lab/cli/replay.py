@@ -1,14 +1,13 @@
 """electra-lab replay RUN_DIR"""
 
 import json
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from electra_lab.cli.run import Device, OnDevice, answer
+from electra_lab.cli._streams import answer
+from electra_lab.cli.run import Device, OnDevice
 
 
 def replay(
@@ -25,8 +24,7 @@ def replay(
     """
     from electra_lab.runs.replay import replay as repeat
 
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        found = repeat(run_dir, device.value, store)
-    answer(json.dumps(found.json(), indent=1) if json_ else found.text)
+    found = repeat(run_dir, device.value, store)
+    answer(json.dumps(found.json(), indent=1) if json_ else found.text, folds=not json_)
     if not found.found:
         raise typer.Exit(1)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from electra_lab.cli._streams import answer
 from registry.errors import ConfigError
 
 
@@ -31,10 +32,10 @@ def report(
             raise ConfigError(f"{folder}: is a seed of a fine-tuning, not a pre-training run. Give its folder.")
     for folder in folders:
         if is_suite(folder):
-            print(suite_page.write_report(SuiteFolder(folder)))
+            answer(suite_page.write_report(SuiteFolder(folder)))
         elif is_ablation_folder(folder):
-            print(ablation_page.write_report(folder))
+            answer(ablation_page.write_report(folder))
         elif is_finetuning(folder):
-            print(finetuning_page.write_report(FinetuningFolder(folder)))
+            answer(finetuning_page.write_report(FinetuningFolder(folder)))
         else:
-            print(run_page.write_report(RunDirectory(folder)))
+            answer(run_page.write_report(RunDirectory(folder)))

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli.run import Device, OnDevice, answer
+from electra_lab.cli._streams import answer
+from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError
 
 
@@ -24,17 +25,20 @@ def resume(
     """Continue a run from its newest valid checkpoint, as if it had never stopped."""
     from electra_lab.finetuning.run import resume as resume_finetuning
     from electra_lab.finetuning.suite import resume_suite
+    from electra_lab.parallel.session import is_first
     from electra_lab.runs.execute import resume as resume_run
     from electra_lab.storage.finetuning_folder import is_finetuning, is_suite
 
+    if is_suite(run_dir) and set_:
+        file = run_dir / "suite.yaml"
+        raise ConfigError(
+            f"{run_dir}: --set is for runs and fine-tunings. For a suite, write the change under `set` in {file}."
+        )
     if is_suite(run_dir):
-        if set_:
-            file = run_dir / "suite.yaml"
-            raise ConfigError(
-                f"{run_dir}: --set is for runs and fine-tunings. For a suite, write the change under `set` in {file}."
-            )
-        print(resume_suite(run_dir, device.value))
+        resume_suite(run_dir, device.value)
     elif is_finetuning(run_dir):
-        print(resume_finetuning(run_dir, device.value, set_ or []))
+        resume_finetuning(run_dir, device.value, set_ or [])
     else:
-        answer(str(resume_run(run_dir, device.value, set_ or [])))
+        resume_run(run_dir, device.value, set_ or [])
+    if is_first():
+        answer(run_dir)

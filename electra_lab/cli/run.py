@@ -1,12 +1,12 @@
 """electra-lab run FILE"""
 
-import sys
-from contextlib import redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from electra_lab.cli._streams import answer
 
 
 class Device(StrEnum):
@@ -38,17 +38,9 @@ def run(
     ] = False,
 ) -> None:
     """Train an experiment and report its results."""
+    from electra_lab.parallel.session import is_first
     from electra_lab.runs import execute
 
-    with redirect_stdout(sys.stderr):  # output of plug-ins is not the answer
-        text = (execute.dry_run if dry_run else execute.run)(file, set_ or [], out, device.value)
-    answer(str(text))
-
-
-def answer(text: str) -> None:
-    """Print the answer of a command, folded to the width of a terminal; one of several processes does."""
-    from electra_lab.parallel.session import is_first
-    from electra_lab.runs.console import folded
-
+    found = (execute.dry_run if dry_run else execute.run)(file, set_ or [], out, device.value)
     if is_first():
-        print(folded(text, sys.stdout))
+        answer(found, folds=dry_run)

@@ -2,13 +2,13 @@
 
 import json
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from registry.errors import ConfigError
+from electra_lab.cli._streams import answer
+from registry.errors import ConfigError, shown
 
 From = Annotated[
     list[Path] | None,
@@ -48,11 +48,10 @@ def schema(
     chosen = [kind for wanted, kind in kinds if wanted] or [(ExperimentConfig, "experiment")]
     if len(chosen) > 1:
         raise ConfigError("--ablation, --finetuning and --suite exclude each other.")
-    with redirect_stdout(sys.stderr):  # output of a component's module is not JSON
-        for path in from_ or []:
-            load_plugins(path)
-        found = file_schema(*chosen[0])
-        problems = left_out()
+    for path in from_ or []:
+        load_plugins(path)
+    found = file_schema(*chosen[0])
+    problems = left_out()
     for problem in problems:
-        print(problem, file=sys.stderr)
-    print(json.dumps(found, indent=1))
+        print(shown(problem), file=sys.stderr)
+    answer(json.dumps(found, indent=1))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, cast
@@ -18,7 +19,7 @@ from electra_lab.config.suite import SuiteConfig
 from registry import Plugin, load_plugin, schedules
 from registry.component import entries_of
 from registry.discovery import packaged
-from registry.errors import ConfigError, LabError
+from registry.errors import ConfigError, LabError, command
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
@@ -50,10 +51,10 @@ def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
     """Read, merge, override, validate. Raises ConfigError listing every problem as file:line: key: reason."""
     root = _root(source)
     if describes_ablation(root):
-        raise ConfigError(f"{root.mark.file}: is an ablation. To run it: electra-lab ablate {root.mark.file}")
+        raise ConfigError(f"{root.mark.file}: is an ablation. To run it: {command('ablate', Path(root.mark.file))}")
     if describes_finetuning(root) or describes_suite(root):
         kind = "fine-tuning" if describes_finetuning(root) else "suite"
-        raise ConfigError(f"{root.mark.file}: is a {kind}. To run it: electra-lab finetune {root.mark.file}")
+        raise ConfigError(f"{root.mark.file}: is a {kind}. To run it: {command('finetune', Path(root.mark.file))}")
     return validated(with_overrides(root, overrides))
 
 
@@ -62,7 +63,7 @@ def load_finetuning(source: Source, overrides: Sequence[str] = ()) -> Loaded[Fin
     root = _root(source)
     if not describes_finetuning(root):
         reason = "is not a fine-tuning: it has neither `task` nor `dataset`. To run an experiment:"
-        raise ConfigError(f"{root.mark.file}: {reason} electra-lab run {root.mark.file}")
+        raise ConfigError(f"{root.mark.file}: {reason} {command('run', Path(root.mark.file))}")
     return validated_as(FinetuningConfig, with_overrides(root, overrides))
 
 
@@ -171,10 +172,12 @@ def absolute(path: Path, loc: Loc, mark: Mark) -> Path:
     try:
         found = (mark.folder / path.expanduser()).resolve()
         str(found).encode()  # the complete config must be able to name it
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            found.stat()  # a name may be too long
         return found
     except UnicodeEncodeError:
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: the path {found} is not UTF-8. Rename it.") from None
-    except (OSError, ValueError, RuntimeError) as error:  # an unknown ~user, a NUL, links in a circle
+    except (OSError, ValueError, RuntimeError) as error:  # an unknown ~user, a NUL, links in a circle, a long name
         raise ConfigError(f"{mark}: {'.'.join(map(str, loc))}: {str(path)!r} is not a usable path ({error}).") from None
 
 

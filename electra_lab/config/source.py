@@ -201,7 +201,7 @@ def _instead_of(path: Path) -> str:
         close = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1, cutoff=0.8)
     except OSError:
         return ""
-    return f" Did you mean {path.parent / close[0]}?" if close and not path.exists() else ""
+    return f" Did you mean {path.parent / close[0]}?" if close and not os.path.lexists(path) else ""
 
 
 def with_overrides(root: Node, overrides: Iterable[str]) -> Node:

@@ -50,7 +50,7 @@ from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
 from electra_lab.training.loop import Record, train
 from registry import Dataset, Judgement, Metric, Pretrained, Results
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError, command
 
 # None of them changes what the steps of a seed have done.
 MAY_CHANGE = (
@@ -78,7 +78,7 @@ def _finetuned(file: Path, overrides: Sequence[str], out: Path | None, device: s
     folder = FinetuningFolder.create(out, loaded.config.name)
     with folder.locked():
         folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
-        with ending(lambda: f"Resume with: electra-lab resume {folder.path}"):
+        with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
             advance(folder, loaded, target)
     return folder.path
 
@@ -88,7 +88,7 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
     refuse_several_processes()
     folder = FinetuningFolder(path)
     loaded = load_finetuning(path / "finetuning.yaml", overrides)
-    with ending(lambda: f"Resume with: electra-lab resume {path}"), folder.locked():
+    with ending(lambda: f"Resume with: {command('resume', path)}"), folder.locked():
         advance(folder, loaded, choose_device(device))
     return path
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
@@ -18,14 +17,15 @@ from electra_lab.inference.windows import Tokenized, Window, batches, tokenize, 
 from electra_lab.model.network import Network
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
-from registry.errors import ConfigError
+from registry.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 R = TypeVar("R", bound=Result)
 Pooling = Literal["mean", "cls"]
-CHUNK = 64  # batches whose texts `stream` holds at once
+CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
+CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
 
 
 class Pair:
@@ -76,10 +76,13 @@ class Pair:
     def stream(
         self, verb: Literal["detect", "corrupt", "fill"], texts: Iterable[str], *, batch_size: int = 32, **options: Any
     ) -> Iterator[Any]:
-        """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts."""
+        """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
+
+        If reading the texts raises DataError, the results of those before come first.
+        """
         self._refuse(batch_size, options.get("top", 1))
-        iterator, number = iter(texts), options.pop("first", 0)
-        while chunk := list(islice(iterator, CHUNK * batch_size)):
+        number = options.pop("first", 0)
+        for chunk in _chunks(texts, CHUNK * batch_size):
             numbered = {"first": number} if verb == "corrupt" else {}
             yield from getattr(self, verb)(chunk, batch_size=batch_size, **numbered, **options)
             number += len(chunk)
@@ -283,6 +286,24 @@ class Pair:
                     logits = network.token_logits(hidden[row : row + 1], torch.tensor([asked], device=self.device))[0]
                     logits = logits[:, : self.vocabulary.size]  # some tables are padded
                     yield window.text, slots, logits.float().masked_fill(special, float("-inf")).cpu()
+
+
+def _chunks(texts: Iterable[str], most: int) -> Iterator[list[str]]:
+    """Yield the texts in lists that end at `most` texts, or at the one that makes CHARACTERS full."""
+    chunk, characters = list[str](), 0
+    try:
+        for text in texts:
+            chunk.append(text)
+            characters += len(text)
+            if len(chunk) == most or characters >= CHARACTERS:
+                yield chunk
+                chunk, characters = [], 0
+    except DataError:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
 
 
 def _several(texts: str | list[str]) -> list[str]:

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from registry.errors import shown
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -63,9 +65,9 @@ class Result(ABC):
         text = Text()
         for span in self.spans():
             if span.instead_of:
-                text.append(span.instead_of, "strike dim")
+                text.append(shown(span.instead_of), "strike dim")
                 text.append(" ")
-            text.append(span.text, f"black on rgb({_mixed(span.strength)})" if span.strength >= 0.1 else "")
+            text.append(shown(span.text), f"black on rgb({_mixed(span.strength)})" if span.strength >= 0.1 else "")
             if span.shown:
                 text.append(f" {span.strength:.2f}", "dim")
         return text
@@ -160,7 +162,7 @@ class Filled(Result):
     def __rich__(self) -> Text:
         text = super().__rich__()
         for each in self.candidates:
-            text.append(f"\n    {_listed(each)}", "dim")
+            text.append(shown(f"\n    {_listed(each)}"), "dim")
         return text
 
     def spans(self) -> Iterator[Span]:

@@ -56,7 +56,10 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
+        if len(clean) == 1:  # each thread of `encode_batch` would keep the memory that a long text takes
+            encodings = [tokenizer.encode(clean[0], add_special_tokens=False)]
+        else:
+            encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
     finally:
         tokenizer.encode_special_tokens = before
     mark = word_mark(tokenizer)

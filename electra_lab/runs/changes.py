@@ -11,7 +11,7 @@ from electra_lab.data.store import is_store, key_of, read_manifest
 from electra_lab.storage.provenance import Change, Changes, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
-from registry.errors import ConfigError, DataError
+from registry.errors import ConfigError, DataError, command
 
 # None of them changes what the steps up to here have done. Text and plug-ins are compared by their content.
 MAY_CHANGE = (
@@ -70,9 +70,9 @@ def refuse_other_data(loaded: Loaded, directory: RunDirectory, began: Provenance
     """Raise DataError if the text is not the one that a run began with, before any of it is tokenized."""
     root, key = loaded.config.data.store, began.data.store
     kept = root / key
-    cure, command = "", f"electra-lab resume {directory.path} --set"
+    cure, resume = "", ("resume", directory.path, "--set")
     if is_store(kept):
-        cure = f" To continue with the text that it began with: {command} data.store={kept}"
+        cure = f" To continue with the text that it began with: {command(*resume, f'data.store={kept}')}"
     if is_store(root):
         if (other := key_of(read_manifest(root).identity)) == key:
             return
@@ -81,8 +81,8 @@ def refuse_other_data(loaded: Loaded, directory: RunDirectory, began: Provenance
         found = key_of(recipe_of(loaded, open_corpus(loaded)).identity)
     except DataError as error:
         cure = cure or (
-            f" If the text was moved, name its new place: {command} corpus.KEY=VALUE. If its token store was: "
-            f"{command} data.store=FOLDER/{key}"
+            f" If the text was moved, name its new place: {command(*resume, 'corpus.KEY=VALUE')}. If its token store "
+            f"was: {command(*resume, f'data.store=FOLDER/{key}')}"
         )
         raise DataError(f"{error}{cure}") from None
     if found != key:

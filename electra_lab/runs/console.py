@@ -11,13 +11,13 @@ from typing import Any, TextIO
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from electra_lab.runs.streams import shown
 from registry import Metric
+from registry.errors import shown
 
 
 class _Rich(RichConsole):
     def on_broken_pipe(self) -> None:
-        """Go silent, where the library would end the process. Commands have streams that never break: streams.py."""
+        """Go silent, where the library would end the process. Commands have messages that never break: cli/_streams."""
         self.quiet = True
 
 
@@ -28,12 +28,12 @@ class Console:
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._rich = _Rich(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self._rich = _Rich(stderr=True, highlight=False, soft_wrap=True, emoji=False, quiet=quiet)
         self._progress: Progress | None = None
 
     def say(self, text: str) -> None:
         try:
-            self._rich.print(folded(text, sys.stderr), markup=False)
+            self._rich.print(folded(shown(text), sys.stderr), markup=False)
         except OSError:  # a full disk
             self._rich.quiet = True
 
@@ -57,9 +57,9 @@ class Console:
 
     def record(self, values: Mapping[str, Any], metrics: Mapping[str, Metric]) -> None:
         """Print the metrics of a record that have a brief name on one line, the same on a terminal and in a log."""
-        shown = [(name, metric) for name, metric in metrics.items() if metric.brief and values.get(name) is not None]
-        shown.sort(key=lambda each: each[1].higher_is_better)  # losses first
-        words = [f"{metric.brief} {values[name]:.3f}" for name, metric in shown] or [f"loss {values['loss']:.3f}"]
+        brief = [(name, metric) for name, metric in metrics.items() if metric.brief and values.get(name) is not None]
+        brief.sort(key=lambda pair: pair[1].higher_is_better)  # losses first
+        words = [f"{metric.brief} {values[name]:.3f}" for name, metric in brief] or [f"loss {values['loss']:.3f}"]
         if values["split"] == "train":
             words.append(f"{values['tokens_per_second']:,.0f} tokens/s")
         self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words]))
@@ -68,9 +68,8 @@ class Console:
 def folded(text: str, stream: TextIO) -> str:
     """Fold long lines at spaces, for a terminal; continuations are indented to the last column of the line.
 
-    Control characters other than tabs and newlines become visible.
+    A line with a command stays whole, to be copied.
     """
-    text = shown(text)
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
@@ -78,7 +77,7 @@ def folded(text: str, stream: TextIO) -> str:
 
 
 def _folded(line: str, width: int) -> str:
-    if len(line) <= width:
+    if len(line) <= width or "electra-lab " in line:
         return line
     columns = [match.end() for match in re.finditer(r"(?<=\S)\s{2,}", line[: width // 2 + 10])]
     begin = columns[-1] if columns else len(line) - len(line.lstrip())  # what is before keeps its spaces

@@ -1,9 +1,15 @@
 """What an error is for the user: one of the lab's, with its exit code, or an internal error."""
 
+import errno
+import os
 import sys
 
 from registry import blame
-from registry.errors import ConfigError, LabError, OutOfMemoryError
+from registry.errors import ConfigError, DataError, LabError, OutOfMemoryError
+
+# Errors of the system that say what is wrong with a path or a disk, wherever it is used.
+PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
+DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}  # EBADF: it is closed
 
 
 def known(error: BaseException) -> LabError | None:
@@ -15,9 +21,27 @@ def known(error: BaseException) -> LabError | None:
         return OutOfMemoryError(f"there is not enough memory ({brief}). Use a smaller corpus, batch or network.")
     if plugin := blame(error):
         return plugin
-    if isinstance(error, PermissionError) and error.filename:
+    return _of_the_system(error) if isinstance(error, OSError) else None
+
+
+def _of_the_system(error: OSError) -> LabError | None:
+    if error.errno in PATHS and error.filename:
         return ConfigError(f"{error.filename}: cannot be read or written ({error.strerror}).")
+    if error.errno in DISKS:
+        return DataError(f"{error.filename or 'a file or standard output'}: cannot be written ({error.strerror}).")
+    if "usable temporary directory" in str(error):  # of tempfile
+        return ConfigError(f"{error.strerror}. Set TMPDIR to a folder that can be written to.")
+    if isinstance(error, FileNotFoundError) and not _is_somewhere():
+        return ConfigError("the working directory has been deleted. Change to another one.")
     return None
+
+
+def _is_somewhere() -> bool:
+    """Return True if the working directory exists."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def exit_code(error: BaseException) -> int:

@@ -45,7 +45,7 @@ from electra_lab.training.device import choose_device
 from electra_lab.training.loop import Record, train
 from electra_lab.training.memory import is_shortage
 from electra_lab.training.step import backward
-from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Reported
+from registry.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Reported, command
 
 
 def run(file: Source, overrides: list[str], out: Path | None, device: str, shared: Path | None = None) -> Path:
@@ -86,7 +86,7 @@ def run(file: Source, overrides: list[str], out: Path | None, device: str, share
 
 
 def _continue(path: Path) -> str:
-    return f"Resume with: electra-lab resume {path}"
+    return f"Resume with: {command('resume', path)}"
 
 
 def _shared_data(
@@ -176,7 +176,7 @@ def reopen(path: Path, device: str) -> tuple[Loaded, Experiment]:
         loaded, experiment, _, state = _reopened(directory, device)
     if not state or experiment.run.step < experiment.settings.steps:
         raise CheckpointError(
-            f"{path}: its final checkpoint is missing or damaged. Recreate it: electra-lab resume {path}"
+            f"{path}: its final checkpoint is missing or damaged. Recreate it: {command('resume', path)}"
         )
     return loaded, experiment
 
@@ -246,7 +246,7 @@ def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[s
         found = described(changes(began.config, content(load(config)))) if began.config else ""
         raise ConfigError(
             f"{config}: was changed since the run began{f' ({found})' if found else ''}. Undo that. What may change is "
-            f"given as: electra-lab resume {path} --set KEY=VALUE."
+            f"given as: {command('resume', path, '--set', 'KEY=VALUE')}."
         )
     loaded = load(config, overrides)
     if overrides:

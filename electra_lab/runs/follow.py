@@ -13,7 +13,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Record, Run, Settings, splits_at
 from electra_lab.training.trouble import Refused
 from registry import Metric
-from registry.errors import CheckpointError, DivergedError, Preempted, Stopped
+from registry.errors import CheckpointError, DivergedError, Preempted, Stopped, command
 
 STOP, TIME_IS_UP = 100, 1000  # what ranks tell each other: 1 for a checkpoint, STOP + a signal, or TIME_IS_UP
 
@@ -55,7 +55,7 @@ def follow(
                 raise
             back(refused)
 
-    world, cure = run.learner.world, f"Resume with: electra-lab resume {resume or directory.path}"
+    world, cure = run.learner.world, f"Resume with: {command('resume', resume or directory.path)}"
     with saver, noted(console.say, alone=world.size == 1) as arrived, console.progress(run.step, steps):
         try:
             for record in records:

@@ -8,7 +8,7 @@ from electra_lab.storage.checkpoint import load_newest, newest_sound
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.trouble import Refused
-from registry.errors import CheckpointError, DivergedError
+from registry.errors import CheckpointError, DivergedError, command
 
 
 class RollBack:
@@ -70,4 +70,4 @@ def telling(directory: RunDirectory) -> Iterator[None]:
         with suppress(CheckpointError):  # the first error matters
             step = newest_sound(directory.checkpoints)
         where = "There is no checkpoint." if step is None else f"The newest sound checkpoint is that of step {step:,}."
-        raise DivergedError(f"{error} {where} To find the cause: electra-lab replay {directory.path}") from None
+        raise DivergedError(f"{error} {where} To find the cause: {command('replay', directory.path)}") from None

@@ -18,7 +18,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, StrictFloat
 
-from electra_lab.storage.files import disk, read_as, refuse_undecodable, write_whole
+from electra_lab.storage.files import disk, read_as, refuse_unusable, write_whole
 from electra_lab.storage.lock import lock
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.storage.run_directory import RunDirectory
@@ -72,13 +72,13 @@ class AblationFolder:
     """The folder of an ablation. Raises CheckpointError if it cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
-        refuse_undecodable(path)
+        refuse_unusable(path)
         self.path = path
 
     @classmethod
     def create(cls, path: Path) -> Self:
         """Create the folder if it is not there. Raises ConfigError."""
-        refuse_undecodable(path)
+        refuse_unusable(path)
         try:
             for name in ROOMS:
                 (path / name).mkdir(parents=True, exist_ok=True)

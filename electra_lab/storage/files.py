@@ -196,12 +196,19 @@ def _moved_away(final: Path) -> Path:
     return final.with_name(f".{final.name}.old")
 
 
-def refuse_undecodable(path: Path) -> None:
-    """Raise ConfigError for a folder whose name is not UTF-8, which safetensors and JSON cannot name."""
+def refuse_unusable(path: Path) -> None:
+    """Raise ConfigError for a file or folder that cannot be: its name is too long, or its links form a circle.
+
+    Also if its name is not UTF-8, as safetensors and JSON cannot name it then.
+    """
     try:
         str(path.absolute()).encode()
+        path.stat()
     except UnicodeEncodeError:
-        raise ConfigError(f"{path.absolute()}: its name is not UTF-8. Choose another folder, or rename it.") from None
+        raise ConfigError(f"{path.absolute()}: its name is not UTF-8. Choose another one, or rename it.") from None
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise ConfigError(f"{path}: cannot be used ({error.strerror}). Choose another one.") from None
 
 
 def seal(folder: Path, names: Collection[str] | None = None, manifest: str = MANIFEST) -> None:

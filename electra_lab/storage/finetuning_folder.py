@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from electra_lab.storage.files import open_regular, read_as, read_text, reason
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError
+from registry.errors import CheckpointError, command
 
 
 class SplitResults(BaseModel):
@@ -100,7 +100,7 @@ class SuiteFolder(RunDirectory):
 
     def plan(self) -> SuitePlan:
         """Raises CheckpointError."""
-        return read_as(SuitePlan, self.path / "plan.json", f"Resume the suite: electra-lab resume {self.path}")
+        return read_as(SuitePlan, self.path / "plan.json", f"Resume the suite: {command('resume', self.path)}")
 
     def values(self, model: str, task: str, metric: str) -> dict[int, float]:
         """Return a metric by seed on the first held-out split that has it."""

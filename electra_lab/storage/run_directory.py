@@ -32,12 +32,12 @@ from electra_lab.storage.files import (
     read_json,
     read_text,
     reason,
-    refuse_undecodable,
+    refuse_unusable,
     write_whole,
 )
 from electra_lab.storage.lock import lock, reading
 from electra_lab.storage.provenance import FORMAT, Code, Provenance
-from registry.errors import CheckpointError, ConfigError, InUse
+from registry.errors import CheckpointError, ConfigError, InUse, command
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -57,7 +57,7 @@ class RunDirectory:
     """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback."""
 
     def __init__(self, path: Path) -> None:
-        refuse_undecodable(path)
+        refuse_unusable(path)
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
@@ -79,7 +79,7 @@ class RunDirectory:
         if (path / ".lock").is_file() and is_unfinished_start(path):
             raise ConfigError(
                 f"{path}: is not a run directory yet: it was stopped before it had begun, and nothing is lost. Start "
-                f"it again: electra-lab run FILE --out {path}"
+                f"it again: {command('run', 'FILE', '--out', path)}"
             )
         if not is_run(path):
             raise ConfigError(f"{path}: is not a run directory: it has no config.yaml and provenance.json.")
@@ -151,7 +151,7 @@ class RunDirectory:
         except MemoryError:
             raise
         except Exception as error:  # the tokenizers library raises bare Exception
-            cure = f"If its token store is still there, this restores them: electra-lab resume {self.path}"
+            cure = f"If its token store is still there, this restores them: {command('resume', self.path)}"
             raise CheckpointError(f"{self.path}: its tokenizer cannot be read ({reason(error)}). {cure}") from None
 
     def append(self, record: dict[str, Any]) -> None:
@@ -235,8 +235,8 @@ class RunDirectory:
         if self.lost_checkpoints():
             raise CheckpointError(
                 f"{self.checkpoints}: is empty or missing, but this run has saved checkpoints. Is the disk mounted on "
-                "which they lie? Nothing was changed. To train again from the beginning: electra-lab run "
-                f"{self.path / 'config.yaml'}"
+                "which they lie? Nothing was changed. To train again from the beginning: "
+                f"{command('run', self.path / 'config.yaml')}"
             )
         sweep(self.checkpoints)
 
@@ -296,14 +296,14 @@ def refuse_used(out: Path | None) -> None:
     """Raise ConfigError if `--out` is neither absent nor empty, or cannot be created."""
     if out is None:
         return
-    refuse_undecodable(out)
+    refuse_unusable(out)
     above = next(folder for folder in (out, *out.absolute().parents) if os.path.exists(folder))
     if above != out and not above.is_dir():
         raise ConfigError(f"--out {out}: cannot be created: {above} is not a folder.")
     if above == out and (not out.is_dir() or not is_unfinished_start(out)):
         raise ConfigError(
-            f"--out {out}: exists and is not empty. To continue a run: electra-lab resume {out}. For a new one choose "
-            "another folder."
+            f"--out {out}: exists and is not empty. To continue a run: {command('resume', out)}. For a new one "
+            "choose another folder."
         )
 
 

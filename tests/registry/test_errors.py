@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from registry import errors
-from registry.errors import LabError, did_you_mean
+from registry.errors import LabError, command, did_you_mean, shown
 
 KINDS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, LabError)
@@ -26,9 +28,10 @@ def test_exit_codes_are_those_of_the_design() -> None:
 
 def test_the_help_of_the_command_line_lists_every_exit_code() -> None:
     from electra_lab.cli import app
+    from electra_lab.cli._streams import CLOSED_PIPE
 
     listed = [int(code) for code in re.findall(r"(\d+) \w", str(app.info.epilog))]
-    assert listed == sorted({0, *(kind.exit_code for kind in KINDS.values())})
+    assert listed == sorted({0, *(kind.exit_code for kind in KINDS.values()), CLOSED_PIPE})
 
 
 @pytest.mark.parametrize(
@@ -42,3 +45,20 @@ def test_the_help_of_the_command_line_lists_every_exit_code() -> None:
 )
 def test_a_suggestion_names_the_nearest_word_and_all_of_them(word: str, known: list[str], tail: str) -> None:
     assert did_you_mean(word, known) == tail
+
+
+@pytest.mark.parametrize("name", ["run", "a b", "$(touch x)", "it's", 'a"b', "-rf", "a\nb", "x;y", "~", "*"])
+def test_a_command_survives_a_shell(name: str, tmp_path: Path) -> None:
+    """The shell passes on the name, runs nothing, and no name is taken for an option."""
+    printed = command("resume", Path(name), "--set", f"a={name}")
+    script = f'electra-lab() {{ printf "%s\\0" "$@"; }}; {printed}'
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    verb, path, option, value, _ = done.stdout.split("\0")
+    assert (verb, option, value) == ("resume", "--set", f"a={name}")
+    assert path == ("./-rf" if name == "-rf" else name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_control_characters_are_shown_and_layout_stays() -> None:
+    assert shown("a\tb\nc é [MASK]") == "a\tb\nc é [MASK]"
+    assert shown("\x1b]0;owned\x07\r\x00\x7f\x9b31m\udce9") == r"\x1b]0;owned\x07\r\x00\x7f\x9b31m\udce9"

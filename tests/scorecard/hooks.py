@@ -26,6 +26,29 @@ def no_charts() -> None:
     Figure.savefig = lambda self, stream, **_: stream.write(SVG)  # type: ignore[method-assign,assignment]
 
 
+def stream(number: int, target: str) -> None:
+    """Replace a standard stream by a file, by a "pipe" that nobody reads, or by nothing if it is "closed"."""
+    os.close(number)
+    name, mode = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))[number]
+    if target == "closed":
+        setattr(sys, name, None)
+        return
+    if target == "pipe":
+        reading, opened = os.pipe()
+        os.dup2(opened, number)
+        os.close(opened)
+        if reading != number:
+            os.close(reading)
+    else:
+        opened = os.open(target, os.O_RDONLY if number == 0 else os.O_WRONLY)
+    setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def encoded(encoding: str) -> None:
+    """Let standard output take this encoding alone, as PYTHONIOENCODING does."""
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115
+
+
 def signals(point: str, nth: int, numbers: list[int], gap: float = 0.0) -> None:
     """Send signals to this process at a point, `gap` seconds apart."""
 

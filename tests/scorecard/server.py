@@ -81,7 +81,7 @@ def _fork(start: dict[str, Any]) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             try:
                 stream.flush()
             except OSError:

@@ -17,7 +17,7 @@ from electra_lab.assembly.opened import Opened, open_run
 from electra_lab.interop.exports.card import model_card
 from electra_lab.interop.exports.networks import Exportable, exportable, tensors_of
 from electra_lab.interop.exports.tokenizer import write_tokenizer
-from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_undecodable, seal
+from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_unusable, seal
 from electra_lab.storage.hugging_face import CONFIG, MARK, Mark, read_mark
 from electra_lab.storage.lock import lock
 from electra_lab.version import __version__
@@ -40,10 +40,10 @@ def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """
     try:
+        refuse_unusable(destination)
         destination = destination.resolve()
     except ValueError as error:
         raise ConfigError(f"{str(destination)!r}: cannot be a folder ({error}). Choose another one.") from None
-    refuse_undecodable(destination)
     refuse_others(destination)
     opened = open_run(run, torch.device("cpu"), step)
     networks = list(exportable(opened))

@@ -1,7 +1,8 @@
-"""What commands print: it commands no terminal, and a reader that has gone ends nothing."""
+"""What commands print: answers arrive as they are or the command fails, messages may be lost."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,142 @@ from typing import Any
 
 import pytest
 
+from electra_lab.cli import _streams
+from electra_lab.cli._streams import answer
 from tests.helpers import ROOT, experiment_text, write_experiment
+from tests.scorecard.lab import Lab, saved
 
 TITLE = "\x1b]0;owned\x07"
 SHOWN = r"\x1b]0;owned\x07"
+CPU = ("--device", "cpu")
+FINETUNING = """\
+name: fine
+model: run
+task: {type: text_classification}
+dataset: {type: table, train: t.tsv, validation: d.tsv, text: sentence, label: label}
+seeds: [0]
+train: {epochs: 1, batch_size: 8}
+"""
+ABLATION = "name: a\nbase: tiny.yaml\nseeds: [0]\nvary: {train.steps: [2, 3]}\nmeasure: [{type: pretraining}]\n"
+PRINTS = '''
+from registry import samplers
+
+
+@samplers.register("own", unbiased=False)
+def own(logits, rng, /):
+    """Draw."""
+    print("drawn" * 1000)
+    return logits.argmax(-1)
+'''
+ANSWERS = [
+    ("--help",),
+    ("--version",),
+    ("new",),
+    ("new", "reformer_small", "copied"),
+    ("check", "tiny.yaml"),
+    ("schema",),
+    ("registry", "list", "--json"),
+    ("registry", "describe", "samplers", "gumbel"),
+    ("prepare", "tiny.yaml", "--json"),
+    ("run", "tiny.yaml", "--dry-run", *CPU),
+    ("run", "tiny.yaml", "--out", "again", *CPU),
+    ("resume", "run", *CPU),
+    ("replay", "run", *CPU),
+    ("ablate", "a.yaml", "--dry-run", *CPU),
+    ("finetune", "fine.yaml", "--out", "fine", *CPU),
+    ("report", "run"),
+    ("export", "run", "exported", "--json"),
+    ("detect", "run", "the cat", *CPU),
+    ("corrupt", "run", "the cat", "--json", *CPU),
+    ("fill", "run", "the [MASK]", *CPU),
+    ("detect", "run", "the cat", "--html", "page.html", *CPU),
+]
+
+
+@pytest.fixture(scope="module")
+def here(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, a fine-tuning and an ablation."""
+    folder = tmp_path_factory.mktemp("here")
+    write_experiment(folder, train="{steps: 2, batch_size: 2, precision: fp32}")
+    for split in ("t.tsv", "d.tsv"):
+        (folder / split).write_text("sentence\tlabel\n" + "".join(f"the cat {n}\t{n % 2}\n" for n in range(8)))
+    (folder / "fine.yaml").write_text(FINETUNING)
+    (folder / "a.yaml").write_text(ABLATION)
+    (folder / "own.py").write_text(PRINTS)
+    write_experiment(folder, "own.yaml", sampler="{type: own}\nimports: [own.py]", train="{steps: 3, log_every: 1}")
+    assert forks("run", "tiny.yaml", "--out", "run", *CPU, cwd=folder).code == 0
+    return folder
+
+
+@pytest.mark.parametrize("arguments", ANSWERS, ids=lambda arguments: "-".join(arguments[:2]))
+@pytest.mark.parametrize(("target", "code"), [("/dev/full", 3), ("pipe", 141), ("closed", 3)])
+def test_an_answer_that_cannot_be_printed_is_an_error(
+    forks: Lab, here: Path, arguments: tuple[str, ...], target: str, code: int
+) -> None:
+    """A full disk is named, a reader that has gone ends the command without a word."""
+    if arguments[0] == "new" and len(arguments) > 1:
+        arguments = ("new", "reformer_small", f"copied-{Path(target).name}")
+    if "--out" in arguments:
+        arguments = tuple(f"{word}-{Path(target).name}" if word in ("again", "fine") else word for word in arguments)
+    ended = forks(*arguments, cwd=here, hooks=[("stream", {"number": 1, "target": target})])
+    assert ended.code == code, ended
+    assert not ended.traced
+    if code == 3:
+        assert "standard output" in ended.err.splitlines()[-1]
+    if "--out" in arguments:  # the work is done all the same
+        assert (here / arguments[arguments.index("--out") + 1] / "report.html").is_file()
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "pipe", "closed"])
+@pytest.mark.parametrize("file", ["tiny.yaml", "own.yaml"])
+def test_messages_that_cannot_be_printed_end_no_training(forks: Lab, here: Path, file: str, target: str) -> None:
+    """Nor do those of plug-ins."""
+    out = f"{file}-{Path(target).name}"
+    hooks = [("stream", {"number": 2, "target": target})]
+    ended = forks("run", file, "--out", out, *CPU, cwd=here, hooks=hooks)
+    assert (ended.code, ended.out) == (0, f"{out}\n")
+    assert saved(here / out)
+    assert forks("resume", out, *CPU, cwd=here, hooks=hooks).out == f"{out}\n"
+
+
+@pytest.mark.parametrize(("target", "code"), [("closed", 3), (os.devnull, 0)])
+def test_texts_from_standard_input(forks: Lab, here: Path, target: str, code: int) -> None:
+    ended = forks("detect", "run", "-", *CPU, cwd=here, hooks=[("stream", {"number": 0, "target": target})])
+    assert (ended.code, ended.out, ended.traced) == (code, "", False)
+    assert code == 0 or ended.err.startswith("standard input: ")
+
+
+def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    script = "from electra_lab.cli._streams import answer, usable\nwith usable(): answer('x' * 300_000)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=writing, env=environment)
+    os.close(writing)
+    with process, os.fdopen(reading, "rb") as pipe:
+        assert pipe.read() == b"x" * 300_000 + b"\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_json_is_json_in_every_encoding(forks: Lab, here: Path, encoding: str) -> None:
+    """Control characters and names that are not UTF-8 included."""
+    text = "caf\xe9 \x7f\x80\x9f\x1b[31m \u0905"
+    hooks = [("encoded", {"encoding": encoding})]
+    ended = forks("detect", "run", text, "--json", *CPU, cwd=here, hooks=hooks)
+    assert (ended.code, json.loads(ended.out)["text"]) == (0, text)
+    assert forks("detect", "run", text, *CPU, cwd=here, hooks=hooks).code == 0
+
+
+def test_answers_are_escaped_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _streams.usable():
+        answer(f"{TITLE}\x80")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        answer(f"{TITLE}\x80")
+        answer("\x1b[31mred", escaped=True)
+    assert capsys.readouterr().out == f"{TITLE}\x80\n{SHOWN}\\x80\n\x1b[31mred\n"
 
 
 @pytest.mark.parametrize(
@@ -22,6 +155,7 @@ SHOWN = r"\x1b]0;owned\x07"
         ("check", f"{TITLE}.yaml"),
         ("run", f"{TITLE}.yaml"),
         (f"{TITLE}",),
+        ("run", f"--{TITLE}"),
         ("check", "tiny.yaml", "--set", f"train.{TITLE}=3"),
         ("check", "tiny.yaml", "--set", f"train.steps={TITLE}"),
         ("check", "keys.yaml"),
@@ -42,32 +176,21 @@ def test_control_characters_of_names_and_keys_are_shown(lab: Any, arguments: tup
     assert not {"\x1b", "\x07"} & set(out + err)
 
 
-COMPONENT = '''
-from registry import samplers
+INTERRUPTS = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
 
 
-@samplers.register("own", unbiased=False)
-def own(logits, rng, /):
-    """Draw \x1b[31mred\x1b]0;owned\x07."""
-    return logits.argmax(-1)
-'''
-
-
-def test_control_characters_of_components_and_folders_are_shown(lab: Any) -> None:
-    folder = Path(TITLE)
-    folder.mkdir()
-    (folder / "own.py").write_text(COMPONENT)
-    code, out, err = lab("registry", "list", "--from", folder / "own.py")
-    assert (code, err) == (0, "")
-    assert SHOWN in out
-    assert "\x1b" not in out
-
-
-@pytest.mark.parametrize("command", ["registry list", "nonsense"])
-@pytest.mark.parametrize("redirection", [">/dev/full 2>&1", "2>&1 | true"])
-def test_a_reader_that_has_gone_changes_no_exit_code(tmp_path: Path, command: str, redirection: str) -> None:
-    subprocess.run(
-        ["bash", "-c", f'{{ "$0" -m electra_lab {command}; echo $? > code; }} {redirection}', sys.executable],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=False,
-    )  # fmt: skip
-    assert (tmp_path / "code").read_text() == ("2\n" if command == "nonsense" else "0\n")
+@pytest.mark.parametrize("module", ["pydantic", "typer", "yaml", "torch", "rich"])
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path, module: str) -> None:
+    """From the first one on. One that turns every exception into another, as libraries do, changes nothing."""
+    body = INTERRUPTS.replace("\n", "\n    ")
+    (tmp_path / f"{module}.py").write_text(f"try:\n    {body}pass\nexcept BaseException:\n    raise ImportError\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "electra_lab", "detect", "none", "text"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

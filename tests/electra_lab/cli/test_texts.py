@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 import electra_lab
+from electra_lab.model.network import Network
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run
 
 TEXTS = ["the cat sat", "", "3 dogs saw the mat"]
@@ -50,11 +53,64 @@ def test_every_way_in_gives_what_the_python_api_gives(lab: Any, model: Path, fil
     assert out == f"{electra_lab.load(model, device='cpu').detect('the cat')}\n"
 
 
-def test_a_file_with_bytes_that_are_not_text_and_other_line_ends_is_read(lab: Any, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"the \xff cat\r\nsat")
-    code, out, _ = lab("detect", model, "--file", tmp_path / "a.txt", "--json", "--device", "cpu")
+LINES = b"\xef\xbb\xbfthe cat\rsat\r\nthe \xff cat\n\n3 \xe2\x80\xa8 \x7f dogs\n\xe9t\xe9\n\xef\xbb\xbflast\r"
+READ = ["the cat\rsat", "", "3 \u2028 \x7f dogs", "\ufefflast\r"]
+
+
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill"])
+@pytest.mark.parametrize("way", ["file", "standard input", "arguments"])
+def test_texts_are_read_as_those_of_a_corpus(
+    lab: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, way: str
+) -> None:
+    """A byte order mark is dropped, lines end at line feeds alone, and bad bytes are an error, or left out."""
+    (tmp_path / "a.txt").write_bytes(LINES)
+    words, place, good, bad = ["--file", tmp_path / "a.txt"], f"{tmp_path}/a.txt:2", READ, [2, 5]
+    if way == "standard input":
+        given(monkeypatch, LINES)
+        words, place = ["-"], "standard input:2"
+    if way == "arguments":
+        words, place, good, bad = [b"the \xff cat", "one", b"\xe9"], "TEXT 1", ["one"], [1, 3]
+    words = [os.fsdecode(word) for word in words]
+    code, out, err = lab(verb, model, *words, "--json", "--device", "cpu")
+    assert (code, err.splitlines()[-1].startswith(f"{place}: byte 4 ")) == (3, True)
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ([] if way == "arguments" else good[:1])
+    given(monkeypatch, LINES)
+    code, out, err = lab(verb, model, *words, "--json", "--on-error", "skip", "--device", "cpu")
+    assert (code, [json.loads(line)["text"] for line in out.split("\n")[:-1]]) == (0, good)
+    assert [int(number) for number in re.findall(r"(\d+): byte", err)] == bad
+
+
+def test_a_line_without_an_end_is_not_read_to_its_end(lab: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("electra_lab.sources.files.LONGEST_LINE", 10)
+    given(monkeypatch, b"the cat\n" + b"x" * 11)
+    code, out, err = lab("detect", model, "-", "--device", "cpu")
+    assert (code, out.count("\n")) == (3, 1)
+    assert err.startswith("standard input:2: ")
+
+
+def test_what_plug_ins_print_is_not_the_answer(lab: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Network.hidden
+
+    def loud(*arguments: Any) -> Any:
+        print("loud")
+        return forward(*arguments)
+
+    monkeypatch.setattr(Network, "hidden", loud)
+    code, out, err = lab("detect", model, "the cat", "--json", "--device", "cpu")
+    assert (code, json.loads(out)["text"], err) == (0, "the cat", "loud\n")
+
+
+def test_texts_on_a_terminal_show_their_control_characters(
+    lab: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, out, _ = lab("detect", model, "the \x1b]0;owned\x07 cat :smile:", "--device", "cpu")
     assert code == 0
-    assert [json.loads(line)["text"] for line in out.splitlines()] == ["the \ufffd cat", "sat"]
+    assert r"\x1b" in out
+    assert ":" in out
+    assert "\x1b[" in out
+    assert not {"\x1b]", "\x07", "\U0001f604"} & {*out, *re.findall(r"\x1b.", out)}
+    code, out, _ = lab("detect", model, "a :smile: \x07", "--device", "cpu")
 
 
 def test_corrupt_and_fill_pass_their_options_on(lab: Any, model: Path, monkeypatch: Any) -> None:

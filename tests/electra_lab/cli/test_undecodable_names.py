@@ -38,7 +38,7 @@ def test_a_folder_that_was_renamed_is_refused(lab: Any, verb: str) -> None:
         (folder / name).write_text("{}")
     code, out, err = lab(verb, folder, *{"detect": ["text"], "export": ["exported"]}.get(verb, []))
     assert (code, out) == (2, "")
-    assert "its name is not UTF-8. Choose another folder, or rename it.\n" in err
+    assert "its name is not UTF-8. Choose another one, or rename it.\n" in err
 
 
 def test_an_experiment_in_such_a_folder_is_refused_at_the_path(lab: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from scipy import stats
 
 from electra_lab.inference.opening import load
 from electra_lab.inference.pair import CHUNK, Pair
+from electra_lab.inference.windows import tokenize
 from electra_lab.training.random import Random
 from registry import backbones
-from registry.errors import ConfigError
+from registry.errors import ConfigError, DataError
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run
 
 TEXTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(6)]
@@ -90,6 +92,34 @@ def test_a_stream_reads_no_further_than_it_must(pair: Pair) -> None:
     stream = pair.stream("detect", texts(), batch_size=1)
     next(stream)
     assert read["texts"] == CHUNK
+
+
+def test_a_stream_holds_few_characters_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve lines of 5 MB took 5 GB, as they were read together."""
+    monkeypatch.setattr("electra_lab.inference.pair.CHARACTERS", 20)
+    held = list[list[str]]()
+    detect = pair.detect
+    monkeypatch.setattr(pair, "detect", lambda texts, **options: held.append(texts) or detect(texts, **options))
+    texts = ["the cat", "sat", "on the mat and", "3", "the dogs saw the cat and more", "", "a"]
+    assert [result.text for result in pair.stream("detect", texts)] == texts
+    assert held == [texts[:3], texts[3:5], texts[5:]]
+
+
+def test_texts_before_one_that_cannot_be_read_are_answered(pair: Pair) -> None:
+    def texts() -> Iterator[str]:
+        yield "the cat"
+        yield "sat"
+        raise DataError("file:3")
+
+    stream = pair.stream("detect", texts())
+    assert [next(stream).text, next(stream).text] == ["the cat", "sat"]
+    with pytest.raises(DataError):
+        next(stream)
+
+
+def test_a_text_alone_has_the_tokens_that_it_has_among_others(pair: Pair) -> None:
+    """It is tokenized on this thread, where others share the work."""
+    assert [tokenize(pair.tokenizer, [text])[0] for text in TEXTS] == tokenize(pair.tokenizer, TEXTS)
 
 
 def test_as_many_tokens_are_masked_as_the_formula_says_and_only_they_change(pair: Pair) -> None:

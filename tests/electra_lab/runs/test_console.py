@@ -58,8 +58,8 @@ def test_a_record_is_one_line(capsys: pytest.CaptureFixture[str], record: dict[s
 
 
 def test_brackets_are_text_and_numbers_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    Console().say("[bold]3[/bold] steps of [MASK]")
-    assert capsys.readouterr().err == "[bold]3[/bold] steps of [MASK]\n"
+    Console().say("[bold]3[/bold] steps of [MASK] in runs/:smile:")
+    assert capsys.readouterr().err == "[bold]3[/bold] steps of [MASK] in runs/:smile:\n"
 
 
 def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,32 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
         console.advance(7)
         assert console._progress.tasks[0].completed == 7
     assert console._progress is None
+
+
+def test_a_line_with_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folded inside a command, it could not be copied."""
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
+    text = "stopped and saved after step 3. Resume with: electra-lab resume 'a folder with spaces'"
+    assert folded(text, Terminal()) == text
+
+
+class Broken(io.StringIO):
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, _: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device")])
+def test_a_program_that_calls_the_lab_is_not_ended(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    """There the streams are the program's own, and rich would end the process without a word."""
+    console = Console()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", Broken(error))
+        console.say("step 1")
+    console.say("step 2")
 
 
 def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,128 @@
+"""Paths that the system refuses: too long, links in a circle, below a file; and a working directory that is gone."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.runs.errors import known
+from electra_lab.storage.files import refuse_unusable
+from registry.errors import ConfigError
+from tests.helpers import experiment_text, line_of, write_experiment
+
+LONG = "n" * 300
+CPU = ("--device", "cpu")
+VERBS = {
+    "new": ("new", "reformer_small", "PATH"),
+    "check": ("check", "PATH"),
+    "schema": ("schema", "--from", "PATH"),
+    "schema of a plug-in": ("schema", "--from", "PATH.py"),
+    "registry list": ("registry", "list", "--from", "PATH.py"),
+    "prepare": ("prepare", "PATH"),
+    "run": ("run", "PATH", *CPU),
+    "run --out": ("run", "tiny.yaml", "--out", "PATH", *CPU),
+    "run --dry-run": ("run", "tiny.yaml", "--dry-run", "--out", "PATH", *CPU),
+    "resume": ("resume", "PATH", *CPU),
+    "replay": ("replay", "PATH", *CPU),
+    "ablate": ("ablate", "PATH", *CPU),
+    "ablate --out": ("ablate", "a.yaml", "--out", "PATH", *CPU),
+    "finetune": ("finetune", "PATH", *CPU),
+    "finetune --out": ("finetune", "fine.yaml", "--out", "PATH", *CPU),
+    "finetune --model": ("finetune", "fine.yaml", "--model", "PATH", *CPU),
+    "report": ("report", "PATH"),
+    "export": ("export", "PATH", "exported"),
+    "export DEST": ("export", "none", "PATH"),
+    "detect": ("detect", "PATH", "text", *CPU),
+    "corrupt": ("corrupt", "PATH", "text", *CPU),
+    "fill": ("fill", "PATH", "text", *CPU),
+    "detect --file": ("detect", "none", "--file", "PATH", *CPU),
+    "detect --html": ("detect", "none", "text", "--html", "PATH", *CPU),
+}
+FINETUNING = """\
+name: fine
+model: none
+task: {type: text_classification}
+dataset: {type: table, train: t.tsv, validation: d.tsv, text: sentence, label: label}
+"""
+
+
+@pytest.mark.parametrize("path", [LONG, f"{LONG}/x", "loop", "loop/x", "tiny.yaml/x"], ids=lambda path: path[-8:])
+@pytest.mark.parametrize("case", VERBS, ids=lambda case: case.replace(" ", "-"))
+def test_a_path_that_cannot_be_is_a_sentence(lab: Any, case: str, path: str) -> None:
+    """`lab` refuses tracebacks."""
+    write_experiment(Path())
+    Path("a.yaml").write_text("name: a\nbase: tiny.yaml\nseeds: [0]\nvary: {train.steps: [2, 3]}\n")
+    Path("fine.yaml").write_text(FINETUNING)
+    for split in ("t.tsv", "d.tsv"):
+        Path(split).write_text(f"sentence\tlabel\n{split}\tno\n")
+    Path("loop").symlink_to("loop")
+    arguments = [word.replace("PATH", path) for word in VERBS[case]]
+    code, out, err = lab(*arguments)
+    assert (code in (2, 3), out) == (True, "")
+    assert path.partition("/")[0] in err or "none" in arguments
+
+
+KEYS = {
+    "corpus.paths.0": ("corpus", "{type: text_files, paths: [PATH]}"),
+    "tokenizer.path": ("tokenizer", "{type: pretrained, path: PATH}"),
+    "data.store": ("data", "{sequence_length: 16, store: PATH}"),
+    "init.discriminator": ("train", "{steps: 1}\ninit: {discriminator: ./PATH}"),
+    "imports.0": ("train", "{steps: 1}\nimports: [PATH]"),
+    "extends": ("train", "{steps: 1}\nextends: PATH"),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_long_name_in_a_file_is_refused_at_its_key(lab: Any, key: str) -> None:
+    write_experiment(Path())
+    section, value = KEYS[key]
+    text = experiment_text(**{section: value.replace("PATH", LONG)})
+    Path("long.yaml").write_text(text)
+    code, out, err = lab("check", "long.yaml")
+    line = line_of(section, text) + value.count("\n")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"long.yaml:{line}: {key}: ")
+
+
+@pytest.mark.parametrize("arguments", [("check", "tiny.yaml"), ("run", "tiny.yaml"), ("new", "reformer_small", "x/y")])
+def test_a_working_directory_that_is_gone_is_a_sentence(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    file = write_experiment(tmp_path / "there")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = lab(*(word.replace("tiny.yaml", str(file)) for word in arguments))
+    assert (code in (2, 4), err.count("\n")) == (True, 1)
+
+
+def test_no_folder_for_temporary_files_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+    with pytest.raises(FileNotFoundError) as raised:
+        tempfile.gettempdir()
+    found = known(raised.value)
+    assert isinstance(found, ConfigError)
+    assert "TMPDIR" in str(found)
+
+
+@pytest.mark.parametrize("number", [28, 122, 5])
+@pytest.mark.parametrize("name", [None, "file"])
+def test_a_full_disk_is_no_internal_error(number: int, name: str | None) -> None:
+    found = known(OSError(number, os.strerror(number), name))
+    assert found is not None
+    assert (found.exit_code, os.strerror(number) in str(found)) == (3, True)
+    assert known(FileNotFoundError(2, "No such file or directory", "ours")) is None
+
+
+@pytest.mark.parametrize("name", [LONG, "loop", os.fsdecode(b"caf\xe9")])
+def test_unusable_names_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError):
+        refuse_unusable(tmp_path / name)
+    refuse_unusable(tmp_path / "absent" / "folder")
