@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,24 +30,40 @@ def load_tokenizer(file: Path) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, documents: Sequence[str], dtype: str) -> Encoded:
-    """Encode documents by the tokenizers library.
-
-    Some models, such as Unigram, have the special tokens among their pieces, and would take one that is written for
-    the token: a space is put into such a name first.
-    """
-    special = {id: token.content for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    """Encode documents by the tokenizers library. The name of a special token is text, see `SpecialNames`."""
+    special = SpecialNames(tokenizer)
     tokens: list[NDArray[Any]] = [np.zeros(0, dtype)]
     lengths: list[int] = []
     for texts in _chunks(documents):
         for text, encoding in zip(texts, tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True):
             ids = encoding.ids
-            if any(name in text for name in special.values()) and not special.keys().isdisjoint(ids):
-                for name in special.values():
-                    text = text.replace(name, f"{name[0]} {name[1:]}")
-                ids = tokenizer.encode(text, add_special_tokens=False).ids
+            if special.are_in(text, ids):
+                ids = tokenizer.encode(special.spelled(text)[0], add_special_tokens=False).ids
             lengths.append(len(ids))
             tokens.append(np.array(ids, dtype))
     return np.concatenate(tokens), np.array(lengths, np.int64)
+
+
+class SpecialNames:
+    """The names of a tokenizer's special tokens where they are written as text.
+
+    Some models, such as Unigram, have the special tokens among their pieces, and would take one that is written for
+    the token. A space is put into such a name.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        special = {id: token for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        self._ids = special.keys()
+        self._names = re.compile("|".join(re.escape(token.content) for token in special.values()))
+
+    def are_in(self, text: str, ids: Sequence[int]) -> bool:
+        """Return True if a part of a text with these tokens may have been taken for a special one."""
+        return not self._ids.isdisjoint(ids) and self._names.search(text) is not None
+
+    def spelled(self, text: str) -> tuple[str, list[int]]:
+        """Return a text with a space in each name, and the places of these spaces in it."""
+        spaces = [match.start() + 1 + number for number, match in enumerate(self._names.finditer(text))]
+        return self._names.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text), spaces
 
 
 def _chunks(documents: Sequence[str]) -> Iterator[list[str]]:

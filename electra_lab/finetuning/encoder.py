@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
+from electra_lab.data.encoding import SpecialNames
 from electra_lab.data.vocabulary import word_mark
-from electra_lab.inference.windows import places
+from electra_lab.inference.windows import places, tokenize, without
 from registry import Encoded, Vocabulary
 
 if TYPE_CHECKING:
@@ -19,15 +20,12 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self.vocabulary, self._tokenizer = vocabulary, tokenizer
-        self._mark = word_mark(tokenizer)
+        self._mark, self._special = word_mark(tokenizer), SpecialNames(tokenizer)
 
     def texts(self, texts: Sequence[str]) -> list[Encoded]:
         """Split texts into tokens; a word is what the tokenizer never joins with its neighbours."""
-        found = []
-        for text, encoding in zip(texts, self._encodings([_clean(text) for text in texts]), strict=True):
-            offsets = places(text, encoding.tokens, encoding.offsets, self._mark)
-            found.append(Encoded(encoding.ids, offsets, _words(encoding)))
-        return found
+        found = tokenize(self._tokenizer, texts)
+        return [Encoded(text.ids, text.offsets, cast("list[int]", text.words)) for text in found]
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token.
@@ -36,13 +34,17 @@ class TextEncoder:
         tokenizers see that space, and of these some put one before the first word too.
         """
         found = []
-        spaced = [[self._spaced(word, place) for place, word in enumerate(words)] for words in sentences]
-        encodings = self._encodings([[_clean(word) for word in words] for words in spaced], words=True)
-        for words, read, encoding in zip(sentences, spaced, encodings, strict=True):
+        spaced = [[self._spaced(_clean(word), place) for place, word in enumerate(words)] for words in sentences]
+        for words, read, encoding in zip(sentences, spaced, self._encodings(spaced), strict=True):
+            spaces: list[list[int]] = [[] for _ in words]
+            if self._special.are_in(" ".join(read), encoding.ids):
+                spelled = [self._special.spelled(word) for word in read]
+                read, spaces = [word for word, _ in spelled], [places for _, places in spelled]
+                encoding = self._encodings([read])[0]
             numbers, tokens = _words(encoding), list(zip(encoding.tokens, encoding.offsets, strict=True))
             offsets: list[tuple[int, int]] = []
             for word, group in groupby(zip(numbers, tokens, strict=True), lambda pair: pair[0]):
-                offsets += self._within(words[word], read[word], [token for _, token in group])
+                offsets += self._within(words[word], read[word], spaces[word], [token for _, token in group])
             found.append(Encoded(encoding.ids, offsets, numbers))
         return found
 
@@ -50,19 +52,24 @@ class TextEncoder:
         bare = word.strip()
         return f" {bare}" if self._mark and bare and place else bare
 
-    def _encodings(self, inputs: Sequence[str] | Sequence[Sequence[str]], *, words: bool = False) -> list[Encoding]:
+    def _encodings(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
         before, self._tokenizer.encode_special_tokens = self._tokenizer.encode_special_tokens, True
         try:
-            return self._tokenizer.encode_batch(inputs, is_pretokenized=words, add_special_tokens=False)
+            return self._tokenizer.encode_batch(sentences, is_pretokenized=True, add_special_tokens=False)
         finally:
             self._tokenizer.encode_special_tokens = before
 
-    def _within(self, word: str, read: str, tokens: list[tuple[str, tuple[int, int]]]) -> Iterator[tuple[int, int]]:
-        """Yield where the tokens of `read` are in the word, which differs from `read` in the spaces around it."""
+    def _within(
+        self, word: str, read: str, spaces: list[int], tokens: list[tuple[str, tuple[int, int]]]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield where the tokens of `read` are in the word, which differs from `read` in the spaces around it.
+
+        spaces  the places in `read` of further spaces, which the word is without
+        """
         names, offsets = zip(*tokens, strict=True)
         begin = len(word) - len(word.lstrip())
         moved = begin - (len(read) - len(read.lstrip()))
-        for start, end in places(read, names, offsets, self._mark):
+        for start, end in without(spaces, places(read, names, offsets, self._mark)):
             yield max(start + moved, begin), max(end + moved, begin)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from unicodedata import category, normalize
 
 import torch
 
+from electra_lab.data.encoding import SpecialNames
 from electra_lab.data.vocabulary import word_mark
 from registry import Batch, Vocabulary
 
@@ -26,6 +28,7 @@ class Tokenized:
     ids: list[int]
     tokens: list[str]
     offsets: list[tuple[int, int]]  # of each token in the text, in characters
+    words: Sequence[int | None] = ()  # the number of each token's word; None for special tokens
 
     def replaced(self, new: Mapping[int, int]) -> Tokenized:
         """Return a copy with other ids at some places."""
@@ -53,6 +56,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
     with_masks  "[MASK]" in a text is the special token, not five characters and more
     """
     before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, not with_masks
+    special, mark, found = SpecialNames(tokenizer), word_mark(tokenizer), list[Tokenized]()
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
@@ -60,13 +64,21 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
             encodings = [tokenizer.encode(clean[0], add_special_tokens=False)]
         else:
             encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
+        for text, read, encoding in zip(texts, clean, encodings, strict=True):
+            spaces: list[int] = []
+            if not with_masks and special.are_in(read, encoding.ids):
+                read, spaces = special.spelled(read)
+                encoding = tokenizer.encode(read, add_special_tokens=False)
+            offsets = without(spaces, places(read, encoding.tokens, encoding.offsets, mark))
+            found.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
     finally:
         tokenizer.encode_special_tokens = before
-    mark = word_mark(tokenizer)
-    return [
-        Tokenized(text, each.ids, each.tokens, places(text, each.tokens, each.offsets, mark))
-        for text, each in zip(texts, encodings, strict=True)
-    ]
+    return found
+
+
+def without(spaces: Sequence[int], offsets: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return offsets in a text from which the characters at the places `spaces` have been removed."""
+    return [(start - bisect_left(spaces, start), end - bisect_left(spaces, end)) for start, end in offsets]
 
 
 def places(

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from electra_lab.data.encoding import encode
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.finetuning.encoder import TextEncoder
 from electra_lab.inference.windows import tokenize
@@ -122,11 +123,24 @@ def test_a_tokenizer_that_adds_special_tokens_does_not_add_them() -> None:
     assert of(tokenizer).words([["the", "cat"]]) == plain.words([["the", "cat"]])
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])  # Unigram's own table has the names of special tokens
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_name_of_a_special_token_is_text(kind: str) -> None:
-    encoder = of(make(kind))
+    """With the tokens that a token store has for it, and the places in the text as it was written."""
+    encoder, tokenizer = of(make(kind)), make(kind)
     special = set(encoder.vocabulary.special_ids)
-    for found in (*encoder.texts(["the [MASK] sat [SEP]"]), *encoder.words([["the", "[MASK]", "sat", "[SEP]"]])):
-        assert not special & set(found.ids)
-        assert len(found.ids) > 4
+    tokenizer.encode_special_tokens = True  # as a store does
+    text = "see[SEP] the [MASK] sat"
+    stored, _ = encode(tokenizer, [text], "uint16")
+    assert not special & set(stored.tolist())
+    [read], [shown] = encoder.texts([text]), tokenize(tokenizer, [text])
+    assert read.ids == shown.ids == stored.tolist()
+    assert read.offsets == shown.offsets
+    covered = [place for start, end in read.offsets for place in range(start, end)]
+    letters = [place for place, character in enumerate(text) if not character.isspace()]
+    assert [place for place in covered if not text[place].isspace()] == letters
+    [tagged] = encoder.words([["the", "[MASK]", "[SEP]see "]])
+    assert not special & set(tagged.ids)
+    for word, length in enumerate((3, 6, 8)):
+        within = [at for at, number in zip(tagged.offsets, tagged.words, strict=True) if number == word]
+        assert [place for start, end in within for place in range(start, end)] == list(range(length))
     assert not encoder._tokenizer.encode_special_tokens, "as it was before"
