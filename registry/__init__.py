@@ -40,15 +40,16 @@ from registry.contracts.task import Encoded, Encoder, Judgement, Pretrained, Res
 from registry.contracts.tokenizer import TokenizerTrainer
 from registry.contracts.tracker import Ended, Tracked, Tracker
 from registry.core import Entry, Registry
-from registry.discovery import Plugin, blame, load_plugin
+from registry.discovery import Plugin, blame, load_plugin, using
 from registry.errors import LabError
 from registry.listing import Listing
 
 __electra_lab__ = True  # electra_lab checks this mark: `registry` is a name that another package could take
 
 backbones: Registry[Callable[..., Backbone]] = Registry(
-    "backbone", "backbones", "Backbone", ("dim", "depth", "heads", "max_length"), key="discriminator"
-)
+    "backbone", "backbones", "Backbone", ("dim", "depth", "heads", "max_length"),
+    declares={"initialized_by_lab": False}, key="discriminator",
+)  # fmt: skip
 masking_strategies: Registry[MaskingStrategy] = Registry(
     "masking strategy", "masking_strategies", "MaskingStrategy", ("tokens", "maskable", "vocabulary", "rng"),
     required={"mask_prob": float, "replace_prob": float, "random_prob": float}, key="masking",
@@ -58,9 +59,15 @@ samplers: Registry[Sampler] = Registry(
     "sampler", "samplers", "Sampler", ("logits", "rng"), declares={"unbiased": False, "of_softmax": None}
 )
 objectives: Registry[Callable[..., Objective]] = Registry(
-    "objective", "objectives", "Objective", ("generator", "discriminator", "masking", "sampler", "vocabulary")
+    "objective",
+    "objectives",
+    "Objective",
+    ("generator", "discriminator", "masking", "sampler", "vocabulary"),
+    declares={"initialized_by_lab": False},
 )
-generators: Registry[Callable[..., Generator]] = Registry("generator", "generators", "Generator", ("vocabulary",))
+generators: Registry[Callable[..., Generator]] = Registry(
+    "generator", "generators", "Generator", ("vocabulary",), declares={"initialized_by_lab": False}
+)
 corpora: Registry[Callable[..., Corpus]] = Registry("corpus", "corpora", "Corpus")
 tokenizers: Registry[TokenizerTrainer] = Registry(
     "tokenizer", "tokenizers", "TokenizerTrainer", ("documents",), declares={"trained": True}
@@ -76,7 +83,7 @@ schedules: Registry[Schedule] = Registry("schedule", "schedules", "Schedule", ("
 measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Measure")
 datasets: Registry[Callable[..., Dataset]] = Registry("dataset", "datasets", "Dataset", declares={"yields": None})
 tasks: Registry[Callable[..., Judgement | Task]] = Registry(
-    "task", "tasks", "Task", declares={"takes": None, "trains": True}
+    "task", "tasks", "Task", declares={"takes": None, "trains": True, "initialized_by_lab": False}
 )
 launchers: Registry[Callable[..., Launcher]] = Registry(
     "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}
@@ -97,5 +104,5 @@ __all__ = [
     "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens",
     "Tracked", "Tracker", "Trained", "Vocabulary", "WordsExample", "Work", "backbones", "blame", "corpora", "count",
     "datasets", "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives", "optimizers",
-    "packings", "samplers", "schedules", "tasks", "tokenizers", "trackers",
+    "packings", "samplers", "schedules", "tasks", "tokenizers", "trackers", "using",
 ]  # fmt: skip

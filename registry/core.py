@@ -46,6 +46,10 @@ class Entry(Generic[T]):
         return f"{short(self.file)}:{self.line}"
 
     @property
+    def built_in(self) -> bool:
+        return self.component.__module__.startswith("electra_lab.")
+
+    @property
     def summary(self) -> str:
         return first_line(inspect.getdoc(self.component))
 

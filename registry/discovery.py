@@ -10,6 +10,8 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,14 +91,29 @@ def _reason(error: BaseException) -> str:
     return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
+@contextmanager
+def using(*entries: Entry[Any]) -> Iterator[None]:
+    """Let `blame` blame those of the components that are plug-ins for what fails in code that uses their results."""
+    try:
+        yield
+    except Exception as error:
+        used = getattr(error, "used", [])
+        error.__dict__["used"] = used + [entry for entry in entries if not entry.built_in and entry not in used]
+        raise
+
+
 def blame(error: BaseException) -> PluginError | None:
     """Return the plug-in in whose code, or in code that it called, `error` arose: component, line, and the calls to it.
 
-    None if no plug-in's code was running.
+    Otherwise those that were used, as far as it is known; None if there were none.
     """
     entries = [entry for registry in Registry.instances for entry in registry.plugged_in()]
     files = {str(entry.file) for entry in entries}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if not frames and not isinstance(error, OSError) and (used := getattr(error, "used", None)):
+        others = "".join(f", or {other.kind} '{other.name}' at {other.place}," for other in used[1:])
+        who, said = f"{used[0].kind} '{used[0].name}'{others}", f"{type(error).__name__}: {_reason(error)}"
+        return PluginError(f"{used[0].place}: {who} does not follow its contract: {said}")
     if not frames:
         return None
     last = frames[-1]

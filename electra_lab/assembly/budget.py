@@ -27,7 +27,9 @@ def training_flops(
         row = convention.forward(module, length, length if everywhere else masked)
         return round(config.train.batch_size * row * (1 + convention.backward * learns))
 
-    flops: Flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))
+    flops = objective.flops(price) if hasattr(objective, "flops") else Flops(sum(map(price, networks)))
+    if not isinstance(flops, Flops):
+        raise TypeError(f"flops() returned a {type(flops).__name__}, must be a registry.Flops.")
     return flops
 
 

@@ -1,6 +1,7 @@
 """The one builder of networks and objectives, for runs, forecasts, trial steps and checks."""
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from electra_lab.training.recompute import recompute
 from electra_lab.training.scheduled import Number, Schedules
 from electra_lab.training.step import Learner
 from registry import (
+    Entry,
     Flops,
     Vocabulary,
     backbones,
@@ -36,12 +38,14 @@ from registry import (
     packings,
     samplers,
     tokenizers,
+    using,
 )
 from registry.errors import BadResult, DataError, LabError, did_you_mean
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+Maker = Callable[..., Any]  # builds the component of a role: (role, entry, its arguments)
 BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a tokenizer's options do not say
 
 
@@ -55,6 +59,8 @@ class Built:
     flops: Flops  # of matrix products
     paper_flops: Flops  # as Clark et al. (2020) count
     steps: int
+    vocabulary: Vocabulary
+    brought: Set[nn.Parameter]  # by components, which the lab did not initialize; known if there is a seed
 
 
 def sketch(loaded: Loaded) -> Built:
@@ -73,9 +79,26 @@ def outline(loaded: Loaded, vocabulary: Vocabulary) -> Built:
             return build(loaded, vocabulary)
     except Exception as error:
         # A refusal of the lab's own is final: a network that is too large must not be built to be refused again.
-        if isinstance(error, LabError) and not isinstance(error.__cause__, RuntimeError):
+        if isinstance(error, LabError) and not _may_be_about_numbers(loaded, error.__cause__):
             raise
-    return build(loaded, vocabulary)
+    with using(*used(loaded)):
+        return build(loaded, vocabulary)
+
+
+def _may_be_about_numbers(loaded: Loaded, error: BaseException | None) -> bool:
+    """Return whether torch refuses, or a library that a plug-in calls, as one that reads weights from a file does."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)] if error else []
+    own = [file for file in files if file in {str(plugin.file) for plugin in loaded.plugins}]
+    return isinstance(error, RuntimeError) or (bool(own) and files[-1] not in own)
+
+
+def used(loaded: Loaded) -> list[Entry[Any]]:
+    """Return the components of a step, those that others use first."""
+    config, chosen = loaded.config, loaded.config.generator
+    found: list[Entry[Any]] = [backbones.get(config.discriminator.type), objectives.get(config.objective.type)]
+    if chosen:
+        found.insert(0, (backbones if chosen.sizes else generators).get(chosen.type))
+    return [packings.get(config.packing.type), *found]
 
 
 def vocabulary_size(loaded: Loaded) -> int | None:
@@ -100,32 +123,40 @@ def untrained_tokenizer(loaded: Loaded) -> "Tokenizer | None":
 def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) -> Built:
     """Build networks and objective. Raises ConfigError at the line that caused it.
 
-    seed  draw initial weights, each from the seed, its network, its name and its shape, so that parts which two
-          experiments have in common start equal. What a component draws itself, while it is built, comes from torch's
-          global generator, which is seeded for each network; the caller restores it
+    seed  draw the initial weights of what the lab builds and of components that ask for it, each from the seed, its
+          network, its name and its shape, so that parts which two experiments have in common start equal. What a
+          component draws itself, while it is built, comes from torch's global generator, which is seeded for each
+          network; the caller restores it
     """
     config = loaded.config
     if config.data.group_by_length and not hasattr(packings.get(config.packing.type).component, "lengths"):
         reason = f"rows of {config.packing.type} are all full. Use packing: {{type: documents}}, or remove this key."
         raise loaded.problem(("data", "group_by_length"), reason)
-    generator, model = _pair(loaded, vocabulary, seed)
+    brought: set[nn.Parameter] = set()
+    generator, model = _pair(loaded, vocabulary, partial(_made, seed, brought))
     networks: dict[str, nn.Module] = {"discriminator": model}
     if generator is not None:
         networks = {"generator": generator, **networks}
+    # What both networks share belongs to the discriminator, with which it is the same for all generators.
+    parts = nn.ModuleDict({"discriminator": model, **networks})
+    if seed is not None:
+        initialise(parts, partial(weights_from, seed), config.init.distribution, brought)
     strategy = masking_strategies.get(config.masking.type)
     masking = GuardedMasking(strategy, largest_mask_prob(config), **config.masking.keywords())
     sampler = None
     if config.sampler is not None:
         sampler = GuardedSampler(samplers.get(config.sampler.type), **config.sampler.keywords())
+    entry: Entry[Any] = objectives.get(config.objective.type)
+    given = {parameter: parameter._version for parameter in parts.parameters()}
     _seed(seed, "objective")
-    component: Any = objectives.get(config.objective.type).component
-    objective = component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
+    objective = entry.component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
     if seed is not None:
-        # What both networks share belongs to the discriminator, with which it is the same for all generators.
-        parts = nn.ModuleDict({"discriminator": model, **networks})
+        # torch counts the changes of a tensor: those that the objective filled are its own.
+        brought |= {parameter for parameter, version in given.items() if parameter._version != version}
+        brought |= brought_by(entry, objective) - given.keys()
         others = {name: part for name, part in objective.named_children() if part not in networks.values()}
-        parts.update({"objective": nn.ModuleDict(others)})  # what the objective itself learns, such as a gate
-        initialise(parts, partial(weights_from, seed), config.init.distribution)
+        own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # what the objective itself learns, such as a gate
+        initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
     if config.train.activation_checkpointing:
         if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
             reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."
@@ -148,14 +179,17 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
             assert guard is not None
             put = partial(guard.options.__setitem__, option)
         numbers.append(Number(value_of(schedule), put))
-    return Built(Learner(objective, Schedules(numbers, steps)), networks, model, flops, paper_flops, steps)
+    return Built(
+        Learner(objective, Schedules(numbers, steps)), networks, model, flops, paper_flops, steps, vocabulary, brought
+    )
 
 
 def tried_optimizer(loaded: Loaded) -> Any:
     """Try the optimizer on small parameters, and return it. Raises ConfigError."""
-    chosen = loaded.config.optimizer
+    chosen, entry = loaded.config.optimizer, optimizers.get(loaded.config.optimizer.type)
     try:
-        return try_optimizer(optimizers.get(chosen.type), loaded.config.train.learning_rate, chosen.keywords())
+        with using(entry):
+            return try_optimizer(entry, loaded.config.train.learning_rate, chosen.keywords())
     except ValueError as error:
         raise loaded.problem(("optimizer",), f"{chosen.type} refuses this: {error}") from error
 
@@ -178,34 +212,48 @@ def weights_from(seed: int, name: str, shape: torch.Size) -> torch.Generator:
     return torch.Generator().manual_seed(digest("weights", seed, name, tuple(shape)) % 2**63)
 
 
+def brought_by(entry: Entry[Any], module: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters of a component that the lab does not initialize: if it asks for that, the frozen ones."""
+    asks = entry.declared["initialized_by_lab"]
+    return {parameter for parameter in module.parameters() if not asks or not parameter.requires_grad}
+
+
 def _seed(seed: int | None, role: str) -> None:
     """Seed torch's global generator for what the component of this role draws itself."""
     if seed is not None:
         torch.manual_seed(digest("weights", seed, role) % 2**63)
 
 
-def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.Module | None, Network]:
+def _made(
+    seed: int | None, brought: set[nn.Parameter], role: str, entry: Entry[Any], *given: Any, **options: Any
+) -> Any:
+    """Build the component of a role; if there is a seed, adds the parameters that it brings to `brought`."""
+    _seed(seed, role)
+    module = entry.component(*given, **options)
+    if seed is not None and isinstance(module, nn.Module):
+        brought |= brought_by(entry, module)
+    return module
+
+
+def _pair(loaded: Loaded, vocabulary: Vocabulary, made: Maker) -> tuple[nn.Module | None, Network]:
     config, embedding, chosen = loaded.config, loaded.config.embedding, loaded.config.generator
     for head in config.needs.heads:
         if head not in HEADS:
             entry = objectives.get(config.objective.type)
             raise BadResult(f"{entry.place}: {entry.kind} '{entry.name}' needs the head '{head}', which does not exist."
                             f"{did_you_mean(head, HEADS)}")  # fmt: skip
-    _seed(seed, "discriminator")
-    discriminator = _backbone(loaded, "discriminator", config.discriminator)
+    discriminator = _backbone(loaded, "discriminator", config.discriminator, made)
     if embedding.tie == "all" and chosen and chosen.dump() != config.discriminator.dump():
         reason = "all shares the whole encoder, but generator and discriminator differ."
         raise loaded.problem(("embedding", "tie"), f"{reason} {CURE_OF_ALL}")
-    _seed(seed, "generator")
-    generator, width = _backbone(loaded, "generator", chosen) if chosen and chosen.sizes else (None, 0)
+    generator, width = _backbone(loaded, "generator", chosen, made) if chosen and chosen.sizes else (None, 0)
     sizes = EmbeddingSizes(vocabulary.size, embedding.dim, embedding.max_length, embedding.dropout)
     try:
         pair = make_pair(generator, width, *discriminator, sizes, embedding.tie, vocabulary.pad_id, config.needs.heads)
     except ValueError as error:
         raise loaded.problem(("embedding", "tie"), str(error)) from None
     if chosen and not chosen.sizes:
-        made: Any = generators.get(chosen.type).component(vocabulary, **chosen.keywords())
-        return made, pair[1]
+        return made("generator", generators.get(chosen.type), vocabulary, **chosen.keywords()), pair[1]
     return pair
 
 
@@ -222,12 +270,12 @@ def _refuse_documents(loaded: Loaded, name: str, module: Any) -> None:
         raise loaded.problem(("packing", "attention"), reason)
 
 
-def _backbone(loaded: Loaded, key: str, component: Component) -> tuple[nn.Module, int]:
+def _backbone(loaded: Loaded, key: str, component: Component, made: Maker) -> tuple[nn.Module, int]:
     config, sizes, entry = loaded.config, component.sizes, backbones.get(component.type)
     assert sizes is not None
     longest = config.embedding.max_length
     try:
-        module: Any = entry.component(sizes.dim, sizes.depth, sizes.heads, longest, **component.keywords())
+        module = made(key, entry, sizes.dim, sizes.depth, sizes.heads, longest, **component.keywords())
     except (ValueError, AssertionError, RuntimeError) as error:  # libraries refuse by assert, torch by RuntimeError
         raise loaded.problem((key,), f"{component.type} refuses this: {error}") from error
     refuse_backbone(module, entry)

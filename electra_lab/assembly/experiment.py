@@ -9,14 +9,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from electra_lab.assembly.budget import count_parameters
-from electra_lab.assembly.build import Built, build, make_optimizer, sketch, untrained_tokenizer
+from electra_lab.assembly.build import Built, build, make_optimizer, sketch, untrained_tokenizer, used
 from electra_lab.assembly.choices import Choices, decide
 from electra_lab.assembly.earlier import load_earlier, refuse_other_runs
+from electra_lab.assembly.forecast import SMALL
 from electra_lab.assembly.share import refuse_uneven, share
-from electra_lab.assembly.start import refuse_start, start
+from electra_lab.assembly.start import origins, refuse_start, start
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
@@ -26,13 +28,13 @@ from electra_lab.data.build import Recipe
 from electra_lab.data.rows import Rows
 from electra_lab.data.spool import Progress, TooLittleText
 from electra_lab.data.store import FORMAT, Store, is_store, load_store, open_store
-from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary, stand_in_vocabulary
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.model.network import Network
 from electra_lab.parallel.world import ALONE, World
 from electra_lab.storage.provenance import Environment, Start
 from electra_lab.training.compilation import compile_modules
-from electra_lab.training.device import choose_precision
+from electra_lab.training.device import Precision, choose_precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
@@ -48,6 +50,7 @@ from registry import (
     objectives,
     packings,
     tokenizers,
+    using,
 )
 from registry.component import entries_of
 from registry.errors import DataError, LabError, did_you_mean
@@ -70,6 +73,7 @@ class Experiment:
     accumulate: Accumulate  # makes the accumulator of the objective's metrics
     earlier: dict[str, str]  # by network, the checkpoint of another run that its weights come from
     init: dict[str, Start]  # by network, the weights that `init` named
+    weights: dict[str, str]  # by part, where they come from; not known if a checkpoint will be loaded
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
     choices: Choices
 
@@ -89,13 +93,15 @@ def absent_data(loaded: Loaded, built: Built) -> LabError | None:
     """
     absent: LabError | None = None
     looks: list[Callable[[], object]] = [
+        lambda: _try_plugins(loaded, built),
         lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
         lambda: refuse_other_runs(loaded, built.learner.objective),
         lambda: refuse_start(loaded, built),
     ]
     for look in looks:
         try:
-            look()
+            with using(objectives.get(loaded.config.objective.type)):
+                look()
         except DataError as error:
             absent = absent or error
     return absent or absent_tracker(loaded)
@@ -122,9 +128,10 @@ def open_data(
             )
             raise loaded.problem(("data", "store"), reason)
         return _given_store(loaded, folder, announce)
-    recipe = recipe_of(loaded, open_corpus(loaded), launcher)
     try:
-        return open_store(folder, recipe, announce, progress, rebuild=rebuild)
+        with using(tokenizers.get(loaded.config.tokenizer.type), corpora.get(loaded.config.corpus.type)):
+            recipe = recipe_of(loaded, open_corpus(loaded), launcher)
+            return open_store(folder, recipe, announce, progress, rebuild=rebuild)
     except TooLittleText as error:
         raise loaded.problem(error.key, str(error), DataError) from None
 
@@ -141,6 +148,8 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     else:
         tokenizer["characters"] = data.tokenizer_characters
     fingerprint = corpus.fingerprint() if corpus else ""
+    if not isinstance(fingerprint, str):
+        raise TypeError(f"fingerprint() returned {fingerprint!r:.80}, must be a string.")
     identity = {
         "format": FORMAT,
         "corpus": {"type": config.corpus.type, "fingerprint": fingerprint},
@@ -227,16 +236,16 @@ def assemble(
         built = build(loaded, vocabulary, seed=config.seed)
     earlier = {} if restored else load_earlier(loaded, built, store)
     init = {} if restored else start(loaded, built, store.tokenizer)
+    weights = {} if restored else origins(built, earlier, init)
     objective = built.learner.objective.to(device)
     settings = loop_settings(
         config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples, device=device
     )
     accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary))
-    _refuse_unknown_metric(loaded, accumulate(()).metrics)
+    with using(objectives.get(config.objective.type)):
+        _refuse_unknown_metric(loaded, accumulate(()).metrics)
     rows, validation, test = (pack(loaded, each, vocabulary) for each in (store.train, store.validation, store.test))
-    batch = rows.training_batch(settings.seed, 0, 2, device)
-    entry = objectives.get(config.objective.type)
-    reached = rehearse(built.learner, entry, batch, settings.seed, settings.precision, accumulate)
+    reached = _rehearsed(loaded, built, rows, accumulate, device, settings.precision)
     choices = decide(loaded, built, rows, device, world, began=began, shared=shared)
     settings = replace(settings, precision=choices.precision, micro_batch_size=choices.micro_batch_size)
     compile_modules(choices.compile, objective, built.networks.values())
@@ -257,9 +266,43 @@ def assemble(
         accumulate=accumulate,
         earlier=earlier,
         init=init,
+        weights=weights,
         paper_flops=built.paper_flops.total(built.steps),
         choices=choices,
     )
+
+
+def _rehearsed(
+    loaded: Loaded, built: Built, rows: Rows, accumulate: Accumulate, device: torch.device, precision: Precision
+) -> bool:
+    """Try every component on two rows; returns whether every parameter that learns got a gradient."""
+    config, entry = loaded.config, objectives.get(loaded.config.objective.type)
+    with using(*used(loaded)):
+        batch = rows.training_batch(config.seed, 0, 2, device)
+        next(rows.in_order(2, device))
+        return rehearse(built.learner, entry, batch, config.seed, precision, accumulate)
+
+
+def _try_plugins(loaded: Loaded, built: Built) -> None:
+    """Try the components of an experiment with plug-ins on random text, unless it is too large to be tried here.
+
+    built  its sketch
+    """
+    if not loaded.plugins or 4 * count_parameters(built.networks)["total"] > SMALL:
+        return
+    length, words = loaded.config.data.sequence_length, stand_in_vocabulary(built.vocabulary.size)
+    random = torch.Generator().manual_seed(0)
+    places = [torch.randint(len(words.ordinary_ids), (size,), generator=random) for size in (length, 4 * length, 7)]
+    text = ArrayTokens([words.ordinary_ids[chosen].tolist() for chosen in places], words.sep_id)
+    with torch.random.fork_rng(devices=[]):
+        built = build(loaded, words)
+    accumulate = getattr(built.learner.objective, "accumulator", partial(PretrainingMetrics, words))
+    try:
+        _rehearsed(loaded, built, pack(loaded, text, words), accumulate, torch.device("cpu"), "fp32")
+    except (IndexError, RuntimeError):
+        if untrained_tokenizer(loaded):
+            raise
+        # A plug-in may know the size of the vocabulary, which is only guessed before the tokenizer is trained.
 
 
 def _refuse_unknown_metric(loaded: Loaded, known: Collection[str]) -> None:
@@ -305,8 +348,14 @@ def loop_settings(
 def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
     """Pack the tokens of a split. Raises ConfigError."""
     chosen, length = loaded.config.packing, loaded.config.data.sequence_length
+    entry = packings.get(chosen.type)
     try:
-        packing = packings.get(chosen.type).component(tokens, length, vocabulary, **chosen.keywords())
+        packing = entry.component(tokens, length, vocabulary, **chosen.keywords())
     except ValueError as error:
         raise loaded.problem(("packing",), f"{chosen.type} refuses this: {error}") from error
-    return Rows(packing, group_by_length=loaded.config.data.group_by_length)
+    with using(entry):
+        rows, first = Rows(packing, group_by_length=loaded.config.data.group_by_length), np.zeros(1, dtype=np.int64)
+        arrays = [*vars(packing.rows(first)).values(), packing.sources(first) if hasattr(packing, "sources") else None]
+        if (shapes := {array.shape for array in arrays if array is not None}) != {(1, length)}:
+            raise TypeError(f"one row has arrays of the shapes {sorted(shapes)}, must be {(1, length)}.")
+        return rows

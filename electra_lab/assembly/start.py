@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
 from electra_lab.assembly.earlier import config_of, earlier_runs, place_of
@@ -29,6 +30,7 @@ from registry.errors import ConfigError, DataError, LabError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+DRAWN, BROUGHT = "initialized by the lab", "brought by the component"
 NETWORKS = ("generator", "discriminator")  # in this order: a discriminator's table may be a difference to the other
 
 
@@ -61,6 +63,32 @@ def start(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> dict[str, Start
         )
         for network, (model, account) in models.items()
     }
+
+
+def origins(built: Built, earlier: Mapping[str, str] = {}, init: Mapping[str, Start] = {}) -> dict[str, str]:
+    """Say where the first weights of each part of the networks, and of the objective, come from.
+
+    earlier, init  the networks whose weights were loaded, as in provenance.json
+    """
+    found, objective = dict.fromkeys(built.brought, BROUGHT), built.learner.objective
+    for network, module in built.networks.items():
+        for name, parameter in module.named_parameters():
+            of_generator = name.startswith(
+                "embeddings.tokens.table."
+            )  # to which a discriminator's table is a difference
+            if network in earlier:
+                found[parameter] = f"loaded from {earlier_runs(objective)[network]}"
+            elif network in init and name not in init[network].new and not of_generator:
+                found[parameter] = f"loaded from {init[network].source}"
+    networks = nn.ModuleDict(built.networks)
+    named, inside = dict(networks.named_parameters(remove_duplicate=False)), set(networks.parameters())
+    named |= {f"objective.{name}": each for name, each in objective.named_parameters() if each not in inside}
+    parts: dict[str, set[str]] = {}
+    for name, parameter in named.items():
+        part = re.match(r"\w+(\.heads)?\.\w+", name)
+        assert part is not None
+        parts.setdefault(part[0], set()).add(found.get(parameter, DRAWN))
+    return {part: " and ".join(sorted(ways)) for part, ways in parts.items()}
 
 
 def refuse_start(loaded: Loaded, built: Built) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from electra_lab.config.component import Component
 from electra_lab.config.load import Loaded
-from registry import Tracker, trackers
+from registry import Tracker, trackers, using
 from registry.errors import ConfigError, LabError
 
 
@@ -20,7 +20,8 @@ def absent_tracker(loaded: Loaded[Any]) -> LabError | None:
     """
     for number, chosen in enumerate(loaded.config.trackers):
         try:
-            make_tracker(chosen).check()
+            with using(trackers.get(chosen.type)):
+                make_tracker(chosen).check()
         except ConfigError as error:
             return loaded.problem(("trackers", number), f"{chosen.type} {error}")
         except ValueError as error:

@@ -34,7 +34,7 @@ class _Layer(nn.Module):
         return normed
 
 
-@backbones.register("bert")
+@backbones.register("bert", initialized_by_lab=True)
 class Bert(nn.Module):
     """Post-LayerNorm transformer encoder of BERT and ELECTRA (Devlin et al. 2019; Clark et al. 2020).
 

@@ -100,7 +100,7 @@ class _Layer(nn.Module):
         return add_feed_forward(x, self.output_norm, self.expand, self.contract, p, pre=True)
 
 
-@backbones.register("performer")
+@backbones.register("performer", initialized_by_lab=True)
 class Performer(nn.Module):
     """Pre-LayerNorm encoder with FAVOR+ attention, linear in the length (Choromanski et al. 2021).
 

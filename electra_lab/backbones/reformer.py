@@ -26,7 +26,7 @@ def _at_least_bf16(device: str) -> Iterator[bool]:
         yield narrow
 
 
-@backbones.register("reformer")
+@backbones.register("reformer", initialized_by_lab=True)
 class Reformer(nn.Module):
     """Reformer encoder with LSH attention (Kitaev et al. 2020; reformer-pytorch).
 

@@ -67,7 +67,7 @@ class _LayerNorm(LayerNorm):  # type: ignore[misc]
         return F.layer_norm(x, x.shape[-1:], scale, eps=self.ln.eps)
 
 
-@backbones.register("transformer")
+@backbones.register("transformer", initialized_by_lab=True)
 class Transformer(nn.Module):
     """Pre-norm transformer encoder (x-transformers' Encoder): rotary, RMSNorm, GLU, flash, local heads as options.
 

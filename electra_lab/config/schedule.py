@@ -2,15 +2,26 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
+from numbers import Real
+from typing import Any
 
 from electra_lab.config.component import Component
-from registry import schedules
+from registry import Entry, schedules, using
 
 
 def value_of(schedule: Component) -> Callable[[float], float]:
     """Return the function from a progress of 0 to 1 to the number."""
-    return partial(schedules.get(schedule.type).component, **schedule.keywords())
+    return _checked(schedules.get(schedule.type), schedule.keywords())
+
+
+def _checked(entry: Entry[Any], options: dict[str, Any]) -> Callable[..., float]:
+    def number(*progress: float) -> float:
+        with using(entry):
+            if isinstance(found := entry.component(*progress, **options), Real):
+                return found  # type: ignore[return-value]  # numpy's numbers are Real, too
+            raise TypeError(f"it returned {found!r:.80}, must be a number.")
+
+    return number
 
 
 def rate_of(schedule: Component) -> Callable[[int, int], float]:
@@ -18,7 +29,7 @@ def rate_of(schedule: Component) -> Callable[[int, int], float]:
 
     It may raise ValueError.
     """
-    entry, factor = schedules.get(schedule.type), partial(schedules.get(schedule.type).component, **schedule.keywords())
+    entry, factor = schedules.get(schedule.type), _checked(schedules.get(schedule.type), schedule.keywords())
     return (lambda step, steps: factor(step / max(steps - 1, 1))) if entry.lead == ("progress",) else factor
 
 

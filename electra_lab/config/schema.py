@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 import registry
-from electra_lab.config.component import Component, Of, default
+from electra_lab.config.component import Component, Of, default, needs_of
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
 from electra_lab.config.source import BUDGETS, DEFAULTS, Loc
-from registry import Needs, Setup
+from registry import Needs, Setup, using
 from registry.errors import did_you_mean
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
@@ -297,8 +297,7 @@ class ExperimentConfig(Strict):
     @property
     def needs(self) -> Needs:
         """The inputs and parts that the objective asks for."""
-        needs: Needs = getattr(registry.objectives.get(self.objective.type).component, "needs", Needs())
-        return needs
+        return needs_of(self.objective)
 
     @property
     def tokens_per_step(self) -> int:
@@ -321,9 +320,10 @@ class ExperimentConfig(Strict):
         if generator is not None:
             kind = "network" if generator.sizes else "fixed"
         setup = Setup(kind, self.embedding.tie, unbiased, steps, frozenset(self.init.models))
-        objective: Any = registry.objectives.get(self.objective.type).component
-        if hasattr(objective, "conflicts"):
-            for key, reason in objective.conflicts(setup, self.objective.keywords()):
+        objective: Any = registry.objectives.get(self.objective.type)
+        conflicts = getattr(objective.component, "conflicts", lambda *_: ())
+        with using(objective):
+            for key, reason in conflicts(setup, self.objective.keywords()):
                 yield tuple(key.split(".")), reason, None
         if steps is not None and (late := [s for s in self.milestones if s > steps]):
             tokens, end = self.tokens_per_step * late[0], self.tokens_per_step * steps

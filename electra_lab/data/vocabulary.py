@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from registry import Vocabulary
@@ -14,6 +15,7 @@ from registry.contracts.tokenizer import SPECIAL_TOKENS
 from registry.errors import DataError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
 # Ends of sentences: Latin, CJK, Arabic, Urdu, Devanagari, Armenian, Ethiopic, Myanmar, Khmer, Tibetan; line ends.
@@ -70,6 +72,20 @@ def stand_in_vocabulary(size: int) -> Vocabulary:
     return Vocabulary(
         size, pad, cls, sep, mask, (pad, cls, sep, mask), special, ids[4:], ~special, torch.ones_like(ids)
     )
+
+
+class ArrayTokens:
+    """A registry.contracts.packing.Tokens of documents in memory, given without their [SEP]."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], sep: int) -> None:
+        self.stream = np.array([token for text in texts for token in (*text, sep)], dtype=np.uint32)
+        self.lengths = np.array([len(text) + 1 for text in texts], dtype=np.uint32)
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.stream[places].astype(np.int64)
 
 
 def word_mark(tokenizer: Tokenizer) -> str | None:

@@ -50,4 +50,7 @@ class Collected:
         """The results over all rows; call it when they have all been seen."""
         numbers = iter(range(len(self._sizes)))
         outputs = [[self._outputs[next(numbers)] for _ in each] for each in self._rows]
-        return self._task.results(self._examples, self._rows, outputs)
+        found = self._task.results(self._examples, self._rows, outputs)
+        if not isinstance(found, Results) or len(found.predictions) != len(self._examples):
+            raise TypeError("results() must return registry.Results with a prediction for each example.")
+        return found

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from electra_lab.assembly.build import optimizer_of, weights_from
+from electra_lab.assembly.build import brought_by, optimizer_of, weights_from
 from electra_lab.assembly.experiment import loop_settings
+from electra_lab.assembly.start import BROUGHT, DRAWN
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
@@ -28,7 +30,7 @@ from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
-from registry import Dataset, Flops, Metric, Row, Task, datasets, tasks
+from registry import Dataset, Flops, Metric, Row, Task, datasets, tasks, using
 from registry.contracts.dataset import is_labelled
 from registry.errors import DataError, LabError, did_you_mean, listed
 
@@ -56,6 +58,7 @@ class Finetuning:
     dataset: Dataset
     splits: Mapping[str, Split]  # `train`, `validation`, and what else the dataset has
     source: Source
+    weights: dict[str, str]  # by part of the model, where they come from
     length: int  # of the longest row
     device: torch.device
 
@@ -136,7 +139,9 @@ def declared(loaded: Loaded[FinetuningConfig]) -> Mapping[str, Metric]:
 
     Raises ConfigError if the task has no such metric.
     """
-    config, found = loaded.config, dict(cast("Task", make_task(loaded)).metrics)
+    config = loaded.config
+    with using(tasks.get(config.task.type)):
+        found: dict[str, Metric] = {**cast("Task", make_task(loaded)).metrics}
     first = config.evaluate.metric or next(iter(found))
     if first not in found:
         reason = f"{config.task.type} has no metric '{first}'.{did_you_mean(first, found)}"
@@ -163,9 +168,13 @@ def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset) -> dict[str,
         raise loaded.problem(("dataset",), reason, DataError)
     found: dict[str, list[Any]] = {}
     errors: list[LabError] = []
+    entry = datasets.get(loaded.config.dataset.type)
     for split in dataset.splits:
         try:
-            found[split] = list(dataset.read(split))
+            with using(entry):
+                found[split] = list(dataset.read(split))
+                if (kind := entry.declared["yields"]) and not all(isinstance(item, kind) for item in found[split]):
+                    raise TypeError(f"it yields something else than {kind.__name__}.")
         except LabError as error:
             errors.append(error)
             continue
@@ -222,7 +231,13 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for what a head draws itself while it is built
         model = TaskModel(network, task, train.dropout, frozen=train.frozen)
-    _draw_head(model.head, seed)
+    entry = tasks.get(config.task.type)
+    brought = brought_by(entry, model.head)
+    _draw_head(model.head, seed, brought)
+    weights = {part: origin for part, origin in source.weights.items() if part.split(".")[0] == config.network}
+    weights = {part: origin for part, origin in weights.items() if ".heads." not in part}
+    ways = {BROUGHT if parameter in brought else DRAWN for parameter in model.head.parameters()}
+    weights["head"] = " and ".join(sorted(ways))
     model = model.to(device)
     rows = len(splits[TRAIN].batches)
     steps = max(1, round(train.epochs * rows / train.batch_size))
@@ -235,10 +250,13 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     optimizer = optimizer_of(config.optimizer, train.learning_rate, model)
     optimizer = with_layer_rates(optimizer, model, train.layer_decay, train.layer_decay_rule)
     found = Finetuning(
-        Run(Learner(model), optimizer), settings, model, task, facts, dataset, splits, source, length, device
+        Run(Learner(model), optimizer), settings, model, task, facts, dataset, splits, source, weights, length, device
     )
-    batch = splits[TRAIN].batches.training_batch(seed, 0, min(2, rows), device)
-    rehearse(found.run.learner, tasks.get(config.task.type), batch, seed, settings.precision, None)
+    held = splits[VALIDATION]
+    batch = next(TaskRows(held.rows[0]).in_order(len(held.rows[0]), device))
+    accumulate = partial(Collected, task, held.examples[:1], held.rows[:1], model.of_tokens)
+    rehearse(found.run.learner, entry, batch, seed, settings.precision, lambda _: accumulate())
+    found.lost()
     return found
 
 
@@ -256,10 +274,10 @@ def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: in
 
 
 @torch.no_grad()
-def _draw_head(head: nn.Module, seed: int) -> None:
+def _draw_head(head: nn.Module, seed: int, brought: Set[nn.Parameter]) -> None:
     """Draw the task's own layers as google-research/electra does: TensorFlow's default, Glorot's uniform."""
     for name, module in head.named_modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module.weight not in brought:
             nn.init.xavier_uniform_(module.weight, generator=weights_from(seed, f"head.{name}", module.weight.shape))
-            if module.bias is not None:
+            if module.bias is not None and module.bias not in brought:
                 nn.init.zeros_(module.bias)

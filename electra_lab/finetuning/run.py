@@ -49,7 +49,7 @@ from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
 from electra_lab.training.loop import Record, train
-from registry import Dataset, Judgement, Metric, Pretrained, Results
+from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks, using
 from registry.errors import CheckpointError, ConfigError, DataError, command
 
 # None of them changes what the steps of a seed have done.
@@ -140,7 +140,8 @@ def _train(
     folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device, console: Console
 ) -> None:
     config, directory = loaded.config, folder.seed(seed)
-    built = assemble(loaded, seed, device)
+    with using(tasks.get(config.task.type)):
+        built = assemble(loaded, seed, device)
     run, settings, metrics = built.run, built.settings, declared(loaded)
     facts = _facts(built, metrics)
     _begin(folder, seed, loaded, built.source, built.dataset, device, settings.precision, console, **facts)
@@ -241,6 +242,7 @@ def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
             vocabulary=built.source.vocabulary.size,
         ),
         "parameters": {**sizes, "total": sum(sizes.values())},
+        "weights": built.weights,
         "steps": settings.steps,
         "flops_per_step": settings.flops.per_step,
         "flops": settings.flops.total(settings.steps),
@@ -266,6 +268,7 @@ def _judge(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int
             vocabulary=source.vocabulary.size,
         ),
         "parameters": {name: sum(p.numel() for p in each.parameters()) for name, each in source.networks.items()},
+        "weights": source.weights,
         "steps": 0,
         "flops_per_step": 0,
         "flops": 0,
@@ -286,7 +289,10 @@ def _judge(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int
     found = {}
     for split, examples in splits.items():
         try:
-            found[split] = task(examples, model)
+            with using(tasks.get(config.task.type)):
+                found[split] = task(examples, model)
+                if not isinstance(found[split], Results):
+                    raise TypeError(f"returned a {type(found[split]).__name__}, must be registry.Results.")
         except (ConfigError, DataError) as error:
             raise loaded.caused(("task",), error) from None
     _keep_results(folder.seed(seed), dataset, SeedResults(seed=seed, step=0, splits={}), found)

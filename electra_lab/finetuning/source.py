@@ -13,6 +13,7 @@ from torch import nn
 
 from electra_lab.assembly.build import build, weights_from
 from electra_lab.assembly.opened import open_run
+from electra_lab.assembly.start import DRAWN, origins
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import mark_at
@@ -23,7 +24,7 @@ from electra_lab.storage.files import sha256
 from electra_lab.storage.hugging_face import CONFIG, files_of, locate, read_config
 from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import is_run
-from registry import Plugin, Vocabulary
+from registry import Plugin, Vocabulary, backbones
 from registry.errors import ConfigError, LabError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Source:
     longest: int  # that the networks can read
     described: dict[str, Any]  # config.json of the network that is used
     start: Start
+    weights: dict[str, str]  # by part of a network, where they come from
     plugins: tuple[Plugin, ...] = ()
 
 
@@ -70,11 +72,13 @@ def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> So
 def _of_run(path: Path, network: str, seed: int | None) -> Source:
     opened = open_run(path, torch.device("cpu"))
     found = {name: each for name, each in opened.networks.items() if isinstance(each, Network)}
+    weights = dict.fromkeys(found, f"loaded from {path}")
     described = {each.name: each.config for each in exportable(opened)}
     if seed is not None:
         with torch.random.fork_rng(devices=[]):
             built = build(opened.loaded, opened.vocabulary, seed=seed)
         found = {name: cast("Network", built.networks[name]).eval() for name in found}
+        weights = origins(built)
     return Source(
         networks=found,
         heads={name: tuple(each.heads) for name, each in found.items()},
@@ -84,6 +88,7 @@ def _of_run(path: Path, network: str, seed: int | None) -> Source:
         longest=min(each.longest(opened.loaded.config.embedding.max_length) for each in found.values()),
         described=described.get(network, {}),
         start=Start(source=str(path), sha256=opened.sums, tokenizer=True),
+        weights=weights,
         plugins=opened.loaded.plugins,
     )
 
@@ -109,6 +114,7 @@ def _of_folder(name: str, network: str, beside: Path, seed: int | None) -> Sourc
         longest=longest,
         described=read_config(folders[network]) if network in folders else {},
         start=Start(source=name, sha256={file: sha256(path) for file, path in files.items()}, tokenizer=True),
+        weights=dict.fromkeys(found, f"loaded from {name}" if seed is None else DRAWN),
     )
 
 
@@ -119,10 +125,11 @@ def _positions(folder: Path) -> int:
 
 
 def _draw(network: Network, folder: Path, seed: int) -> None:
-    """Draw all weights of a network from a seed, as a run does."""
+    """Draw all weights of a network from a seed, as a run does. Raises ConfigError for weights of a plug-in."""
+    entry = backbones.get((read_config(folder).get("backbone") or {}).get("type", "bert"))
     known = {parameter for module in network.modules() if hasattr(module, "reset_parameters")
              for parameter in module.parameters(recurse=False)}  # fmt: skip
-    if any(parameter not in known for parameter in network.backbone.parameters()):
+    if not entry.built_in or any(parameter not in known for parameter in network.backbone.parameters()):
         raise ConfigError(
             f"{folder}: not all of its weights can be drawn again. Name the run that it was exported from."
         )

@@ -6,6 +6,7 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.finetuning.experiment import TRAIN, Finetuning
 from electra_lab.reports.finetuning_page import Row, lost, results_table
+from electra_lab.runs.summary import weights
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import datasets, tasks
 
@@ -20,6 +21,7 @@ def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path
         f"{config.name}, seed {seed}: {settings.steps:,} steps of {settings.batch_size} rows on {built.device}, "
         f"{settings.precision}, into {path}",
         f"  model         {config.network} of {config.model}, weights {start}{frozen}; {size:,} parameters",
+        *weights(built.weights),
         f"  task          {config.task.type + '  ':<14}{tasks.get(config.task.type).place}",
         f"  dataset       {config.dataset.type + '  ':<14}{datasets.get(config.dataset.type).place}",
         f"  examples      {len(built.splits[TRAIN].examples):,} to train; {held_out}",

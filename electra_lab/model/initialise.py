@@ -1,6 +1,6 @@
 """Initial weights, of google-research/electra or plainly normal; biases are zero."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Literal
 
 import torch
@@ -16,8 +16,13 @@ Source = Callable[[str, Size], Generator | None]  # the random numbers of the we
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, source: Source = lambda *_: None, distribution: Distribution = "official") -> None:
-    """Set the weights of every nn.Linear and nn.Embedding, once each.
+def initialise(
+    module: nn.Module,
+    source: Source = lambda *_: None,
+    distribution: Distribution = "official",
+    keep: Set[nn.Parameter] = frozenset(),
+) -> None:
+    """Set the weights of every nn.Linear and nn.Embedding, once each, but for the parameters to keep.
 
     source        by default torch's global generator. One that depends on the name alone gives equal weights to equal
                   parts of different models; a part that has several names goes by the first
@@ -33,7 +38,7 @@ def initialise(module: nn.Module, source: Source = lambda *_: None, distribution
     for name, part in module.named_modules():
         if isinstance(part, Shifted):
             names[part.table] = name  # where the table would be without a difference
-        if isinstance(part, nn.Linear | nn.Embedding) and part.weight.count_nonzero():
+        if isinstance(part, nn.Linear | nn.Embedding) and part.weight not in keep and part.weight.count_nonzero():
             generator = source(names.get(part, name), part.weight.shape)
             if distribution == "normal":
                 nn.init.normal_(part.weight, std=STANDARD_DEVIATION, generator=generator)
@@ -41,7 +46,7 @@ def initialise(module: nn.Module, source: Source = lambda *_: None, distribution
                 nn.init.xavier_uniform_(part.weight, generator=generator)
             else:
                 truncated_normal_(part.weight, generator)
-            if isinstance(part, nn.Linear) and part.bias is not None:
+            if isinstance(part, nn.Linear) and part.bias is not None and part.bias not in keep:
                 nn.init.zeros_(part.bias)
 
 

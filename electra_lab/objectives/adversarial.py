@@ -12,7 +12,7 @@ from electra_lab.objectives._shared import cloze, detect, full_precision, mask, 
 from registry import Batch, Losses, Masked, Network, Setup, Streams, Vocabulary, objectives
 
 
-@objectives.register("adversarial")
+@objectives.register("adversarial", initialized_by_lab=True)
 class Adversarial(nn.Module):
     """The generator maximises the discriminator's loss, by REINFORCE (Clark et al. 2020, section 3.2 and appendix F).
 

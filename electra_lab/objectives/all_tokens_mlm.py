@@ -16,7 +16,7 @@ from registry import Batch, Flops, Losses, Masked, Needs, Network, Prediction, P
 AT_ONCE = 512  # positions of a batch whose logits exist at the same time
 
 
-@objectives.register("all_tokens_mlm")
+@objectives.register("all_tokens_mlm", initialized_by_lab=True)
 class AllTokensMlm(nn.Module):
     """Predict the original of every token from text in which a generator has replaced some.
 

@@ -34,6 +34,7 @@ def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Prov
         data=data_of(experiment),
         earlier_runs=experiment.earlier,
         init=experiment.init,
+        weights=experiment.weights,
         parameters=experiment.parameters,
         metrics=dict(experiment.accumulate(()).metrics),
         **length(experiment),

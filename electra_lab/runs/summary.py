@@ -1,6 +1,6 @@
 """Terminal output of a run: its parts at the start, its needs in a dry run, its findings at the end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
             continue
         size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
         lines.append(f"  {key:<14}{component.type + '  ':<14}{registry.get(component.type).place}{size}")
-    lines += _choices(experiment)
+    lines += [*weights(experiment.weights), *_choices(experiment)]
     lines += [f"  init.{network}: {_account(start)}" for network, start in experiment.init.items()]
     lines += [
         f"  data          {facts['data']}; vocabulary {experiment.vocabulary.size:,}",
@@ -64,6 +64,17 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
     if (best := config.checkpoint.best) and experiment.accumulate(()).metrics[best].own_task:
         lines.append(f"  note          checkpoint.best: a better generator worsens {best}; see docs/resuming.md")
     return "\n".join(lines)
+
+
+def weights(origins: Mapping[str, str]) -> list[str]:
+    """Say where weights come from; the parts of a network are named where they differ."""
+    shown: dict[str, dict[str, None]] = {}
+    for part, origin in origins.items():
+        network = part.split(".")[0]
+        whole = {others for name, others in origins.items() if name.split(".")[0] == network} == {origin}
+        shown.setdefault(origin, {})[network if whole else part] = None
+    lines = [f"{', '.join(parts)}: {origin}" for origin, parts in shown.items()]
+    return [f"  {'' if number else 'weights':<14}{line}" for number, line in enumerate(lines)]
 
 
 def _choices(experiment: Experiment) -> Iterator[str]:

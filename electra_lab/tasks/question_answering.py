@@ -22,7 +22,7 @@ from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, 
 from registry.errors import DataError
 
 
-@tasks.register("question_answering", takes=QuestionExample)
+@tasks.register("question_answering", takes=QuestionExample, initialized_by_lab=True)
 class QuestionAnswering:
     """An answer to a question, which is a part of a context, or that there is none: SQuAD 1.1 and 2.0.
 

@@ -15,7 +15,7 @@ from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, ta
 from registry.errors import DataError
 
 
-@tasks.register("text_regression", takes=TextExample)
+@tasks.register("text_regression", takes=TextExample, initialized_by_lab=True)
 class TextRegression:
     """A number for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
 

@@ -32,7 +32,7 @@ class EachState(nn.Module):
         return logits
 
 
-@tasks.register("token_classification", takes=WordsExample)
+@tasks.register("token_classification", takes=WordsExample, initialized_by_lab=True)
 class TokenClassification:
     """A tag for each word, predicted at the word's first token, as in google-research/electra.
 

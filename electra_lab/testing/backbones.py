@@ -36,7 +36,7 @@ class BackboneContract(Contract):
             backbone: Any = self.component()(dim, depth, heads, 64)
             embeddings = Embeddings(size, dim, 64, positions=backbone.positions == "lab", dropout=0.0)
             network = Network(embeddings, backbone, dim, pad_id=PAD)
-            initialise(network)
+            initialise(network, keep=set(backbone.parameters()))
             for parameter in network.parameters():  # away from symmetric points such as zero biases and gates
                 parameter.data += 0.1 * torch.randn_like(parameter)
         return network.to(device).eval()

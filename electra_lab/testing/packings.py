@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from electra_lab.data.rows import Rows
+from electra_lab.data.vocabulary import ArrayTokens
 from electra_lab.testing.common import CLS, PAD, SEP, Contract, law, vocabulary
 from registry import Packed, Packing, packings
 from registry.signature import validate
@@ -29,26 +30,14 @@ documents = st.lists(st.integers(1, 70), min_size=1, max_size=12)
 lengths = st.integers(8, 24)
 
 
-class ArrayTokens:
-    """A registry.contracts.packing.Tokens of documents in memory, given without their [SEP]."""
-
-    def __init__(self, texts: Sequence[Sequence[int]], sep: int = SEP) -> None:
-        self.stream = np.array([token for text in texts for token in (*text, sep)], dtype=np.uint32)
-        self.lengths = np.array([len(text) + 1 for text in texts], dtype=np.uint32)
-
-    def __len__(self) -> int:
-        return len(self.stream)
-
-    def read(self, places: IndexArray) -> IndexArray:
-        return self.stream[places].astype(np.int64)
-
-
 class Text(ArrayTokens):
     """Documents of the given sizes in which no two tokens are equal, so that each one can be found again."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         ends = np.cumsum(sizes)
-        super().__init__([range(ORDINARY + end - size, ORDINARY + end) for end, size in zip(ends, sizes, strict=True)])
+        super().__init__(
+            [range(ORDINARY + end - size, ORDINARY + end) for end, size in zip(ends, sizes, strict=True)], SEP
+        )
         self.ends, self.size = ends, ORDINARY + int(ends[-1])
 
     def document(self, tokens: IndexArray) -> IndexArray:

@@ -22,7 +22,7 @@ from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner, backward, update
-from registry import Batch, Entry, Losses, Masked, Random, Term, Vocabulary, count
+from registry import Batch, Entry, Example, Losses, Masked, Metric, Random, Term, Vocabulary, count, using
 from registry.errors import BadResult, ConfigError
 
 ALL, EVERY = 4, 64  # calls on the CPU whose values are checked
@@ -85,7 +85,7 @@ class GuardedSampler(_Guard):
     def of_softmax(self) -> Callable[[Float32[Tensor, "N V"], Random], Int[Tensor, "N"]] | None:
         """The sampler as a function of softmax(logits), None if it cannot be one with these options."""
         declared, warmth = self.entry.declared["of_softmax"], self.options.get("temperature", 1.0)
-        if declared is None or isinstance(warmth, Tensor) or warmth != 1:
+        if not callable(declared) or isinstance(warmth, Tensor) or warmth != 1:
             return None
         options = {name: value for name, value in self.options.items() if name != "temperature"}
         return lambda weights, rng: self._checked(
@@ -239,19 +239,21 @@ def rehearse(
     So a component that fails, fails before anything is written. Leaves neither gradients nor changed buffers behind.
     Returns whether every parameter that learns got a gradient. Raises BadResult, or what the component raises.
     """
-    objective = learner.objective
-    with on_trial(objective):
-        counts: Callable[..., dict[str, Tensor]] = objective.counts  # type: ignore[assignment]  # by contract
-        names = set(counts(batch, Streams(seed, 0, batch.example_ids)))
+    objective: Any = learner.objective
+    with on_trial(objective), using(entry):
         learner.at_step(seed, 0)
+        counts = objective.counts(batch, Streams(seed, 0, batch.example_ids))
         with _kernels_for(precision):
             losses = learner.losses(batch, seed, 0, precision)
-            refuse_losses(losses, names, entry, batch)
+            refuse_losses(losses, counts, entry, batch)
+            wrong = [name for name, term in losses.terms.items() if int(counts[name]) != int(term.count)]
+            if wrong:
+                raise _bad(entry, f"returned another count of '{wrong[0]}' than counts() does.")
             backward(losses.terms)
         reached = all(p.grad is not None for p in objective.parameters() if p.requires_grad)
         with torch.no_grad(), learner.evaluating(seed):
             losses = learner.losses(batch, seed, 0, precision)
-            refuse_losses(losses, names, entry, batch)
+            refuse_losses(losses, counts, entry, batch)
             if accumulate is not None:
                 _refuse_metrics(accumulate({0}), entry, batch, losses)
     return reached
@@ -296,23 +298,27 @@ def on_trial(objective: nn.Module) -> Iterator[None]:
 def _refuse_metrics(found: Any, entry: Entry[Any], batch: Batch, losses: Losses) -> None:
     """Raise BadResult if an accumulator has metrics that it does not declare, or that are not numbers."""
     found.update(batch, losses)
-    found.examples()
-    if hasattr(found, "gains"):
-        found.gains()
-    for name, number in found.values().items():
-        if name not in found.metrics:
+    values, gains = dict(found.values()), dict(found.gains()) if hasattr(found, "gains") else {}
+    for name, number in {**gains, **values}.items():
+        if name in values and not isinstance(found.metrics.get(name), Metric):
             raise _bad(entry, f"has a metric '{name}' that it does not declare.")
         if not isinstance(number, Real):
             raise _bad(entry, f"has a metric '{name}' that is {number!r:.80}, must be a number.")
+    if not all(isinstance(example, Example) for example in found.examples()):
+        raise _bad(entry, "shows examples that are not of the type registry.Example.")
 
 
-def refuse_losses(losses: object, names: set[str], entry: Entry[Any], batch: Batch) -> None:
+def refuse_losses(losses: object, counts: Mapping[str, object], entry: Entry[Any], batch: Batch) -> None:
     """Raise BadResult unless an objective returned Losses with the terms that its counts() has, fit for metrics."""
     if not isinstance(losses, Losses):
         raise _bad(entry, f"returned a {type(losses).__name__}, must be a registry.Losses.")
     for name, term in losses.terms.items():
-        if not isinstance(term, Term) or term.sum.dim() or not term.sum.is_floating_point() or term.count.dim():
+        if not isinstance(name, str):
+            raise _bad(entry, f"returned a term called {name!r:.80}; a name must be a string.")
+        if not (isinstance(term, Term) and _is_scalar(term.sum, True) and _is_scalar(term.count, False)):
             raise _bad(entry, f"returned '{name}', which is not a registry.Term of a scalar sum and a scalar count.")
+        if not (isinstance(term.weight, Real) or _is_scalar(term.weight, True)):
+            raise _bad(entry, f"returned '{name}' with the weight {term.weight!r:.80}, must be a number.")
     shape = tuple(batch.tokens.shape)
     tensors: list[tuple[str, str, object, tuple[int, ...]]] = []  # of which result, name, value, shape
     for name, asked in losses.predictions.items():
@@ -329,5 +335,14 @@ def refuse_losses(losses: object, names: set[str], entry: Entry[Any], batch: Bat
         if not (isinstance(value, Tensor) and value.shape == size and value.is_floating_point() == floating):
             kind = "floating point" if floating else "integer or bool"
             raise _bad(entry, f"returned {what} with a {field} that is not a {kind} tensor of shape {list(size)}.")
-    if not losses.terms or set(losses.terms) != names:
-        raise _bad(entry, f"returned the terms {sorted(losses.terms)}, but its counts() has {sorted(names)}.")
+    if not losses.terms or losses.terms.keys() != counts.keys():
+        raise _bad(entry, f"returned the terms {sorted(losses.terms)}, but its counts() has {sorted(counts)}.")
+    if wrong := [name for name, count in counts.items() if not _is_scalar(count, False)]:
+        raise _bad(entry, f"returned a count of '{wrong[0]}' from counts() that is not a scalar of integers.")
+
+
+def _is_scalar(value: object, floating: bool) -> bool:
+    """Return whether this is one number in a tensor, floating-point or an integer."""
+    if not isinstance(value, Tensor) or value.dim() or value.dtype == torch.bool:
+        return False
+    return value.is_floating_point() == floating

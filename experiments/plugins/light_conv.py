@@ -38,7 +38,7 @@ class _Layer(nn.Module):
         return local * self.gate(mean).sigmoid()
 
 
-@backbones.register("light_conv")
+@backbones.register("light_conv", initialized_by_lab=True)
 class LightConv(nn.Module):
     """Lightweight convolutions (Wu et al. 2019) with a gate that sees the whole row.
 

@@ -22,6 +22,10 @@ class Backbone(Protocol):
     flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
                          per multiply-add; without it the lab counts them with torch
     paper_flops(length)  optional: the same as the script of google-research/electra would count them
+
+    `@backbones.register(name, initialized_by_lab=True)` asks the lab to draw the weights of nn.Linear and nn.Embedding;
+    frozen and loaded ones stay. Otherwise all weights stay as the constructor leaves them. The same holds for
+    generators, objectives and the heads of tasks.
     """
 
     length_multiple: int

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class Generator(Protocol):
     """The part of a network that objectives use of a generator.
 
-    A generator that learns nothing is registered as a class derived from nn.Module, __init__(self, vocabulary, /, *,
-    <options>). `dim` is the width D of the states.
+    One that is not a backbone, such as one that learns nothing or brings its weights, is registered as a class derived
+    from nn.Module, __init__(self, vocabulary, /, *, <options>). `dim` is the width D of the states.
     """
 
     dim: int

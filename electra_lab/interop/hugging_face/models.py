@@ -9,6 +9,7 @@ A model is a Network of the lab, with an output layer on top. Its tensors have t
 
 from __future__ import annotations
 
+from collections.abc import Set
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ from transformers.modeling_outputs import (
 from transformers.models.electra.modeling_electra import ElectraForPreTrainingOutput
 from transformers.utils.generic import can_return_tuple
 
+from electra_lab.assembly.build import brought_by
 from electra_lab.config.schema import Embedding
 from electra_lab.model.initialise import STANDARD_DEVIATION, glorot_layers
 from electra_lab.model.network import Network, everywhere
@@ -125,10 +127,10 @@ def _leave_out_repeated(network: nn.Module, tensors: dict[str, Tensor], prefix: 
         tensors.pop(f"{prefix}{name}", None)
 
 
-def _fixed(module: nn.Module) -> dict[str, Tensor]:
+def _fixed(module: nn.Module, brought: Set[nn.Parameter]) -> dict[str, Tensor]:
     """Return the tensors of a module, without its parts, that `initialise` does not draw: copies, small if constant."""
     own = dict(chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)))
-    if isinstance(module, nn.Linear | nn.Embedding) and module.weight.count_nonzero():
+    if isinstance(module, nn.Linear | nn.Embedding) and module.weight not in brought and module.weight.count_nonzero():
         own.pop("weight", None)
     return {name: _copy(tensor.detach()) for name, tensor in own.items()}
 
@@ -193,7 +195,9 @@ class ElectraLabModel(ElectraLabPreTrainedModel):
         self.network = make_network(config, heads)
         self.network.register_state_dict_post_hook(_leave_out_repeated)
         self.repeated = repeated(self.network)
-        self.built = {module: _fixed(module) for module in self.network.modules()}
+        entry = backbones.get((config.backbone or {})["type"])
+        brought = brought_by(entry, self.network.backbone)
+        self.built = {module: _fixed(module, brought) for module in self.network.modules()}
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:

@@ -108,16 +108,16 @@ def counting(folder: Path, options: str = "", **sections: str) -> tuple[Path, li
 
 
 def test_networks_are_built_once_for_a_check_once_for_a_dry_run_and_once_more_for_a_run(tmp_path: Path) -> None:
-    """Discriminator and generator; before a run, all is checked from shapes."""
+    """Discriminator and generator; before a run, all is checked from shapes, and plug-ins are tried once in memory."""
     file, built = counting(tmp_path)
     assert check(load(file)) is None
-    assert built == [16, 8]
+    assert built == [16, 8] * 2
     built.clear()
     execute.dry_run(file, [], None, "cpu")
-    assert built == [16, 8]
+    assert built == [16, 8] * 2
     built.clear()
     path = execute.run(file, [], tmp_path / "run", "cpu")
-    assert built == [16, 8] * 2
+    assert built == [16, 8] * 3
     built.clear()
     execute.resume(path, "cpu")
     assert built == [16, 8]

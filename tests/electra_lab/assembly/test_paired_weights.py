@@ -91,7 +91,7 @@ from torch import nn
 from registry import backbones
 
 
-@backbones.register("own_draws")
+@backbones.register("own_draws", initialized_by_lab=True)
 class OwnDraws(nn.Module):
     'Draws a table of its own while it is built.'
 

@@ -313,6 +313,6 @@ TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
     ],
 )
 def test_an_objective_that_breaks_its_contract(losses: Any, reason: str) -> None:
-    refuse_losses(Losses({"a": TERM}), {"a"}, objectives.get("electra"), BATCH)
+    refuse_losses(Losses({"a": TERM}), {"a": TERM.count}, objectives.get("electra"), BATCH)
     with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
-        refuse_losses(losses, {"a"}, objectives.get("electra"), BATCH)
+        refuse_losses(losses, {"a": TERM.count}, objectives.get("electra"), BATCH)

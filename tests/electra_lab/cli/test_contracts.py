@@ -1,0 +1,239 @@
+"""Components that break their contract in any way are named with file and line, by exit code 2; `check` sees it too,
+but for what only a corpus shows. Before anything is written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.electra_lab.finetuning.small import PLUGIN, pretrained, write_finetuning
+from tests.helpers import write_experiment
+
+START = "import numpy as np\nimport torch\nfrom torch import nn\nfrom registry import *\n"
+OBJECTIVE = '''
+from electra_lab.objectives.electra import Electra
+@objectives.register("mine")
+class Mine(Electra):
+    """Mine."""
+    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /):
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
+'''
+NO_COUNTS = '''
+@objectives.register("mine")
+class Mine(nn.Module):
+    """Mine."""
+    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /):
+        super().__init__()
+        self.generator, self.discriminator = generator, discriminator
+    def forward(self, batch, rng):
+        states = self.discriminator.hidden(batch.tokens, batch.attention_mask, batch.segments)
+        return Losses({"all": Term(self.discriminator.replaced_logits(states).sum(), batch.attention_mask.sum(), 1.0)})
+'''
+NO_MODULE = """
+@objectives.register("mine")
+def mine(generator, discriminator, masking, sampler, vocabulary, /):
+    'Mine.'
+"""
+FORWARD = """
+    def forward(self, batch, rng):
+        losses = super().forward(batch, rng)
+        terms, one = dict(losses.terms), losses.terms["generator"]
+        {}
+        return Losses(terms, losses.predictions, losses.detection)
+"""
+COUNTS = """
+    def counts(self, batch, rng):
+        counts = super().counts(batch, rng)
+        return {}
+"""
+ACCUMULATOR = """
+    def accumulator(self, show):
+        from electra_lab.metrics import PretrainingMetrics
+        class Mine(PretrainingMetrics):
+            {}
+        return Mine(self.vocabulary, show)
+"""
+OF_OBJECTIVES = {
+    "no counts": NO_COUNTS,
+    "no module": NO_MODULE,
+    **{f"counts {each}": OBJECTIVE + COUNTS.format(each) for each in (
+        "None", "list(counts)", "{}", "{name: 3 for name in counts}",
+        "{name: one.float() for name, one in counts.items()}",
+        "{name: one.expand(2) for name, one in counts.items()}", "{name: one + 1 for name, one in counts.items()}")},
+    **{f"terms {each}": OBJECTIVE + FORWARD.format(each) for each in (
+        "return None", "return one.sum", "return Losses(None)", "return Losses(list(terms.values()))",
+        "terms['generator'] = one.sum", "terms['generator'] = Term(3.0, one.count, 1.0)",
+        "terms['generator'] = Term(one.sum, 3, 1.0)", "terms['generator'] = Term(one.sum, one.count.float(), 1.0)",
+        "terms['generator'] = Term(one.sum, one.count > 0, 1.0)", "terms['generator'] = Term(one.sum, one.count, 'x')",
+        "terms['generator'] = Term(one.sum, one.count, None)", "terms[0] = terms.pop('generator')",
+        "return Losses(terms, list(losses.predictions))", "return Losses(terms, None)")},
+    **{f"accumulator {each}": OBJECTIVE + ACCUMULATOR.format(each) for each in (
+        "values = None", "metrics = None", "metrics = {'generator_loss': 'x'}", "def values(self): return [1.0]",
+        "def values(self): return {'generator_loss': 'x'}", "def gains(self): return [1]",
+        "def gains(self): return {'x': 'y'}", "def examples(self): return 3", "def examples(self): return ['x']")},
+    **{f"member {each}": f"{OBJECTIVE}    {each}\n" for each in (
+        "accumulator = 3", "needs = {'generator': True}", "conflicts = 3", "def flops(self, price): return 3",
+        "def earlier_runs(self): return ['x']", "def at_step(self, step): pass", "def forward(self, batch): pass")},
+}  # fmt: skip
+GENERATOR = '''
+@generators.register("mine")
+class Mine(nn.Module):
+    """Mine."""
+    dim = 1
+    def __init__(self, vocabulary, /):
+        super().__init__()
+        self.size = vocabulary.size
+    def hidden(self, tokens, attention_mask, segments, documents=None):
+        return torch.zeros(*tokens.shape, 1)
+    def token_logits(self, hidden, positions):
+        return torch.zeros(*positions.shape, self.size)
+'''
+PACKING = '''
+@packings.register("mine")
+class Mine:
+    """Mine."""
+    def __init__(self, tokens, length, vocabulary, /):
+        self.length = length
+    def __len__(self):
+        return 20
+    def rows(self, rows, /):
+        tokens = np.full((len(rows), self.length), 7)
+        return Packed(tokens, tokens > 0, tokens * 0)
+'''
+CORPUS = '''
+@corpora.register("mine")
+class Mine:
+    """Mine."""
+    def __init__(self, /): pass
+    def __iter__(self):
+        yield from (f"the cat number {n} sat on the mat" for n in range(40))
+        yield "more"
+    def fingerprint(self):
+        return "same"
+'''
+SCHEDULE = '@schedules.register("mine")\ndef mine(step, steps, /):\n    "Mine."\n    return {}\n'
+OPTIMIZER = '''
+@optimizers.register("mine")
+class Mine(torch.optim.SGD):
+    """Mine."""
+    def __init__(self, parameters, learning_rate, /):
+        super().__init__([p for _, p in parameters], lr=learning_rate)
+    def state_bytes(self, parameter):
+        return 0
+'''
+
+
+def changed(text: str, *pairs: tuple[str, str]) -> dict[str, str]:
+    assert all(old in text for old, _ in pairs)
+    return {new: text.replace(old, new) for old, new in pairs}
+
+
+LOGITS = "return torch.zeros(*positions.shape, self.size)"
+ROWS = "return Packed(tokens, tokens > 0, tokens * 0)"
+OF_OTHERS = {
+    "generator": changed(
+        GENERATOR, (LOGITS, "return None"), (LOGITS, "return torch.zeros(*positions.shape)"),
+        ("def token_logits", "def logits"), ("(self, hidden, positions)", "(self, hidden)"),
+        ("(nn.Module)", "(dict)"),
+    ),
+    "packing": changed(
+        PACKING, (ROWS, "return None"), (ROWS, "return tokens, tokens > 0, tokens * 0"), ("return 20", "return None"),
+        (ROWS, "return Packed(tokens[:, :3], tokens[:, :3] > 0, tokens[:, :3] * 0)"), ("return 20", "return 0"),
+        (ROWS, "return Packed(tokens.astype(float), tokens > 0, tokens * 0)"),
+        (ROWS, "return Packed([[7]], [[1]], [[0]])"),
+        (ROWS, ROWS + "\n    def sources(self, rows): return np.zeros(3)"), ("def rows", "def row"),
+        (ROWS, "return Packed(tokens, tokens > 0, tokens * 0, tokens[:, :1])"),
+    ),
+    "schedules": changed(SCHEDULE, ("{}", "None"), ("{}", "'x'"), ("{}", "[1.0]")),
+    "optimizer": changed(
+        OPTIMIZER, ("(self, parameter):", "(self):"), ("return 0", "return 'x'"),
+        ("    def state", "    step = None\n    def state"),
+    ),
+}  # fmt: skip
+OF_CORPORA = changed(
+    CORPUS, *((('"more"'), each) for each in ("None", "b'x'", "3", "Document(None)", "Document('x', 3)",
+                                              "Document('x', split='dev')")),
+    ('"same"', "None"), ('"same"', "3"), ("def fingerprint", "def print"),
+)  # fmt: skip
+SECTION = {"schedules": "{learning_rate: {type: mine}}"}
+
+
+def refused(lab: Any, folder: Path, kind: str, text: str, verb: str) -> None:
+    (folder / "mine.py").write_text(START + text)
+    sections = {kind: SECTION.get(kind, "{type: mine}"), "imports": "[mine.py]"}
+    out = ["--out", folder / "run"] if verb == "run" else []
+    code, _, err = lab(verb, write_experiment(folder, **sections), *out)
+    assert code == 2, err
+    assert re.search(r"\bmine\.py:\d+: \w+ 'mine' ", err), err
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize("verb", ["check", "run"])
+@pytest.mark.parametrize("case", OF_OBJECTIVES)
+def test_an_objective_that_breaks_its_contract(lab: Any, tmp_path: Path, case: str, verb: str) -> None:
+    refused(lab, tmp_path, "objective", OF_OBJECTIVES[case], verb)
+
+
+@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, cases in OF_OTHERS.items() for case in cases])
+def test_others_that_break_their_contract(lab: Any, tmp_path: Path, kind: str, case: str) -> None:
+    refused(lab, tmp_path, kind, OF_OTHERS[kind][case], "check")
+
+
+@pytest.mark.parametrize("case", OF_CORPORA)
+def test_a_corpus_that_breaks_its_contract(lab: Any, tmp_path: Path, case: str) -> None:
+    """Its text is not read by `check`."""
+    refused(lab, tmp_path, "corpus", OF_CORPORA[case], "run")
+
+
+def test_good_ones_pass(lab: Any, tmp_path: Path) -> None:
+    good = {
+        "objective": OBJECTIVE,
+        "generator": GENERATOR,
+        "packing": PACKING,
+        "optimizer": OPTIMIZER,
+        "corpus": CORPUS,
+    }
+    for kind, text in good.items():
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "mine.py").write_text(START + text)
+        sections = {kind: "{type: mine}", "imports": "[mine.py]"}
+        code, _, err = lab("check", write_experiment(folder, **sections))
+        assert code == 0, err
+
+
+TASK = """
+from dataclasses import replace
+from electra_lab.tasks.text_classification import TextClassification
+@tasks.register("mine", takes=TextExample)
+class Mine(TextClassification):
+    'Mine.'
+    def {}
+"""
+OF_TASKS = [
+    "learn(self, examples): return None", "rows(self, examples, encoder, length): return None",
+    "rows(self, examples, encoder, length): return [[] for _ in examples]", "head(self, dim, dropout): return None",
+    "head(self, dim, dropout): return nn.Linear(dim, 2)", "losses(self, outputs, batch): return None",
+    "losses(self, outputs, batch): return {'x': Term(3.0, 2, 1.0)}", "lost(self, examples, rows): return None",
+    "results(self, *given): return {'accuracy': 1.0}",
+    "results(self, *given): return replace(super().results(*given), predictions=[])",
+    "results(self, *given): return replace(super().results(*given), metrics={'accuracy': 'x'})",
+    "results(self, *given): return replace(super().results(*given), metrics={'unheard': 1.0})",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pretrained(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("case", OF_TASKS)
+def test_a_task_that_breaks_its_contract(lab: Any, tmp_path: Path, model: Path, case: str) -> None:
+    (tmp_path / "mine.py").write_text(START + TASK.format(case))
+    imports = [str(PLUGIN), str(tmp_path / "mine.py")]
+    code, _, err = lab("finetune", write_finetuning(tmp_path, model, task={"type": "mine"}, imports=imports))
+    assert code == 2, err
+    assert re.search(r"\bmine\.py:\d+: task 'mine' ", err), err
