@@ -88,7 +88,7 @@ def test_the_last_lines_are_the_verdict_and_the_place_of_the_page(
 ) -> None:
     assert ablate(here, out) == out
     said = capfd.readouterr().err
-    assert f"sizes: 4 cells and 2 for measures, in {out}" in said
+    assert f"sizes: 4 cells and 2 for measures, 6 already done, in {out}" in said
     assert "With 2 seeds this is exploratory." in said
     assert said.rstrip().endswith(f"report {out / 'report.html'}")
 

@@ -216,7 +216,7 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "the old name of a metric": ({"quality": "luck"}, ["{f}:7: quality: has moved: write it as metric."]),
     "a metric twice": (
         {"measure": "\n- {type: pretraining}\n- {type: pretraining}"},
-        ["{f}:8: measure.1: pretraining and pretraining both compute discriminator_auc; keep one of them."],
+        ["{f}:8: measure.1: pretraining and pretraining both compute generator_mask_loss; keep one of them."],
     ),
     "an unknown launcher": (
         {"launcher": "{type: slrum}"},

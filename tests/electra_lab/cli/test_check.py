@@ -78,7 +78,7 @@ def test_the_cells_of_an_ablation_are_listed(lab: Lab, tmp_path: Path):
         "  metric    corruption_auc",
     ]
     assert "  measures  fixed_corruption: corruption_auc, " in head
-    assert "            pretraining: discriminator_auc, " in head
+    assert "            pretraining: generator_mask_loss, " in head
     assert "  launcher  slurm" in head
     assert differences.splitlines() == [
         "  differences to the baseline, generator.scale=0.5:",
