@@ -45,7 +45,6 @@ from registry.errors import BadResult, DataError, LabError, did_you_mean
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Maker = Callable[..., Any]  # builds the component of a role: (role, entry, its arguments)
 BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a tokenizer's options do not say
 
 
@@ -60,7 +59,7 @@ class Built:
     paper_flops: Flops  # as Clark et al. (2020) count
     steps: int
     vocabulary: Vocabulary
-    brought: Set[nn.Parameter]  # by components, which the lab did not initialize; known if there is a seed
+    brought: Set[nn.Parameter]  # by components, which the lab does not initialize
 
 
 def sketch(loaded: Loaded) -> Built:
@@ -132,13 +131,17 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     if config.data.group_by_length and not hasattr(packings.get(config.packing.type).component, "lengths"):
         reason = f"rows of {config.packing.type} are all full. Use packing: {{type: documents}}, or remove this key."
         raise loaded.problem(("data", "group_by_length"), reason)
-    brought: set[nn.Parameter] = set()
-    generator, model = _pair(loaded, vocabulary, partial(_made, seed, brought))
+    generator, model = _pair(loaded, vocabulary, seed)
     networks: dict[str, nn.Module] = {"discriminator": model}
     if generator is not None:
         networks = {"generator": generator, **networks}
     # What both networks share belongs to the discriminator, with which it is the same for all generators.
     parts = nn.ModuleDict({"discriminator": model, **networks})
+    brought = brought_by(backbones.get(config.discriminator.type), model.backbone)
+    if chosen := config.generator:
+        guessing: Any = generator  # around a backbone, or a component itself
+        source = (backbones if chosen.sizes else generators).get(chosen.type)
+        brought |= brought_by(source, guessing.backbone if chosen.sizes else guessing)
     if seed is not None:
         initialise(parts, partial(weights_from, seed), config.init.distribution, brought)
     strategy = masking_strategies.get(config.masking.type)
@@ -150,10 +153,10 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     given = {parameter: parameter._version for parameter in parts.parameters()}
     _seed(seed, "objective")
     objective = entry.component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
+    # torch counts the changes of a tensor: those that the objective filled are its own.
+    brought |= {parameter for parameter, version in given.items() if parameter._version != version}
+    brought |= brought_by(entry, objective) - given.keys()
     if seed is not None:
-        # torch counts the changes of a tensor: those that the objective filled are its own.
-        brought |= {parameter for parameter, version in given.items() if parameter._version != version}
-        brought |= brought_by(entry, objective) - given.keys()
         others = {name: part for name, part in objective.named_children() if part not in networks.values()}
         own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # what the objective itself learns, such as a gate
         initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
@@ -224,36 +227,28 @@ def _seed(seed: int | None, role: str) -> None:
         torch.manual_seed(digest("weights", seed, role) % 2**63)
 
 
-def _made(
-    seed: int | None, brought: set[nn.Parameter], role: str, entry: Entry[Any], *given: Any, **options: Any
-) -> Any:
-    """Build the component of a role; if there is a seed, adds the parameters that it brings to `brought`."""
-    _seed(seed, role)
-    module = entry.component(*given, **options)
-    if seed is not None and isinstance(module, nn.Module):
-        brought |= brought_by(entry, module)
-    return module
-
-
-def _pair(loaded: Loaded, vocabulary: Vocabulary, made: Maker) -> tuple[nn.Module | None, Network]:
+def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.Module | None, Network]:
     config, embedding, chosen = loaded.config, loaded.config.embedding, loaded.config.generator
     for head in config.needs.heads:
         if head not in HEADS:
             entry = objectives.get(config.objective.type)
             raise BadResult(f"{entry.place}: {entry.kind} '{entry.name}' needs the head '{head}', which does not exist."
                             f"{did_you_mean(head, HEADS)}")  # fmt: skip
-    discriminator = _backbone(loaded, "discriminator", config.discriminator, made)
+    _seed(seed, "discriminator")
+    discriminator = _backbone(loaded, "discriminator", config.discriminator)
     if embedding.tie == "all" and chosen and chosen.dump() != config.discriminator.dump():
         reason = "all shares the whole encoder, but generator and discriminator differ."
         raise loaded.problem(("embedding", "tie"), f"{reason} {CURE_OF_ALL}")
-    generator, width = _backbone(loaded, "generator", chosen, made) if chosen and chosen.sizes else (None, 0)
+    _seed(seed, "generator")
+    generator, width = _backbone(loaded, "generator", chosen) if chosen and chosen.sizes else (None, 0)
     sizes = EmbeddingSizes(vocabulary.size, embedding.dim, embedding.max_length, embedding.dropout)
     try:
         pair = make_pair(generator, width, *discriminator, sizes, embedding.tie, vocabulary.pad_id, config.needs.heads)
     except ValueError as error:
         raise loaded.problem(("embedding", "tie"), str(error)) from None
     if chosen and not chosen.sizes:
-        return made("generator", generators.get(chosen.type), vocabulary, **chosen.keywords()), pair[1]
+        made: Any = generators.get(chosen.type).component(vocabulary, **chosen.keywords())
+        return made, pair[1]
     return pair
 
 
@@ -270,12 +265,12 @@ def _refuse_documents(loaded: Loaded, name: str, module: Any) -> None:
         raise loaded.problem(("packing", "attention"), reason)
 
 
-def _backbone(loaded: Loaded, key: str, component: Component, made: Maker) -> tuple[nn.Module, int]:
+def _backbone(loaded: Loaded, key: str, component: Component) -> tuple[nn.Module, int]:
     config, sizes, entry = loaded.config, component.sizes, backbones.get(component.type)
     assert sizes is not None
     longest = config.embedding.max_length
     try:
-        module = made(key, entry, sizes.dim, sizes.depth, sizes.heads, longest, **component.keywords())
+        module: Any = entry.component(sizes.dim, sizes.depth, sizes.heads, longest, **component.keywords())
     except (ValueError, AssertionError, RuntimeError) as error:  # libraries refuse by assert, torch by RuntimeError
         raise loaded.problem((key,), f"{component.type} refuses this: {error}") from error
     refuse_backbone(module, entry)

@@ -1,5 +1,6 @@
 """Decide what a run computes with where its experiment says `auto`: once, before the first step."""
 
+import math
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -105,17 +106,17 @@ def _measured(loaded: Loaded, built: Built, rows: Rows, device: torch.device, sh
         kernels = list(KERNELS)
     ways = [(each, kernel) for each in precisions for kernel in kernels]
     here = {**_machine(device), "ways": ways}
+    usual = Measured(precision=precision, attention=kernels[0])
+    short = len(ways) == 1 or built.flops.total(built.steps) < WORTH * LONG.get(device.type, math.inf)
 
     def measure() -> Measured:
-        long = LONG.get(device.type)
-        if len(ways) == 1 or long is None or built.flops.total(built.steps) < WORTH * long:
-            return Measured(precision=precision, attention=kernels[0])
-        return _tried(loaded, built, rows, device, ways) or Measured(precision=precision, attention=kernels[0])
+        found = None if short else _tried(loaded, built, rows, device, ways)
+        return found or usual
 
     if shared is not None:
         return remembered(Measured, shared, here, measure)
-    if len(ways) == 1 or built.flops.total(built.steps) < WORTH * LONG.get(device.type, float("inf")):
-        return measure()
+    if short:
+        return usual
     config = loaded.config
     networks = [each.dump() for each in (config.discriminator, config.generator) if each is not None]
     sizes = {"rows": train.batch_size, "length": config.data.sequence_length, "objective": config.objective.dump()}

@@ -73,9 +73,8 @@ def origins(built: Built, earlier: Mapping[str, str] = {}, init: Mapping[str, St
     found, objective = dict.fromkeys(built.brought, BROUGHT), built.learner.objective
     for network, module in built.networks.items():
         for name, parameter in module.named_parameters():
-            of_generator = name.startswith(
-                "embeddings.tokens.table."
-            )  # to which a discriminator's table is a difference
+            # To this table, which is the generator's, that of a discriminator may be a difference.
+            of_generator = name.startswith("embeddings.tokens.table.")
             if network in earlier:
                 found[parameter] = f"loaded from {earlier_runs(objective)[network]}"
             elif network in init and name not in init[network].new and not of_generator:
@@ -85,9 +84,8 @@ def origins(built: Built, earlier: Mapping[str, str] = {}, init: Mapping[str, St
     named |= {f"objective.{name}": each for name, each in objective.named_parameters() if each not in inside}
     parts: dict[str, set[str]] = {}
     for name, parameter in named.items():
-        part = re.match(r"\w+(\.heads)?\.\w+", name)
-        assert part is not None
-        parts.setdefault(part[0], set()).add(found.get(parameter, DRAWN))
+        part = re.sub(r"^(\w+(\.heads)?\.\w+).*", r"\1", name)
+        parts.setdefault(part, set()).add(found.get(parameter, DRAWN))
     return {part: " and ".join(sorted(ways)) for part, ways in parts.items()}
 
 

@@ -7,10 +7,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from electra_lab.model.attention import Kernel, attend
+from electra_lab.model.embeddings import LAYER_NORM_EPS
 from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
-
-LAYER_NORM_EPS = 1e-12  # as in google-research/electra
 
 
 class _Layer(nn.Module):

@@ -77,7 +77,7 @@ def stand_in_vocabulary(size: int) -> Vocabulary:
 class ArrayTokens:
     """A registry.contracts.packing.Tokens of documents in memory, given without their [SEP]."""
 
-    def __init__(self, texts: Sequence[Sequence[int]], sep: int) -> None:
+    def __init__(self, texts: Sequence[Sequence[int]], sep: int = 3) -> None:  # as in tokenizers that the lab trains
         self.stream = np.array([token for text in texts for token in (*text, sep)], dtype=np.uint32)
         self.lengths = np.array([len(text) + 1 for text in texts], dtype=np.uint32)
 

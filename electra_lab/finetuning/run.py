@@ -42,7 +42,7 @@ from electra_lab.runs.provenance import began, differences, environment
 from electra_lab.runs.saving import Saver
 from electra_lab.runs.signals import ending
 from electra_lab.runs.track import tracking
-from electra_lab.storage.checkpoint import load_module, load_newest
+from electra_lab.storage.checkpoint import load_newest, read_model
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
@@ -188,7 +188,7 @@ def _train(
     step = saver.best_step() if best else run.step
     if step < run.step:
         try:
-            load_module(directory.checkpoints, built.model, step)
+            read_model(directory.checkpoints, step).fill(built.model)
         except CheckpointError as error:
             raise CheckpointError(f"{error} To train this seed again, delete {directory.path} and resume.") from None
     _keep_model(directory, config, built)

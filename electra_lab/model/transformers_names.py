@@ -11,9 +11,6 @@ from torch import Tensor
 from electra_lab.model.network import Network
 from electra_lab.model.weights import Account, account_for, fill, own_tensors
 
-__all__ = ["FOREIGN", "Account", "Kind", "from_transformers", "in_our_names", "own_tensors", "to_transformers",
-           "transformers_name"]  # fmt: skip
-
 Kind = Literal["electra", "bert"]
 _ENCODER = {
     "embeddings.tokens": "embeddings.word_embeddings",

@@ -51,9 +51,9 @@ def account_for(
     lacking = heads - {_head(name) for name in given}
     new = tuple(name for name in own if _head(name) in lacking)
     wrong = [f"{known(name)} is missing" for name in own if name not in given and name not in new]
-    for name in [name for name in own if name in given and given[name].shape != own[name].shape]:
-        wrong.append(f"{known(name)} has the shape {list(given[name].shape)}, not {list(own[name].shape)}")
-    for name in [name for name in own if name in given and name not in new]:
+    for name in [name for name in own if name in given]:
+        if given[name].shape != own[name].shape:
+            wrong.append(f"{known(name)} has the shape {list(given[name].shape)}, not {list(own[name].shape)}")
         if own[name].is_floating_point() and not given[name].is_floating_point():
             wrong.append(f"{known(name)} holds {given[name].dtype}, not floating-point numbers")
     left = {name: _head(name) for name in sorted(given.keys() - own.keys())}

@@ -25,15 +25,8 @@ from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError
 
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
-OTHERS = (
-    "ablation.yaml",
-    "report.html",
-    "measured",
-    "table.csv",
-    "table.md",
-    "slurm",
-    "damaged",
-)  # not there from the start
+# Not there from the start:
+OTHERS = ("ablation.yaml", "report.html", "measured", "table.csv", "table.md", "slurm", "damaged")
 TRAINING = "training"  # the first thing that a cell needs
 
 Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]
@@ -78,7 +71,7 @@ class AblationFolder:
     @classmethod
     def create(cls, path: Path) -> Self:
         """Create the folder if it is not there. Raises ConfigError."""
-        refuse_unusable(path)
+        made = cls(path)
         try:
             for name in ROOMS:
                 (path / name).mkdir(parents=True, exist_ok=True)
@@ -86,7 +79,7 @@ class AblationFolder:
             raise ConfigError(f"--out {path}: cannot be created ({error.strerror}).") from None
         if not os.access(path, os.W_OK):
             raise ConfigError(f"--out {path}: is not writable.")
-        return cls(path)
+        return made
 
     @property
     def plan(self) -> Plan:

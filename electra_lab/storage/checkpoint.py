@@ -44,12 +44,13 @@ def not_finite(tensors: Mapping[str, Tensor], module: nn.Module) -> list[str]:
 
     Buffers of the module may be infinite, as a causal mask is.
     """
-    buffers = {f"model.{name}" for name, _ in module.named_buffers()}
-    return [
-        name
-        for name, value in tensors.items()
-        if value.is_floating_point() and (value.isnan() if name in buffers else ~value.isfinite()).any()
-    ]
+    buffers = {name for name, _ in module.named_buffers()}
+    wrong = []
+    for name, value in tensors.items():
+        may_be_infinite = name.removeprefix("model.") in buffers
+        if value.is_floating_point() and (value.isnan() if may_be_infinite else ~value.isfinite()).any():
+            wrong.append(name)
+    return wrong
 
 
 def save(
@@ -224,10 +225,11 @@ class Saved:
         Raises CheckpointError, naming what does not fit or has numbers that are not finite.
         """
         given = {n.removeprefix(prefix): tensor for n, tensor in self.tensors.items() if n.startswith(prefix)}
-        if wrong := not_finite({f"model.{name}": tensor for name, tensor in given.items()}, module):
-            name = f"{wrong[0].removeprefix('model.')} (and {len(wrong) - 1} more)"
-            cure = "Resume its run: it continues from the checkpoint before."
-            raise CheckpointError(f"{self.path / _TENSORS}: has numbers that are not finite in {name}. {cure}")
+        if wrong := not_finite(given, module):
+            raise CheckpointError(
+                f"{self.path / _TENSORS}: has numbers that are not finite in {wrong[0]} (and {len(wrong) - 1} more). "
+                "Resume its run: it continues from the checkpoint before."
+            )
         _fill(_model_tensors(module), given, f"{self.path}: {refusal}")
 
 
@@ -270,13 +272,6 @@ def _sound(path: Path) -> Saved:
         raise CheckpointError(f"{path}: {reason}. {others}{cure}.")
     tensors = {name.removeprefix("model."): t for name, t in _read(path).items() if name.startswith("model.")}
     return Saved(path, tensors, read_json(path / MANIFEST)[_TENSORS]["sha256"])
-
-
-def load_module(folder: Path, module: nn.Module, step: int | None = None) -> Saved:
-    """Load the module of the newest checkpoint, or of that of `step`. Raises CheckpointError."""
-    saved = read_model(folder, step)
-    saved.fill(module)
-    return saved
 
 
 def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:

@@ -197,18 +197,17 @@ def _moved_away(final: Path) -> Path:
 
 
 def refuse_unusable(path: Path) -> None:
-    """Raise ConfigError for a file or folder that cannot be: its name is too long, or its links form a circle.
-
-    Also if its name is not UTF-8, as safetensors and JSON cannot name it then.
+    """Raise ConfigError for a file or folder that cannot be: its name is too long or holds a zero byte, its links form
+    a circle, or its name is not UTF-8, so that safetensors and JSON cannot hold it.
     """
     try:
         str(path.absolute()).encode()
         path.stat()
     except UnicodeEncodeError:
         raise ConfigError(f"{path.absolute()}: its name is not UTF-8. Choose another one, or rename it.") from None
-    except OSError as error:
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            raise ConfigError(f"{path}: cannot be used ({error.strerror}). Choose another one.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise ConfigError(f"{path}: cannot be used ({reason(error)}). Choose another one.") from None
 
 
 def seal(folder: Path, names: Collection[str] | None = None, manifest: str = MANIFEST) -> None:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from safetensors.torch import load_file
 from torch import Tensor
 
-from electra_lab.storage.files import open_regular, read_as, read_json
+from electra_lab.storage.files import open_regular, read_as
 from registry.errors import CheckpointError, ConfigError, DataError
 from registry.folder_or_name import FolderOrName
 
@@ -250,12 +250,9 @@ def _downloaded(name: str) -> Path:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path, AGAIN)
+        return read_as(dict[str, Any], path, AGAIN)
     except CheckpointError as error:
         raise DataError(str(error)) from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: is damaged: it must be a mapping.")
-    return found
 
 
 def _read(file: Path) -> dict[str, Tensor]:

@@ -35,9 +35,7 @@ class Text(ArrayTokens):
 
     def __init__(self, sizes: Sequence[int]) -> None:
         ends = np.cumsum(sizes)
-        super().__init__(
-            [range(ORDINARY + end - size, ORDINARY + end) for end, size in zip(ends, sizes, strict=True)], SEP
-        )
+        super().__init__([range(ORDINARY + end - size, ORDINARY + end) for end, size in zip(ends, sizes, strict=True)])
         self.ends, self.size = ends, ORDINARY + int(ends[-1])
 
     def document(self, tokens: IndexArray) -> IndexArray:

@@ -1,7 +1,7 @@
 """The choice of device and precision."""
 
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
@@ -48,8 +48,7 @@ def choose_precision(name: str, device: torch.device) -> Precision:
     """
     if name == "auto":
         return narrowest(device) if device.type == "cuda" else "fp32"
-    chosen: Precision = "bf16" if name == "bf16" else "fp16" if name == "fp16" else "fp32"
-    return chosen
+    return cast("Precision", name)
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:

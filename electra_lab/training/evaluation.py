@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass
-from typing import Any, ParamSpec
+from typing import Any
 
 import torch
 
@@ -12,7 +12,6 @@ from electra_lab.training.step import Learner
 from registry import Accumulator, Batches, Example
 
 Accumulate = Callable[[Collection[int]], Accumulator]
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,12 @@ def evaluation(
     return Evaluation(tokens, metrics | found.values() | gains, found.examples())
 
 
-def _without_pauses(pausing: Callable[P, Generator[None, None, Evaluation]]) -> Callable[P, Evaluation]:
-    def whole(*arguments: P.args, **options: P.kwargs) -> Evaluation:
-        running = pausing(*arguments, **options)
-        while True:
-            try:
-                next(running)
-            except StopIteration as end:
-                found: Evaluation = end.value
-                return found
-
-    return whole
-
-
-evaluate = _without_pauses(evaluation)
+def evaluate(*arguments: Any, **options: Any) -> Evaluation:
+    """Return the result of `evaluation` with these arguments, without pauses."""
+    running = evaluation(*arguments, **options)
+    while True:
+        try:
+            next(running)
+        except StopIteration as end:
+            found: Evaluation = end.value
+            return found

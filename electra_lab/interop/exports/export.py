@@ -39,11 +39,8 @@ def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool 
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """
-    try:
-        refuse_unusable(destination)
-        destination = destination.resolve()
-    except ValueError as error:
-        raise ConfigError(f"{str(destination)!r}: cannot be a folder ({error}). Choose another one.") from None
+    refuse_unusable(destination)
+    destination = destination.resolve()
     refuse_others(destination)
     opened = open_run(run, torch.device("cpu"), step)
     networks = list(exportable(opened))

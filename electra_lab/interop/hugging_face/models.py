@@ -4,7 +4,7 @@ A model is a Network of the lab, with an output layer on top. Its tensors have t
 `electra_lab.network.`. Networks around `bert` are exported as transformers' own classes and do not need these.
 """
 
-# mypy: disable-error-code="no-untyped-call,untyped-decorator"
+# mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
 # (transformers has types, but not everywhere.)
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.models.electra.modeling_electra import ElectraForPreTrainingOutput
-from transformers.utils.generic import can_return_tuple
+from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from electra_lab.assembly.build import brought_by
 from electra_lab.config.schema import Embedding
@@ -59,23 +59,19 @@ class ElectraLabConfig(PreTrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        return self._number("backbone", "dim")
+        return (self.backbone or {})["dim"]
 
     @property
     def num_hidden_layers(self) -> int:
-        return self._number("backbone", "depth")
+        return (self.backbone or {})["depth"]
 
     @property
     def num_attention_heads(self) -> int:
-        return self._number("backbone", "heads")
+        return (self.backbone or {})["heads"]
 
     @property
     def max_position_embeddings(self) -> int:
-        return self._number("embedding", "max_length")
-
-    def _number(self, section: str, key: str) -> int:
-        values: dict[str, int] = getattr(self, section) or {}
-        return values[key]
+        return (self.embedding or {})["max_length"]
 
 
 def sketch_network(config: ElectraLabConfig, heads: tuple[str, ...]) -> Network:
@@ -105,7 +101,7 @@ def make_network(config: ElectraLabConfig, heads: tuple[str, ...], device: str =
             f"the backbone '{name}' is a plug-in, {config.plugin}, and code from a folder of weights never runs by "
             f"itself. Read it, then load it first: {cure}"
         ) from error
-    # Not on transformers' `meta` device: components may compute numbers while they are built.
+    # Whatever device transformers has set: on `meta`, where it builds models, components cannot compute numbers.
     with torch.device(device):
         backbone: Any = entry.component(
             sizes.dim, sizes.depth, sizes.heads, embedding.max_length, **dict(validate(entry.schema, options))
@@ -128,17 +124,11 @@ def _leave_out_repeated(network: nn.Module, tensors: dict[str, Tensor], prefix: 
 
 
 def _fixed(module: nn.Module, brought: Set[nn.Parameter]) -> dict[str, Tensor]:
-    """Return the tensors of a module, without its parts, that `initialise` does not draw: copies, small if constant."""
+    """Return copies of the tensors of a module, without its parts, that `initialise` does not draw."""
     own = dict(chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)))
     if isinstance(module, nn.Linear | nn.Embedding) and module.weight not in brought and module.weight.count_nonzero():
         own.pop("weight", None)
-    return {name: _copy(tensor.detach()) for name, tensor in own.items()}
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    if tensor.numel() and (tensor == (first := tensor.reshape(-1)[0])).all():
-        return first.clone().expand(tensor.shape)
-    return tensor.clone()
+    return {name: tensor.detach().clone() for name, tensor in own.items()}
 
 
 class ElectraLabPreTrainedModel(PreTrainedModel):
@@ -195,8 +185,7 @@ class ElectraLabModel(ElectraLabPreTrainedModel):
         self.network = make_network(config, heads)
         self.network.register_state_dict_post_hook(_leave_out_repeated)
         self.repeated = repeated(self.network)
-        entry = backbones.get((config.backbone or {})["type"])
-        brought = brought_by(entry, self.network.backbone)
+        brought = brought_by(backbones.get((config.backbone or {})["type"]), self.network.backbone)
         self.built = {module: _fixed(module, brought) for module in self.network.modules()}
         self.post_init()
 
@@ -226,6 +215,8 @@ class _WithHead(ElectraLabPreTrainedModel):
     """An ElectraLabModel with something on top."""
 
     heads: ClassVar[tuple[str, ...]] = ()  # of the network
+    output: ClassVar[type[ModelOutput]]
+    classifier: nn.Module
 
     def __init__(self, config: ElectraLabConfig) -> None:
         super().__init__(config)
@@ -237,99 +228,83 @@ class _WithHead(ElectraLabPreTrainedModel):
         """Add what pre-training lacks."""
 
     def states(self, input_ids: Tensor | None, mask: Tensor | None, segments: Tensor | None) -> Tensor:
-        states: Tensor = self.electra_lab(input_ids, mask, segments, return_dict=True).last_hidden_state
-        return states
+        return self.electra_lab(input_ids, mask, segments, return_dict=True).last_hidden_state
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **_: Any,
+    ) -> ModelOutput:
+        """Return logits, and the loss if there are labels, whose meaning is that of the class."""
+        logits = self.logits(self.states(input_ids, attention_mask, token_type_ids))
+        loss = None if labels is None else self.loss(logits, labels, attention_mask)
+        return self.output(loss=loss, logits=logits)
+
+    def logits(self, states: Tensor) -> Tensor:
+        return self.classifier(states)
+
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+        return self.loss_function(logits, labels, self.config)
 
 
 class ElectraLabForPreTraining(_WithHead):
-    """Replaced token detection: a logit at each position, positive for "replaced"."""
+    """Replaced token detection: a logit at each position, positive for "replaced".
 
-    heads = ("replaced",)
+    Labels are 1 where a token was replaced and 0 elsewhere; padding has no loss.
+    """
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        **_: Any,
-    ) -> ElectraForPreTrainingOutput:
-        """`labels` are 1 where a token was replaced and 0 elsewhere; padding has no loss."""
-        states = self.states(input_ids, attention_mask, token_type_ids)
-        logits, loss = self.electra_lab.network.replaced_logits(states), None
-        if labels is not None:
-            real = torch.ones_like(labels) if attention_mask is None else attention_mask
-            chosen = logits[real.bool()]
-            loss = F.binary_cross_entropy_with_logits(chosen, labels[real.bool()].to(chosen.dtype))
-        return ElectraForPreTrainingOutput(loss=loss, logits=logits)
+    heads, output = ("replaced",), ElectraForPreTrainingOutput
+
+    def logits(self, states: Tensor) -> Tensor:
+        return self.electra_lab.network.replaced_logits(states)
+
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+        real = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.bool()
+        return F.binary_cross_entropy_with_logits(logits[real], labels[real].to(logits.dtype))
 
 
 class ElectraLabForMaskedLM(_WithHead):
-    """Masked language modelling: logits over the vocabulary at each position."""
+    """Masked language modelling: logits over the vocabulary at each position. A label of -100 has no loss."""
 
-    heads = ("tokens",)
+    heads, output = ("tokens",), MaskedLMOutput
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        **_: Any,
-    ) -> MaskedLMOutput:
-        """`labels` are tokens, and -100 where there is no loss."""
-        states = self.states(input_ids, attention_mask, token_type_ids)
-        logits, loss = self.electra_lab.network.token_logits(states, everywhere(states)), None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size)
-        return MaskedLMOutput(loss=loss, logits=logits)
+    def logits(self, states: Tensor) -> Tensor:
+        return self.electra_lab.network.token_logits(states, everywhere(states))
+
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+        return self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size)
 
 
 class ElectraLabForSequenceClassification(_WithHead):
-    """A label for each row, from the state of its first token, through the layers that ELECTRA has for it."""
+    """A label for each row, from the state of its first token, through the layers that ELECTRA has for it.
+
+    Labels are Int[B], or numbers Float[B] for a regression.
+    """
+
+    output = SequenceClassifierOutput
 
     def add_layers(self, dim: int, labels: int, dropout: float) -> None:
         layers = nn.Dropout(dropout), nn.Linear(dim, dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(dim, labels)
         self.classifier = nn.Sequential(*layers)
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        **_: Any,
-    ) -> SequenceClassifierOutput:
-        """`labels` are Int[B], or numbers Float[B] for a regression."""
-        logits = self.classifier(self.states(input_ids, attention_mask, token_type_ids)[:, 0])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+    def logits(self, states: Tensor) -> Tensor:
+        return self.classifier(states[:, 0])
+
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None) -> Tensor:
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
 
 
 class ElectraLabForTokenClassification(_WithHead):
-    """A label for each token."""
+    """A label for each token, Int[B T], and -100 where there is no loss."""
+
+    output = TokenClassifierOutput
 
     def add_layers(self, dim: int, labels: int, dropout: float) -> None:
         self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(dim, labels))
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        **_: Any,
-    ) -> TokenClassifierOutput:
-        """`labels` are Int[B T], and -100 where there is no loss."""
-        logits = self.classifier(self.states(input_ids, attention_mask, token_type_ids))
-        loss = None if labels is None else self.loss_function(logits, labels, self.config)
-        return TokenClassifierOutput(loss=loss, logits=logits)
 
 
 class ElectraLabForQuestionAnswering(_WithHead):

@@ -32,6 +32,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from electra_lab.backbones.bert import Bert
+from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.objectives.electra import Electra
 from electra_lab.tasks.text_classification import TextClassification
 from registry import TextExample, backbones, generators, objectives, tasks
@@ -73,6 +74,15 @@ class Masked(nn.Module):
     def token_logits(self, hidden, positions):
         chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, self.dim))
         return self.model.generator_lm_head(self.model.generator_predictions(chosen))
+
+
+@generators.register("network")
+def network(vocabulary, /):
+    """A network of the lab, with an embedding that is its own."""
+    sizes = EmbeddingSizes(vocabulary.size, 8, 16, 0.0)
+    made = make_pair(None, 0, Bert(16, 1, 2, 16), 16, sizes, "none", 0, ["tokens"])[1]
+    made.embeddings.tokens.weight.data.fill_(0.5)
+    return made
 
 
 @objectives.register("taught")
@@ -209,6 +219,13 @@ def test_a_run_with_a_loaded_generator_keeps_it_and_says_so(
              for parts, origin in [line.rsplit(": ", 1)] for part in parts.split(",")}  # fmt: skip
     assert lines["generator"] == lines["discriminator.backbone"] == OWN
     assert lines["discriminator.heads.replaced"] == LAB
+
+
+def test_a_generator_that_is_a_network_of_the_lab_keeps_its_weights(tmp_path: Path, weights: dict[str, Tensor]) -> None:
+    made = built(tmp_path, generator="{type: network}", embedding="{dim: 8, max_length: 16, tie: none}")
+    table: Any = made.networks["generator"].embeddings
+    assert (table.tokens.weight == 0.5).all()
+    assert origins(made)["generator.embeddings"] == OWN
 
 
 def test_loaded_weights_are_said_to_be_loaded(tmp_path: Path, weights: dict[str, Tensor]) -> None:

@@ -120,7 +120,7 @@ def test_a_full_disk_is_no_internal_error(number: int, name: str | None) -> None
     assert known(FileNotFoundError(2, "No such file or directory", "ours")) is None
 
 
-@pytest.mark.parametrize("name", [LONG, "loop", os.fsdecode(b"caf\xe9")])
+@pytest.mark.parametrize("name", [LONG, "loop", "a\0b", os.fsdecode(b"caf\xe9")])
 def test_unusable_names_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ConfigError):

@@ -125,7 +125,7 @@ def test_a_link_that_was_added_is_not_deleted(run: Path, tmp_path: Path, target:
 
 
 def test_a_destination_that_cannot_be_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"out'?: cannot be a folder \(embedded null byte\)\. Choose another one\.$"):
+    with pytest.raises(ConfigError, match=r"out'?: cannot be used \(embedded null byte\)\. Choose another one\.$"):
         export(run, tmp_path / "a\0out")
 
 

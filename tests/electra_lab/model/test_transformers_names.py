@@ -26,7 +26,8 @@ from transformers import (
 )
 
 from electra_lab.model.embeddings import Shifted
-from electra_lab.model.transformers_names import from_transformers, own_tensors, to_transformers
+from electra_lab.model.transformers_names import from_transformers, to_transformers
+from electra_lab.model.weights import own_tensors
 from electra_lab.storage.hugging_face import read_folder, shape
 from tests.electra_lab.model.theirs import TINY, inputs, logits, model, network, saved
 
