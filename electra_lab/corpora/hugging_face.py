@@ -62,19 +62,21 @@ class HuggingFace:
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self.path = path
-        self.field, self.key, self.skips, self.splits = field, key, on_error == "skip", splits
+        self.field, self.key, self.skips = field, key, on_error == "skip"
         ours = splits.model_dump() if splits else None
         options = {"name": name, "field": field, "key": key, "splits": ours, "on_error": on_error}
         self._source = HuggingFaceSource(path, name, revision, options, FILES)
-        self._theirs = [*splits.model_dump().values()] if splits else ["train"]
+        self._ours: dict[str, Split | None] = {"train": None}  # our splits, by the names of the dataset's
+        if splits:
+            self._ours = {getattr(splits, split): split for split in get_args(Split)}
 
     def files(self) -> tuple[list[Path], list[Path]]:
         """Return the files of the folder that are read, and those that are passed over."""
-        return self._source.files(self._theirs)
+        return self._source.files(self._ours)
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
-        for theirs, dataset in self._source.chosen(self._theirs).items():
-            ours = self._ours(theirs)
+        for theirs, dataset in self._source.chosen(self._ours).items():
+            ours = self._ours[theirs]
             rows = self._source.rows(theirs, dataset, filter(None, (self.field, self.key)))
             for number, row in enumerate(rows, start=1):
                 try:
@@ -89,9 +91,4 @@ class HuggingFace:
 
     def fingerprint(self) -> str:
         """A hash of the folder's files, or of what identifies the downloaded data."""
-        return self._source.fingerprint(self._theirs)
-
-    def _ours(self, theirs: str) -> Split | None:
-        if self.splits is None:
-            return None
-        return next(split for split in get_args(Split) if getattr(self.splits, split) == theirs)
+        return self._source.fingerprint(self._ours)

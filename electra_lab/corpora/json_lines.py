@@ -9,11 +9,8 @@ from pydantic import Field
 from electra_lab.corpora._files import FileCorpus
 from electra_lab.corpora._records import CURE, documents_in
 from electra_lab.sources.files import BadInput
-from electra_lab.sources.records import record_in, records
+from electra_lab.sources.records import EXTENSIONS, record_in, records
 from registry import Document, Skipped, corpora
-
-EXTENSIONS = (".jsonl", ".ndjson", ".json")
-LONG = "Write one object on each line."
 
 
 @corpora.register("json_lines")
@@ -44,20 +41,9 @@ class JsonLines(FileCorpus):
         self.field, self.key = field, key
         super().__init__(paths, EXTENSIONS, {"field": field, "key": key, "on_error": on_error})
 
-    def __iter__(self) -> Iterator[str | Document | Skipped]:
-        for file in self._files.files:
+    def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:
+        for place, line in records(self._files, file):
             try:
-                for number, line in records(self._files, file, LONG):
-                    try:
-                        yield from self._documents(line, f"{file}:{number}")
-                    except BadInput as error:
-                        yield self.left_out(error)
+                yield from documents_in(record_in(line, place, CURE), place, self.field, self.key)
             except BadInput as error:
-                skipped = self.left_out(error)
-                self._files.check(file)
-                yield skipped
-
-    def _documents(self, line: bytes, place: str) -> list[str | Document]:
-        if not line or line.isspace():
-            return []
-        return documents_in(record_in(line, place, CURE), place, self.field, self.key)
+                yield self.left_out(error)

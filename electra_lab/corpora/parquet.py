@@ -46,14 +46,6 @@ class Parquet(FileCorpus):
         self._parquet = needed("pyarrow.parquet", "to read Parquet files")
         self._errors = (self._arrow.ArrowException, OSError)
 
-    def __iter__(self) -> Iterator[str | Document | Skipped]:
-        for file in self._files.files:
-            try:
-                yield from self._in_file(file)
-            except BadInput as error:
-                yield self.left_out(error)
-            self._files.check(file)
-
     def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:
         """Yield the documents of a file and what is left out. Raises BadInput, or DataError for a missing column."""
         columns = [self.column, self.key] if self.key else [self.column]
@@ -62,7 +54,7 @@ class Parquet(FileCorpus):
             try:
                 parquet = self._parquet.ParquetFile(raw, buffer_size=BLOCK, pre_buffer=False)
             except self._errors as error:
-                raise self._damage(file, error, str(file), file.stat().st_size, "bytes") from None
+                raise _damage(error, str(file), file.stat().st_size, "bytes") from None
             self._check(file, parquet.schema_arrow)
             for index in range(parquet.num_row_groups):
                 group = parquet.metadata.row_group(index)
@@ -74,15 +66,9 @@ class Parquet(FileCorpus):
                             yield from self._documents(f"{file}: row {number}", batch.schema.names, cells)
                 except self._errors as error:
                     place = f"{file}: rows {number + 1} to {end}"
-                    yield self.left_out(self._damage(file, error, place, end - number, "records"))
+                    yield self.left_out(_damage(error, place, end - number, "records"))
                     number = end
-
-    def _damage(self, file: Path, error: Exception, place: str, number: int, unit: Unit) -> BadInput:
-        if isinstance(error, MemoryError):  # one of Arrow's is an ArrowException, too
-            raise error
-        self._files.check(file)  # a file that is being written to is cut short too
-        reason = f"is damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')})"
-        return BadInput(place, reason, "Copy or download it again.", number, unit)
+        self._files.check(file)
 
     def _documents(self, place: str, names: list[str], cells: Iterable[Any]) -> Iterator[str | Document | Skipped]:
         """Yield the documents of a row, or that it is left out. Raises BadInput."""
@@ -103,6 +89,13 @@ class Parquet(FileCorpus):
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise DataError(f"{file}: the column '{self.column}' is of type {kind}, not text. Choose another one.")
+
+
+def _damage(error: Exception, place: str, number: int, unit: Unit) -> BadInput:
+    if isinstance(error, MemoryError):  # one of Arrow's is an ArrowException, too
+        raise error
+    reason = f"is damaged or not a Parquet file ({str(error).splitlines()[0].rstrip('.')})"
+    return BadInput(place, reason, "Copy or download it again.", number, unit)
 
 
 def _rows(group: Any, columns: list[str]) -> int:

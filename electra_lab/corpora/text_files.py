@@ -1,10 +1,8 @@
 """Text files of your own."""
 
 import codecs
-import io
 import re
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,29 +50,24 @@ class TextFiles(FileCorpus):
         options = {"documents": documents, "join_lines": join_lines, "on_error": on_error}
         super().__init__(paths, EXTENSIONS, options)
 
-    def __iter__(self) -> Iterator[str | Skipped]:
-        for file in self._files.files:
-            for texts in self._batches(file):
-                if isinstance(texts, Skipped):
-                    yield texts
-                else:
-                    yield from map(joined, texts) if self.join_lines else texts
-
-    def _batches(self, file: Path) -> Iterator[list[str] | Skipped]:
-        """Yield the documents of a file, those that end in one part of it together, and what is left out of it."""
-        rest, newlines = "", io.IncrementalNewlineDecoder(None, translate=True)
-        for part in chain(self._text(file), [""]):
+    def _in_file(self, file: Path) -> Iterator[str | Skipped]:
+        rest = ""
+        for part in self._text(file):
             if isinstance(part, Skipped):
                 yield part
                 continue
-            whole, rest = [], rest + newlines.decode(part, final=not part)
+            texts: list[str] = []
+            whole, rest = [], rest + part
             if self.separator:
                 *whole, rest = self.separator.split(rest)
-            stripped = filter(None, map(str.strip, whole))
-            texts = [piece for text in stripped for piece in (pieces(text) if len(text) > LONGEST else (text,))]
+            for text in filter(None, map(str.strip, whole)):
+                texts += [text] if len(text) <= LONGEST else pieces(text)
             begun, rest = cut(rest)
-            yield texts + begun
-        yield pieces(rest)
+            yield from self._joined(texts + begun)
+        yield from self._joined(pieces(rest))
+
+    def _joined(self, texts: list[str]) -> Iterable[str]:
+        return map(joined, texts) if self.join_lines else texts
 
     def _text(self, file: Path) -> Iterator[str | Skipped]:
         """Yield the text of a file in parts, and what is left out of it. Raises BadInput."""
@@ -86,15 +79,13 @@ class TextFiles(FileCorpus):
                 # Of a part that is not UTF-8, each line is a piece, so that no more is lost than those that are not.
                 for piece in [part] if _is_utf8(part) else part.splitlines(keepends=True):
                     try:
-                        text = piece.decode()
+                        text = piece.decode().replace("\r\n", "\n").replace("\r", "\n")
                         yield text if at else text.removeprefix("\ufeff")
                     except UnicodeDecodeError as error:
                         damage = BadInput(f"{file}:{line}", f"byte {at + error.start} is not UTF-8", CURE, unit="lines")
                         skipped = self.left_out(damage)
                         if not self.skips_line:
-                            lost = end - at + sum(map(len, parts))
-                            reason = f"{skipped.reason}; {lost:,} bytes from this line on are left out"
-                            yield Skipped(skipped.place, reason, lost, "bytes")
+                            yield from _rest_left_out(skipped, end - at, parts)
                             return
                         yield skipped
                     at += len(piece)
@@ -115,6 +106,17 @@ def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
         yield rest[:end]
         rest = rest[end:]
     yield rest
+
+
+def _rest_left_out(skipped: Skipped, lost: int, parts: Iterator[bytes]) -> Iterator[Skipped]:
+    """Yield that a file is left out from a line on; where its end is cut off, that as well."""
+    try:
+        for part in parts:
+            lost += len(part)
+    except BadInput as error:
+        yield error.skipped
+    reason = f"{skipped.reason}; {lost:,} bytes from this line on are left out"
+    yield Skipped(skipped.place, reason, lost, "bytes")
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from electra_lab.data.spool import Contents, Progress, Sample, TooLittleText, re
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import MANIFEST as SEAL
 from electra_lab.storage.files import damage, flush, new_file, read_as, seal, sha256, write_text
-from registry import Corpus, Launcher, Split
+from registry import Corpus, Launcher, Outcome, Split, Work
 from registry.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
@@ -66,29 +67,21 @@ class Manifest(BaseModel):
         return hashlib.sha256(self.model_copy(update={"checksum": ""}).model_dump_json().encode()).hexdigest()
 
     @property
+    def all_shards(self) -> list[Shard]:
+        """The shards of all splits."""
+        return [shard for split in self.shards.values() for shard in split.values()]
+
+    @property
     def all_bytes(self) -> dict[str, int]:
         """The size of every file."""
-        return self.bytes | {
-            n: size for split in self.shards.values() for s in split.values() for n, size in s.bytes.items()
-        }
-
-    @property
-    def all_sha256(self) -> dict[str, str]:
-        """The hash of every file."""
-        return self.sha256 | {
-            n: sha for split in self.shards.values() for s in split.values() for n, sha in s.sha256.items()
-        }
-
-    @property
-    def engines(self) -> set[str]:
-        """The libraries that tokenized the shards."""
-        return {shard.engine for split in self.shards.values() for shard in split.values()}
+        return dict(ChainMap(self.bytes, *(shard.bytes for shard in self.all_shards)))
 
     def compare(self, folder: Path) -> None:
         """Raise ValueError for the first file in `folder` whose checksum is wrong."""
-        for name, sha in self.all_sha256.items():
-            if sha256(folder / name) != sha:
-                raise ValueError(f"the checksum of {name} is wrong")
+        for sums in (self.sha256, *(shard.sha256 for shard in self.all_shards)):
+            for name, sha in sums.items():
+                if sha256(folder / name) != sha:
+                    raise ValueError(f"the checksum of {name} is wrong")
 
 
 @dataclass(frozen=True)
@@ -162,14 +155,12 @@ def _spooled(folder: Path, recipe: Recipe, announce: Callable[[str], None], prog
 
 
 def _tokenizer(folder: Path, recipe: Recipe, contents: Contents, progress: Progress) -> Tokenizer:
-    file = folder / TOKENIZER
     if damage(folder, [TOKENIZER], TOKENIZER_SEAL) is not None:
-        sample = Sample(folder / SPOOL, contents, recipe.tokenizer_characters, progress)
-        made = recipe.train_tokenizer(sample)
-        special_ids(made)
-        write_text(file, made.to_str())
+        made = recipe.train_tokenizer(Sample(folder / SPOOL, contents, recipe.tokenizer_characters, progress))
+        special_ids(made)  # refuses one without them
+        write_text(folder / TOKENIZER, made.to_str())
         seal(folder, [TOKENIZER], TOKENIZER_SEAL)
-    return load_tokenizer(file)
+    return load_tokenizer(folder / TOKENIZER)
 
 
 def _held_out(
@@ -204,23 +195,19 @@ def _held_out(
 
 def _encode(folder: Path, names: Sequence[str], recipe: Recipe, characters: int, progress: Progress) -> None:
     missing = [name for name in names if not is_complete(folder, name)]
+    launch: Callable[..., Iterator[tuple[str, Outcome]]] = recipe.launcher(len(missing)) or _one_by_one
     done = len(names) - len(missing)
-    for problem in _outcomes(folder, missing, recipe.launcher(len(missing))):
-        if problem:
-            raise Unfinished(f"{problem} What is done is kept; the same command continues.")
+    for name, outcome in launch(encode_shard, str(folder), missing):
+        if outcome.status != "done":
+            raise Unfinished(f"{name}: {outcome.error} What is done is kept; the same command continues.")
         done += 1
         progress("tokenizing", characters * done // len(names), characters)
 
 
-def _outcomes(folder: Path, names: Sequence[str], launcher: Launcher | None) -> Iterator[str]:
-    """Yield "" for each shard that is done, otherwise what went wrong."""
-    if launcher is None:
-        for name in names:
-            encode_shard(str(folder), name)
-            yield ""
-        return
-    for name, outcome in launcher(encode_shard, str(folder), names):
-        yield "" if outcome.status == "done" else f"{name}: {outcome.error}"
+def _one_by_one(work: Work, folder: str, names: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+    """A launcher that stays in this process."""
+    for name in names:
+        yield name, work(folder, name)
 
 
 def _finish(

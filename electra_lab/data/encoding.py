@@ -67,13 +67,9 @@ class SpecialNames:
 
 
 def _chunks(documents: Sequence[str]) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    size = 0
-    for document in documents:
-        chunk.append(document)
+    begin = size = 0
+    for end, document in enumerate(documents, start=1):
         size += len(document)
-        if size >= AT_ONCE:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+        if size >= AT_ONCE or end == len(documents):
+            yield [*documents[begin:end]]
+            begin, size = end, 0

@@ -56,25 +56,8 @@ class Shard(BaseModel):
 def encode_shard(folder: str, name: str) -> Outcome:
     """Encode a piece of the training text, unless that has been done. The work of a launcher."""
     place = Path(folder)
-    if not is_complete(place, name):
-        _encode_shard(place, name)
-    return Outcome("done")
-
-
-def is_complete(place: Path, name: str) -> bool:
-    """Return True if a shard was written whole, with the tokenizer that is there, and is not damaged."""
-    return damage(place, _sealed(name), _seal(name)) is None
-
-
-def _seal(name: str) -> str:
-    return f"{name}.seal.json"
-
-
-def _sealed(name: str) -> list[str]:
-    return [TOKENIZER, *(f"{name}.{ending}" for ending in ("bin", "lengths.npy", "seen.npy", "json"))]
-
-
-def _encode_shard(place: Path, name: str) -> None:
+    if is_complete(place, name):
+        return Outcome("done")
     plan, known = read_as(Plan, place / PLAN), Known.load(place)
     texts = read_piece(place / SPOOL, "train", int(name.removeprefix("train-")))
     file = place / TOKENIZER
@@ -84,7 +67,19 @@ def _encode_shard(place: Path, name: str) -> None:
         np.save(stream, np.unique(seen))
     account = write_shard(place, name, encoded, keep, plan)
     write_text(place / f"{name}.json", account.model_dump_json(indent=1))
-    seal(place, _sealed(name), _seal(name))
+    seal(place, *_sealed(name))
+    return Outcome("done")
+
+
+def is_complete(place: Path, name: str) -> bool:
+    """Return True if a shard was written whole, with the tokenizer that is there, and is not damaged."""
+    return damage(place, *_sealed(name)) is None
+
+
+def _sealed(name: str) -> tuple[list[str], str]:
+    """Return the files that are sealed, and the one with their checksums."""
+    files = [f"{name}.{ending}" for ending in ("bin", "lengths.npy", "seen.npy", "json")]
+    return [TOKENIZER, *files], f"{name}.seal.json"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Each .txt holds documents in UTF-8, one directly after the other, and its .npy t
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
@@ -67,40 +68,40 @@ def read_spool(folder: Path) -> Contents:
 
 def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress) -> Contents:
     """Read a corpus into an empty folder. Raises DataError, also if its fingerprint is not the one that is given."""
-    train, held = _Writer(folder, "train"), {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
+    writers = {split: _Writer(folder, split) for split in SPLITS}
+    held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
     skipped, read, shown, own = 0, 0, 0, False
-    lost: dict[Unit, int] = {}
+    lost = Counter[Unit]()
     examples: list[str] = []
     for each in corpus:
         if isinstance(each, Skipped):
             skipped += 1
-            lost[each.unit] = lost.get(each.unit, 0) + each.number
-            examples += [f"{each.place}: {each.reason}"][: SHOWN - len(examples)]
+            lost[each.unit] += each.number
+            if skipped <= SHOWN:
+                examples.append(f"{each.place}: {each.reason}")
             continue
         document = Document(each) if isinstance(each, str) else each
         own |= document.split is not None
         for data, characters, split in _parts(document, held_out):
             read += characters
             if split == "train":
-                train.add(data, characters)
+                writers[split].add(data, characters)
             elif not document.again:
                 held[split].add(data, characters)
         if read - shown >= 1 << 20:
             shown = read
             progress("reading", read, None)
-    train.close()
     if corpus.fingerprint() != fingerprint:
         raise DataError("the corpus changed while it was read. Start again when it no longer changes.")
-    writers: dict[Split, _Writer] = {"train": train}
     for split, smallest in held.items():
-        writers[split] = _Writer(folder, split)
         for data, characters in smallest.documents():
             writers[split].add(data, characters)
-        writers[split].close()
+    for writer in writers.values():
+        writer.close()
     contents = Contents(
-        pieces={split: writers[split].pieces for split in SPLITS},
-        documents={split: writers[split].documents for split in SPLITS},
-        characters={split: writers[split].characters for split in SPLITS},
+        pieces={split: writer.pieces for split, writer in writers.items()},
+        documents={split: writer.documents for split, writer in writers.items()},
+        characters={split: writer.characters for split, writer in writers.items()},
         beyond_limit=sum(each.left_out for each in held.values()),
         skipped=skipped,
         lost=lost,
@@ -223,13 +224,10 @@ def _utf8(text: str) -> bytes:
 def _refuse_empty(contents: Contents, held_out: float, own: bool) -> None:
     documents = sum(contents.documents.values())
     if not documents:
-        skipped = (
-            f" {contents.skipped:,} pieces were skipped, the first: {contents.examples[0]}" if contents.skipped else ""
-        )
-        raise TooLittleText(f"no document has any text.{skipped}")
-    for split, count in contents.documents.items():
-        if count:
-            continue
+        skipped = f" {contents.skipped:,} pieces were skipped, the first: " if contents.skipped else ""
+        raise TooLittleText(f"no document has any text.{skipped}{''.join(contents.examples[:1])}")
+    if empty := [split for split, count in contents.documents.items() if not count]:
+        split = empty[0]
         if own:
             raise TooLittleText(f"the corpus brings its own splits, and has no documents for {split}.")
         raise TooLittleText(

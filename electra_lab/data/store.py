@@ -122,7 +122,7 @@ def open_store(
             if free:
                 _lock_of(folder).unlink(missing_ok=True)
     store = load_store(folder)
-    if "tokie" in store.manifest.engines:
+    if any(shard.engine == "tokie" for shard in store.manifest.all_shards):
         announce(f"note: {folder} was tokenized by tokie, whose tokens are not always those of the tokenizers library. "
                  f"{REBUILD}")  # fmt: skip
     return store
@@ -149,8 +149,8 @@ def read_manifest(folder: Path, cure: str = REBUILD) -> Manifest:
 
 def load_store(folder: Path, cure: str = REBUILD) -> Store:
     """Open a store, and verify it if that has not been done on this machine. Raises DataError that ends with `cure`."""
+    manifest = read_manifest(folder, cure)
     try:
-        manifest = read_as(Manifest, folder / MANIFEST)
         _allow_open_files(sum(map(len, manifest.shards.values())))
         _verify(folder, manifest)
         streams = {split: _stream(folder, manifest, split) for split in SPLITS}
@@ -160,10 +160,6 @@ def load_store(folder: Path, cure: str = REBUILD) -> Store:
         raise
     except PermissionError as error:
         raise DataError(f"{error.filename or folder}: cannot be read ({error.strerror}).") from None
-    except Unreadable as error:
-        raise DataError(str(error)) from None
-    except CheckpointError as error:
-        raise DataError(f"the token store is damaged: {error} {cure}") from None
     except Exception as error:  # the tokenizers library raises bare Exception
         raise DataError(f"{folder}: the token store is damaged ({error}). {cure}") from None
     return Store(key_of(manifest.identity), folder, manifest, tokenizer, **streams, counts=counts)

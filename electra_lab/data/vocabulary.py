@@ -75,9 +75,12 @@ def stand_in_vocabulary(size: int) -> Vocabulary:
 
 
 class ArrayTokens:
-    """A registry.contracts.packing.Tokens of documents in memory, given without their [SEP]."""
+    """A registry.contracts.packing.Tokens of documents in memory, given without their [SEP].
 
-    def __init__(self, texts: Sequence[Sequence[int]], sep: int = 3) -> None:  # as in tokenizers that the lab trains
+    sep  by default that of the tokenizers that the lab trains, and of `electra_lab.testing`
+    """
+
+    def __init__(self, texts: Sequence[Sequence[int]], sep: int = 3) -> None:
         self.stream = np.array([token for text in texts for token in (*text, sep)], dtype=np.uint32)
         self.lengths = np.array([len(text) + 1 for text in texts], dtype=np.uint32)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.datasets._splits import E, Found, OnError, Splits
-from electra_lab.sources.files import COMPRESSED, BadInput, Files
+from electra_lab.sources.files import BadInput, Files
 from electra_lab.sources.records import decoded, kind_of
 from registry.errors import DataError
 
@@ -80,11 +80,6 @@ def text_lines(files: Files, file: Path) -> Iterator[tuple[str, str]]:
 
 def columns(number: int) -> str:
     return "1 column" if number == 1 else f"{number} columns"
-
-
-def uncompressed(file: Path) -> Path:
-    """Return the path of a file without the ending of a compressed one."""
-    return file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
 
 
 def text_of(value: Any, field: str, place: str, cure: str = CURE) -> str:

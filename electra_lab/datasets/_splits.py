@@ -112,8 +112,8 @@ class Splits(ABC, Generic[E]):
             else:
                 good[name] = replace(entry, id=name)
         if bad and self._on_error != "skip":
-            cure = "To leave such rows out, set on_error: skip." if self._on_error else ""
-            raise DataError(listed(bad) + (" " if len(bad) == 1 else "\n") * bool(cure) + cure)
+            cure = ["To leave such rows out, set on_error: skip."] if self._on_error else []
+            raise DataError((" " if len(bad) == 1 else "\n").join([listed(bad), *cure]))
         self.skipped[split] = [error.skipped for error in bad]
         if not good:
             where = f"{self._place(source)}: there are no examples"

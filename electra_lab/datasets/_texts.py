@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from electra_lab.datasets._files import CURE, text_of
-from electra_lab.datasets._splits import TEST
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.records import kind_of
 from registry import TextExample
@@ -29,9 +28,9 @@ class Fields:
     id: str | None
     label_type: LabelType
 
-    def names(self) -> Iterator[str]:
-        """Yield the names of the fields, the label's last: the test may be without it."""
-        yield from filter(None, (self.text, self.pair, self.id, self.label))
+    def names(self) -> list[str]:
+        """Return the names of the fields, the label's last: the test may be without it."""
+        return [name for name in (self.text, self.pair, self.id, self.label) if name]
 
     def example(self, value: Callable[[str], Any], place: str) -> tuple[str, TextExample]:
         """Return an example with its key.
@@ -42,7 +41,7 @@ class Fields:
         """
         text = text_of(value(self.text), self.text, place).strip()
         pair = None if self.pair is None else text_of(value(self.pair), self.pair, place).strip()
-        name = "" if self.id is None else _id(value(self.id), self.id, place)
+        name = "" if self.id is None else id_of(value(self.id), self.id, place)
         label = label_of(value(self.label), self.label, self.label_type, place)
         empty = [field for field, found in ((self.text, text), (self.pair, pair)) if found == ""]
         if empty and label is not None:  # examples whose labels are asked for must all be answered
@@ -53,11 +52,6 @@ class Fields:
 def key_of(text: str, pair: str | None) -> str:
     """Return what decides whether a text is held out: itself, so that it cannot be in train as well."""
     return text if pair is None else f"{text}\0{pair}"
-
-
-def may_lack_labels(source: str) -> bool:
-    """Return whether the labels of a split may be missing altogether."""
-    return source == TEST
 
 
 def label_of(value: Any, field: str, label_type: LabelType, place: str) -> str | float | None:
@@ -87,7 +81,8 @@ def _number(value: Any, field: str, place: str) -> float:
     raise BadInput(place, f"the field '{field}' is {what}, not a finite number", CURE)
 
 
-def _id(value: Any, field: str, place: str) -> str:
+def id_of(value: Any, field: str, place: str) -> str:
+    """Return an id. Raises BadInput."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise BadInput(place, f"the field '{field}' is {kind_of(value)}, so it cannot be an id", CURE)
     return str(value)

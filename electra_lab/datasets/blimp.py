@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from electra_lab.datasets._files import CURE, LONG, FileSplits, text_of, uncompressed
+from electra_lab.datasets._files import CURE, FileSplits, text_of
 from electra_lab.datasets._splits import Found, attempted
-from electra_lab.sources.files import BadInput, Files
-from electra_lab.sources.records import record_in, value_of
+from electra_lab.sources.files import BadInput, Files, uncompressed
+from electra_lab.sources.records import record_in, records, value_of
 from registry import PairExample, datasets
 
 
@@ -32,17 +32,15 @@ class Blimp(FileSplits[PairExample]):
     def _examples(self, source: str) -> Iterator[Found[PairExample]]:
         numbers: Counter[str] = Counter()
         for found in super()._examples(source):
-            if isinstance(found, BadInput):
-                yield found
-                continue
-            key, example = found
-            yield key, replace(example, id=f"{example.paradigm}_{numbers[example.paradigm]}")
-            numbers[example.paradigm] += 1
+            if not isinstance(found, BadInput):
+                key, example = found
+                found = key, replace(example, id=f"{example.paradigm}_{numbers[example.paradigm]}")
+                numbers[example.paradigm] += 1
+            yield found
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[PairExample]]:
-        for number, line in enumerate(files.lines(file, LONG), start=1):
-            if line and not line.isspace():
-                yield attempted(self._example, line, f"{file}:{number}", file)
+        for place, line in records(files, file):
+            yield attempted(self._example, line, place, file)
 
     def _example(self, line: bytes, place: str, file: Path) -> tuple[str, PairExample]:
         record = record_in(line, place, CURE)

@@ -132,8 +132,10 @@ class Conll(FileSplits[WordsExample]):
 
     def _is_comment(self, line: str, row: Sequence[str], number: int) -> bool:
         """Return whether a line before a sentence is a comment: `#` may be a word, too."""
-        if COMMENT.match(line) or not MARK.match(line) or len(row) != number:
-            return bool(COMMENT.match(line) or MARK.match(line))
+        if COMMENT.match(line):
+            return True
+        if not MARK.match(line) or len(row) != number:
+            return MARK.match(line) is not None
         tags = _parts(row[-1 if self._tag is None else self._tag])
         return number > 1 and self._scheme != "plain" and not all(map(TAG.fullmatch, tags))
 
@@ -155,7 +157,8 @@ class Conll(FileSplits[WordsExample]):
         tags = _parts(column)
         if len(tags) > 1 and self._layer is None:
             raise BadInput(place, f"there are several tags in one column, '{column}'", "Set `layer` to one of them.")
-        tag = dict(enumerate(tags)).get(self._layer or 0, OUTSIDE)
+        layer = self._layer or 0
+        tag = tags[layer] if layer < len(tags) else OUTSIDE
         if not TAG.fullmatch(tag):
             reason = f"the tag '{tag}' is neither O nor B-, I-, E- or S- with a type"
             raise BadInput(place, reason, "For tags of other kinds set scheme: plain.")

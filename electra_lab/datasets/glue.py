@@ -120,10 +120,9 @@ class Glue(FileSplits[TextExample]):
 
     def fingerprint(self) -> str:
         """Return a hash of the options and the content of the files."""
-        found = super().fingerprint()
-        if self._listed:
-            found = hashlib.sha256(f"{found} {self._listed.fingerprint()}".encode()).hexdigest()
-        return found
+        if self._listed is None:
+            return super().fingerprint()
+        return hashlib.sha256(f"{super().fingerprint()} {self._listed.fingerprint()}".encode()).hexdigest()
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
         rows = ((place, line.split("\t")) for place, line in text_lines(files, file) if line)

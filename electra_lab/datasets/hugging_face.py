@@ -1,14 +1,14 @@
 """Datasets of the Hugging Face hub, and folders in its formats."""
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from electra_lab.datasets._files import CURE
-from electra_lab.datasets._splits import Found, HeldOut, OnError, Splits, attempted
-from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
+from electra_lab.datasets._splits import TEST, Found, HeldOut, OnError, Splits, attempted
+from electra_lab.datasets._texts import Fields, LabelType, Name
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.hugging_face import HuggingFaceSource
 from electra_lab.sources.records import value_of
@@ -58,28 +58,27 @@ class HuggingFace(Splits[TextExample]):
         revision: str | None = None,
     ) -> None:
         super().__init__(held_out, on_error)
-        self._fields, self._theirs = Fields(text, pair, label, id, label_type), splits
+        self._fields, self._chosen = Fields(text, pair, label, id, label_type), splits
         options = {"name": name, "fields": [text, pair, label, label_type, id], "splits": splits, "held_out": held_out}
         options |= {"on_error": on_error} if on_error == "skip" else {}
         self._source = HuggingFaceSource(path, name, revision, options, FILES)
 
-    def _names(self) -> dict[str, str]:
-        """Return the names of the splits in the dataset, by ours. Raises DataError."""
-        if self._theirs is None:
-            self._theirs = {name: name for name in self._source.splits()}
-        return self._theirs
+    @cached_property
+    def _theirs(self) -> dict[str, str]:
+        """The names of the splits in the dataset, by ours. Raises DataError."""
+        return self._chosen or {name: name for name in self._source.splits()}
 
     def _sources(self) -> list[str]:
-        return [*self._names()]
+        return [*self._theirs]
 
     def _place(self, source: str) -> str:
-        return f"{self._source.path}: {self._names()[source]}"
+        return f"{self._source.path}: {self._theirs[source]}"
 
     def _examples(self, source: str) -> Iterator[Found[TextExample]]:
-        theirs, label = self._names()[source], self._fields.label
+        theirs, label = self._theirs[source], self._fields.label
         dataset = self._source.chosen([theirs])[theirs]
-        wanted, known = [*self._fields.names()], dataset.column_names or [label]
-        labelled = label in known or label.partition(".")[0] in known or not may_lack_labels(source)
+        wanted, known = self._fields.names(), dataset.column_names or [label]
+        labelled = label in known or label.partition(".")[0] in known or source != TEST
         words = _names_of(dataset.features, label) if self._fields.label_type == "word" else None
         rows = self._source.rows(theirs, dataset, wanted if labelled else wanted[:-1])
         for number, row in enumerate(rows, start=1):
@@ -96,7 +95,7 @@ class HuggingFace(Splits[TextExample]):
 
     def fingerprint(self) -> str:
         """Return a hash of the folder's files, or of what identifies the downloaded data."""
-        return self._source.fingerprint([*self._names().values()])
+        return self._source.fingerprint([*self._theirs.values()])
 
 
 def _names_of(features: Any, field: str) -> list[str] | None:

@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from electra_lab.datasets._files import CURE, LONG, FileSplits
-from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
-from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
+from electra_lab.datasets._files import CURE, FileSplits
+from electra_lab.datasets._splits import TEST, Found, HeldOut, OnError, attempted
+from electra_lab.datasets._texts import Fields, LabelType, Name
 from electra_lab.sources.files import BadInput, Files
-from electra_lab.sources.records import record_in, records, value_of
+from electra_lab.sources.records import EXTENSIONS, record_in, records, value_of
 from registry import TextExample, datasets
-
-EXTENSIONS = (".jsonl", ".ndjson", ".json")
 
 
 @datasets.register("json_lines", yields=TextExample)
@@ -52,9 +50,8 @@ class JsonLines(FileSplits[TextExample]):
         super().__init__(paths, EXTENSIONS, {"fields": [text, pair, label, label_type, id]}, held_out, on_error)
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
-        for number, line in records(files, file, LONG):
-            if line and not line.isspace():
-                yield attempted(self._example, line, f"{file}:{number}", source)
+        for place, line in records(files, file):
+            yield attempted(self._example, line, place, source)
 
     def _example(self, line: bytes, place: str, source: str) -> tuple[str, TextExample]:
         record = record_in(line, place, CURE)
@@ -63,7 +60,7 @@ class JsonLines(FileSplits[TextExample]):
             try:
                 return value_of(record, place, field, CURE)
             except BadInput:
-                if field == self._fields.label and may_lack_labels(source) and isinstance(record, dict):
+                if field == self._fields.label and source == TEST:
                     return None
                 raise
 

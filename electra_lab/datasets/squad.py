@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from electra_lab.datasets._files import FileSplits, text_of
+from electra_lab.datasets._files import CURE, FileSplits, text_of
 from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
+from electra_lab.datasets._texts import id_of
 from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput, Files
 from electra_lab.sources.records import kind_of, value_of
 from registry import Answer, QuestionExample, datasets
-
-CURE = "Correct it."
 
 
 @datasets.register("squad", yields=QuestionExample)
@@ -57,16 +56,16 @@ class Squad(FileSplits[QuestionExample]):
 
     def _example(self, question: Any, context: str, file: Path, where: str) -> QuestionExample:
         """Return an example. Raises BadInput."""
-        name = value_of(question, where, "id", CURE)
-        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-            raise BadInput(where, f"the field 'id' is {kind_of(name)}, so it cannot be an id", CURE)
+        name = id_of(value_of(question, where, "id", CURE), "id", where)
+        if not name:
+            raise BadInput(where, "the field 'id' is empty", CURE)
         place = f"{file}: question {name}"
         asked = _text(question, place, "question")
         impossible = question.get("is_impossible") or False
         if not isinstance(impossible, bool):
             raise BadInput(place, f"the field 'is_impossible' is {kind_of(impossible)}, not true or false", CURE)
         if not impossible and "answers" not in question:
-            return QuestionExample(asked, context, (), False, str(name), place)
+            return QuestionExample(asked, context, (), False, name, place)
         answers = [] if impossible else _items(question, place, "answers")
         if not impossible and not answers:
             cure = 'Set "is_impossible": true if it has none, or remove "answers" if they are not known.'
@@ -76,7 +75,7 @@ class Squad(FileSplits[QuestionExample]):
         found = [answer for answer in read if isinstance(answer, Answer)]
         if wrong and not (self._skips and found):
             raise wrong[0]
-        return QuestionExample(asked, context, tuple(found), True, str(name), place)
+        return QuestionExample(asked, context, tuple(found), True, name, place)
 
     def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         """Return what the official scripts evaluate: a JSON object of the predicted texts by the questions' ids."""

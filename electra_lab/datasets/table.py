@@ -3,16 +3,15 @@
 import csv
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines, uncompressed
-from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
-from electra_lab.datasets._texts import Fields, LabelType, Name, may_lack_labels
-from electra_lab.sources.files import LONGEST_LINE, BadInput, Files
+from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines
+from electra_lab.datasets._splits import TEST, Found, HeldOut, OnError, attempted
+from electra_lab.datasets._texts import Fields, LabelType, Name
+from electra_lab.sources.files import LONGEST_LINE, BadInput, Files, uncompressed
 from registry import TextExample, datasets
 from registry.errors import did_you_mean
 
@@ -71,16 +70,15 @@ class TableFiles(FileSplits[TextExample]):
         if header is None:
             at, header = next(rows, (at, []))
             header = [name.strip() for name in header]
-        places = {name: self._column(name, header, at, source) for name in self._fields.names()} if header else {}
+        if not header:
+            return
+        places = {name: self._column(name, header, at, source) for name in self._fields.names()}
         for place, row in rows:
-            yield attempted(self._example, row, len(header), places, place)
-
-    def _example(
-        self, row: list[str], number: int, places: dict[str, int | None], place: str
-    ) -> tuple[str, TextExample]:
-        if len(row) != number:
-            raise BadInput(place, f"has {columns(len(row))}, but there are names for {number}", CURE)
-        return self._fields.example(partial(_cell, row, places), place)
+            if len(row) == len(header):
+                cells = {name: None if column is None else row[column] for name, column in places.items()}
+                yield attempted(self._fields.example, cells.__getitem__, place)
+            else:
+                yield BadInput(place, f"has {columns(len(row))}, but there are names for {len(header)}", CURE)
 
     def _column(self, name: str, header: list[str], place: str, source: str) -> int | None:
         """Return the place of a column in the header, None for labels that the test is without. Raises BadInput."""
@@ -88,31 +86,28 @@ class TableFiles(FileSplits[TextExample]):
             raise BadInput(place, f"{header.count(name)} columns are called '{name}'", "Rename all but one of them.")
         if name in header:
             return header.index(name)
-        if name == self._fields.label and may_lack_labels(source):
+        if name == self._fields.label and source == TEST:
             return None
         known = did_you_mean(name, header).strip()
         raise BadInput(place, f"there is no column '{name}'", f"{known} Files without a header need `columns`.")
 
     def _delimiter_of(self, files: Files, file: Path) -> str:
-        """Return the delimiter of a file: the usual one if it gives the columns, or if no other does."""
+        """Return the delimiter that gives the named columns, or else the most of them; of several, the usual one."""
         if self._delimiter != "auto":
             return CHARACTERS[self._delimiter]
         usual = "\t" if uncompressed(file).suffix.lower() == ".tsv" else ","
-        found: dict[str, int] = {}  # columns in the first row
+        found = {usual: (False, 0)}  # whether the first row fits, and its number of columns
         for delimiter in (usual, *CHARACTERS.values()):
             with suppress(BadInput):
                 _, row = next(self._rows(files, file, delimiter), ("", []))
-                found[delimiter] = len(row)
-                if self._has_columns(row):
-                    return delimiter
-        return max(found, key=lambda delimiter: found[delimiter], default=usual)
+                found[delimiter] = self._has_columns(row), len(row)
+        return max(found, key=found.__getitem__)
 
     def _has_columns(self, row: list[str]) -> bool:
         """Return whether a file's first row fits the columns that are named; the label may be missing."""
         if self._columns:
             return len(row) == len(self._columns)
-        *needed, _ = self._fields.names()
-        return {*needed} <= {name.strip() for name in row}
+        return {*self._fields.names()[:-1]} <= {name.strip() for name in row}
 
     def _rows(self, files: Files, file: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
         """Yield the places and the columns of the rows that are not blank. Raises DataError."""
@@ -131,8 +126,3 @@ class TableFiles(FileSplits[TextExample]):
                 return
             if any(cell.strip() for cell in row):
                 yield place, row
-
-
-def _cell(row: list[str], places: dict[str, int | None], name: str) -> str | None:
-    place = places[name]
-    return None if place is None else row[place]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import glob
 import hashlib
-import io
 import json
 import lzma
 import os
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from electra_lab.storage.files import open_regular
 from registry import Skipped
@@ -123,19 +122,16 @@ class BadInput(DataError):
         super().__init__(f"{place}: {reason}. {cure}")
 
 
-class _Hashing(io.RawIOBase):
+class _Hashing:
     """A file that hashes the bytes that are read from it."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
+    def __init__(self, raw: BinaryIO) -> None:
         self.raw, self.state = raw, hashlib.sha256()
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        read: int = self.raw.readinto(buffer)  # type: ignore[attr-defined]
-        self.state.update(memoryview(buffer)[:read])
-        return read
+    def read(self, size: int) -> bytes:
+        data = self.raw.read(size)
+        self.state.update(data)
+        return data
 
 
 def _blocks(parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -155,11 +151,10 @@ def _blocks(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 def _unpacked(file: Path, raw: _Hashing) -> Iterator[bytes]:
     """Yield the content, decompressed. Raises EOFError where it is cut short, zlib.error where it is damaged."""
-    begin, damage = _decompressor(file)
-    if begin is None:
-        while part := raw.read(BLOCK):
-            yield part
+    if uncompressed(file) == file:
+        yield from iter(partial(raw.read, BLOCK), b"")
         return
+    begin, damage = _decompressor(file)
     stream = begin()
     while data := raw.read(LITTLE):
         while data := data.lstrip(b"\0") if stream.eof else data:  # another stream may follow, or padding
@@ -173,17 +168,15 @@ def _unpacked(file: Path, raw: _Hashing) -> Iterator[bytes]:
         raise EOFError
 
 
-def _decompressor(file: Path) -> tuple[Callable[[], Any] | None, type[Exception]]:
-    """Return what begins a compressed stream, None for a plain file, and the error that its damage raises."""
+def _decompressor(file: Path) -> tuple[Callable[[], Any], type[Exception]]:
+    """Return a function that begins a compressed stream, and the error that its damage raises."""
     kind = file.suffix.lower()
     if kind == ".gz":
         return partial(zlib.decompressobj, zlib.MAX_WBITS | 16), zlib.error
     if kind == ".xz":
         return lzma.LZMADecompressor, lzma.LZMAError
-    if kind == ".zst":
-        zstandard = needed("zstandard", f"to read {file.name}")
-        return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
-    return None, OSError
+    zstandard = needed("zstandard", f"to read {file.name}")
+    return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
 
 
 def _is_utf16(block: bytes) -> bool:
@@ -234,13 +227,10 @@ def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path
             return files, ignored
         endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
         raise DataError(f"{path}: this folder has no file{endings}. Give a pattern or another folder.")
-    if denied := next((part for part in path.parents if os.path.isdir(part) and not _may_list(part)), None):
-        raise DataError(f"{path}: cannot be read (no permission to list {denied}).")
+    for folder in filter(os.path.isdir, path.parents):
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise DataError(f"{path}: cannot be read (no permission to list {folder}).")
     raise DataError(f"{path}: no file matches.")
-
-
-def _may_list(folder: Path) -> bool:
-    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def below(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -261,10 +251,12 @@ def below(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _is_read(file: Path, extensions: Sequence[str]) -> bool:
-    name = file.name.lower()
-    for ending in COMPRESSED:
-        name = name.removesuffix(ending)
-    return name.endswith(tuple(extensions))
+    return uncompressed(file).name.lower().endswith(tuple(extensions))
+
+
+def uncompressed(file: Path) -> Path:
+    """Return the path of a file without the ending of a compressed one."""
+    return file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
 
 
 def _matches(path: Path) -> list[str]:

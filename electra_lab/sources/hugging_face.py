@@ -34,7 +34,6 @@ class HuggingFaceSource:
         self._options = options
         self._datasets = needed("datasets", "to read a Hugging Face dataset")
         self._files: Files | None = None
-        self._downloaded: dict[str, Any] | None = None
         if os.path.isdir(path):
             # The names say what is in which split.
             names = [file.relative_to(path).as_posix() for file in below(Path(path))[0]]
@@ -62,10 +61,11 @@ class HuggingFaceSource:
 
     def splits(self) -> dict[str, Any]:
         """Return the datasets of all splits, by their names. Raises DataError."""
-        if self._files is None and self._downloaded is not None:
-            return self._downloaded
-        self._downloaded = self._load()
-        return self._downloaded
+        return self._load() if self._files else self._downloaded
+
+    @cached_property
+    def _downloaded(self) -> dict[str, Any]:
+        return self._load()
 
     def chosen(self, names: Collection[str]) -> dict[str, Any]:
         """Return the datasets of the splits with the given names. Raises DataError."""

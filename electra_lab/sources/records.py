@@ -16,27 +16,28 @@ from typing import Any
 from electra_lab.sources.files import BYTE_ORDER_MARK, LONGEST_LINE, BadInput, Files
 from registry.errors import did_you_mean
 
+EXTENSIONS = (".jsonl", ".ndjson", ".json")
 BETWEEN = re.compile(r"[\s,\[\]]*")  # the values of an array
 
 
-def records(files: Files, file: Path, cure: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the JSON of the records in a file, each with the number of its first line. Raises like `Files.lines`.
+def records(files: Files, file: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the places of the records in a file, and their JSON. Raises like `Files.lines`.
 
-    Records are lines. Where the file begins with an array of objects, or with a brace alone on its line, they are these
-    objects, or objects one after the other, over any number of lines.
-
-    cure  for a line that is too long
+    Records are lines that are not blank. Where the file begins with an array of objects, or with a brace alone on its
+    line, they are these objects, or objects one after the other, over any number of lines.
     """
     blocks = files.blocks(file)
     first = next(blocks, b"").removeprefix(BYTE_ORDER_MARK)
     if begin := re.match(rb"\s*(\[\s*[]{\r\n]|\{\s*[\r\n])", first):
         yield from _values(chain([first], blocks), file, end="]" if begin[1].startswith(b"[") else "")
     else:
-        yield from enumerate(files.lines(file, cure), start=1)
+        for number, line in enumerate(files.lines(file, "Write one object on each line."), start=1):
+            if line.strip():
+                yield f"{file}:{number}", line
 
 
-def _values(blocks: Iterator[bytes], file: Path, end: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the JSON values in a file with the numbers of their lines. Raises BadInput where one does not end."""
+def _values(blocks: Iterator[bytes], file: Path, end: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the places and the JSON of the values in a file. Raises BadInput where one does not end."""
     utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # what is not UTF-8 spoils its record only
     newlines = io.IncrementalNewlineDecoder(utf8, translate=True)
     decode = json.JSONDecoder().raw_decode
@@ -48,7 +49,7 @@ def _values(blocks: Iterator[bytes], file: Path, end: str) -> Iterator[tuple[int
                 begin = BETWEEN.match(text, at).end()  # type: ignore[union-attr]
                 _, after = decode(text, begin)
                 line += text.count("\n", at, begin)
-                yield line, text[begin:after].encode("utf-8", "surrogateescape")
+                yield f"{file}:{line}", text[begin:after].encode("utf-8", "surrogateescape")
                 line += text.count("\n", begin, after)
                 at = after
         text = text[at:]

@@ -200,7 +200,7 @@ def test_values_of_csv_files_stay_as_they_are_written(tmp_path: Path) -> None:
         expected = [Document(value.strip(), value) for value in values]
         assert list(corpus(tmp_path / ending, key="id")) == expected
         made = corpus(tmp_path / ending)
-        made._theirs = ["test"]
+        made._ours = {"test": None}
         assert list(made) == ["010", "020"]
     (tmp_path / "csv" / "train.csv").write_text('text,n\n"two\nlines, ""quoted""",1\n\n,2\n')
     assert list(corpus(tmp_path / "csv")) == ['two\nlines, "quoted"']

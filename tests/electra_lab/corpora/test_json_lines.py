@@ -233,3 +233,14 @@ def test_all_lines_before_a_cut_are_kept(tmp_path: Path, ending: str) -> None:
     assert len(kept) > 0.7 * len(texts)
     assert isinstance(skipped, Skipped)
     assert (skipped.place, skipped.unit) == (str(file), "ends of files")
+
+
+def test_a_damaged_file_that_changes_is_said_to_change(tmp_path: Path) -> None:
+    """One that is being written to need not be corrected."""
+    (tmp_path / "a.json").write_text('{"text": "one"}\n{"text": \n{"text": "two"}\n')
+    for on_error in ("stop", "skip"):
+        made = JsonLines(paths=[tmp_path / "a.json"], on_error=on_error)
+        made.fingerprint()
+        (tmp_path / "a.json").write_text((tmp_path / "a.json").read_text() + "o")
+        with pytest.raises(DataError, match=r"a\.json: changed while it was read\."):
+            list(made)

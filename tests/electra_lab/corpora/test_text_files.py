@@ -372,3 +372,15 @@ def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
         fingerprint("a", documents="lines"), fingerprint("a", join_lines=True),
     ]  # fmt: skip
     assert len(set(others)) == len(others)
+
+
+def test_damage_in_a_file_that_is_cut_short_is_counted_up_to_the_cut(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    text = b"one\nM\xe4\n" + b"".join(b"%f\n" % rng.random() for _ in range(20_000))
+    file = tmp_path / "a.txt.gz"
+    file.write_bytes(gzip.compress(text)[:-20_000])
+    end, rest = (each for each in read(tmp_path, on_error="skip") if isinstance(each, Skipped))
+    assert (end.place, end.unit) == (str(file), "ends of files")
+    assert (rest.place, rest.unit) == (f"{file}:2", "bytes")
+    kept = "".join(each for each in read(tmp_path, on_error="skip_line") if isinstance(each, str))
+    assert 100_000 < rest.number == len(kept.removeprefix("one\n").encode() + b"\nM\xe4\n")
