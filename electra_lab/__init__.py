@@ -11,21 +11,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
 
-_IS_COMMAND = sys.argv[0] == "-m" or Path(sys.argv[0]).name == "electra-lab"
+_IS_COMMAND = [os.path.basename(word) for word in sys.argv[:1]] in (["-m"], ["electra-lab"])
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
     """Exit at once before and after a command, and in imports, which report exceptions as others or swallow them."""
-    modules, files = set[str](), set[str]()
+    modules = set[str]()
     while frame:
         modules.add(frame.f_globals.get("__name__", ""))
-        files.add(frame.f_code.co_filename)
         frame = frame.f_back
-    if "electra_lab.cli" not in modules or "<frozen importlib._bootstrap>" in files:
+    if "electra_lab.cli" not in modules or "importlib._bootstrap" in modules:
         os._exit(130)
     raise KeyboardInterrupt
 
@@ -33,10 +29,14 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupt)
 
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
 import registry  # noqa: E402
 from electra_lab.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from electra_lab.api import check, held_out, load, run
 
 __all__ = ["__version__", "check", "held_out", "load", "run"]
@@ -62,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return __all__

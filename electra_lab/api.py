@@ -9,23 +9,12 @@ from typing import Any
 from electra_lab.assembly import experiment
 from electra_lab.config.load import load as read_config
 from electra_lab.inference import opening
-from electra_lab.inference.pair import Pair
+from electra_lab.inference.opening import load
 from electra_lab.runs import execute
 
+__all__ = ["check", "held_out", "load", "run"]
+
 Config = str | Path | Mapping[str, Any]
-
-
-def load(path_or_name: str | Path, *, device: str = "auto", step: int | None = None) -> Pair:
-    """Open a pre-trained pair for use.
-
-    path_or_name  a run directory, a folder that `electra-lab export` wrote, or an ELECTRA or BERT in Hugging Face's
-                  format: a folder, or a name on the hub, which needs the network
-    device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
-    step          of a run directory, the checkpoint to open; by default the newest
-
-    Raises registry.errors.LabError.
-    """
-    return opening.load(path_or_name, device=device, step=step)
 
 
 def held_out(run: str | Path) -> list[str]:

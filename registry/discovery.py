@@ -110,12 +110,13 @@ def blame(error: BaseException) -> PluginError | None:
     entries = [entry for registry in Registry.instances for entry in registry.plugged_in()]
     files = {str(entry.file) for entry in entries}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    if not frames and not isinstance(error, OSError) and (used := getattr(error, "used", None)):
+    if not frames:
+        used = getattr(error, "used", [])
+        if not used or isinstance(error, OSError):
+            return None
         others = "".join(f", or {other.kind} '{other.name}' at {other.place}," for other in used[1:])
         who, said = f"{used[0].kind} '{used[0].name}'{others}", f"{type(error).__name__}: {_reason(error)}"
         return PluginError(f"{used[0].place}: {who} does not follow its contract: {said}")
-    if not frames:
-        return None
     last = frames[-1]
     # The definition that contains the line; a helper function above all of them belongs to the first.
     own = sorted((e for e in entries if str(e.file) == last.filename), key=lambda e: (e.line, e.kind))

@@ -16,7 +16,7 @@ from electra_lab.ablation.cells import heal, work
 from electra_lab.ablation.file import Cell, load_ablation
 from electra_lab.ablation.plan import Checked, checked, write_plan
 from electra_lab.assembly.experiment import open_data
-from electra_lab.assembly.launcher import launcher_options
+from electra_lab.assembly.launcher import launcher_options, make_launcher
 from electra_lab.config.source import read_file
 from electra_lab.reports.ablation_page import write_report
 from electra_lab.runs.changes import changes, content
@@ -29,7 +29,7 @@ from electra_lab.storage.plan import Plan
 from electra_lab.storage.provenance import described
 from electra_lab.storage.run_directory import refuse_to_hold
 from electra_lab.training.device import choose_device
-from registry import Launcher, Outcome, launchers
+from registry import Launcher, Outcome
 from registry.errors import CellsFailed, CheckpointError, DataError, Interrupted, Preempted
 
 NO_RESULT = ("name", "imports", "trackers", "data.store")  # keys that no cell depends on
@@ -146,8 +146,7 @@ def _prepared(
     chosen = ablation.config.launcher
     if launcher and launcher != chosen.type:
         chosen = launcher_options(launcher)
-    keywords = chosen.keywords() | ({"workers": workers} if workers else {})
-    plan, launch = checked(ablation), launchers.get(chosen.type).component(**keywords)
+    plan, launch = checked(ablation), make_launcher(chosen, **({"workers": workers} if workers else {}))
     if plan.absent:
         raise plan.absent
     return plan, launch, path

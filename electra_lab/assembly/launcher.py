@@ -1,4 +1,4 @@
-"""Launchers as the command line names them."""
+"""Launchers: as the command line names them, and as objects."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from electra_lab.config.component import Component, Of
 from electra_lab.config.source import parse
-from registry import launchers
+from registry import Launcher, launchers, using
 from registry.errors import ConfigError
 
 
@@ -26,3 +26,13 @@ def launcher_options(text: str, workers: int | None = None) -> Component:
         wrong = " ".join(": ".join([".".join(map(str, e["loc"])), e["msg"]]).lstrip(": ") for e in error.errors())
         raise ConfigError(f"--launcher {text}: {wrong} A mapping has options: '{{type: NAME, ...}}'.") from None
     return chosen
+
+
+def make_launcher(chosen: Component, **options: Any) -> Launcher:
+    """Make a launcher; `options` win over those that are chosen."""
+    entry = launchers.get(chosen.type)
+    with using(entry):
+        made = entry.component(**{**chosen.keywords(), **options})
+        if not (callable(made) and callable(made.check) and isinstance(made.here, bool)):
+            raise TypeError("needs check(), here, and to be called with work.")
+        return made

@@ -2,13 +2,13 @@
 
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 import registry
 from electra_lab.cli import (
-    _streams,
     ablate,
     check,
     corrupt,
@@ -25,6 +25,7 @@ from electra_lab.cli import (
     run,
     schema,
 )  # fmt: skip
+from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
 from registry.errors import Reported, shown
 
@@ -39,26 +40,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("new")(_streams.answers(new.new))
-app.command("prepare")(_streams.answers(prepare.prepare))
-app.command("run")(_streams.answers(run.run))
-app.command("resume")(_streams.answers(resume.resume))
-app.command("replay")(_streams.answers(replay.replay))
-app.command("ablate")(_streams.answers(ablate.ablate))
-app.command("finetune")(_streams.answers(finetune.finetune_))
-app.command("report")(_streams.answers(report.report))
-app.command("check")(_streams.answers(check.check))
-app.command("export")(_streams.answers(export.export))
-app.command("detect")(_streams.answers(detect.detect))
-app.command("corrupt")(_streams.answers(corrupt.corrupt))
-app.command("fill")(_streams.answers(fill.fill))
-app.command("schema")(_streams.answers(schema.schema))
+VERBS: tuple[Callable[..., None], ...] = (
+    new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, finetune.finetune, report.report,
+    check.check, export.export, detect.detect, corrupt.corrupt, fill.fill, schema.schema,
+)  # fmt: skip
+for verb in VERBS:
+    app.command()(answering()(verb))
 app.add_typer(registry_.app, name="registry")
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        _streams.answer(f"electra-lab {__version__}")
+        answer(f"electra-lab {__version__}")
         raise typer.Exit
 
 
@@ -73,7 +66,7 @@ def _options(
 def main() -> None:
     """Run a command; an error is one clear sentence and its exit code."""
     try:
-        with _streams.usable():
+        with usable():
             _main()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -91,8 +84,8 @@ def _main() -> None:
                 _complain(problem)
             raise SystemExit(problem.exit_code) from None
         if isinstance(error, SystemExit):  # typer ends so too; from inside a component it would look like success
-            if sys.stdout is not stdout:  # typer's help met a closed pipe
-                raise SystemExit(_streams.CLOSED_PIPE) from None
+            if sys.stdout is not stdout:  # typer met a closed pipe
+                raise SystemExit(CLOSED_PIPE) from None
             raise
         print(shown(traceback.format_exc()), end="", file=sys.stderr)
         _complain(f"\nThis is an internal error of electra_lab{_or_in_plugins()}. Please report it.")

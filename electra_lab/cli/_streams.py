@@ -3,15 +3,13 @@
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from contextvars import ContextVar
-from functools import wraps
-from typing import Any, ParamSpec, TextIO
+from typing import Any, TextIO
 
-from registry.errors import DataError, shown
+from registry.errors import shown
 
-P = ParamSpec("P")
 CLOSED_PIPE = 141  # what shells report for a command that SIGPIPE has ended
 _ANSWERS: ContextVar[TextIO] = ContextVar("answers")  # standard output, while sys.stdout is standard error
 
@@ -39,42 +37,35 @@ def usable() -> Iterator[None]:
         os.set_blocking(descriptor, True)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path that is not UTF-8 is printed as its bytes
         sys.stdout.reconfigure(errors="surrogateescape" if is_utf8() else "backslashreplace")
+    out = sys.stdout
     with _messages():
         try:
             yield
         finally:
             try:
-                print(end="", flush=True)  # the help of typer
-            except OSError:
-                _discard()
+                out.flush()
+            except OSError:  # the interpreter would try again when it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
-def _messages() -> redirect_stderr[Any] | nullcontext[None]:
+def _messages() -> AbstractContextManager[Any]:
     """Return a context in which no message raises. Streams of others, such as a notebook's, stay."""
-    try:
-        ours = sys.stderr is None or sys.stderr.fileno() == 2
-    except (AttributeError, OSError):
-        ours = False
-    if not ours:
+    if sys.stderr and getattr(sys.stderr, "name", None) not in ("<stderr>", 2):
         return nullcontext()
     raw = io.BufferedWriter(_Messages(2, "w", closefd=False))
     encoding = getattr(sys.stderr, "encoding", "utf-8")
     return redirect_stderr(io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=True))
 
 
-def answers(verb: Callable[P, None]) -> Callable[P, None]:
+@contextmanager
+def answering() -> Iterator[None]:
     """Let a verb print by `answer` alone. What plug-ins print goes to standard error."""
-
-    @wraps(verb)
-    def call(*arguments: P.args, **options: P.kwargs) -> None:
-        before = _ANSWERS.set(sys.stdout)
-        try:
-            with redirect_stdout(sys.stderr):
-                verb(*arguments, **options)
-        finally:
-            _ANSWERS.reset(before)
-
-    return call
+    before = _ANSWERS.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _ANSWERS.reset(before)
 
 
 def stdout() -> TextIO:
@@ -87,30 +78,16 @@ def is_utf8() -> bool:
     return getattr(stdout(), "encoding", "").lower().replace("-", "") == "utf8"
 
 
-def answer(text: object, *, end: str = "\n", folds: bool = False, escaped: bool = False) -> None:
+def answer(text: object, *, folds: bool = False) -> None:
     """Print an answer as it is; on a terminal, with its control characters escaped.
 
-    folds    fold it to the width of a terminal
-    escaped  they are already; those that are left are colours
+    folds  fold it to the width of a terminal
 
-    Ends the command if nobody reads the answer. Raises DataError if it cannot be written.
+    An OSError ends the command: `electra_lab.cli.main` knows what it means.
     """
-    if stdout().isatty():
+    said = shown(str(text)) if stdout().isatty() else str(text)
+    if folds:
         from electra_lab.runs.console import folded
 
-        text = text if escaped else shown(str(text))
-        text = folded(str(text), stdout()) if folds else text
-    try:
-        print(text, end=end, flush=True, file=stdout())
-    except BrokenPipeError:
-        _discard()
-        raise SystemExit(CLOSED_PIPE) from None
-    except OSError as error:
-        _discard()
-        raise DataError(f"standard output: cannot be written ({error.strerror}).") from None
-
-
-def _discard() -> None:
-    """Discard what standard output has not taken: the interpreter would try again when it ends."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout().fileno())
+        said = folded(said, stdout())
+    print(said, flush=True, file=stdout())

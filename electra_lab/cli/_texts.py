@@ -1,6 +1,5 @@
 """The options and the output of verbs that a pre-trained pair does to texts."""
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -43,7 +42,8 @@ def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> I
     if (file is None) == (not texts):
         raise ConfigError("give either texts or --file FILE with a text on each line; - reads standard input.")
     if texts and texts != ["-"]:
-        return _decoded(((f"TEXT {n}", os.fsencode(text)) for n, text in enumerate(texts, start=1)), on_error)
+        given = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
+        return _decoded(((f"TEXT {number}", text) for number, text in enumerate(given, start=1)), on_error)
     if file and str(file) != "-":
         try:
             return _decoded(_lines(file.open("rb"), str(file)), on_error)
@@ -124,7 +124,7 @@ def show(
             elif terminal.is_terminal:
                 with terminal.capture() as coloured:
                     terminal.print(result)
-                answer(coloured.get(), end="", escaped=True)
+                print(coloured.get(), end="", flush=True, file=stdout())
             else:
                 answer(result)
     if html:

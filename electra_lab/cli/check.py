@@ -33,13 +33,13 @@ def check(
 
     if is_ablation(file):
         ablation = checked(load_ablation(file, set_ or []))
-        text, absent = overview(ablation) + "\n", ablation.absent
+        text, absent = overview(ablation), ablation.absent
     elif is_suite_file(file):
         if set_:
             raise ConfigError("a suite takes no --set: write the changes in the file.")
         suite = load_suite(file)
-        pairs = list(pairs_of(suite))
-        absent = next(filter(None, (check_finetuning(pair.loaded) for pair in pairs)), None)
+        found = [check_finetuning(pair.loaded) for pair in list(pairs_of(suite))]
+        absent = next(filter(None, found), None)
         text = dump_with_origins(suite)
     elif is_finetuning_file(file):
         finetuning = load_finetuning(file, set_ or [])
@@ -51,4 +51,4 @@ def check(
         text = dump_with_origins(loaded)
     if absent:
         Console().say(f"note: {absent} A run would stop there.")
-    answer(text, end="")
+    answer(text.rstrip())

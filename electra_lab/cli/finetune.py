@@ -10,7 +10,7 @@ from electra_lab.cli.run import Device, OnDevice, Set
 from registry.errors import ConfigError
 
 
-def finetune_(
+def finetune(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The fine-tuning or the suite, a YAML file.")],
     set_: Set = None,
     model: Annotated[

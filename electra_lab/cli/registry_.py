@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import registry
-from electra_lab.cli._streams import answer, answers
+from electra_lab.cli._streams import answer, answering
 from electra_lab.cli.schema import From
 from electra_lab.config.component import Sizes
 from registry import Plugin
@@ -25,7 +25,7 @@ Kind = Annotated[
 
 
 @app.command("list")
-@answers
+@answering()
 def list_(
     kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this kind.")] = None,
     from_: From = None,
@@ -58,7 +58,7 @@ def list_(
 
 
 @app.command("describe")
-@answers
+@answering()
 def describe(
     kind: Kind, name: Annotated[str, typer.Argument(metavar="NAME", help="A component's name.")], from_: From = None
 ) -> None:

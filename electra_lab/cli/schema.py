@@ -51,7 +51,6 @@ def schema(
     for path in from_ or []:
         load_plugins(path)
     found = file_schema(*chosen[0])
-    problems = left_out()
-    for problem in problems:
+    for problem in left_out():
         print(shown(problem), file=sys.stderr)
     answer(json.dumps(found, indent=1))

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -48,7 +48,8 @@ class Mixture:
 
     def files(self) -> tuple[list[Path], list[Path]]:
         """Return the files of all parts, those that are read and those that are passed over."""
-        parts = [corpus.files() for corpus, _ in self.parts if hasattr(corpus, "files")]
+        members: list[Any] = [corpus for corpus, _ in self.parts]
+        parts = [corpus.files() for corpus in members if callable(getattr(corpus, "files", None))]
         read = dict.fromkeys(file for files, _ in parts for file in files)
         return list(read), [file for _, files in parts for file in files if file not in read]
 

@@ -1,9 +1,15 @@
-"""One piece of work: the function that every launcher calls in its worker processes."""
+"""One piece of work: the function that every launcher calls in its worker processes, and their environment."""
 
 import sys
 import traceback
 
 from registry import LabError, Outcome, Work
+
+
+def variables(threads: int) -> dict[str, str]:
+    """Return the environment variables that limit the threads of a process; tokenizers use one."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**dict.fromkeys(names, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def attempt(work: Work, folder: str, piece: str) -> Outcome:

@@ -17,6 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from electra_lab.launchers import _worker
+from electra_lab.launchers._piece import variables
 from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
@@ -82,12 +83,11 @@ def _places(number: int, threads: int, gpus: int | None, pin: bool) -> list[tupl
     """Return the share of the machine that each worker gets: its environment, and its cores or ()."""
     allowed = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
     pinned = number * threads <= len(allowed)
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(names, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
+    shared = {**os.environ, **variables(threads)}
     devices = _devices(gpus)
     return [
         (
-            environment | ({"CUDA_VISIBLE_DEVICES": devices[n % len(devices)]} if devices else {}),
+            shared | ({"CUDA_VISIBLE_DEVICES": devices[n % len(devices)]} if devices else {}),
             tuple(allowed[n * threads : (n + 1) * threads]) if pinned else (),
         )
         for n in range(number)

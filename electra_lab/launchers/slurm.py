@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.launchers._piece import attempt
+from electra_lab.launchers._piece import attempt, variables
 from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
@@ -78,8 +78,6 @@ class Slurm:
             return
         logs = _logs(folder)
         executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        environment = {**dict.fromkeys(names, self.threads), "TOKENIZERS_PARALLELISM": "false"}
         given = {"slurm_partition": self.partition, "slurm_account": self.account, "mem_gb": self.memory_gb,
                  "gpus_per_node": self.gpus or None}  # fmt: skip
         # SIGTERM, and not submitit's SIGUSR2, so that a run sees the same signal whoever stops it.
@@ -89,7 +87,7 @@ class Slurm:
             timeout_min=self.minutes,
             cpus_per_task=self.threads,
             slurm_array_parallelism=self.workers,
-            slurm_setup=[*(f"export {name}={value}" for name, value in environment.items()), *self.setup],
+            slurm_setup=[*(f"export {name}={value}" for name, value in variables(self.threads).items()), *self.setup],
             slurm_srun_args=[f"--cpus-per-task={self.threads}"],  # since 22.05 srun does not take it from the job
             slurm_additional_parameters={**limit, **(self.sbatch or {})},
             **{name: value for name, value in given.items() if value is not None},

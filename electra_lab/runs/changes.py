@@ -8,7 +8,7 @@ from typing import Any
 from electra_lab.assembly.experiment import open_corpus, recipe_of
 from electra_lab.config.load import Loaded, dump, load
 from electra_lab.data.store import is_store, key_of, read_manifest
-from electra_lab.storage.provenance import Change, Changes, Provenance, described
+from electra_lab.storage.provenance import Change, Changes, described
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
 from registry.errors import ConfigError, DataError, command
@@ -66,9 +66,9 @@ def keep_changes(
     directory.write("config.yaml", config)
 
 
-def refuse_other_data(loaded: Loaded, directory: RunDirectory, began: Provenance) -> None:
+def refuse_other_data(loaded: Loaded, directory: RunDirectory) -> None:
     """Raise DataError if the text is not the one that a run began with, before any of it is tokenized."""
-    root, key = loaded.config.data.store, began.data.store
+    root, key = loaded.config.data.store, directory.provenance().data.store
     kept = root / key
     cure, resume = "", ("resume", directory.path, "--set")
     if is_store(kept):

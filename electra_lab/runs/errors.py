@@ -51,7 +51,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def _is_shortage(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or "torch" not in sys.modules:  # which takes seconds to import
+    if "torch" not in sys.modules:  # which takes seconds to import
         return isinstance(error, MemoryError)
     from electra_lab.training.memory import is_shortage
 

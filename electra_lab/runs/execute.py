@@ -20,14 +20,7 @@ from electra_lab.parallel.world import ALONE, World
 from electra_lab.reports.records import training_seconds
 from electra_lab.reports.run_page import write_report
 from electra_lab.runs import summary
-from electra_lab.runs.changes import (
-    changes,
-    content,
-    keep_changes,
-    other_length,
-    refuse_other_data,
-    refuse_others,
-)
+from electra_lab.runs.changes import changes, content, keep_changes, other_length, refuse_other_data, refuse_others
 from electra_lab.runs.console import Console
 from electra_lab.runs.errors import exit_code
 from electra_lab.runs.follow import follow, is_evaluated
@@ -89,18 +82,12 @@ def _continue(path: Path) -> str:
     return f"Resume with: {command('resume', path)}"
 
 
-def _shared_data(
-    loaded: Loaded,
-    console: Console,
-    world: World,
-    directory: RunDirectory | None = None,
-    began: Provenance | None = None,
-) -> Store:
+def _shared_data(loaded: Loaded, console: Console, world: World, directory: RunDirectory | None = None) -> Store:
     """Open the token store, which rank 0 builds if needed; that of a run that is resumed must be the same."""
     if world.first:
         with Phases(console) as progress:
-            if directory and began:
-                refuse_other_data(loaded, directory, began)
+            if directory:
+                refuse_other_data(loaded, directory)
             store = open_data(loaded, console.say, progress)
         world.once(lambda: str(store.folder))
         return store
@@ -193,7 +180,7 @@ def _reopened(
     directory.refuse_other_format(began)
     loaded = _config_of(directory, began, overrides)
     target, console = choose_device(device), Console(quiet=not world.first)
-    store = _shared_data(loaded, console, world, directory, began)
+    store = _shared_data(loaded, console, world, directory)
     restored = bool(checkpoints(directory.checkpoints))
     decided = _decided(began, loaded, target)
     experiment = assemble(loaded, store, target, restored=restored, world=world, began=decided, shared=shared)
@@ -275,7 +262,18 @@ def _train(
     console.say(summary.opening(loaded, experiment, directory.path))
     if experiment.choices.compile != "off":
         console.say(f"compiled in {warm_up(experiment):.0f} s")
-    saver = Saver.by(config.checkpoint, directory, run, settings, metrics, config.milestones)
+    saving, best = config.checkpoint, config.checkpoint.best
+    saver = Saver(
+        directory,
+        run,
+        settings,
+        every=saving.every,
+        keep=saving.keep,
+        minutes=saving.minutes,
+        milestones=config.milestones,
+        best=(best, metrics[best]) if best else None,
+        asynchronous=saving.asynchronous,
+    )
     if run.step == 0 and config.milestones:
         saver.save()
 

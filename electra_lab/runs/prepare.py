@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from electra_lab.assembly.experiment import check, open_corpus, open_data
-from electra_lab.assembly.launcher import launcher_options
-from electra_lab.config.load import load
+from electra_lab.assembly.launcher import launcher_options, make_launcher
+from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.store import Store, is_store
 from electra_lab.data.vocabulary import token_id
 from electra_lab.runs.console import Console
 from electra_lab.runs.data_page import write_data_page
 from electra_lab.runs.progress import Phases
-from registry import Launcher, launchers
+from registry import Launcher, corpora, using
+from registry.component import entries_of
 from registry.contracts.tokenizer import UNKNOWN
 
 SHOWN = 5  # files and endings that are named
@@ -56,20 +57,27 @@ def prepare(
         raise absent
     launch: Launcher | None = None
     if launcher or workers:
-        chosen = launcher_options(launcher or "local", workers)
-        launch = launchers.get(chosen.type).component(**chosen.keywords())
+        launch = make_launcher(launcher_options(launcher or "local", workers))
         launch.check()
     with Phases(console) as progress:
         store = open_data(loaded, console.say, progress, launcher=launch, rebuild=rebuild)
-    corpus = None if is_store(loaded.config.data.store) else open_corpus(loaded)
-    made = _account(store, corpus)
+    made = _account(store, *_files_of(loaded))
     if inspect:
         made = replace(made, page=str(write_data_page(loaded, store, facts(made))))
     return made
 
 
-def _account(store: Store, corpus: Any) -> Prepared:
-    files, ignored = corpus.files() if hasattr(corpus, "files") else ((), ())
+def _files_of(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """Return the files that the corpus reads, and those that it passes over, as far as it says so."""
+    if is_store(loaded.config.data.store):
+        return [], []
+    with using(*entries_of(corpora, loaded.config.corpus)):
+        corpus: Any = open_corpus(loaded)
+        read, ignored = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+        return [str(file) for file in read], [str(file) for file in ignored]
+
+
+def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
     train = store.manifest.shards["train"].values()
     held_out = [shard for split in ("validation", "test") for shard in store.manifest.shards[split].values()]
     read = store.manifest.read
@@ -92,8 +100,8 @@ def _account(store: Store, corpus: Any) -> Prepared:
         left_out={reason: number for reason, number in left_out.items() if number},
         lost={str(unit): number for unit, number in read.lost.items()},
         skipped=read.examples,
-        read=[str(file) for file in files],
-        ignored=[str(file) for file in ignored],
+        read=files,
+        ignored=ignored,
         page=None,
     )
 

@@ -72,8 +72,8 @@ def data_of(experiment: Experiment) -> Data:
     store = experiment.store
     return Data(
         store=store.key,
-        documents=dict(store.documents.items()),
-        tokens=dict(store.tokens.items()),
+        documents=dict(store.documents),
+        tokens=dict(store.tokens),
         overlap=store.overlap,
         vocabulary=experiment.vocabulary.size,
     )

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from electra_lab.config.schema import Checkpoint
 from electra_lab.storage.checkpoint import Best, not_finite, prune, save, steps, sweep, tensors_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Run, Settings
@@ -37,30 +36,11 @@ class Saver:
     ) -> None:
         self._directory, self._run, self._settings = directory, run, settings
         self._every, self._keep, self._minutes, self._milestones = every, keep, minutes, milestones
-        self._name = best[0] if best else ""
-        self._metric = best[1] if best else None
+        self._chosen = best
         self._pool = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
         self._writing: Future[None] | None = None
         self._last = time.monotonic()
         self.saved = run.step if directory.has_checkpoint(run.step) else None  # the newest step that is
-
-    @classmethod
-    def by(
-        cls, config: Checkpoint, directory: RunDirectory, run: Run, settings: Settings, metrics: Mapping[str, Metric],
-        milestones: Collection[int],
-    ) -> Self:  # fmt: skip
-        """Return the saver that an experiment's `checkpoint` describes."""
-        return cls(
-            directory,
-            run,
-            settings,
-            every=config.every,
-            keep=config.keep,
-            minutes=config.minutes,
-            milestones=milestones,
-            best=(config.best, metrics[config.best]) if config.best else None,
-            asynchronous=config.asynchronous,
-        )
 
     def __enter__(self) -> Self:
         self.prune()
@@ -79,7 +59,7 @@ class Saver:
 
     def best(self, record: Mapping[str, Any]) -> bool:
         """Return True if a record, which rank 0 has written already, has the best value of the chosen metric so far."""
-        if self._metric is None:
+        if self._chosen is None:
             return False
         return self._run.learner.world.once(lambda: str(self._best()(record["step"]) == record["step"])) == "True"
 
@@ -142,9 +122,10 @@ class Saver:
 
     def _ranked(self) -> list[tuple[float, int]]:
         """Return value and step of each validation record; the value is negated if a higher one is better."""
-        if self._metric is None:
+        if self._chosen is None:
             return []
-        name, sign = self._name, -1 if self._metric.higher_is_better else 1
+        name, metric = self._chosen
+        sign = -1 if metric.higher_is_better else 1
         validated = [record for record in self._directory.records() if record["split"] == "validation"]
         return [(sign * record[name], record["step"]) for record in validated if record.get(name) is not None]
 

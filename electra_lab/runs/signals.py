@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import FrameType
 
 from registry.errors import Interrupted, Preempted, Stopped
 
@@ -88,12 +87,8 @@ def _handled(act: Callable[[int], None]) -> Iterator[None]:
     can = threading.current_thread() is threading.main_thread()  # signals are handled only there
     handlers = {each: signal.getsignal(each) for each in STOPPING if can}
     before = {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-
-    def handle(number: int, _: FrameType | None) -> None:
-        act(number)
-
     for each in before:
-        signal.signal(each, handle)
+        signal.signal(each, lambda number, _: act(number))
     try:
         yield
     finally:

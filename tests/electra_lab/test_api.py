@@ -77,3 +77,12 @@ def test_importing_it_loads_nothing_heavy() -> None:
     code = "import electra_lab, sys; print(sorted({'torch', 'numpy', 'transformers', 'tokenizers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", ["[]", "['x']"])
+def test_it_is_imported_by_programs_without_arguments(arguments: str) -> None:
+    """Such as those that Python is embedded in; their Ctrl-C is theirs."""
+    code = f"import signal, sys; sys.argv = {arguments}; before = signal.getsignal(2); import electra_lab; "
+    code += "assert signal.getsignal(2) is before; print(*dir(electra_lab))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "__version__ check held_out load run\n"

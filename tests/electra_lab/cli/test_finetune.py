@@ -218,7 +218,11 @@ def test_check_validates_every_model_of_a_suite_on_every_task(lab: Lab, tmp_path
     assert "has no .txt files. A run would stop there." in err
     assert lab("check", file, "--set", "seeds=[0]")[0] == 2
     second = tmp_path / "second.yaml"
-    second.write_text(second.read_text().replace("matthews", "mathews"))
+    text = second.read_text()
+    second.write_text(f"{text}data: {{max_length: 9999}}\n")  # the first one has no data, which is a note
+    code, _, err = lab("check", file)
+    assert (code, "data.max_length: 9999" in err) == (2, True)
+    second.write_text(text.replace("matthews", "mathews"))
     code, _, err = lab("check", file)
     assert code == 2
     assert err.startswith(f"{file}:")

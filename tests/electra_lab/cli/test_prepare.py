@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -255,3 +256,47 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None] | None:
 
     monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
     return None
+
+
+OWN = '''
+from registry import corpora, launchers
+
+
+@corpora.register("mine")
+class Mine:
+    """Mine."""
+
+    def __init__(self, /): pass
+
+    def __iter__(self):
+        yield from (f"the cat number {n} sat on the mat" for n in range(60))
+
+    def fingerprint(self):
+        return "same"
+
+    FILES
+
+
+@launchers.register("mine")
+def mine(*, workers: int = 1, threads: int = 1):
+    "Mine."
+'''
+
+
+@pytest.mark.parametrize(
+    ("files", "launcher", "code"),
+    [
+        ("files = ['of', 'its', 'own']", (), 0),
+        ("def files(self): return None", (), 2),
+        ("def files(self): return ['a'], ['b', 'c'], []", (), 2),
+        ("def files(self): return 3, 4", (), 2),
+        ("", ("--launcher", "mine"), 2),
+    ],
+)
+def test_plug_ins_that_break_their_contract(
+    lab: Lab, tmp_path: Path, files: str, launcher: tuple[str, ...], code: int
+) -> None:
+    (tmp_path / "own.py").write_text(OWN.replace("FILES", files))
+    found, _, err = lab("prepare", written(tmp_path, "{type: mine}\nimports: [own.py]", ""), *launcher)
+    assert found == code, err
+    assert code == 0 or re.search(r"own\.py:\d+: \w+ 'mine' ", err), err

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import electra_lab
+from electra_lab.cli._texts import OnError, texts_of
 from electra_lab.model.network import Network
 from tests.electra_lab.runs.tiny import experiment, for_a_module, run
 
@@ -78,6 +79,12 @@ def test_texts_are_read_as_those_of_a_corpus(
     code, out, err = lab(verb, model, *words, "--json", "--on-error", "skip", "--device", "cpu")
     assert (code, [json.loads(line)["text"] for line in out.split("\n")[:-1]]) == (0, good)
     assert [int(number) for number in re.findall(r"(\d+): byte", err)] == bad
+
+
+def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has decoded them already, by the encoding of the locale."""
+    monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
+    assert list(texts_of(["caf\xe9 \xff"], None, OnError.stop)) == ["caf\xe9 \xff"]
 
 
 def test_a_line_without_an_end_is_not_read_to_its_end(lab: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
