@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.ablation.file import is_ablation, load_ablation
+from electra_lab.ablation.file import load_ablation
 from electra_lab.ablation.plan import checked
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import check
 from electra_lab.backbones import _hashing
 from electra_lab.config.finetune import FinetuningConfig, FinetuningTrain
-from electra_lab.config.load import Loaded, dump, is_finetuning_file, is_suite_file, load, load_finetuning, load_suite
+from electra_lab.config.load import Loaded, dump, kind_of_file, load, load_finetuning, load_suite
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.finetuning.experiment import absent_examples
 from registry.errors import ConfigError
@@ -57,7 +57,7 @@ def test_shipped_ablation(file: Path) -> None:
 
 @pytest.mark.parametrize("file", DOWNSTREAM, ids=lambda f: f.name)
 def test_shipped_downstream_file(file: Path, tmp_path: Path) -> None:
-    kind = load_suite if is_suite_file(file) else load_finetuning
+    kind = load_suite if kind_of_file(file) == "suite" else load_finetuning
     loaded = kind(file)
     assert loaded.config.name == file.stem
     assert file.read_text(encoding="utf-8").startswith("# ")
@@ -74,7 +74,7 @@ def test_fine_tuning_has_the_official_hyper_parameters() -> None:
     """configure_finetuning.py of google-research/electra; the learning rate is the paper's for Small (its Table 7)."""
     epochs = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2, "docstring_origin": 10}
     for file in DOWNSTREAM:
-        if is_suite_file(file) or not (config := load_finetuning(file).config).trains:
+        if kind_of_file(file) == "suite" or not (config := load_finetuning(file).config).trains:
             continue
         if file.stem.endswith("_small"):  # for encoders that were pre-trained for minutes
             continue
@@ -91,7 +91,7 @@ def test_fine_tuning_has_the_official_hyper_parameters() -> None:
 
 def test_ablations_lie_in_their_folder() -> None:
     assert ABLATIONS
-    assert not [file for file in FILES if is_ablation(file)]
+    assert not [file for file in FILES if kind_of_file(file) == "ablation"]
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_whole_files_that_the_docs_show_are_valid(tmp_path: Path, text: str) -> 
         (tmp_path / shipped.name).symlink_to(shipped)
     file = tmp_path / "shown.yaml"
     file.write_text(text, encoding="utf-8")
-    if is_suite_file(file):
+    if kind_of_file(file) == "suite":
         assert load_suite(file).config.tasks
-    elif is_finetuning_file(file):
+    elif kind_of_file(file) == "fine-tuning":
         load_finetuning(file)
-    elif is_ablation(file):
+    elif kind_of_file(file) == "ablation":
         load_ablation(file)
     else:
         load(file)

@@ -18,12 +18,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from electra_lab.ablation.sections import Budget, Power
+from electra_lab.ablation.sections import Power
 from electra_lab.ablation.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
+from electra_lab.config.budget import Budget
 from electra_lab.config.component import Component, Of, default
-from electra_lab.config.load import Loaded, absolute, describes_ablation, imports, located, validated
+from electra_lab.config.load import Loaded, absolute, imports, kind_of, kind_of_file, located, validated
 from electra_lab.config.problems import problems, sentences
-from electra_lab.config.schema import ExperimentConfig, distinct
+from electra_lab.config.schema import ExperimentConfig, Name, Seeds
 from electra_lab.config.source import DEFAULTS, Loc, Mark, Node, mark_at, parse, read_file, with_change, with_overrides
 from registry import ALL, Metric, Plugin, launchers, measures
 from registry.errors import ConfigError, command, did_you_mean
@@ -64,9 +65,7 @@ def _varied(vary: dict[str, Any]) -> dict[str, Any]:
 class AblationConfig(Strict):
     """An ablation file."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
-        description="Name of the ablation; its default folder is `runs/<name>`."
-    )
+    name: Name = Field(description="Name of the ablation; its default folder is `runs/<name>`.")
     question: str = Field("", description="The question that it is to answer; the headline of the report.")
     imports: list[Path] = Field(
         default_factory=list, description="Plug-in files. Those with parts of experiments are imported by every cell."
@@ -76,9 +75,7 @@ class AblationConfig(Strict):
     vary: Annotated[dict[str, Any], AfterValidator(_varied)] = Field(
         description="Keys and their values, all combinations of which are run; or names of variants and their changes."
     )
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1), AfterValidator(distinct)] = (
-        Field(description="Each variant is run with each of them. From five on, differences are tested.")
-    )
+    seeds: Seeds = Field(description="Each variant is run with each of them. From five on, differences are tested.")
     budget: Budget | None = Field(None, description="The budget of every cell; without it, the base's `train` decides.")
     baseline: str | None = Field(
         None,
@@ -187,24 +184,16 @@ class LoadedAblation:
         return Cell(_identity(label, seed, loaded), label, seed, loaded)
 
 
-def is_ablation(path: Path) -> bool:
-    """Return True if the file is an ablation, not an experiment; False if it cannot be read, as loading it says why."""
-    try:
-        return describes_ablation(read_file(path))
-    except ConfigError:
-        return False
-
-
 def load_ablation(path: Path, overrides: Sequence[str] = ()) -> LoadedAblation:
     """Read an ablation and validate every cell. Raises ConfigError with all problems.
 
     overrides  of the ablation's own keys, such as `seeds`; keys of experiments change the base of all cells
     """
     root = read_file(path)
-    if not describes_ablation(root):
+    if kind_of(root) != "ablation":
         reason = "is not an ablation: it has neither `base` nor `vary`. To run an experiment:"
         raise ConfigError(f"{path}: {reason} {command('run', path)}")
-    own = [each for each in overrides if re.split("[.=]", each.strip())[0] in AblationConfig.model_fields]
+    own = [each for each in overrides if re.split("[.=]", each)[0].strip() in AblationConfig.model_fields]
     root, overrides = with_overrides(root, own), [each for each in overrides if each not in own]
     marks = dict(root.marks())
     plugins = tuple(imports(root))
@@ -261,7 +250,7 @@ def _base(config: AblationConfig, marks: Mapping[Loc, Mark]) -> Node:
     file = absolute(config.base, ("base",), mark)
     if not os.path.isfile(file):
         raise ConfigError(f"{mark}: base: the file {file} does not exist.")
-    if is_ablation(file):
+    if kind_of_file(file) == "ablation":
         raise ConfigError(f"{mark}: base: {file} is itself an ablation; name the experiment that is to be varied.")
     return read_file(file, (Path(mark.file),))  # as one that it extends
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from electra_lab.assembly.build import build, outline
-from electra_lab.config.load import Loaded, describes_finetuning, validated
+from electra_lab.config.load import Loaded, kind_of, validated
 from electra_lab.config.source import read_file, with_overrides
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.storage.checkpoint import read_model
@@ -69,7 +69,7 @@ def run_config(path: Path) -> Loaded:
     provenance = directory.provenance()
     directory.refuse_other_format(provenance)
     root = read_file(path / "config.yaml")
-    if describes_finetuning(root):
+    if kind_of(root) == "fine-tuning":
         raise ConfigError(
             f"{path}: is a seed of a fine-tuning, not a pre-training run. Open its model/, if it has one."
         )

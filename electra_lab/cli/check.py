@@ -21,27 +21,28 @@ def check(
 
     For an ablation, every cell is checked and listed; for a suite, every model on every task is checked.
     """
-    from electra_lab.ablation.file import is_ablation, load_ablation
+    from electra_lab.ablation.file import load_ablation
     from electra_lab.ablation.plan import checked
     from electra_lab.ablation.summary import overview
     from electra_lab.assembly.experiment import check as check_experiment
-    from electra_lab.config.load import is_finetuning_file, is_suite_file, load, load_finetuning, load_suite
+    from electra_lab.config.load import kind_of_file, load, load_finetuning, load_suite
     from electra_lab.config.origins import dump_with_origins
     from electra_lab.finetuning.experiment import check as check_finetuning
     from electra_lab.finetuning.suite import pairs_of
     from electra_lab.runs.console import Console
 
-    if is_ablation(file):
+    kind = kind_of_file(file)
+    if kind == "ablation":
         ablation = checked(load_ablation(file, set_ or []))
         text, absent = overview(ablation), ablation.absent
-    elif is_suite_file(file):
+    elif kind == "suite":
         if set_:
             raise ConfigError("a suite takes no --set: write the changes in the file.")
         suite = load_suite(file)
         found = [check_finetuning(pair.loaded) for pair in list(pairs_of(suite))]
         absent = next(filter(None, found), None)
         text = dump_with_origins(suite)
-    elif is_finetuning_file(file):
+    elif kind == "fine-tuning":
         finetuning = load_finetuning(file, set_ or [])
         absent = check_finetuning(finetuning)
         text = dump_with_origins(finetuning)

@@ -33,12 +33,12 @@ def finetune(
     """
     import json
 
-    from electra_lab.config.load import is_suite_file
+    from electra_lab.config.load import kind_of_file
     from electra_lab.finetuning.run import finetune
     from electra_lab.finetuning.suite import run_suite
 
     overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
-    if is_suite_file(file):
+    if kind_of_file(file) == "suite":
         if overrides:
             raise ConfigError("a suite takes neither --set nor --model: write them in the file.")
         folder = run_suite(file, out, device.value)

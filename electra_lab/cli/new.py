@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli._streams import answer
-from electra_lab.config.load import describes_ablation, describes_finetuning, describes_suite
-from electra_lab.config.source import parse, read_file
+from electra_lab.config.load import kind_of_file
+from electra_lab.config.source import parse
 from registry.errors import ConfigError, UnknownName, command, did_you_mean
 
 
@@ -42,9 +42,7 @@ def new(
     own = folder / known[name].relative_to(root)
     if folder.suffix in (".yaml", ".yml"):
         raise ConfigError(f"{folder}: is the name of a file; name a folder, in which {own.name} is written.")
-    root_node = read_file(known[name])
-    downstream = describes_finetuning(root_node) or describes_suite(root_node)
-    verb = "ablate" if describes_ablation(root_node) else "finetune" if downstream else "run"
+    verb = {"ablation": "ablate", "experiment": "run"}.get(kind_of_file(known[name]), "finetune")
     _copy({folder / file.relative_to(root): file for file in _with_needs(known[name], root)}, own, name)
     answer(f"Run it with: {command(verb, own)}")
 

@@ -15,7 +15,7 @@ def report(
     ],
 ) -> None:
     """Write report.html again from the files of each folder, and print its place."""
-    from electra_lab.config.load import is_finetuning_file
+    from electra_lab.config.load import kind_of_file
     from electra_lab.reports import ablation_page, finetuning_page, run_page, suite_page
     from electra_lab.storage.ablation_folder import is_ablation_folder
     from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder, is_finetuning, is_suite
@@ -28,7 +28,7 @@ def report(
                 "no finetuning.yaml) or a suite (suite.yaml), nor a run directory (it has no config.yaml and "
                 "provenance.json)."
             )
-        if is_run(folder) and is_finetuning_file(folder / "config.yaml"):
+        if is_run(folder) and kind_of_file(folder / "config.yaml") == "fine-tuning":
             raise ConfigError(f"{folder}: is a seed of a fine-tuning, not a pre-training run. Give its folder.")
     for folder in folders:
         if is_suite(folder):

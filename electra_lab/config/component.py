@@ -7,13 +7,12 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo
 
 from electra_lab.config.generator import DEFAULT_SCALE, scaled_generator, without_scale
-from registry import Needs, component, objectives
+from registry import component
 from registry.component import Component, Sizes, loadable
 from registry.core import Entry, Registry
-from registry.errors import BadResult
 from registry.signature import Strict, problem, validate
 
-__all__ = ["Component", "Of", "Sizes", "default", "loadable", "needs_of"]
+__all__ = ["Component", "Of", "Sizes", "default", "loadable"]
 
 
 def default(registry: Registry[Any], name: str) -> Component:
@@ -78,14 +77,3 @@ class _Scaled(Strict):
         None,
         description=f"Width and heads relative to the discriminator's; {DEFAULT_SCALE} if none of the three is given.",
     )
-
-
-def needs_of(objective: Component) -> Needs:
-    """Return the inputs and parts that an objective asks for. Raises BadResult."""
-    entry = objectives.get(objective.type)
-    needs = getattr(entry.component, "needs", Needs())
-    if not isinstance(needs, Needs):
-        raise BadResult(
-            f"{entry.place}: {entry.kind} '{entry.name}' has needs that are not of the type registry.Needs."
-        )
-    return needs

@@ -4,19 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 import registry
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.problems import problems
-from electra_lab.config.schema import TRACKERS, Positive, Rows, Wrong, distinct, refuse_uneven, with_learning_rate
+from electra_lab.config.schema import TRACKERS, Name, Positive, Rows, Seeds, Wrong, refuse_uneven, with_learning_rate
 from electra_lab.config.source import DEFAULTS
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict
@@ -118,15 +111,11 @@ def _with_warmup(values: Any) -> Any:
 class FinetuningConfig(Strict):
     """A fine-tuning file."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
-        description="Name of the fine-tuning: lower-case letters, digits, `.`, `_` and `-`."
-    )
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1), AfterValidator(distinct)] = (
-        Field(
-            default_factory=lambda: [0],
-            description="The model is fine-tuned once with each. A seed decides the task's own layers, the order of "
-            "the data and dropout, and all weights with init: random.",
-        )
+    name: Name = Field(description="Name of the fine-tuning: lower-case letters, digits, `.`, `_` and `-`.")
+    seeds: Seeds = Field(
+        default_factory=lambda: [0],
+        description="The model is fine-tuned once with each. A seed decides the task's own layers, the order of "
+        "the data and dropout, and all weights with init: random.",
     )
     imports: list[Path] = Field(default_factory=list, description="Plug-in files, relative to this file.")
     model: FolderOrName = Field(

@@ -23,6 +23,8 @@ from registry.errors import ConfigError, LabError, command
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
+# Keys that a file of a kind has at least one of, and experiments have not.
+KINDS = {"ablation": {"base", "vary"}, "suite": {"models", "tasks"}, "fine-tuning": {"task", "dataset"}}
 C = TypeVar("C", bound=Strict, default=ExperimentConfig)
 
 
@@ -50,18 +52,17 @@ Source = Path | Mapping[str, Any]  # an experiment file or its content; then pat
 def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
     """Read, merge, override, validate. Raises ConfigError listing every problem as file:line: key: reason."""
     root = _root(source)
-    if describes_ablation(root):
-        raise ConfigError(f"{root.mark.file}: is an ablation. To run it: {command('ablate', Path(root.mark.file))}")
-    if describes_finetuning(root) or describes_suite(root):
-        kind = "fine-tuning" if describes_finetuning(root) else "suite"
-        raise ConfigError(f"{root.mark.file}: is a {kind}. To run it: {command('finetune', Path(root.mark.file))}")
+    if (kind := kind_of(root)) != "experiment":
+        article, verb = ("an", "ablate") if kind == "ablation" else ("a", "finetune")
+        run = command(verb, Path(root.mark.file))
+        raise ConfigError(f"{root.mark.file}: is {article} {kind}. To run it: {run}")
     return validated(with_overrides(root, overrides))
 
 
 def load_finetuning(source: Source, overrides: Sequence[str] = ()) -> Loaded[FinetuningConfig]:
     """Read a fine-tuning file. Raises ConfigError listing every problem."""
     root = _root(source)
-    if not describes_finetuning(root):
+    if kind_of(root) != "fine-tuning":
         reason = "is not a fine-tuning: it has neither `task` nor `dataset`. To run an experiment:"
         raise ConfigError(f"{root.mark.file}: {reason} {command('run', Path(root.mark.file))}")
     return validated_as(FinetuningConfig, with_overrides(root, overrides))
@@ -81,40 +82,23 @@ def text_of(source: Source) -> str:
     return to_yaml(plain)
 
 
-def describes_ablation(root: Node) -> bool:
-    """Return True if a file's mapping is an ablation, not an experiment."""
-    return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"base", "vary"})
+def kind_of(root: Node) -> str:
+    """Return what a file's mapping describes: "ablation", "suite", "fine-tuning" or "experiment"."""
+    keys = root.value.keys() if isinstance(root.value, dict) else set[str]()
+    return next((kind for kind, own in KINDS.items() if not own.isdisjoint(keys)), "experiment")
+
+
+def kind_of_file(path: Path) -> str:
+    """The same of a file; "experiment" if it cannot be read, as loading it says why."""
+    try:
+        return kind_of(read_file(path))
+    except ConfigError:
+        return "experiment"
 
 
 def load_suite(path: Path) -> Loaded[SuiteConfig]:
     """Read a suite file. Raises ConfigError listing every problem."""
     return validated_as(SuiteConfig, read_file(path))
-
-
-def is_suite_file(path: Path) -> bool:
-    """Return True if the file is a suite; False if it cannot be read, as loading it says why."""
-    try:
-        return describes_suite(read_file(path))
-    except ConfigError:
-        return False
-
-
-def describes_suite(root: Node) -> bool:
-    """Return True if a file's mapping is a suite, not an experiment."""
-    return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"models", "tasks"})
-
-
-def is_finetuning_file(path: Path) -> bool:
-    """Return True if the file is a fine-tuning; False if it cannot be read, as loading it says why."""
-    try:
-        return describes_finetuning(read_file(path))
-    except ConfigError:
-        return False
-
-
-def describes_finetuning(root: Node) -> bool:
-    """Return True if a file's mapping is a fine-tuning, not an experiment."""
-    return isinstance(root.value, dict) and not root.value.keys().isdisjoint({"task", "dataset"})
 
 
 def validated(root: Node) -> Loaded:

@@ -3,22 +3,23 @@
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
 
 from electra_lab.config.component import Component
-from registry import Entry, schedules, using
+from registry import schedules, using
 
 
 def value_of(schedule: Component) -> Callable[[float], float]:
     """Return the function from a progress of 0 to 1 to the number."""
-    return _checked(schedules.get(schedule.type), schedule.keywords())
+    return _number_of(schedule)
 
 
-def _checked(entry: Entry[Any], options: dict[str, Any]) -> Callable[..., float]:
+def _number_of(schedule: Component) -> Callable[..., float]:
+    entry, options = schedules.get(schedule.type), schedule.keywords()
+
     def number(*progress: float) -> float:
         with using(entry):
             if isinstance(found := entry.component(*progress, **options), Real):
-                return found  # type: ignore[return-value]  # numpy's numbers are Real, too
+                return found
             raise TypeError(f"it returned {found!r:.80}, must be a number.")
 
     return number
@@ -29,8 +30,8 @@ def rate_of(schedule: Component) -> Callable[[int, int], float]:
 
     It may raise ValueError.
     """
-    entry, factor = schedules.get(schedule.type), _checked(schedules.get(schedule.type), schedule.keywords())
-    return (lambda step, steps: factor(step / max(steps - 1, 1))) if entry.lead == ("progress",) else factor
+    factor, by_progress = _number_of(schedule), schedules.get(schedule.type).lead == ("progress",)
+    return (lambda step, steps: factor(step / max(steps - 1, 1))) if by_progress else factor
 
 
 def rate_problem(schedule: Component, steps: int) -> str | None:

@@ -1,24 +1,27 @@
 """The keys of an experiment file; docs/official.yaml lists where defaults differ from google-research/electra's."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 import registry
-from electra_lab.config.component import Component, Of, default, needs_of
+from electra_lab.config.budget import Budget
+from electra_lab.config.component import Component, Of, default
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
-from electra_lab.config.source import BUDGETS, DEFAULTS, Loc
+from electra_lab.config.source import DEFAULTS, Loc
 from registry import Needs, Setup, using
-from registry.errors import did_you_mean
+from registry.errors import BadResult, did_you_mean
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
 Positive = Annotated[int, Field(gt=0, le=10**9)]
 Rows = Annotated[int, Field(gt=0, le=1 << 20)]  # of a batch: more are a slip, and would be asked of the memory
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 
 TRACKERS = "Programs and services that the records are sent to, beside metrics.jsonl; see docs/trackers.md."
@@ -31,12 +34,7 @@ def distinct(seeds: list[int]) -> list[int]:
     return seeds
 
 
-def one_budget(given: Mapping[str, Any]) -> str | None:
-    """Return what is wrong if not exactly one of BUDGETS is set."""
-    named = [name for name in BUDGETS if given.get(name) is not None]
-    if len(named) == 1:
-        return None
-    return f"set one of {', '.join(BUDGETS)}; {' and '.join(named) + ' are' if named else 'none is'} set."
+Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(distinct)]
 
 
 def refuse_uneven(batch_size: int, micro_batch_size: int | str | None) -> None:
@@ -110,17 +108,9 @@ class Init(Strict):
         return {network: source for network, source in named.items() if source is not None}
 
 
-class Train(Strict):
+class Train(Budget):
     """How long and how to train. Exactly one of steps, tokens, flops and paper_flops says when training ends."""
 
-    steps: Positive | None = Field(None, description="Number of optimizer steps.")
-    tokens: Annotated[float, Field(gt=0)] | None = Field(None, description="Tokens, padding included.")
-    flops: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Floating point operations of matrix products; see electra_lab/model/flops.py."
-    )
-    paper_flops: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="The same, counted as in Clark et al. (2020) and google-research/electra."
-    )
     batch_size: Rows = Field(128, description="Rows per optimizer step.")
     micro_batch_size: Rows | Literal["auto"] | None = Field(
         None,
@@ -170,8 +160,6 @@ class Train(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if reason := one_budget(self.__dict__):
-            raise problem((), reason)
         refuse_uneven(self.batch_size, self.micro_batch_size)
         return self
 
@@ -247,12 +235,8 @@ def with_learning_rate(values: Any) -> Any:
 class ExperimentConfig(Strict):
     """An experiment file."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
-        description="Name of the experiment: lower-case letters, digits, `.`, `_` and `-`."
-    )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        0, description="Decides initial weights, order of the data, masks, draws and dropout."
-    )
+    name: Name = Field(description="Name of the experiment: lower-case letters, digits, `.`, `_` and `-`.")
+    seed: Seed = Field(0, description="Decides initial weights, order of the data, masks, draws and dropout.")
     imports: list[Path] = Field(default_factory=list, description="Plug-in files, relative to this file.")
     corpus: Annotated[Component, Of(registry.corpora)] = Field(description="The text.")
     tokenizer: Annotated[Component, Of(registry.tokenizers)] = Field(
@@ -296,8 +280,12 @@ class ExperimentConfig(Strict):
 
     @property
     def needs(self) -> Needs:
-        """The inputs and parts that the objective asks for."""
-        return needs_of(self.objective)
+        """The inputs and parts that the objective asks for. Raises BadResult."""
+        entry = registry.objectives.get(self.objective.type)
+        needs = getattr(entry.component, "needs", Needs())
+        if not isinstance(needs, Needs):
+            raise BadResult(f"{entry.place}: objective '{entry.name}' has needs that are not registry.Needs.")
+        return needs
 
     @property
     def tokens_per_step(self) -> int:

@@ -317,12 +317,9 @@ def _scalar(text: str, mark: Mark) -> Scalar:
         if len(text) > 40:
             raise ConfigError(f"{mark}: a number of {len(text)} digits is too large.")
         return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
-    if _FLOAT.fullmatch(text):
-        number = float(text)
-        if not math.isfinite(number):
-            raise _Refused(mark, f"{text} is not a finite number.", "a number is not finite.")
-        return number
-    if _NON_FINITE.fullmatch(text):
+    if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
+        return float(text)
+    if _FLOAT.fullmatch(text) or _NON_FINITE.fullmatch(text):
         raise _Refused(mark, f"{text} is not a finite number.", "a number is not finite.")
     return text
 

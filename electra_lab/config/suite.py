@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from electra_lab.config.problems import problem
-from electra_lab.config.schema import distinct
+from electra_lab.config.schema import Name, Seeds
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._ +-]{0,39}$"
+LABEL = r"^[A-Za-z0-9][A-Za-z0-9._ +-]{0,39}$"
 
 
 class Candidate(Strict):
@@ -35,19 +35,15 @@ def _several(values: dict[str, Any]) -> dict[str, Any]:
 class SuiteConfig(Strict):
     """A suite file."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")] = Field(
-        description="Name of the suite; its default folder is `runs/<name>/<time>`."
-    )
-    models: Annotated[dict[Annotated[str, Field(pattern=NAME)], Candidate], AfterValidator(_several)] = Field(
+    name: Name = Field(description="Name of the suite; its default folder is `runs/<name>/<time>`.")
+    models: Annotated[dict[Annotated[str, Field(pattern=LABEL)], Candidate], AfterValidator(_several)] = Field(
         description="The models by name. The others are compared with the first."
     )
     tasks: Annotated[list[Path], Field(min_length=1)] = Field(
         description="Fine-tuning files, relative to this file; each is a column. Their `model`, `network` and `init` "
         "are replaced. A task whose data is not here is a gap in the table."
     )
-    seeds: (
-        Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1), AfterValidator(distinct)] | None
-    ) = Field(
+    seeds: Seeds | None = Field(
         None, description="Seeds for every task; by default those of its file. The same for all models, in pairs."
     )
     set: dict[str, Any] = Field(default_factory=dict, description="Changes that hold for every task, by dotted keys.")

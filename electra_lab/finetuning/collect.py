@@ -51,6 +51,11 @@ class Collected:
         numbers = iter(range(len(self._sizes)))
         outputs = [[self._outputs[next(numbers)] for _ in each] for each in self._rows]
         found = self._task.results(self._examples, self._rows, outputs)
-        if not isinstance(found, Results) or len(found.predictions) != len(self._examples):
-            raise TypeError("results() must return registry.Results with a prediction for each example.")
-        return found
+        return checked(found, self._examples)
+
+
+def checked(found: object, examples: Sequence[Any]) -> Results:
+    """Return the results of a task. Raises TypeError if they do not follow the contract."""
+    if not isinstance(found, Results) or len(found.predictions) != len(examples):
+        raise TypeError("a task must return registry.Results with a prediction for each example.")
+    return found

@@ -179,7 +179,7 @@ def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset) -> dict[str,
             errors.append(error)
             continue
         if not found[split]:
-            raise loaded.problem(("dataset",), f"the split {split} has no examples.", DataError)
+            errors.append(DataError(f"the split {split} has no examples."))
         unknown = [example.place or example.id for example in found[split] if not is_labelled(example)]
         if 0 < len(unknown) < len(found[split]):
             reason = "has no label, but others of its split have one. Leave out those without."
@@ -234,8 +234,8 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     entry = tasks.get(config.task.type)
     brought = brought_by(entry, model.head)
     _draw_head(model.head, seed, brought)
-    weights = {part: origin for part, origin in source.weights.items() if part.split(".")[0] == config.network}
-    weights = {part: origin for part, origin in weights.items() if ".heads." not in part}
+    own = [part for part in source.weights if part.split(".")[0] == config.network and ".heads." not in part]
+    weights = {part: source.weights[part] for part in own}
     ways = {BROUGHT if parameter in brought else DRAWN for parameter in model.head.parameters()}
     weights["head"] = " and ".join(sorted(ways))
     model = model.to(device)

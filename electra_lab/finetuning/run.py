@@ -16,6 +16,7 @@ from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.finetuning import summary
+from electra_lab.finetuning.collect import checked
 from electra_lab.finetuning.encoder import TextEncoder
 from electra_lab.finetuning.experiment import (
     TRAIN,
@@ -64,22 +65,18 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
     refuse_several_processes()
     refuse_used(out)
     with ending(lambda: "Nothing was saved. Start again by the same command."):
-        return _finetuned(file, overrides, out, device)
-
-
-def _finetuned(file: Path, overrides: Sequence[str], out: Path | None, device: str) -> Path:
-    loaded, target = load_finetuning(file, overrides), choose_device(device)
-    declared(loaded)  # a mistake of the file comes before anything is written
-    dataset = open_dataset(loaded)
-    open_source(loaded)
-    learned(loaded, make_task(loaded), examples_of(loaded, dataset))
-    if absent := absent_tracker(loaded):
-        raise absent
-    folder = FinetuningFolder.create(out, loaded.config.name)
-    with folder.locked():
-        folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
-        with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
-            advance(folder, loaded, target)
+        loaded, target = load_finetuning(file, overrides), choose_device(device)
+        declared(loaded)  # a mistake of the file comes before anything is written
+        dataset = open_dataset(loaded)
+        open_source(loaded)
+        learned(loaded, make_task(loaded), examples_of(loaded, dataset))
+        if absent := absent_tracker(loaded):
+            raise absent
+        folder = FinetuningFolder.create(out, loaded.config.name)
+        with folder.locked():
+            folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
+            with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
+                advance(folder, loaded, target)
     return folder.path
 
 
@@ -290,9 +287,7 @@ def _judge(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int
     for split, examples in splits.items():
         try:
             with using(tasks.get(config.task.type)):
-                found[split] = task(examples, model)
-                if not isinstance(found[split], Results):
-                    raise TypeError(f"returned a {type(found[split]).__name__}, must be registry.Results.")
+                found[split] = checked(task(examples, model), examples)
         except (ConfigError, DataError) as error:
             raise loaded.caused(("task",), error) from None
     _keep_results(folder.seed(seed), dataset, SeedResults(seed=seed, step=0, splits={}), found)

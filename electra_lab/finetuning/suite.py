@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
@@ -60,7 +59,7 @@ def pairs_of(suite: Loaded[SuiteConfig]) -> Iterator[Pair]:
     config, names = suite.config, dict[str, Path]()
     for index, file in enumerate(config.tasks):
         for label, candidate in config.models.items():
-            chosen = {**config.set, **{key: _yaml(value) for key, value in candidate}}
+            chosen = {**config.set, **{key: str(value) for key, value in candidate}}
             try:
                 chosen |= {} if config.seeds is None else {"seeds": _needed(config.seeds, file, candidate)}
                 loaded = load_finetuning(file, [f"{key}={json.dumps(value)}" for key, value in chosen.items()])
@@ -77,10 +76,6 @@ def _needed(seeds: list[int], file: Path, candidate: Candidate) -> list[int]:
     """Return the seeds that differ: without training and random weights, one says all."""
     alike = candidate.init == "pretrained" and not load_finetuning(file).config.trains
     return seeds[:1] if alike else seeds
-
-
-def _yaml(value: Any) -> Any:
-    return value if isinstance(value, str) else str(value)
 
 
 def _all(folder: SuiteFolder, suite: Loaded[SuiteConfig], pairs: list[Pair], device: str) -> Path:

@@ -1,12 +1,13 @@
 """Steps that objectives share: mask a batch, predict the masked tokens, draw replacements, count losses."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.model.softmax import cross_entropy
@@ -127,6 +128,52 @@ def detect(
 def term(losses: Float[Tensor, "B N"], counted: Bool[Tensor, "B N"], weight: float) -> Term:
     """Sum the losses that count; the loop divides by the count of the global batch."""
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
+
+
+class Corrupting(nn.Module):
+    """Base of objectives that train a discriminator on text in which a generator has replaced the masked tokens."""
+
+    disallow_correct = False  # the samples never equal the original
+    frozen = False  # the generator does not learn, and stays in eval mode
+
+    def __init__(
+        self,
+        generator: Network,
+        discriminator: Network,
+        masking: Callable[..., Masked],
+        sampler: Callable[..., Tensor],
+        vocabulary: Vocabulary,
+    ) -> None:
+        super().__init__()
+        self.generator, self.discriminator = generator, discriminator
+        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.frozen:
+            self.generator.eval()  # type: ignore[attr-defined]  # a module by contract
+        return self
+
+    def mask(self, batch: Batch, rng: Streams) -> Masked:
+        return mask(self.masking, batch, self.vocabulary, rng)
+
+    def guess(self, batch: Batch, rng: Streams) -> Cloze:
+        """Mask the batch, and let the generator predict at the masked positions alone."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            return cloze(self.generator, self.mask(batch, rng), batch)
+
+    def replace(self, guess: Cloze, batch: Batch, rng: Streams) -> Int[Tensor, "B T"]:
+        """Sample replacements into the text."""
+        return replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+
+    def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
+        """Return the tokens whose detection counts."""
+        return batch.attention_mask
+
+    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
+        """Return the number of masked tokens, and of judged ones."""
+        masked = self.mask(batch, rng)
+        return {"generator": masked.valid.sum(), "discriminator": self.judged(batch, masked).sum()}
 
 
 def must_learn(name: str, setup: Setup) -> Iterator[tuple[str, str]]:

@@ -8,12 +8,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import cloze, detect, full_precision, mask, must_learn, replace, term
+from electra_lab.objectives._shared import Corrupting, detect, full_precision, must_learn, term
 from registry import Batch, Losses, Masked, Network, Setup, Streams, Vocabulary, objectives
 
 
 @objectives.register("adversarial", initialized_by_lab=True)
-class Adversarial(nn.Module):
+class Adversarial(Corrupting):
     """The generator maximises the discriminator's loss, by REINFORCE (Clark et al. 2020, section 3.2 and appendix F).
 
     The discriminator learns as in `electra`. The reward of a sampled token is the discriminator's loss at its position,
@@ -40,17 +40,14 @@ class Adversarial(nn.Module):
         baseline_weight: Annotated[float, Field(ge=0)] = 1.0,
         entropy_weight: Annotated[float, Field(ge=0)] = 0.0,
     ) -> None:
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
         self.baseline_weight, self.entropy_weight = baseline_weight, entropy_weight
         self.baseline = nn.Linear(generator.dim, 1, bias=False)
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        masked = mask(self.masking, batch, self.vocabulary, rng)
-        guess = cloze(self.generator, masked, batch)
-        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng)
+        guess = self.guess(batch, rng)
+        inputs, masked = self.replace(guess, batch, rng), guess.masked
         detection, losses = detect(self.discriminator, inputs, batch)
 
         # Special tokens are never drawn, so they are not actions; drawing the original itself is one.
@@ -76,7 +73,7 @@ class Adversarial(nn.Module):
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens; for the discriminator, of the tokens that are not padding."""
-        masked = mask(self.masking, batch, self.vocabulary, rng).valid.sum()
+        masked = self.mask(batch, rng).valid.sum()
         return {"policy": masked, "entropy": masked, "baseline": masked, "discriminator": batch.attention_mask.sum()}
 
     @classmethod

@@ -1,6 +1,6 @@
 """Masked language modelling over all tokens, with a copy mechanism."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from electra_lab.objectives._shared import cloze, full_precision, mask, replace, states, term
+from electra_lab.objectives._shared import Corrupting, full_precision, states, term
 from registry import Batch, Flops, Losses, Masked, Needs, Network, Prediction, Price, Streams, Vocabulary, objectives
 
 AT_ONCE = 512  # positions of a batch whose logits exist at the same time
 
 
 @objectives.register("all_tokens_mlm", initialized_by_lab=True)
-class AllTokensMlm(nn.Module):
+class AllTokensMlm(Corrupting):
     """Predict the original of every token from text in which a generator has replaced some.
 
     "All-Tokens MLM" of Clark et al. (2020, section 3.5): Replace MLM over all tokens, with a copy mechanism. A gate
@@ -43,17 +43,14 @@ class AllTokensMlm(nn.Module):
         discriminator_weight: Annotated[float, Field(ge=0)] = 1.0,
         disallow_correct: bool = False,
     ) -> None:
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
         self.disallow_correct = disallow_correct
         self.copy = nn.Linear(discriminator.dim, 1)
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        masked = mask(self.masking, batch, self.vocabulary, rng)
-        guess = cloze(self.generator, masked, batch)
-        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+        guess = self.guess(batch, rng)
+        inputs, masked = self.replace(guess, batch, rng), guess.masked
         hidden = states(self.discriminator, inputs, batch)
         everywhere = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
         copy = full_precision(self.copy(hidden)).squeeze(-1)
@@ -93,11 +90,6 @@ class AllTokensMlm(nn.Module):
         gate = copy.sigmoid().unsqueeze(-1)
         mixed = ((1 - gate) * logits.softmax(-1)).scatter_add(-1, inputs.unsqueeze(-1), gate)
         return losses, mixed.argmax(-1)
-
-    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Return the number of masked tokens, and of tokens that are not padding."""
-        masked = mask(self.masking, batch, self.vocabulary, rng)
-        return {"generator": masked.valid.sum(), "discriminator": batch.attention_mask.sum()}
 
     def flops(self, price: Price) -> Flops:
         return Flops(price("generator") + price("discriminator", everywhere=True))

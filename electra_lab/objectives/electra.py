@@ -1,18 +1,17 @@
 """ELECTRA: a generator fills in masked tokens, a discriminator finds those that it got wrong."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated
 
-from jaxtyping import Bool, Int
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from electra_lab.objectives._shared import cloze, detect, mask, replace, term
+from electra_lab.objectives._shared import Corrupting, detect, term
 from registry import Batch, Losses, Masked, Network, Streams, Vocabulary, objectives
 
 
 @objectives.register("electra")
-class Electra(nn.Module):
+class Electra(Corrupting):
     """Joint masked language modelling and replaced token detection (Clark et al. 2020, section 2).
 
     The loss is generator_weight * MLM + discriminator_weight * RTD. MLM is averaged over the masked tokens, RTD over
@@ -39,9 +38,7 @@ class Electra(nn.Module):
         generator_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
         discriminator_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     ) -> None:
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
         self.generator_smoothing, self.discriminator_smoothing = generator_smoothing, discriminator_smoothing
         self.disallow_correct = disallow_correct
@@ -49,11 +46,11 @@ class Electra(nn.Module):
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         """Return both terms; in eval mode also the input of metrics. No host sync, no data-dependent shape."""
         # 1) Mask, and let the generator predict at the masked positions alone.
-        masked = mask(self.masking, batch, self.vocabulary, rng)
-        guess = cloze(self.generator, masked, batch)
+        guess = self.guess(batch, rng)
+        masked = guess.masked
 
         # 2) Sample replacements into the original text. No gradient passes a sample.
-        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+        inputs = self.replace(guess, batch, rng)
 
         predicted = term(guess.losses(self.generator_smoothing), masked.valid, self.generator_weight)
         predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
@@ -66,12 +63,3 @@ class Electra(nn.Module):
         return Losses(
             {"generator": predicted, "discriminator": found}, predictions, None if self.training else detection
         )
-
-    def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
-        """Return the tokens whose detection counts."""
-        return batch.attention_mask
-
-    def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
-        """Return the number of masked tokens and of judged ones."""
-        masked = mask(self.masking, batch, self.vocabulary, rng)
-        return {"generator": masked.valid.sum(), "discriminator": self.judged(batch, masked).sum()}

@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-import torch
 from jaxtyping import Int
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from electra_lab.objectives._shared import cloze, detect, mask, must_learn, must_share_nothing, replace, term
+from electra_lab.objectives._shared import Corrupting, detect, must_learn, must_share_nothing, term
 from registry import Batch, Flops, Losses, Masked, Network, Price, Setup, Streams, Vocabulary, objectives
 
 
 @objectives.register("frozen_generator")
-class FrozenGenerator(nn.Module):
+class FrozenGenerator(Corrupting):
     """Replaced token detection with a generator that was trained before and no longer learns.
 
     As in Fast-ELECTRA (Dong et al. 2023), without its temperature schedule. The generator is in eval mode and shares no
@@ -24,6 +23,8 @@ class FrozenGenerator(nn.Module):
                       discriminator if it was an `mlm` run. Corpus, tokenizer and the section `generator` must be equal
     disallow_correct  the generator's samples never equal the original
     """
+
+    frozen = True
 
     def __init__(
         self,
@@ -38,22 +39,14 @@ class FrozenGenerator(nn.Module):
         discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
         disallow_correct: bool = False,
     ) -> None:
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.discriminator_weight, self.disallow_correct = discriminator_weight, disallow_correct
         self.run = run
         generator.requires_grad_(False)  # type: ignore[attr-defined]  # a module by contract
 
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        self.generator.eval()  # type: ignore[attr-defined]  # a module by contract
-        return self
-
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        with torch.no_grad():
-            guess = cloze(self.generator, mask(self.masking, batch, self.vocabulary, rng), batch)
-        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+        guess = self.guess(batch, rng)
+        inputs = self.replace(guess, batch, rng)
         detection, losses = detect(self.discriminator, inputs, batch)
         terms = {"discriminator": term(losses, batch.attention_mask, self.discriminator_weight)}
         if self.training:

@@ -5,14 +5,14 @@ from typing import Annotated
 
 from jaxtyping import Int
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from electra_lab.objectives._shared import cloze, mask, replace, term
+from electra_lab.objectives._shared import Corrupting, cloze, term
 from registry import Batch, Losses, Masked, Needs, Network, Streams, Vocabulary, objectives
 
 
 @objectives.register("replace_mlm")
-class ReplaceMlm(nn.Module):
+class ReplaceMlm(Corrupting):
     """Predict the originals of the masked tokens from text in which a generator has replaced them.
 
     "Replace MLM" of Clark et al. (2020, section 3.5): its gain over `mlm` is the cost of a [MASK] that fine-tuning
@@ -36,16 +36,13 @@ class ReplaceMlm(nn.Module):
         discriminator_weight: Annotated[float, Field(ge=0)] = 1.0,
         disallow_correct: bool = False,
     ) -> None:
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
         self.disallow_correct = disallow_correct
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
-        masked = mask(self.masking, batch, self.vocabulary, rng)
-        guess = cloze(self.generator, masked, batch)
-        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+        guess = self.guess(batch, rng)
+        inputs, masked = self.replace(guess, batch, rng), guess.masked
         second = cloze(self.discriminator, Masked(inputs, masked.positions, masked.valid), batch)
         terms = {
             "generator": term(guess.losses(), masked.valid, self.generator_weight),
@@ -58,5 +55,5 @@ class ReplaceMlm(nn.Module):
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens, for both networks."""
-        number = mask(self.masking, batch, self.vocabulary, rng).valid.sum()
+        number = self.mask(batch, rng).valid.sum()
         return {"generator": number, "discriminator": number}

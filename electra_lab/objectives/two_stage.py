@@ -1,19 +1,19 @@
 """First the generator alone, then the discriminator alone."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from electra_lab.objectives._shared import cloze, detect, mask, must_learn, must_share_nothing, replace, term
+from electra_lab.objectives._shared import Corrupting, detect, must_learn, must_share_nothing, term
 from registry import Batch, Flops, Losses, Masked, Network, Price, Setup, Streams, Term, Vocabulary, objectives
 
 
 @objectives.register("two_stage")
-class TwoStage(nn.Module):
+class TwoStage(Corrupting):
     """Train the generator, start the discriminator from its weights, then train it while the generator is frozen.
 
     The alternative of Clark et al. (2020, section 3.2) to joint training. Weights are copied wherever both networks
@@ -39,36 +39,26 @@ class TwoStage(nn.Module):
         discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
         disallow_correct: bool = False,
     ) -> None:
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
         self.generator_steps, self.disallow_correct = generator_steps, disallow_correct
         self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
-        self.second = False
 
     def at_step(self, seed: int, step: int) -> None:
         """Enter the stage that `step` belongs to; the weights are copied when the second one begins."""
         if step == self.generator_steps:
             take_over(self.discriminator, self.generator)
-        self.second = step >= self.generator_steps
+        self.frozen = step >= self.generator_steps  # in the second stage
         self.train(self.training)
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.second:
-            self.generator.eval()  # type: ignore[attr-defined]  # a module by contract
-        return self
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         """Return the loss of the current stage, and the other with a count of 0. In eval mode both are measured."""
-        masked = mask(self.masking, batch, self.vocabulary, rng)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.second):
-            guess = cloze(self.generator, masked, batch)
+        guess = self.guess(batch, rng)
+        masked = guess.masked
         nothing = batch.tokens.new_zeros((), dtype=guess.logits.dtype), masked.valid.sum() * 0
         learned = term(guess.losses(), masked.valid, self.generator_weight)
-        if self.training and not self.second:
+        if self.training and not self.frozen:
             return Losses({"generator": learned, "discriminator": Term(*nothing, self.discriminator_weight)})
-        inputs = replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+        inputs = self.replace(guess, batch, rng)
         detection, losses = detect(self.discriminator, inputs, batch)
         detected = term(losses, batch.attention_mask, self.discriminator_weight)
         if self.training:
@@ -78,8 +68,8 @@ class TwoStage(nn.Module):
 
     def counts(self, batch: Batch, rng: Streams) -> Mapping[str, Int[Tensor, ""]]:
         """Return the number of masked tokens in the first stage, of real tokens in the second; 0 for the other term."""
-        masked, real = mask(self.masking, batch, self.vocabulary, rng).valid.sum(), batch.attention_mask.sum()
-        return {"generator": masked * (not self.second), "discriminator": real * self.second}
+        stage = "discriminator" if self.frozen else "generator"
+        return {name: count * (name == stage) for name, count in super().counts(batch, rng).items()}
 
     def flops(self, price: Price) -> Flops:
         later = price("generator", learns=False) + price("discriminator")

@@ -12,7 +12,7 @@ import numpy as np
 
 from electra_lab.reports.charts import SOFT, drawing, look, svg
 from electra_lab.reports.findings import declared, heading
-from electra_lab.reports.records import is_number
+from electra_lab.reports.records import is_number, points
 from electra_lab.reports.results import CellResult, Results
 from electra_lab.reports.statistics import Estimate, Values, estimate, named
 from electra_lab.storage.plan import Plan
@@ -203,11 +203,11 @@ def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float],
         if _is_wide(xs):
             axes.set_xscale("log")
         for label, style in _looks(plan).items():
-            points = [
+            marks = [
                 (x, c.state.metrics[plan.metric]) for x, c in zip(xs, cells, strict=True) if c.plan.variant == label
             ]
-            if points:
-                axes.plot(*zip(*points, strict=True), linestyle="", markersize=6, alpha=0.85, **style)
+            if marks:
+                axes.plot(*zip(*marks, strict=True), linestyle="", markersize=6, alpha=0.85, **style)
         axes.set_xlabel(title)
         axes.xaxis.set_major_formatter(lambda x, _: _short(x))
         axes.xaxis.set_minor_formatter(lambda x, _: "")
@@ -249,13 +249,13 @@ def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[fl
     train = [(r["step"], r["flops"]) for r in cell.records if r["split"] == "train" and r.get("flops")]
     if key == "discriminator_loss" and any("discriminator_token_loss" in r for r in cell.records):
         return [], []  # for a model that predicts tokens, this is another loss
-    points = [(r["step"], r[key]) for r in cell.records if r["split"] == split and is_number(r.get(key))]
-    if not train or not points:
+    found = points(cell.records, split, key)
+    if not train or not found:
         return [], []
-    points = points[:: -(-len(points) // POINTS)] + ([points[-1]] if len(points) > POINTS else [])
+    found = found[:: -(-len(found) // POINTS)] + ([found[-1]] if len(found) > POINTS else [])
     known = [(0, 0), *train]
-    flops = np.interp([step for step, _ in points], [s for s, _ in known], [f for _, f in known])
-    return flops.tolist(), [value for _, value in points]
+    flops = np.interp([step for step, _ in found], [s for s, _ in known], [f for _, f in known])
+    return flops.tolist(), [value for _, value in found]
 
 
 def _finish(axes: Axes, ylabel: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from electra_lab.reports.charts import drawing, look, render, svg
 from electra_lab.reports.findings import heading, titled
-from electra_lab.reports.records import of_split
+from electra_lab.reports.records import points
 from electra_lab.reports.statistics import estimate
 from electra_lab.storage.files import read_text
 from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
@@ -157,19 +157,14 @@ def _curve(folder: FinetuningFolder, table: dict[str, list[Row]]) -> tuple[str, 
     if not rows:
         return None
     name = rows[0].name
-    lines = {
-        seed: [
-            (r["step"], r[name]) for r in of_split(folder.seed(seed).records(), "validation") if r.get(name) is not None
-        ]
-        for seed in rows[0].values
-    }
-    if all(len(points) < 2 for points in lines.values()):
+    lines = {seed: points(folder.seed(seed).records(), "validation", name) for seed in rows[0].values}
+    if all(len(line) < 2 for line in lines.values()):
         return None
     metric = titled(folder.seed(next(iter(lines))).provenance().metrics)[name]
     with drawing(5.2, 3.2) as figure:
         axes = figure.subplots()
-        for number, (seed, points) in enumerate(lines.items()):
-            axes.plot(*zip(*points, strict=True), markersize=4, label=f"seed {seed}", **look(number))
+        for number, (seed, line) in enumerate(lines.items()):
+            axes.plot(*zip(*line, strict=True), markersize=4, label=f"seed {seed}", **look(number))
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)

@@ -8,7 +8,7 @@ the harder one.
 from collections.abc import Mapping
 
 from electra_lab.reports.claims import Claims, Parts
-from electra_lab.reports.statistics import Difference, listed, named, number, p_text
+from electra_lab.reports.statistics import Difference, are, listed, named, number, p_text
 from electra_lab.reports.verdict import leader
 
 Contrasts = Mapping[tuple[str, str, str], Difference]  # by variant and two references, the first minus the second
@@ -53,8 +53,7 @@ def _dependence(parts: Parts, found: Contrasts, claimed: Claims) -> str:
         if all(any(d[label].found(higher) for d in differences.values()) for higher in (True, False))
     ]
     if turned:
-        are = f"{listed(turned)} {'is' if len(turned) == 1 else 'are'}"
-        said += f" {are} distinguishably better than the baseline by one reference and worse by another."
+        said += f" {are(turned)} distinguishably better than the baseline by one reference and worse by another."
     return said
 
 

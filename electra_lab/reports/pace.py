@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from electra_lab.reports.records import is_number, of_split
+from electra_lab.reports.records import points
 from electra_lab.reports.results import CellResult
 
 NETWORK = ("discriminator_auc", "discriminator_token_mask_loss")  # what the measured network learns; the first there is
@@ -25,11 +25,9 @@ def late_share(cells: Sequence[CellResult]) -> float | None:
 
 def _gains(cell: CellResult) -> tuple[float, float] | None:
     """Return the gain of a trained cell before the last third of its evaluations, and at the last one."""
-    records = of_split(cell.records, "validation") if cell.trained else []
-    for name in NETWORK:
-        points = [(r["step"], r[f"{name}_gain"]) for r in records if is_number(r.get(f"{name}_gain"))]
-        if points:
-            steps, gains = np.array(points, float).T
+    for name in NETWORK if cell.trained else ():
+        if found := points(cell.records, "validation", f"{name}_gain"):
+            steps, gains = np.array(found, float).T
             at = (1 - LAST) * steps[-1]
             return (float(np.interp(at, steps, gains)), float(gains[-1])) if steps[0] <= at else None
     return None

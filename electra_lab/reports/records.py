@@ -10,6 +10,11 @@ def of_split(records: Records, split: str) -> list[dict[str, Any]]:
     return [record for record in records if record["split"] == split]
 
 
+def points(records: Records, split: str, key: str) -> list[tuple[int, float]]:
+    """Return the steps and the numbers of a key that the records of a split have."""
+    return [(record["step"], record[key]) for record in of_split(records, split) if is_number(record.get(key))]
+
+
 def last_evaluation(records: Records) -> dict[str, Any] | None:
     """Return the test record, whose numbers are the final ones; before the end of training, the last validation."""
     evaluations = of_split(records, "test") or of_split(records, "validation")

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from electra_lab.reports.charts import SERIES, SOFT, drawing, render, svg
 from electra_lab.reports.data import compute, data_facts
 from electra_lab.reports.findings import advice, declared, findings, heading, own_task, verdicts
-from electra_lab.reports.records import Records, last_evaluation, last_number, of_split, training_seconds
+from electra_lab.reports.records import Records, last_evaluation, last_number, points, training_seconds
 from electra_lab.storage.files import read_as, read_text
 from electra_lab.storage.finetuning_folder import config_of
 from electra_lab.storage.provenance import Provenance
@@ -65,11 +65,8 @@ def write_report(directory: RunDirectory) -> Path:
 def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
     """Return the facts at the top of the page: what was trained, where, how long."""
     parameters = {key: value for key, value in provenance.parameters.items() if key in ("generator", "discriminator")}
-    environment, seconds, tokens = (
-        provenance.environment,
-        training_seconds(records),
-        last_number(records, "train", "tokens"),
-    )
+    environment, seconds = provenance.environment, training_seconds(records)
+    tokens = last_number(records, "train", "tokens")
     done = max((record["step"] for record in records), default=0)
     facts = [
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in parameters.items())),
@@ -98,15 +95,11 @@ def _curves(records: Records, metrics: Mapping[str, Metric]) -> list[tuple[str, 
     """Return (title, SVG) for each charted metric that was recorded more than once."""
     curves = []
     for name, metric in metrics.items():
-        lines = {label: _points(records, split, name) for split, label in CURVES.items()}
-        if metric.chart and any(len(points) > 1 for points in lines.values()):
-            baselines = {metrics[each].title: _points(records, "validation", each) for each in metric.baselines}
+        lines = {label: points(records, split, name) for split, label in CURVES.items()}
+        if metric.chart and any(len(line) > 1 for line in lines.values()):
+            baselines = {metrics[each].title: points(records, "validation", each) for each in metric.baselines}
             curves.append((heading(metric), _draw(name, heading(metric), lines, baselines)))
     return curves
-
-
-def _points(records: Records, split: str, key: str) -> list[tuple[int, float]]:
-    return [(record["step"], record[key]) for record in of_split(records, split) if record.get(key) is not None]
 
 
 def _draw(name: str, title: str, lines: Lines, baselines: Lines) -> str:
@@ -114,11 +107,11 @@ def _draw(name: str, title: str, lines: Lines, baselines: Lines) -> str:
         axes = figure.subplots()
         styles: list[dict[str, Any]] = [{"color": colour} for colour in SERIES[: len(lines)]]
         styles += [{"color": SOFT, "linestyle": ("--", ":", "-.")[i % 3]} for i in range(len(baselines))]
-        for (label, points), style in zip([*lines.items(), *baselines.items()], styles, strict=True):
-            if points:
-                style["marker"] = "o" if len(points) < 20 else None
-                axes.plot(*zip(*points, strict=True), markersize=4, label=label, **style)
-        values = [value for points in (*lines.values(), *baselines.values()) for _, value in points]
+        for (label, line), style in zip([*lines.items(), *baselines.items()], styles, strict=True):
+            if line:
+                style["marker"] = "o" if len(line) < 20 else None
+                axes.plot(*zip(*line, strict=True), markersize=4, label=label, **style)
+        values = [value for line in (*lines.values(), *baselines.values()) for _, value in line]
         middle, least = (max(values) + min(values)) / 2, LEAST_SPAN * max(map(abs, values))
         if max(values) - min(values) < least:
             axes.set_ylim(middle - least / 2, middle + least / 2)

@@ -207,6 +207,11 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def are(names: Sequence[str]) -> str:
+    """`a is`, `a and b are`."""
+    return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
+
+
 def number(value: float | None, sign: bool = False) -> str:
     """Format four digits, at most four decimals: 0.7123, -0.0021, 5.123, 12,345; a missing number is a dash."""
     if value is None:

@@ -1,7 +1,7 @@
 """The verdict of an ablation in words: nothing is said to differ unless a test says so, and nothing to be equal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from electra_lab.reports.statistics import (
     ENOUGH,
     Difference,
     Values,
+    are,
     fewest_seeds,
     is_exploratory,
     listed,
@@ -54,12 +55,8 @@ def sentences(
     if len(measured) == 1:
         [(label, each)] = measured.items()
         mean = number(float(np.mean(list(each.values()))))
-        said = [
-            verdict.no_better(),
-            verdict.seeds(),
-            f"Only {label} has a {metric}, {mean}: there is nothing to compare.",
-        ]
-        return [sentence for sentence in said if sentence]
+        alone = f"Only {label} has a {metric}, {mean}: there is nothing to compare."
+        return list(filter(None, [verdict.no_better(), verdict.seeds(), alone]))
     best, leader = verdict.leader()
     praised = "" if own_task or best in verdict.unlearned else best
     said = [verdict.seeds(), leader, verdict.others(best), verdict.rivals(praised), verdict.place(praised, axis, key)]
@@ -68,7 +65,7 @@ def sentences(
         said.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no {metric}.")
     if len({tuple(sorted(each)) for each in measured.values()}) > 1:
         said.append("The means below are not all over the same seeds; the differences are, pair by pair.")
-    return [sentence for sentence in said if sentence]
+    return list(filter(None, said))
 
 
 def leader(metric: str, values: Values, baseline: str, higher_is_better: bool, claimed: Claims) -> str:
@@ -108,7 +105,7 @@ class _Verdict:
         tested = any(d.holm is not None for d in self.claimed.over_trivial.values())
         said = f"{'distinguishably ' if tested else ''}better than what needs no training ({listed(titles)})"
         if len(self.unlearned) < len(self.measured):
-            return f"{_are(self.unlearned)} not {said}."
+            return f"{are(self.unlearned)} not {said}."
         return f"No variant is {said}, so {self.metric} does not show that any of them has learned something."
 
     @cached_property
@@ -128,7 +125,7 @@ class _Verdict:
         n, few = fewest_seeds(self.measured, self.baseline), untested(self.measured, self.baseline)
         if few and not self.exploratory:
             common = f" in common with the baseline {self.baseline}" if self.baseline in self.measured else ""
-            return f"{_are(few)} not tested, as fewer than {ENOUGH} seeds are there{common}."
+            return f"{are(few)} not tested, as fewer than {ENOUGH} seeds are there{common}."
         if all(len(each) == 1 for each in self.measured.values()):
             return "With 1 seed this is exploratory: nothing can be distinguished from seed noise."
         if n < min([ENOUGH, *(len(each) for label, each in self.measured.items() if label != self.baseline)]):
@@ -157,7 +154,7 @@ class _Verdict:
             return "", f"{best} has the {which} mean {metric}{over}; with so few, none is called the best{alone}."
         ahead = {k: self._ahead(k) if partial else [] for k in means}
         if found := ahead[best]:
-            said = f"{best} has the {which} mean {metric}{over}, but {_are(found)} distinguishably better by more seeds"
+            said = f"{best} has the {which} mean {metric}{over}, but {are(found)} distinguishably better by more seeds"
             return "", f"{said}, so none is called the best{alone}."
         ties = [k for k in equal if k != best and not ahead[k]]
         good = which if self.own_task or best in self.unlearned else f"best (the {which})"
@@ -188,13 +185,13 @@ class _Verdict:
         words = {"higher": True, "lower": False} if self.own_task else {"better": higher, "worse": not higher}
         for how, higher in words.items():
             if found := [f"{label} (Holm {p_text(d.holm)})" for label, d in rest.items() if d.found(higher)]:
-                said.append(f"{_are(found)} distinguishably {how} than the baseline")
+                said.append(f"{are(found)} distinguishably {how} than the baseline")
         if not said:
             other = "other " if best not in ("", self.baseline) else ""
             tested = "tested " if any(d.holm is None for d in rest.values()) else ""
             return f"No {other}{tested}variant is distinguishable from the baseline."
         if left := [label for label, d in rest.items() if d.holm is not None and not d.distinguishable]:
-            said.append(f"{_are(left)} not distinguishable from it")
+            said.append(f"{are(left)} not distinguishable from it")
         return f"{'; '.join(said)}."
 
     def rivals(self, best: str) -> str:
@@ -239,7 +236,3 @@ def _described(d: Difference) -> str:
 
 def _seeds(n: int) -> str:
     return "one seed" if n == 1 else f"{n} seeds"
-
-
-def _are(names: Sequence[str]) -> str:
-    return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"

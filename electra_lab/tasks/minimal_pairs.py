@@ -197,15 +197,8 @@ def _better(good: float, bad: float) -> float:
 
 
 def _prediction(example: PairExample, verdict: Verdict | None) -> dict[str, Any]:
-    found = {
-        "id": example.id,
-        "paradigm": example.paradigm,
-        "good": example.good,
-        "bad": example.bad,
-        "prediction": None,
-        "label": "good",
-        "correct": None,
-    }
+    found: dict[str, Any] = {"id": example.id, "paradigm": example.paradigm}
+    found |= {"good": example.good, "bad": example.bad, "prediction": None, "label": "good", "correct": None}
     if verdict is None:
         return found
     correct = {1.0: True, 0.0: False}.get(verdict.counts)

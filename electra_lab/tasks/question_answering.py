@@ -83,12 +83,8 @@ class QuestionAnswering:
     ) -> None:
         if (head, no_answer) == ("joint", "cls"):
             raise ValueError("no_answer: cls needs head: independent.")
-        self.joint, self.beam, self.classifier, self.weight = (
-            head == "joint",
-            beam,
-            no_answer != "cls",
-            no_answer_weight,
-        )
+        self.joint, self.beam = head == "joint", beam
+        self.classifier, self.weight = no_answer != "cls", no_answer_weight
         self.threshold, self.stride, self.max_query, self.max_answer = threshold, stride, max_query, max_answer
         self.segmentation: Segmentation = segmentation
         self.unanswerable = False
@@ -186,11 +182,8 @@ class QuestionAnswering:
         final = np.where(silent[:, None], ~answerable[:, None], judged)
         for found, answers, (exact, f1) in zip(predictions, truth, final.tolist(), strict=True):
             found |= {"label": answers, "correct": bool(exact), "f1": f1}
-        metrics = {
-            "f1": float(final[:, 1].mean()),
-            "exact_match": float(final[:, 0].mean()),
-            **self.lost(examples, rows),
-        }
+        metrics = {"f1": float(final[:, 1].mean()), "exact_match": float(final[:, 0].mean())}
+        metrics |= self.lost(examples, rows)
         tables = []
         if self.unanswerable:
             if answerable.any():

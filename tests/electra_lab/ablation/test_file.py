@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from electra_lab.ablation.file import LoadedAblation, is_ablation, load_ablation
-from electra_lab.config.load import Loaded
+from electra_lab.ablation.file import LoadedAblation, load_ablation
+from electra_lab.config.load import Loaded, kind_of_file
 from electra_lab.config.source import Value, mark_at, to_yaml
 from registry import discovery
 from registry.errors import ConfigError
@@ -119,6 +119,11 @@ def test_a_budget_takes_the_place_of_the_bases(tmp_path: Path, budget: dict[str,
     for loaded in (made.base, *(cell.loaded for cell in made.cells)):
         spent = {name: getattr(loaded.config.train, name) for name in ("steps", "tokens", "flops")}
         assert {name: value for name, value in spent.items() if value is not None} == budget
+
+
+@pytest.mark.parametrize("override", ["seeds=[3,4]", " seeds = [3, 4]"])
+def test_an_override_of_a_key_of_the_ablation_changes_the_ablation(tmp_path: Path, override: str):
+    assert [cell.seed for cell in ablation(tmp_path, override).cells] == [3, 3, 4, 4]
 
 
 def test_an_override_holds_for_every_cell_and_tells_where_it_comes_from(tmp_path: Path):
@@ -274,9 +279,8 @@ def test_paths_hold_from_the_file_that_wrote_them(tmp_path: Path, monkeypatch: p
     assert paths == [[tmp_path / "small/a.txt"], [tmp_path / "full/deep/b.txt"]]
     assert {cell.loaded.config.data.store for cell in made.cells} == {tmp_path / "small/kept"}
     assert made.base.config.corpus.keywords()["paths"] == [tmp_path / "bases/corpus.txt"]
-    assert is_ablation(child)
-    assert is_ablation(parent)
-    assert not is_ablation(tmp_path / "bases/tiny.yaml")
+    assert [kind_of_file(file) for file in (child, parent)] == ["ablation"] * 2
+    assert kind_of_file(tmp_path / "bases/tiny.yaml") == "experiment"
 
     child.write_text("extends: ../../small/size.yaml\nbase: ../../bases/other.yaml\nbudget: {steps: 5}\n")
     made = load_ablation(child)

@@ -12,7 +12,7 @@ import pytest
 
 from electra_lab.ablation.file import load_ablation
 from electra_lab.cli import new
-from electra_lab.config.load import is_suite_file, load, load_finetuning, load_suite
+from electra_lab.config.load import kind_of_file, load, load_finetuning, load_suite
 from tests.helpers import ROOT
 
 SHIPPED = ROOT / "experiments"
@@ -51,7 +51,7 @@ def test_a_copy_needs_nothing_but_what_was_copied(lab, tmp_path: Path, name: str
         assert ablation.config.name == Path(name).name
         loaded = ablation.base
     elif verb == "finetune":
-        if is_suite_file(Path(file)):
+        if kind_of_file(Path(file)) == "suite":
             suite = load_suite(Path(file)).config
             assert suite.name == Path(name).name
             loaded = load_finetuning(suite.tasks[-1])

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from electra_lab.ablation.file import AblationConfig, is_ablation
+from electra_lab.ablation.file import AblationConfig
 from electra_lab.config.component import Of, Sizes
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema, left_out
-from electra_lab.config.load import is_finetuning_file, is_suite_file, load, load_plugins
+from electra_lab.config.load import kind_of_file, load, load_plugins
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import parse, read_file
 from electra_lab.config.suite import SuiteConfig
@@ -121,11 +121,11 @@ def test_every_shipped_file_and_all_that_they_extend_pass_as_written():
     assert len(files) > 10
     for file in files:
         load_plugins(file)
-    kinds = {is_ablation: AblationConfig, is_finetuning_file: FinetuningConfig, is_suite_file: SuiteConfig}
+    kinds = {"ablation": AblationConfig, "fine-tuning": FinetuningConfig, "suite": SuiteConfig}
     models = (ExperimentConfig, *kinds.values())
     schemas = {model: Draft202012Validator(file_schema(model, "any")) for model in models}
     for file in files:
-        kind = schemas[next((model for fits, model in kinds.items() if fits(file)), ExperimentConfig)]
+        kind = schemas[kinds.get(kind_of_file(file), ExperimentConfig)]
         raw = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         for values in (raw, read_file(file).plain()):
             assert kind.is_valid(values), (file, [error.message for error in kind.iter_errors(values)])

@@ -420,6 +420,11 @@ def test_an_empty_split_is_refused(tmp_path: Path, model: Path) -> None:
     path = write_finetuning(tmp_path, model)
     (tmp_path / "texts" / "test.txt").write_text("")
     assert "the split test has no examples." in refusal(path)
+    validation = tmp_path / "texts" / "validation.txt"
+    validation.write_text("cat\tthe cat\n\tthe cat\n")  # the other mistake is named at once
+    said = refusal(path)
+    assert "the split test has no examples." in said
+    assert f"{validation}:2" in said
 
 
 def test_one_label_is_nothing_to_learn(tmp_path: Path, model: Path) -> None:

@@ -89,6 +89,8 @@ def test_the_opening_names_every_part(tmp_path: Path, model: Path) -> None:
     assert lines == [
         f"animals, seed 5: 12 steps of 6 rows on cpu, fp32, into {tmp_path / 'out'}",
         f"  model         discriminator of {model}, weights pretrained, frozen; {parameters:,} parameters",
+        f"  weights       discriminator: loaded from {model}",
+        "                head: initialized by the lab",
         f"  task          text_classification  {registry.tasks.get('text_classification').place}",
         f"  dataset       lines         {registry.datasets.get('lines').place}",
         "  examples      24 to train; validation 12, test 6",
