@@ -79,7 +79,7 @@ def is_utf8() -> bool:
 
 
 def answer(text: object, *, folds: bool = False) -> None:
-    """Print an answer as it is; on a terminal, with its control characters escaped.
+    """Print an answer unchanged; on a terminal, with its control characters escaped.
 
     folds  fold it to the width of a terminal
 

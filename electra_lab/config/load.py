@@ -83,7 +83,7 @@ def text_of(source: Source) -> str:
 
 
 def kind_of(root: Node) -> str:
-    """Return what a file's mapping describes: "ablation", "suite", "fine-tuning" or "experiment"."""
+    """Return the kind of file that a mapping describes: "ablation", "suite", "fine-tuning" or "experiment"."""
     keys = root.value.keys() if isinstance(root.value, dict) else set[str]()
     return next((kind for kind, own in KINDS.items() if not own.isdisjoint(keys)), "experiment")
 

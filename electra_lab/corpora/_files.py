@@ -40,7 +40,7 @@ class FileCorpus(ABC):
         return self._files.files, self._files.ignored
 
     def left_out(self, damage: BadInput) -> Skipped:
-        """Return what is left out, if that is what the user chose. Raises BadInput otherwise."""
+        """Return the part that is left out, if the user chose to skip. Raises BadInput otherwise."""
         if not self.skips:
             raise damage from None
         return damage.skipped
