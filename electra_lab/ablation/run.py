@@ -57,9 +57,9 @@ def ablate(
         _refuse_other(folder, ablation.ablation.cells)
         plan = write_plan(ablation, folder)
     heal(folder, [cell.id for cell in pieces], console.say)
-    beside = f" and {len(plan.references)} for measures" if plan.references else ""
+    references = f" and {len(plan.references)} for measures" if plan.references else ""
     done = sum(not folder.state(cell.id, plan).missing for cell in pieces)
-    console.say(f"{config.name}: {len(plan.cells)} cells{beside}, {done} already done, in {path}")
+    console.say(f"{config.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
     with _terminated():
         try:
             _work(folder, plan, pieces, config.retries, launch, device, console)

@@ -35,7 +35,7 @@ class HuggingFace:
     """A dataset of the Hugging Face hub, or a local folder; each row is one document. Needs `electra-lab[data]`.
 
     Empty texts are no documents. One above 1,000,000 characters becomes several, cut at white space. In CSV files of a
-    folder all values are text, as it is written; on the hub, the library turns some into numbers.
+    folder all values stay text as written; on the hub, the library turns some into numbers.
 
     path      a name such as `wikimedia/wikipedia`, which is downloaded once, or a folder: one that `save_to_disk`
               wrote, or one of JSON, CSV, Parquet or text files; relative to the experiment file

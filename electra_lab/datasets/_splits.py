@@ -25,7 +25,7 @@ Found: TypeAlias = tuple[str, E] | BadInput  # an example with its key, or a row
 
 
 def attempted(make: Callable[..., R], *given: Any) -> R | BadInput:
-    """Return what `make` returns, or the error that it raises: one bad row does not hide those after it."""
+    """Call `make`, and return its error instead of raising it, so that one bad row does not hide those after it."""
     try:
         return make(*given)
     except BadInput as error:

@@ -24,7 +24,7 @@ class HuggingFace(Splits[TextExample]):
 
     A field `a.b` is the field b of the object in field a. White space around texts and labels is removed. Labels with
     names have these; one that is null, empty or, with names, -1 is not known, and the test may be without the field. In
-    CSV files of a folder all values are text, as it is written; on the hub, the library turns some into numbers.
+    CSV files of a folder all values stay text as written; on the hub, the library turns some into numbers.
 
     path        a name such as `nyu-mll/glue`, which is downloaded once, or a folder: one that `save_to_disk` wrote, or
                 one of JSON, CSV, Parquet or text files; relative to the fine-tuning file

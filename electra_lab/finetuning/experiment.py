@@ -196,7 +196,7 @@ def left_out(dataset: Dataset) -> dict[str, int]:
 
 
 def learned(loaded: Loaded[FinetuningConfig], task: Task, examples: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
-    """Return what a task that trains learns from all training examples: a label may be rare. Raises DataError."""
+    """Let a task that trains learn from all training examples, as a label may be rare. Raises DataError."""
     if not loaded.config.trains:
         return {}
     try:

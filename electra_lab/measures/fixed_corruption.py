@@ -145,8 +145,8 @@ class FixedCorruption:
 
 def _mean(auc: Sequence[Sampled]) -> Sampled:
     by_document = [each.documents for each in auc]
-    alike = len({len(each) for each in by_document}) == 1  # rankable by one reference in documents is so by all
-    return Sampled(fmean(auc), np.mean(by_document, axis=0).tolist() if alike else [])
+    same = len({len(values) for values in by_document}) == 1  # every reference ranks the same documents
+    return Sampled(fmean(auc), np.mean(by_document, axis=0).tolist() if same else [])
 
 
 def _scaled(study: Mapping[str, Any], scale: float) -> Mapping[str, Any]:
