@@ -23,7 +23,7 @@ test-report: $(VENV)/dev.stamp
 
 # ONNX of every backbone, and of weights beside the file: about a minute.
 test-onnx: $(VENV)/dev.stamp
-	ELECTRA_LAB_ONNX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/interop/test_onnx.py
+	ELECTRA_LAB_ONNX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/export/test_onnx.py
 
 # The wheel in an environment of its own, away from the repository, with all that it depends on: a few minutes.
 test-wheel: $(VENV)/dev.stamp

@@ -17,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from electra_lab.ablation import run as ablation
+from electra_lab.jobs.sweeps import run as ablation
 from electra_lab.launchers.local import Local
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.testing.probes import report

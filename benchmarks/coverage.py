@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from electra_lab.reports.claims import claims
-from electra_lab.reports.groups import two_groups
-from electra_lab.reports.statistics import Difference, difference
+from electra_lab.analysis.bimodality import two_groups
+from electra_lab.analysis.comparisons import claims
+from electra_lab.analysis.statistics import Difference, difference
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 TRUTH = 0.05

@@ -36,7 +36,7 @@ from transformers import (
 from transformers.utils import logging
 
 from electra_lab.config.load import Loaded, load_finetuning
-from electra_lab.finetuning.experiment import TRAIN, VALIDATION, assemble
+from electra_lab.jobs.finetuning.experiment import TRAIN, VALIDATION, assemble
 from electra_lab.training.loop import train
 from registry import datasets, tokenizers
 

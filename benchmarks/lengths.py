@@ -21,7 +21,7 @@ from _alternating import CLOCKS, Seconds, alternate, markdown, parser, spread, w
 from _steps import LAB, Case, Step, make, memory_of
 from memory import growth
 
-from electra_lab.reports.charts import LIGHT, MARKERS, drawing
+from electra_lab.presentation.charts import LIGHT, MARKERS, drawing
 
 DENSE = "dim: 128, depth: 2, heads: 4"
 BACKBONES: dict[str, tuple[str, tuple[str, ...]]] = {  # the experiment, and what is changed in it

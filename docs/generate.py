@@ -13,12 +13,12 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from electra_lab.ablation.file import AblationConfig
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.suite import SuiteConfig
+from electra_lab.jobs.sweeps.file import AblationConfig
 
 PAGES = {
     "config.md": (file_schema(ExperimentConfig, "experiment"), ExperimentConfig),

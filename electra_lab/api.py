@@ -8,9 +8,9 @@ from typing import Any
 
 from electra_lab.assembly import experiment
 from electra_lab.config.load import load as read_config
-from electra_lab.inference import opening
-from electra_lab.inference.opening import load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
+from electra_lab.pretrained import opening
+from electra_lab.pretrained.opening import load
 
 __all__ = ["check", "held_out", "load", "run"]
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from unittest.mock import patch
 
-from electra_lab.runs import execute
-from electra_lab.runs.console import Console
+from electra_lab.jobs.pretraining import execute
+from electra_lab.presentation.console import Console
 from registry.errors import Preempted
 from tests.helpers import write_experiment
 

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from electra_lab.ablation.file import AblationConfig
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.jobs.sweeps.file import AblationConfig
 from tests.helpers import ROOT
 
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))

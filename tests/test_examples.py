@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 from tests.helpers import ROOT
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.ablation.file import load_ablation
-from electra_lab.ablation.plan import checked
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import check
@@ -19,7 +17,9 @@ from electra_lab.backbones import _hashing
 from electra_lab.config.finetune import FinetuningConfig, FinetuningTrain
 from electra_lab.config.load import Loaded, dump, kind_of_file, load, load_finetuning, load_suite
 from electra_lab.data.vocabulary import stand_in_vocabulary
-from electra_lab.finetuning.experiment import absent_examples
+from electra_lab.jobs.finetuning.experiment import absent_examples
+from electra_lab.jobs.sweeps.file import load_ablation
+from electra_lab.jobs.sweeps.plan import checked
 from registry.errors import ConfigError
 from tests.helpers import ROOT
 

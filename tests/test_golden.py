@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from electra_lab.cli import app
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from electra_lab.storage.provenance import FORMAT
 from registry.errors import CheckpointError

@@ -19,13 +19,7 @@ import pytest
 import torch
 
 from electra_lab.cli import main
-from electra_lab.testing import (
-    BackboneContract,
-    MaskingContract,
-    SamplerContract,
-    random_numbers,
-    vocabulary,
-)
+from electra_lab.testing import BackboneContract, MaskingContract, SamplerContract, random_numbers, vocabulary
 from registry import Masked, load_plugin
 from tests.helpers import ROOT, write_experiment
 

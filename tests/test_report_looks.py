@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from electra_lab.reports.ablation_page import write_report
-from electra_lab.reports.run_page import write_report as write_run_report
+from electra_lab.presentation.run_page import write_report as write_run_report
+from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.run_directory import RunDirectory
-from tests.electra_lab.reports.synthetic import GRID, NAMED, SCALES, write_folder
+from tests.electra_lab.presentation.synthetic import GRID, NAMED, SCALES, write_folder
 
 PICTURES = os.environ.get("ELECTRA_LAB_PICTURES")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

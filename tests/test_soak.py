@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from electra_lab.storage.ablation_folder import AblationFolder
-from tests.electra_lab.ablation.small import STEPS, ablate, contents, lines, start, write
+from tests.electra_lab.jobs.sweeps.small import STEPS, ablate, contents, lines, start, write
 from tests.electra_lab.launchers.slurm_here import missing, slurm_here
 
 pytestmark = pytest.mark.skipif("ELECTRA_LAB_SOAK" not in os.environ, reason="takes many minutes: make soak")

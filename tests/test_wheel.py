@@ -92,7 +92,7 @@ def test_the_wheel_holds_every_source_file_and_nothing_else(source: Path, wheel:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
         about = {name.partition(".dist-info/")[2] for name in archive.namelist()} - {""}
     assert held == sources | {f"electra_lab/experiments/{file}" for file in experiments}
-    assert {"electra_lab/py.typed", "registry/py.typed", "electra_lab/reports/style.css"} <= held
+    assert {"electra_lab/py.typed", "registry/py.typed", "electra_lab/presentation/style.css"} <= held
     assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, training_flops
+from electra_lab.checks.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
 from electra_lab.config.component import Component
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import value_of
@@ -19,9 +20,8 @@ from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import CURE_OF_ALL, HEADS, EmbeddingSizes, make_pair
+from electra_lab.planning.memory import shapes_only
 from electra_lab.training.compilation import layers_of
-from electra_lab.training.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
-from electra_lab.training.memory import shapes_only
 from electra_lab.training.random import digest
 from electra_lab.training.recompute import recompute
 from electra_lab.training.scheduled import Number, Schedules

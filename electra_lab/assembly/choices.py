@@ -12,19 +12,19 @@ import torch
 from pydantic import BaseModel
 
 from electra_lab.assembly.build import Built, sketch
-from electra_lab.assembly.forecast import FREE, parts_of, state_bytes, working_bytes
+from electra_lab.checks.guards import on_trial
 from electra_lab.config.load import Loaded
 from electra_lab.data.rows import Rows
 from electra_lab.model.attention import KERNELS, Kernel, use_kernel
 from electra_lab.parallel.session import neighbours
 from electra_lab.parallel.world import World
+from electra_lab.planning.forecast import FREE, parts_of, state_bytes, working_bytes
+from electra_lab.planning.memory import free_bytes, is_shortage
 from electra_lab.storage.machine import measured_folder, processor, remembered
 from electra_lab.storage.provenance import Environment
 from electra_lab.training.compilation import LONG, Compile, choose_compile, missing_compiler
 from electra_lab.training.device import Precision, choose_precision, narrowest
-from electra_lab.training.guards import on_trial
 from electra_lab.training.measure import fastest, seconds_of
-from electra_lab.training.memory import free_bytes, is_shortage
 from electra_lab.training.step import backward
 from registry.errors import OutOfMemoryError
 

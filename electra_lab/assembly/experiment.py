@@ -15,28 +15,28 @@ import torch
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import Built, build, make_optimizer, sketch, untrained_tokenizer, used
 from electra_lab.assembly.choices import Choices, decide
-from electra_lab.assembly.earlier import load_earlier, refuse_other_runs
-from electra_lab.assembly.forecast import SMALL
-from electra_lab.assembly.share import refuse_uneven, share
-from electra_lab.assembly.start import origins, refuse_start, start
+from electra_lab.assembly.initial_weights import origins, refuse_start, start
+from electra_lab.assembly.parallelize import refuse_uneven, share
+from electra_lab.assembly.parent_runs import load_earlier, refuse_other_runs
 from electra_lab.assembly.trackers import absent_tracker
+from electra_lab.checks.guards import rehearse
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.config.schedule import rate_of
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.data.build import Recipe
+from electra_lab.data.raw_documents import Progress, TooLittleText
 from electra_lab.data.rows import Rows
-from electra_lab.data.spool import Progress, TooLittleText
 from electra_lab.data.store import FORMAT, Store, is_store, load_store, open_store
 from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary, stand_in_vocabulary
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.model.network import Network
 from electra_lab.parallel.world import ALONE, World
+from electra_lab.planning.forecast import SMALL
 from electra_lab.storage.provenance import Environment, Start
 from electra_lab.training.compilation import compile_modules
 from electra_lab.training.device import Precision, choose_precision
 from electra_lab.training.evaluation import Accumulate
-from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import Run, Settings
 from registry import (
     Batches,

@@ -77,7 +77,7 @@ def _main() -> None:
     try:
         app(prog_name="electra-lab")  # also by `python -m electra_lab`: completion is for this name
     except (Exception, SystemExit) as error:
-        from electra_lab.runs.errors import known
+        from electra_lab.jobs.errors import known
 
         if problem := known(error):
             if not isinstance(problem, Reported):
@@ -94,7 +94,7 @@ def _main() -> None:
 
 def _complain(text: object) -> None:
     """Print an error, folded to the width of a terminal."""
-    from electra_lab.runs.console import folded
+    from electra_lab.presentation.console import folded
 
     print(folded(shown(str(text)), sys.stderr), file=sys.stderr)
 

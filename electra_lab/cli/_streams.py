@@ -87,7 +87,7 @@ def answer(text: object, *, folds: bool = False) -> None:
     """
     said = shown(str(text)) if stdout().isatty() else str(text)
     if folds:
-        from electra_lab.runs.console import folded
+        from electra_lab.presentation.console import folded
 
         said = folded(said, stdout())
     print(said, flush=True, file=stdout())

@@ -69,7 +69,7 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[str]:
-    from electra_lab.runs.console import Console
+    from electra_lab.presentation.console import Console
     from electra_lab.sources.files import BadInput
     from electra_lab.sources.records import decoded
 
@@ -97,9 +97,9 @@ def show(
 
     from rich.console import Console as RichConsole
 
-    from electra_lab.inference.opening import load
     from electra_lab.inference.results import header
-    from electra_lab.runs.console import Console
+    from electra_lab.presentation.console import Console
+    from electra_lab.pretrained.opening import load
     from electra_lab.storage.files import new_file
 
     if json_ and html:

@@ -28,7 +28,7 @@ def ablate(
     ] = False,
 ) -> None:
     """Train the missing cells of an ablation, measure them, and report."""
-    from electra_lab.ablation import run
+    from electra_lab.jobs.sweeps import run
 
     found = (run.dry_run if dry_run else run.ablate)(file, set_ or [], out, device.value, launcher, workers)
     answer(found, folds=dry_run)

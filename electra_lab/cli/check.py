@@ -21,15 +21,15 @@ def check(
 
     For an ablation, every cell is checked and listed; for a suite, every model on every task is checked.
     """
-    from electra_lab.ablation.file import load_ablation
-    from electra_lab.ablation.plan import checked
-    from electra_lab.ablation.summary import overview
     from electra_lab.assembly.experiment import check as check_experiment
     from electra_lab.config.load import kind_of_file, load, load_finetuning, load_suite
     from electra_lab.config.origins import dump_with_origins
-    from electra_lab.finetuning.experiment import check as check_finetuning
-    from electra_lab.finetuning.suite import pairs_of
-    from electra_lab.runs.console import Console
+    from electra_lab.jobs.finetuning.experiment import check as check_finetuning
+    from electra_lab.jobs.finetuning.suite import pairs_of
+    from electra_lab.jobs.sweeps.file import load_ablation
+    from electra_lab.jobs.sweeps.plan import checked
+    from electra_lab.presentation.console import Console
+    from electra_lab.presentation.sweep_summary import overview
 
     kind = kind_of_file(file)
     if kind == "ablation":

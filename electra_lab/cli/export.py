@@ -9,7 +9,7 @@ import typer
 from electra_lab.cli._streams import answer
 
 if TYPE_CHECKING:
-    from electra_lab.interop.exports.networks import Exportable
+    from electra_lab.export.networks import Exportable
 
 
 def export(
@@ -25,7 +25,7 @@ def export(
 
     DEST/discriminator and DEST/generator are folders that transformers loads.
     """
-    from electra_lab.interop.exports.export import export
+    from electra_lab.export.export import export
 
     exported = export(run, destination, step, onnx=onnx)
     if as_json:

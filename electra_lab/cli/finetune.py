@@ -34,8 +34,8 @@ def finetune(
     import json
 
     from electra_lab.config.load import kind_of_file
-    from electra_lab.finetuning.run import finetune
-    from electra_lab.finetuning.suite import run_suite
+    from electra_lab.jobs.finetuning.run import finetune
+    from electra_lab.jobs.finetuning.suite import run_suite
 
     overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
     if kind_of_file(file) == "suite":

@@ -30,7 +30,7 @@ def prepare(
     json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Read and tokenize the corpus of an experiment without training, and show what came out."""
-    from electra_lab.runs import prepare as prepared
+    from electra_lab.jobs.pretraining import prepare as prepared
 
     made = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)
     answer(json.dumps(asdict(made)) if json_ else prepared.described(made), folds=not json_)

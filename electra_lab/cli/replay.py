@@ -22,7 +22,7 @@ def replay(
 
     Writes nothing into the run directory. Exit code 0 if the cause was found, 1 if no step was refused.
     """
-    from electra_lab.runs.replay import replay as repeat
+    from electra_lab.jobs.pretraining.replay import replay as repeat
 
     found = repeat(run_dir, device.value, store)
     answer(json.dumps(found.json(), indent=1) if json_ else found.text, folds=not json_)

@@ -16,7 +16,8 @@ def report(
 ) -> None:
     """Write report.html again from the files of each folder, and print its place."""
     from electra_lab.config.load import kind_of_file
-    from electra_lab.reports import ablation_page, finetuning_page, run_page, suite_page
+    from electra_lab.presentation import finetuning_page, run_page, suite_page
+    from electra_lab.presentation import sweep_page as ablation_page
     from electra_lab.storage.ablation_folder import is_ablation_folder
     from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder, is_finetuning, is_suite
     from electra_lab.storage.run_directory import RunDirectory, is_run

@@ -23,10 +23,10 @@ def resume(
     device: OnDevice = Device.auto,
 ) -> None:
     """Continue a run from its newest valid checkpoint, as if it had never stopped."""
-    from electra_lab.finetuning.run import resume as resume_finetuning
-    from electra_lab.finetuning.suite import resume_suite
+    from electra_lab.jobs.finetuning.run import resume as resume_finetuning
+    from electra_lab.jobs.finetuning.suite import resume_suite
+    from electra_lab.jobs.pretraining.execute import resume as resume_run
     from electra_lab.parallel.session import is_first
-    from electra_lab.runs.execute import resume as resume_run
     from electra_lab.storage.finetuning_folder import is_finetuning, is_suite
 
     if is_suite(run_dir) and set_:

@@ -38,8 +38,8 @@ def run(
     ] = False,
 ) -> None:
     """Train an experiment and report its results."""
+    from electra_lab.jobs.pretraining import execute
     from electra_lab.parallel.session import is_first
-    from electra_lab.runs import execute
 
     found = (execute.dry_run if dry_run else execute.run)(file, set_ or [], out, device.value)
     if is_first():

@@ -33,12 +33,12 @@ def schema(
     # yaml-language-server: $schema=experiment.schema.json   (the first line of an experiment)
     electra-lab schema --ablation > ablation.schema.json
     """
-    from electra_lab.ablation.file import AblationConfig
     from electra_lab.config.finetune import FinetuningConfig
     from electra_lab.config.json_schema import file_schema, left_out
     from electra_lab.config.load import load_plugins
     from electra_lab.config.schema import ExperimentConfig
     from electra_lab.config.suite import SuiteConfig
+    from electra_lab.jobs.sweeps.file import AblationConfig
 
     kinds: list[tuple[bool, tuple[Any, str]]] = [
         (ablation, (AblationConfig, "ablation")),

@@ -20,6 +20,15 @@ from pydantic import BaseModel
 
 from electra_lab.data.encoding import load_tokenizer
 from electra_lab.data.overlap import Hashes, Known, runs
+from electra_lab.data.raw_documents import (
+    Contents,
+    Progress,
+    Sample,
+    TooLittleText,
+    read_piece,
+    read_spool,
+    write_spool,
+)
 from electra_lab.data.shards import (
     PLAN,
     SPOOL,
@@ -32,7 +41,6 @@ from electra_lab.data.shards import (
     write_shard,
 )
 from electra_lab.data.splits import HELD_OUT
-from electra_lab.data.spool import Contents, Progress, Sample, TooLittleText, read_piece, read_spool, write_spool
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import MANIFEST as SEAL
 from electra_lab.storage.files import damage, flush, new_file, read_as, seal, sha256, write_text

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from electra_lab.data.encoding import encode, load_tokenizer
 from electra_lab.data.overlap import Known, without_overlap
-from electra_lab.data.spool import read_piece
+from electra_lab.data.raw_documents import read_piece
 from electra_lab.storage.files import damage, new_file, read_as, seal, sha256, write_text
 from registry import Outcome
 

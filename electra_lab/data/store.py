@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from electra_lab.data.build import COUNTS, MANIFEST, Manifest, Recipe, Unfinished, build
 from electra_lab.data.encoding import load_tokenizer
+from electra_lab.data.raw_documents import Progress
 from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
-from electra_lab.data.spool import Progress
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import Unreadable, put_in_place, read_as, restore, write_whole
 from electra_lab.storage.lock import lock

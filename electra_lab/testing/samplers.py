@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from electra_lab.checks.guards import GuardedSampler
 from electra_lab.objectives._shared import draw
 from electra_lab.testing.common import Contract, assert_follows, law, on_each_device, random_numbers, vocabulary, worst
-from electra_lab.training.guards import GuardedSampler
 from registry import samplers
 from registry.signature import validate
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.finetuning.encoder import TextEncoder
-from electra_lab.finetuning.rows import TaskRows
+from electra_lab.jobs.finetuning.encoder import TextEncoder
+from electra_lab.jobs.finetuning.rows import TaskRows
 from electra_lab.testing.common import Contract, on_each_device
 from registry import (
     Answer,

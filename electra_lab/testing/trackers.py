@@ -13,7 +13,7 @@ import pytest
 
 from electra_lab.config.component import Component
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.runs.track import FILE, tracking
+from electra_lab.jobs.track import FILE, tracking
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.testing.common import Contract
 from registry import trackers

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from electra_lab.training.device import Precision
+from electra_lab.training.divergence import Policy, Refused, Watch, refused_steps, spoilt, spoilt_weights
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import Learner, StepResult, training_step
-from electra_lab.training.trouble import Policy, Refused, Watch, refused_steps, spoilt, spoilt_weights
 from registry import Batches, Flops, Split
 
 

@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 from electra_lab.parallel.world import ALONE
 from electra_lab.training.compilation import uncompiled
 from electra_lab.training.device import Precision, autocast
+from electra_lab.training.divergence import Watch
 from electra_lab.training.random import EVALUATION, Streams, seed_global
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.scheduled import Schedules
-from electra_lab.training.trouble import Watch
 from registry import Batch, Losses, Term
 
 

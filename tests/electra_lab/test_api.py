@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import electra_lab
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from registry.errors import ConfigError, DataError
 from tests.helpers import ROOT, experiment_text, write_experiment
 

@@ -353,7 +353,7 @@ def test_an_entry_point_without_a_module_costs_its_package_nothing_else(packages
 
 
 def test_a_run_is_not_resumed_with_another_version_of_a_package(packages: Packages, tmp_path: Path) -> None:
-    from electra_lab.runs import execute
+    from electra_lab.jobs.pretraining import execute
 
     packages.install(offered=GOOD)
     file = write_experiment(

@@ -1,4 +1,4 @@
-"""Row 14: ablations whose launchers and workers are killed. tests/electra_lab/ablation has the small form."""
+"""Row 14: ablations whose launchers and workers are killed. tests/electra_lab/jobs/sweeps has the small form."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def test_through_kills(score: Score, tmp_path: Path) -> None:
 @pytest.mark.scorecard
 def test_cells_that_fail(score: Score, tmp_path: Path) -> None:
     """The others go on, and the exit code is 7."""
-    count_tests(score, tmp_path, "tests/electra_lab/ablation/test_run_failures.py")
+    count_tests(score, tmp_path, "tests/electra_lab/jobs/sweeps/test_run_failures.py")

@@ -17,7 +17,7 @@ from tests.scorecard.project import Project, contents
 
 @pytest.mark.scorecard
 def test_it_loads_and_computes_the_same(score: Score, tmp_path: Path) -> None:
-    folder = "tests/electra_lab/interop"
+    folder = "tests/electra_lab/export"
     names = ("export", "models", "tokenizer", "folder")
     count_tests(score, tmp_path, *(f"{folder}/test_hugging_face_{name}.py" for name in names))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from tests.electra_lab.assembly.starting import discriminator, generator
 
 

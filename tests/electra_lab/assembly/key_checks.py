@@ -18,9 +18,10 @@ from torch._dynamo.utils import counters
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.backbones import bert
 from electra_lab.config.load import load
-from electra_lab.runs import saving
+from electra_lab.jobs import saving
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import compilation, recompute, trouble
+from electra_lab.training import compilation, recompute
+from electra_lab.training import divergence as trouble
 from registry.errors import DivergedError, Preempted
 from tests.electra_lab.assembly.plain_loop import (
     BATCH,
@@ -30,7 +31,7 @@ from tests.electra_lab.assembly.plain_loop import (
     equal,
     overrides,
 )
-from tests.electra_lab.runs.tiny import lines, passes, run, tensors
+from tests.electra_lab.jobs.pretraining.tiny import lines, passes, run, tensors
 
 
 def seen(file: Path, out: Path, changes: dict[str, Any]) -> tuple[Path, list[Any], list[Any]]:

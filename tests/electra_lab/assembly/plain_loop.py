@@ -13,7 +13,7 @@ import torch
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.training.random import Streams
-from tests.electra_lab.runs.tiny import spying
+from tests.electra_lab.jobs.pretraining.tiny import spying
 
 STEPS, BATCH, LENGTH, RATE = 4, 4, 16, 0.02
 BASE: dict[str, Any] = {

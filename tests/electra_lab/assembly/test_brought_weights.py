@@ -12,15 +12,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra_lab.assembly.build import Built, build
-from electra_lab.assembly.start import origins
+from electra_lab.assembly.initial_weights import origins
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
-from electra_lab.finetuning.run import finetune
 from electra_lab.interop.hugging_face.models import ElectraLabConfig, ElectraLabModel
-from electra_lab.runs import execute
+from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.checkpoint import read_model
-from tests.electra_lab.finetuning.small import write_finetuning
-from tests.electra_lab.runs.tiny import experiment
+from tests.electra_lab.jobs.finetuning.small import write_finetuning
+from tests.electra_lab.jobs.pretraining.tiny import experiment
 from tests.helpers import write_experiment
 
 LAB, OWN = "initialized by the lab", "brought by the component"

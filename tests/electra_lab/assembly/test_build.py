@@ -14,7 +14,7 @@ from electra_lab.assembly.build import BERT_VOCABULARY, build, make_optimizer, s
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from registry import backbones
 from registry.errors import BadResult, ConfigError
 from tests.helpers import line_of, write_experiment

@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly import choices, forecast
+from electra_lab.assembly import choices
 from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import assemble, open_data
-from electra_lab.assembly.forecast import parts_of
 from electra_lab.config.load import load
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.provenance import environment_of
 from electra_lab.parallel.world import World
-from electra_lab.runs import execute
-from electra_lab.runs.provenance import environment_of
+from electra_lab.planning import forecast
+from electra_lab.planning.forecast import parts_of
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import compilation
 from electra_lab.training.step import Learner
 from registry.errors import ConfigError, OutOfMemoryError
-from tests.electra_lab.runs.tiny import experiment, outcome, run, tensors
+from tests.electra_lab.jobs.pretraining.tiny import experiment, outcome, run, tensors
 
 TRAIN = "{steps: 4, batch_size: 4, log_every: 2, learning_rate: 0.01}"
 BERT = "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}"

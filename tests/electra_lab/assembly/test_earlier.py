@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.assembly.earlier import SAME, earlier_runs, refuse_other_runs
 from electra_lab.assembly.experiment import check
+from electra_lab.assembly.parent_runs import SAME, earlier_runs, refuse_other_runs
 from electra_lab.config.load import load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DataError
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run, tensors
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
 from tests.helpers import line_of
 
 UNTIED = {"embedding": "{dim: 8, max_length: 16, tie: none}"}

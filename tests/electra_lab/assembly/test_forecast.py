@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.forecast import Forecast, forecast, trial_seconds
 from electra_lab.config.load import load
-from electra_lab.runs import execute
-from electra_lab.training.memory import peak_bytes
+from electra_lab.jobs.pretraining import execute
+from electra_lab.planning.forecast import Forecast, forecast, trial_seconds
+from electra_lab.planning.memory import peak_bytes
 from electra_lab.training.step import backward
 from registry import optimizers
 from registry.errors import ConfigError
@@ -279,7 +279,7 @@ def test_parts_add_up_and_an_unlimited_tokenizer_is_said_so(tmp_path: Path) -> N
 
 def test_a_trial_takes_the_time_of_its_steps_and_what_is_too_large_is_not_tried(tmp_path: Path, monkeypatch) -> None:
     """A clock by hand: 1 s a step of the first stage, 10 s a step of the second, more for the first try of each."""
-    from electra_lab.assembly import forecast as module
+    from electra_lab.planning import forecast as module
 
     sections = {"embedding": "{dim: 8, max_length: 16, tie: none}"}
     file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from electra_lab.assembly import opened as assembly_opened
-from electra_lab.assembly.opened import open_run
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
+from electra_lab.pretrained import opened as assembly_opened
+from electra_lab.pretrained.opened import open_run
 from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.files import seal
 from registry.errors import CheckpointError, ConfigError
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run, tensors
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
 from tests.helpers import python
 
 CPU = torch.device("cpu")
@@ -62,7 +62,7 @@ def test_it_opens_without_anything_else(moved: Any) -> None:
 
 
 def test_it_opens_in_a_new_process_in_another_folder(moved: Any, tmp_path: Path) -> None:
-    code = "import sys, torch, pathlib; from electra_lab.assembly.opened import open_run as o; "
+    code = "import sys, torch, pathlib; from electra_lab.pretrained.opened import open_run as o; "
     code += "print(o(pathlib.Path(sys.argv[1]), torch.device('cpu')).step)"
     done = python("-c", code, str(moved[0]), cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("12\n", 0), done.stderr

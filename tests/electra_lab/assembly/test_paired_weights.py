@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from electra_lab.ablation.file import load_ablation
 from electra_lab.assembly.build import build
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.jobs.sweeps.file import load_ablation
 from tests.helpers import ROOT, write_experiment
 
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").glob("*.yaml"))

@@ -12,7 +12,7 @@ import torch
 
 from electra_lab.assembly.experiment import assemble, check, open_data
 from electra_lab.config.load import dump, load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from electra_lab.testing import binomial_p
 from electra_lab.training.random import Streams
 from registry import Needs, objectives, schedules

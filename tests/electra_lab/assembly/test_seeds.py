@@ -12,9 +12,9 @@ import torch
 
 from electra_lab.assembly.experiment import Experiment, assemble, open_data
 from electra_lab.config.load import load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from electra_lab.training.loop import train
-from tests.electra_lab.runs.tiny import lines, passes, run, spying, tensors
+from tests.electra_lab.jobs.pretraining.tiny import lines, passes, run, spying, tensors
 
 # Each draws from torch's own generator in its own way: dropout, LSH rotations alone, features that are redrawn.
 BACKBONES = {

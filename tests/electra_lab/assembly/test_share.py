@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from electra_lab.assembly.build import sketch
-from electra_lab.assembly.share import refuse_uneven, share
+from electra_lab.assembly.parallelize import refuse_uneven, share
 from electra_lab.config.load import load
 from electra_lab.parallel.world import ALONE, World
 from registry.errors import ConfigError

@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 from transformers import BertForPreTraining
 
-from electra_lab.ablation.file import _content
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import dump, load
-from electra_lab.model.transformers_names import transformers_name
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.sweeps.file import _content
 from electra_lab.objectives._shared import mask
-from electra_lab.runs import execute
-from electra_lab.runs.console import Console
+from electra_lab.presentation.console import Console
+from electra_lab.pretrained.transformers_names import transformers_name
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
@@ -40,8 +40,8 @@ from tests.electra_lab.assembly.starting import (
     weights,
     write,
 )
+from tests.electra_lab.jobs.pretraining.tiny import run
 from tests.electra_lab.model.theirs import model, saved
-from tests.electra_lab.runs.tiny import run
 from tests.helpers import line_of
 
 pytestmark = pytest.mark.usefixtures("no_report")

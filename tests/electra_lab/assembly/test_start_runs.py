@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError, DataError
 from tests.electra_lab.assembly.starting import (
@@ -28,7 +28,7 @@ from tests.electra_lab.assembly.starting import (
     validated,
     write,
 )
-from tests.electra_lab.runs.tiny import for_a_module, lose_checkpoints, run
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lose_checkpoints, run
 from tests.helpers import line_of
 
 pytestmark = pytest.mark.usefixtures("no_report")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from electra_lab.config.schema import Checkpoint, Evaluate, Process, Train
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from registry import optimizers, schedules
 from tests.electra_lab.assembly.key_checks import OTHERS
 from tests.electra_lab.assembly.plain_loop import (
@@ -24,7 +24,7 @@ from tests.electra_lab.assembly.plain_loop import (
     overrides,
     uncorrected,
 )
-from tests.electra_lab.runs.tiny import for_a_module, run, tensors
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module, run, tensors
 
 WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end")}  # back to the default schedule
 SLOPE = {"schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 0.0}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from electra_lab.ablation import run
+from electra_lab.jobs.sweeps import run
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import launchers
-from tests.electra_lab.ablation.small import HERE, InProcess, write
 from tests.electra_lab.cli.conftest import Lab
-from tests.electra_lab.reports.synthetic import leave_out_pictures
+from tests.electra_lab.jobs.sweeps.small import HERE, InProcess, write
+from tests.electra_lab.presentation.synthetic import leave_out_pictures
 from tests.pages import Page
 
 

@@ -12,7 +12,9 @@ from tests.helpers import write_experiment
 
 
 def test_a_folder_of_something_else_is_left_alone(lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("electra_lab.ablation.plan.forecast", lambda *_: None)  # it takes seconds, and is not asked for
+    monkeypatch.setattr(
+        "electra_lab.jobs.sweeps.plan.forecast", lambda *_: None
+    )  # it takes seconds, and is not asked for
     path = write(tmp_path / "there")
     out = tmp_path / "out"
 

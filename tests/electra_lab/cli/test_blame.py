@@ -141,7 +141,7 @@ def test_the_component_that_is_wrong_is_named(lab: Any, tmp_path: Path, case: st
 
 
 def test_the_file_is_good_before_it_is_changed(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("electra_lab.runs.execute.write_report", lambda directory: directory.path)
+    monkeypatch.setattr("electra_lab.jobs.pretraining.execute.write_report", lambda directory: directory.path)
     (tmp_path / "mine.py").write_text(PLUG_IN)
     for generator in ("{scale: 0.5}", "{type: guesses}"):
         code, _, err = lab("run", write_experiment(tmp_path, **SECTIONS, generator=generator))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.electra_lab.finetuning.small import PLUGIN, pretrained, write_finetuning
+from tests.electra_lab.jobs.finetuning.small import PLUGIN, pretrained, write_finetuning
 from tests.helpers import write_experiment
 
 START = "import numpy as np\nimport torch\nfrom torch import nn\nfrom registry import *\n"

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from electra_lab.cli import main
-from electra_lab.runs import execute
-from tests.electra_lab.runs.tiny import default_signals, experiment, lines, lose_checkpoints, spying
+from electra_lab.jobs.pretraining import execute
+from tests.electra_lab.jobs.pretraining.tiny import default_signals, experiment, lines, lose_checkpoints, spying
 from tests.helpers import ROOT, line_of
 
 SHORT = {"train": "{steps: 4, batch_size: 2, precision: fp32}", "evaluate": "{examples: 0}"}
@@ -147,7 +147,7 @@ def test_6_too_little_memory_in_the_words_of_libraries(
     def short(*_: object) -> None:
         raise RuntimeError(words)
 
-    monkeypatch.setattr("electra_lab.reports.run_page.write_report", short)
+    monkeypatch.setattr("electra_lab.presentation.run_page.write_report", short)
     monkeypatch.setattr("electra_lab.storage.run_directory.is_run", lambda _: True)
     (tmp_path / "greedy.py").write_text(
         GREEDY.replace("yield bytearray(1 << 60).decode()", f"raise RuntimeError({words!r})")

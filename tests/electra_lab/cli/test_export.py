@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.electra_lab.cli.conftest import Lab
-from tests.electra_lab.interop.exports import finished
-from tests.electra_lab.runs.tiny import for_a_module
+from tests.electra_lab.export.exports import finished
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 from tests.helpers import ROOT
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from electra_lab.finetuning import run as running
+from electra_lab.jobs.finetuning import run as running
 from electra_lab.storage.finetuning_folder import SuiteFolder
 from registry.errors import Interrupted
 from tests.electra_lab.cli.conftest import Lab
-from tests.electra_lab.finetuning.small import pretrained, write_finetuning
-from tests.electra_lab.finetuning.test_suite import write_suite
+from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
+from tests.electra_lab.jobs.finetuning.test_suite import write_suite
 from tests.pages import Page
 
 QUICK = {"train": {"epochs": 1, "batch_size": 12, "precision": "fp32"}}

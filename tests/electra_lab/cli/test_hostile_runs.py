@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from electra_lab.runs import execute
-from tests.electra_lab.runs.tiny import experiment, for_a_module
+from electra_lab.jobs.pretraining import execute
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module
 
 SCRIPT = "<script>alert(1)</script>"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.ablation.file import load_ablation
 from electra_lab.cli import new
 from electra_lab.config.load import kind_of_file, load, load_finetuning, load_suite
+from electra_lab.jobs.sweeps.file import load_ablation
 from tests.helpers import ROOT
 
 SHIPPED = ROOT / "experiments"

@@ -233,8 +233,8 @@ def test_a_full_disk(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_terminal_sees_a_bar_and_a_log_sees_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    from electra_lab.runs import progress as module
-    from electra_lab.runs.console import Console
+    from electra_lab.jobs import progress as module
+    from electra_lab.presentation.console import Console
 
     said: list[str] = []
     clock = iter([0.0, 10.0, 31.0, 40.0, 62.0])
@@ -252,7 +252,7 @@ def test_a_terminal_sees_a_bar_and_a_log_sees_lines(monkeypatch: pytest.MonkeyPa
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None] | None:
     """No report is drawn, which takes a second."""
-    from electra_lab.runs import execute
+    from electra_lab.jobs.pretraining import execute
 
     monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
     return None

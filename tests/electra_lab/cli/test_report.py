@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.electra_lab.cli.conftest import Lab
-from tests.electra_lab.reports.synthetic import SCALES, leave_out_pictures, write_folder
+from tests.electra_lab.presentation.synthetic import SCALES, leave_out_pictures, write_folder
 from tests.pages import Page
 
 

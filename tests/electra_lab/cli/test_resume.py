@@ -13,7 +13,7 @@ import pytest
 
 from electra_lab.storage.provenance import FORMAT
 from electra_lab.storage.run_directory import RunDirectory
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 
 @pytest.fixture(scope="module")

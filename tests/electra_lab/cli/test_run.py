@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from electra_lab.runs import execute
-from tests.electra_lab.runs.tiny import experiment
+from electra_lab.jobs.pretraining import execute
+from tests.electra_lab.jobs.pretraining.tiny import experiment
 
 SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32}", "evaluate": "{examples: 1}"}
 LOUD = '''

@@ -15,7 +15,7 @@ import pytest
 import electra_lab
 from electra_lab.cli._texts import OnError, texts_of
 from electra_lab.model.network import Network
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 TEXTS = ["the cat sat", "", "3 dogs saw the mat"]
 

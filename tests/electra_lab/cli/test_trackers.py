@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from electra_lab.config.load import load_finetuning
-from electra_lab.finetuning.experiment import identity
-from electra_lab.runs import execute
+from electra_lab.jobs.finetuning.experiment import identity
+from electra_lab.jobs.pretraining import execute
 from registry import launchers
-from tests.electra_lab.ablation.small import InProcess
-from tests.electra_lab.finetuning.small import PLUGIN, write_finetuning
-from tests.electra_lab.runs.test_track import DIARY, diary, expected, given, tracked
-from tests.electra_lab.runs.tiny import lines, lose_checkpoints
+from tests.electra_lab.jobs.finetuning.small import PLUGIN, write_finetuning
+from tests.electra_lab.jobs.pretraining.test_track import DIARY, diary, expected, given, tracked
+from tests.electra_lab.jobs.pretraining.tiny import lines, lose_checkpoints
+from tests.electra_lab.jobs.sweeps.small import InProcess
 
 SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32, log_every: 1}", "evaluate": "{examples: 0}"}
 PAPER = "trackers.0: diary needs paper. Install it: pip install paper."

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.electra_lab.runs.tiny import experiment
+from tests.electra_lab.jobs.pretraining.tiny import experiment
 
 NAME = os.fsdecode(b"caf\xe9")
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from electra_lab.ablation.file import AblationConfig
 from electra_lab.config.component import Of, Sizes
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema, left_out
@@ -25,6 +24,7 @@ from electra_lab.config.load import kind_of_file, load, load_plugins
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import parse, read_file
 from electra_lab.config.suite import SuiteConfig
+from electra_lab.jobs.sweeps.file import AblationConfig
 from registry import backbones, generators, samplers, schedules
 from registry.signature import Strict, validate
 from tests.electra_lab.config import generated

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from electra_lab.ablation.file import load_ablation
 from electra_lab.config.load import load
 from electra_lab.config.problems import problem, problems, sentences
 from electra_lab.config.source import Mark, parse, with_overrides
+from electra_lab.jobs.sweeps.file import load_ablation
 from registry.errors import ConfigError
 from tests.helpers import EXPERIMENT, write_experiment
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from electra_lab.data import build as module
-from electra_lab.data import spool
+from electra_lab.data import raw_documents as spool
 from electra_lab.data.build import Unfinished
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.store import Stream, load_store, open_store

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.data import spool
+from electra_lab.data import raw_documents as spool
+from electra_lab.data.raw_documents import Sample, read_piece, read_spool, write_spool
 from electra_lab.data.splits import HELD_OUT, SPLITS, number_of, split_of
-from electra_lab.data.spool import Sample, read_piece, read_spool, write_spool
 from registry import LONGEST, Document, Skipped
 from registry.errors import DataError
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.inference.opening import load
 from electra_lab.inference.pair import Pair
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+from electra_lab.pretrained.opening import load
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,10 @@ from transformers import (
 )
 
 import electra_lab
-from electra_lab.interop.exports.export import export
+from electra_lab.export.export import export
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError, DataError
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 DOCUMENTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(40)]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,

@@ -17,11 +17,11 @@ from torch import Tensor
 from transformers import ElectraConfig, ElectraForPreTraining, PreTrainedTokenizerFast
 
 import electra_lab
+from electra_lab.export.export import export
 from electra_lab.inference.pair import Pair
-from electra_lab.interop.exports.export import export
 from electra_lab.interop.hugging_face import models
 from electra_lab.model.embeddings import Embeddings
-from electra_lab.storage.hugging_face import MARK
+from electra_lab.pretrained.hugging_face import MARK
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry.errors import ConfigError, DataError, LabError
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from scipy import stats
 
-from electra_lab.inference.opening import load
 from electra_lab.inference.pair import CHUNK, Pair
 from electra_lab.inference.windows import tokenize
+from electra_lab.pretrained.opening import load
 from electra_lab.training.random import Random
 from registry import backbones
 from registry.errors import ConfigError, DataError
-from tests.electra_lab.runs.tiny import experiment, for_a_module, run
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 TEXTS = [f"the cat number {n} sat on the mat and saw {n + 1} dogs" for n in range(6)]
 LONG = " ".join(TEXTS)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.ablation.file import load_ablation
-from electra_lab.ablation.plan import checked
+from electra_lab.jobs.sweeps.file import load_ablation
+from electra_lab.jobs.sweeps.plan import checked
 from electra_lab.measures.downstream import Downstream
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import launchers
 from registry.errors import ConfigError
-from tests.electra_lab.ablation.small import InProcess, ablate, write
-from tests.electra_lab.finetuning.small import write_finetuning, write_lines
+from tests.electra_lab.jobs.finetuning.small import write_finetuning, write_lines
+from tests.electra_lab.jobs.sweeps.small import InProcess, ablate, write
 from tests.electra_lab.measures.readers import run
 
 MEASURE = "measure: [{type: downstream, file: animals.yaml, name: animals}]"

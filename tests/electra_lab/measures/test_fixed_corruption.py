@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from electra_lab.ablation.file import load_ablation
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load, validated
 from electra_lab.config.source import parse
+from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.measures import fixed_corruption
 from electra_lab.measures.fixed_corruption import FILE, FixedCorruption
 from electra_lab.testing import MASK, SIGNIFICANCE, chi_square_p, count

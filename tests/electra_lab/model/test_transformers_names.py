@@ -26,9 +26,9 @@ from transformers import (
 )
 
 from electra_lab.model.embeddings import Shifted
-from electra_lab.model.transformers_names import from_transformers, to_transformers
 from electra_lab.model.weights import own_tensors
-from electra_lab.storage.hugging_face import read_folder, shape
+from electra_lab.pretrained.hugging_face import read_folder, shape
+from electra_lab.pretrained.transformers_names import from_transformers, to_transformers
 from tests.electra_lab.model.theirs import TINY, inputs, logits, model, network, saved
 
 HEAD = {ElectraForPreTraining: "replaced", ElectraForMaskedLM: "tokens", BertForMaskedLM: "tokens"}

@@ -13,7 +13,7 @@ from transformers.utils import logging
 from electra_lab.backbones.bert import Bert
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.storage.hugging_face import Shape, shape
+from electra_lab.pretrained.hugging_face import Shape, shape
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()

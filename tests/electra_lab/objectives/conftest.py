@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 
 
 @pytest.fixture(autouse=True)

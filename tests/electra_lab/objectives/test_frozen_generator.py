@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import check
-from electra_lab.assembly.forecast import forecast
 from electra_lab.config.load import load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
+from electra_lab.planning.forecast import forecast
 from electra_lab.training.random import Streams
 from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
+from tests.electra_lab.jobs.pretraining.tiny import lines, lose_checkpoints, run, signalled
 from tests.electra_lab.objectives.tiny import berts, gradients, sentences, total
-from tests.electra_lab.runs.tiny import lines, lose_checkpoints, run, signalled
 from tests.helpers import write_experiment
 
 TRAIN = "{steps: 4, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 2}"

@@ -12,7 +12,7 @@ from electra_lab.corpora import docstrings
 from electra_lab.training import loop
 from electra_lab.training.loop import Settings, splits_at
 from registry import Document, Split
-from tests.electra_lab.runs.tiny import lines, run
+from tests.electra_lab.jobs.pretraining.tiny import lines, run
 from tests.helpers import ROOT
 
 FILES = {file.stem: file for file in (ROOT / "experiments" / "objectives").glob("*.yaml")}

@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from electra_lab.training.step import training_step
 from registry import objectives
 from registry.errors import Interrupted
-from tests.electra_lab.runs.tiny import lines, run, signalled
+from tests.electra_lab.jobs.pretraining.tiny import lines, run, signalled
 from tests.helpers import ROOT, write_experiment
 
 FILES = sorted((ROOT / "experiments" / "objectives").glob("*.yaml"))

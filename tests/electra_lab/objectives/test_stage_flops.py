@@ -17,7 +17,7 @@ from electra_lab.config.load import load
 from electra_lab.training.step import training_step
 from registry import Flops
 from registry.errors import ConfigError
-from tests.electra_lab.runs.tiny import lines, run
+from tests.electra_lab.jobs.pretraining.tiny import lines, run
 from tests.helpers import write_experiment
 
 BATCH, FIRST = 4, 2

@@ -12,15 +12,15 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from electra_lab.jobs.pretraining import execute
 from electra_lab.objectives.two_stage import take_over
 from electra_lab.optimizers.adamw import AdamW
-from electra_lab.runs import execute
 from electra_lab.training.loop import Run
 from electra_lab.training.random import Streams
 from electra_lab.training.step import Learner, training_step
 from registry.errors import Interrupted
+from tests.electra_lab.jobs.pretraining.tiny import lines, run, signalled
 from tests.electra_lab.objectives.tiny import berts, sentences
-from tests.electra_lab.runs.tiny import lines, run, signalled
 from tests.helpers import write_experiment
 
 FIRST = 3  # steps of the first stage

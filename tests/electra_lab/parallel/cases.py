@@ -18,9 +18,9 @@ from torch import nn
 from electra_lab.assembly import choices
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
+from electra_lab.jobs.errors import exit_code
 from electra_lab.parallel.session import session
 from electra_lab.parallel.world import World
-from electra_lab.runs.errors import exit_code
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
 from electra_lab.testing.optimizers import STATE
 from electra_lab.training.evaluation import evaluate

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from tests.electra_lab.launchers.slurm_here import missing, slurm_here
 from tests.electra_lab.parallel.test_commands import assert_equal, file
 from tests.helpers import ROOT

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from registry import objectives
+from tests.electra_lab.jobs.pretraining.tiny import experiment, lines, tensors
 from tests.electra_lab.parallel.launch import ended, start, torchrun
-from tests.electra_lab.runs.tiny import experiment, lines, tensors
 from tests.scorecard.lab import Lab
 
 SLOW = pytest.mark.skipif("ELECTRA_LAB_PARALLEL" not in os.environ, reason="takes minutes: make test-parallel")

@@ -54,7 +54,7 @@ if __name__ == "__main__":
     # The package reads these when it is imported.
     os.environ |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_DISABLE_XET": "1",
                    "HF_HUB_OFFLINE": "0", "HF_HOME": str(ROOT / ".cache"), "NO_PROXY": "127.0.0.1"}  # fmt: skip
-    from electra_lab.storage.hugging_face import read_folder
+    from electra_lab.pretrained.hugging_face import read_folder
     from registry.errors import DataError
 
     for name in sys.argv[2:]:

@@ -1,4 +1,4 @@
-"""The folder of an ablation: its files, its claims, and what it refuses. Its states: tests/electra_lab/ablation."""
+"""The folder of an ablation: its files, its claims, and what it refuses. Its states: tests/electra_lab/jobs/sweeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from electra_lab.storage.ablation_folder import OTHERS, ROOMS, AblationFolder, Failure, State, is_ablation_folder
 from registry.errors import CheckpointError, ConfigError
-from tests.electra_lab.reports.synthetic import CORRUPTION, OWN, SCALES, fail, write_folder
+from tests.electra_lab.presentation.synthetic import CORRUPTION, OWN, SCALES, fail, write_folder
 from tests.helpers import ROOT
 
 

@@ -16,16 +16,7 @@ from typing import Any
 import pytest
 
 from electra_lab.storage import files
-from electra_lab.storage.files import (
-    MANIFEST,
-    damage,
-    disk,
-    new_folder,
-    read_json,
-    seal,
-    sha256,
-    write_whole,
-)
+from electra_lab.storage.files import MANIFEST, damage, disk, new_folder, read_json, seal, sha256, write_whole
 from registry.errors import CheckpointError
 from tests.helpers import ROOT, python
 

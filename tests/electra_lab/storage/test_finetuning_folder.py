@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from electra_lab.storage.finetuning_folder import (
-    FinetuningFolder,
-    SuiteFolder,
-    config_of,
-    is_finetuning,
-    is_suite,
-)
+from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder, config_of, is_finetuning, is_suite
 from registry.errors import CheckpointError
-from tests.electra_lab.reports.finetuned import scores, write_finetuned, write_seed, write_suite
+from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed, write_suite
 
 
 def test_the_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForPreTraining, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-from electra_lab.storage.hugging_face import CONFIG, FIXED, Folder, Shape, files_of, read_folder, shape
+from electra_lab.pretrained.hugging_face import CONFIG, FIXED, Folder, Shape, files_of, read_folder, shape
 from registry.errors import ConfigError, DataError, LabError
 from tests.electra_lab.model.theirs import TINY, model, saved
 from tests.helpers import pipe, python

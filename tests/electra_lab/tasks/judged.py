@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_lab.finetuning.encoder import TextEncoder
-from electra_lab.interop.exports.export import export
+from electra_lab.export.export import export
+from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.tasks.minimal_pairs import MinimalPairs
 from registry import Encoded, PairExample, Pretrained, Results, Vocabulary
-from tests.electra_lab.interop.exports import finished, opened
-from tests.electra_lab.runs.tiny import for_a_module
+from tests.electra_lab.export.exports import finished, opened
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module
 
 CPU = torch.device("cpu")
 REFORMER = "{type: reformer, dim: 16, depth: 2, heads: 2, bucket_size: 2, hashes: 2}"

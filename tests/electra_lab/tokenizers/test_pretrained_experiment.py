@@ -11,7 +11,7 @@ import pytest
 from electra_lab.assembly.build import sketch, vocabulary_size
 from electra_lab.assembly.experiment import check, open_data
 from electra_lab.config.load import load
-from electra_lab.runs import execute
+from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.tokenizers.pretrained import pretrained, read_tokenizer
 from registry.errors import ConfigError

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from electra_lab.testing.trackers import Values
-from tests.electra_lab.runs.tiny import experiment, lines
+from tests.electra_lab.jobs.pretraining.tiny import experiment, lines
 from tests.helpers import ROOT
 from tests.scorecard.lab import Lab, Running
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.runs.track import FILE
+from electra_lab.jobs.track import FILE
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.testing import TrackerContract
 from electra_lab.testing.trackers import Values

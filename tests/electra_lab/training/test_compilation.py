@@ -13,11 +13,11 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from electra_lab.assembly.build import build
+from electra_lab.checks.diagnosis import Probe
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training import compilation
 from electra_lab.training.compilation import choose_compile, compile_modules, layers_of
-from electra_lab.training.diagnosis import Probe
 from electra_lab.training.step import backward
 from registry import Batch
 from registry.errors import ConfigError

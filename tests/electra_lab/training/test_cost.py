@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.assembly.build import build, make_optimizer, vocabulary_size
+from electra_lab.checks import guards
+from electra_lab.checks.guards import ALL
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
-from electra_lab.training import guards
-from electra_lab.training.guards import ALL
 from electra_lab.training.step import training_step
 from registry import Batch, count
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from electra_lab.training.diagnosis import Probe
+from electra_lab.checks.diagnosis import Probe
 
 
 def fine(x: Tensor) -> Tensor:

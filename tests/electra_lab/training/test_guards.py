@@ -12,16 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from electra_lab.checks.guards import ALL, EVERY, GuardedMasking, GuardedSampler, refuse_backbone, refuse_losses
+from electra_lab.planning.memory import shapes_only
 from electra_lab.testing import CLS, MASK, PAD, vocabulary
-from electra_lab.training.guards import (
-    ALL,
-    EVERY,
-    GuardedMasking,
-    GuardedSampler,
-    refuse_backbone,
-    refuse_losses,
-)
-from electra_lab.training.memory import shapes_only
 from electra_lab.training.random import Streams
 from registry import (
     Batch,

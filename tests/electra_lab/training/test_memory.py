@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.training.memory import free_bytes, is_shortage, peak_bytes, shapes_only
+from electra_lab.planning.memory import free_bytes, is_shortage, peak_bytes, shapes_only
 from registry.errors import BadResult
 
 MEGA = 1_000_000

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from electra_lab.assembly.build import build
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
-from electra_lab.training.memory import peak_bytes
+from electra_lab.planning.memory import peak_bytes
 from electra_lab.training.recompute import recompute
 from electra_lab.training.step import backward
 from registry import Batch

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from electra_lab.checks.guards import on_trial, rehearse, try_optimizer
 from electra_lab.metrics import PretrainingMetrics
 from electra_lab.testing import CLS, PAD, ObjectiveContract, vocabulary
-from electra_lab.training.guards import on_trial, rehearse, try_optimizer
 from electra_lab.training.step import Learner
 from registry import Batch, Losses, Term, backbones, objectives, optimizers
 from registry.errors import BadResult

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from electra_lab.checks.guards import rehearse
 from electra_lab.training import scaling
-from electra_lab.training.guards import rehearse
 from electra_lab.training.loop import train
 from electra_lab.training.scaling import LossScale
 from registry import objectives

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from electra_lab.parallel.world import ALONE
-from electra_lab.training import trouble
+from electra_lab.training import divergence as trouble
+from electra_lab.training.divergence import Refused, Watch, spoilt
 from electra_lab.training.loop import train
-from electra_lab.training.trouble import Refused, Watch, spoilt
 from registry.errors import DivergedError
 from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, Nothing, new_run, records_of
 

@@ -1,0 +1,1 @@
+"""Results of runs and sweeps: numbers, intervals, comparisons. No text, no HTML."""

@@ -1,0 +1,33 @@
+"""Whether the variants of an ablation were still in the midst of learning when their training ended."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from electra_lab.analysis.records import points
+from electra_lab.analysis.results import CellResult
+
+NETWORK = ("discriminator_auc", "discriminator_token_mask_loss")  # what the measured network learns; the first there is
+LAST = 1 / 3  # of training; who learns evenly gains as large a share in it, and who is nearly done a smaller one
+
+
+def late_share(cells: Sequence[CellResult]) -> float | None:
+    """Return how much of the cells' mean gain over their baselines came in the last third of training.
+
+    By the evaluations on validation text. None if these are too few, or if there is no gain at all.
+    """
+    found = [pair for cell in cells if (pair := _gains(cell)) is not None]
+    if not found:
+        return None
+    before, end = np.mean(found, axis=0)
+    return float(1 - before / end) if end > 0 else None
+
+
+def _gains(cell: CellResult) -> tuple[float, float] | None:
+    """Return the gain of a trained cell before the last third of its evaluations, and at the last one."""
+    for name in NETWORK if cell.trained else ():
+        if found := points(cell.records, "validation", f"{name}_gain"):
+            steps, gains = np.array(found, float).T
+            at = (1 - LAST) * steps[-1]
+            return (float(np.interp(at, steps, gains)), float(gains[-1])) if steps[0] <= at else None
+    return None

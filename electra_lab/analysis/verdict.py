@@ -1,0 +1,238 @@
+"""The verdict of an ablation in words: nothing is said to differ unless a test says so, and nothing to be equal."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from electra_lab.analysis.comparisons import Claims, claims
+from electra_lab.analysis.statistics import (
+    ENOUGH,
+    Difference,
+    Values,
+    are,
+    fewest_seeds,
+    is_exploratory,
+    listed,
+    named,
+    number,
+    p_text,
+    untested,
+)
+
+Axis = Mapping[str, float]  # by variant, the number that it sets, if the ablation varies one numeric key
+
+
+def sentences(
+    metric: str,
+    values: Values,
+    baseline: str,
+    higher_is_better: bool = True,
+    axis: Axis | None = None,
+    key: str = "",
+    claimed: Claims | None = None,
+    own_task: bool = False,
+) -> list[str]:
+    """Return the verdict, one sentence per item: how much the number of seeds allows, then the best variant.
+
+    If no variant is better than what needs no training, that comes first, and none is called the best.
+
+    key      the name of the key that `axis` has the numbers of
+    claimed  the comparisons of the whole report; without them, the metric is the only one
+    own_task  each run has a task of its own, so that a higher number is not a better one
+
+    The best is judged over the seeds that all have: over its own, a variant would win by lacking an unlucky one.
+    """
+    claimed = claimed or claims({metric: values}, metric, baseline)
+    values = {named(label): each for label, each in values.items()}
+    axis = {named(label): at for label, at in (axis or {}).items()}
+    measured = {label: each for label, each in values.items() if each}
+    if not measured:
+        return [f"Nothing can be said yet: no cell has a {metric}."]
+    verdict = _Verdict(metric, measured, named(baseline), higher_is_better, claimed, own_task)
+    if len(measured) == 1:
+        [(label, each)] = measured.items()
+        mean = number(float(np.mean(list(each.values()))))
+        alone = f"Only {label} has a {metric}, {mean}: there is nothing to compare."
+        return list(filter(None, [verdict.no_better(), verdict.seeds(), alone]))
+    best, leader = verdict.leader()
+    praised = "" if own_task or best in verdict.unlearned else best
+    said = [verdict.seeds(), leader, verdict.others(best), verdict.rivals(praised), verdict.place(praised, axis, key)]
+    said.insert(0 if len(verdict.unlearned) == len(measured) else 2, verdict.no_better())
+    if lacking := [label for label, each in values.items() if not each]:
+        said.append(f"{listed(lacking)} {'has' if len(lacking) == 1 else 'have'} no {metric}.")
+    if len({tuple(sorted(each)) for each in measured.values()}) > 1:
+        said.append("The means below are not all over the same seeds; the differences are, pair by pair.")
+    return list(filter(None, said))
+
+
+def leader(metric: str, values: Values, baseline: str, higher_is_better: bool, claimed: Claims) -> str:
+    """Return the name of the variant that `sentences` call the best; "" if they call none so."""
+    measured = {named(label): each for label, each in values.items() if each}
+    verdict = _Verdict(metric, measured, named(baseline), higher_is_better, claimed)
+    best = verdict.leader()[0] if measured else ""
+    return "" if best in verdict.unlearned else best
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """The sentences about measured variants; each is "" if there is nothing to say."""
+
+    metric: str
+    measured: Values
+    baseline: str
+    higher_is_better: bool
+    claimed: Claims
+    own_task: bool = False
+
+    @cached_property
+    def unlearned(self) -> list[str]:
+        """The variants that are not better than all that needs no training: by the tests; without one, by the means."""
+        found, higher = dict[str, None](), self.higher_is_better
+        for (label, _), d in self.claimed.over_trivial.items():
+            better = d.found(higher) if d.holm is not None else d.mean is None or (d.mean > 0) == higher
+            if not better:
+                found[named(label)] = None
+        return [label for label in found if label in self.measured]
+
+    def no_better(self) -> str:
+        """Say which variants are not better than what needs no training."""
+        if not self.unlearned:
+            return ""
+        titles = list(dict.fromkeys(title for _, title in self.claimed.over_trivial))
+        tested = any(d.holm is not None for d in self.claimed.over_trivial.values())
+        said = f"{'distinguishably ' if tested else ''}better than what needs no training ({listed(titles)})"
+        if len(self.unlearned) < len(self.measured):
+            return f"{are(self.unlearned)} not {said}."
+        return f"No variant is {said}, so {self.metric} does not show that any of them has learned something."
+
+    @cached_property
+    def exploratory(self) -> bool:
+        return is_exploratory(self.measured, self.baseline)
+
+    @cached_property
+    def differences(self) -> dict[str, Difference]:
+        found = {named(label): d for label, d in self.claimed.against(self.metric).items()}
+        return {label: d for label, d in found.items() if label in self.measured}
+
+    @cached_property
+    def pairs(self) -> dict[tuple[str, str], Difference]:
+        return {(named(a), named(b)): d for (a, b), d in self.claimed.pairs(self.metric).items()}
+
+    def seeds(self) -> str:
+        n, few = fewest_seeds(self.measured, self.baseline), untested(self.measured, self.baseline)
+        if few and not self.exploratory:
+            common = f" in common with the baseline {self.baseline}" if self.baseline in self.measured else ""
+            return f"{are(few)} not tested, as fewer than {ENOUGH} seeds are there{common}."
+        if all(len(each) == 1 for each in self.measured.values()):
+            return "With 1 seed this is exploratory: nothing can be distinguished from seed noise."
+        if n < min([ENOUGH, *(len(each) for label, each in self.measured.items() if label != self.baseline)]):
+            pairs = f"only {_seeds(n)}" if n else "no seed"
+            return f"As a variant shares {pairs} with the baseline {self.baseline}, this is exploratory."
+        if n == 1:
+            return "As not every variant has more than 1 seed, this is exploratory."
+        return f"With {n} seeds this is exploratory." if n < ENOUGH else f"Every variant has {n} seeds or more."
+
+    def leader(self) -> tuple[str, str]:
+        """Return the best mean over the seeds that all have, "" if none may be called so; and a sentence about it."""
+        measured, baseline, metric = self.measured, self.baseline, self.metric
+        shared = set.intersection(*(set(each) for each in measured.values()))
+        partial = any(len(each) > len(shared) for each in measured.values())
+        unmeasured = f"; the baseline {baseline} was not measured, so nothing is compared to it"
+        alone = "" if baseline in measured else unmeasured
+        if not shared:
+            return "", f"There is no seed that all have, so none is called the best{alone}."
+        means = {k: float(np.mean([v for seed, v in each.items() if seed in shared])) for k, each in measured.items()}
+        top = (max if self.higher_is_better else min)(means.values())
+        equal = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
+        best = baseline if baseline in equal else equal[0]
+        which = "highest" if self.higher_is_better else "lowest"
+        over = f" over the {_seeds(len(shared))} that all have" if partial else ""
+        if partial and self.exploratory:
+            return "", f"{best} has the {which} mean {metric}{over}; with so few, none is called the best{alone}."
+        ahead = {k: self._ahead(k) if partial else [] for k in means}
+        if found := ahead[best]:
+            said = f"{best} has the {which} mean {metric}{over}, but {are(found)} distinguishably better by more seeds"
+            return "", f"{said}, so none is called the best{alone}."
+        ties = [k for k in equal if k != best and not ahead[k]]
+        good = which if self.own_task or best in self.unlearned else f"best (the {which})"
+        said = f"{best}{' (the baseline)' if best == baseline else ''} has the {good} mean {metric}{over}, "
+        said += f"{number(means[best])}{f', as has {listed(ties)}' if ties else ''}{alone}"
+        if alone or best == baseline:
+            return best, f"{said}."
+        d = self.differences[best]
+        both = f" over the {_seeds(d.n)} that both have" if d.n > len(shared) else ""
+        return best, f"{said}; its difference to the baseline {baseline}{both}, {_described(d)}."
+
+    def _ahead(self, label: str) -> list[str]:
+        """Return the variants that a corrected test, against the baseline or of all pairs, finds better than this."""
+        higher = self.higher_is_better
+        found = [b for (a, b), d in self.pairs.items() if a == label and d.found(not higher)]
+        if label == self.baseline:
+            found += [other for other, d in self.differences.items() if d.found(higher)]
+        elif self.differences[label].found(not higher):
+            found.append(self.baseline)
+        return list(dict.fromkeys(found))
+
+    def others(self, best: str) -> str:
+        """Say which of the variants, except the best, the corrected tests distinguish from the baseline."""
+        rest = {label: d for label, d in self.differences.items() if label != best}
+        if not rest or self.baseline not in self.measured or self.exploratory:
+            return ""
+        said, higher = [], self.higher_is_better
+        words = {"higher": True, "lower": False} if self.own_task else {"better": higher, "worse": not higher}
+        for how, higher in words.items():
+            if found := [f"{label} (Holm {p_text(d.holm)})" for label, d in rest.items() if d.found(higher)]:
+                said.append(f"{are(found)} distinguishably {how} than the baseline")
+        if not said:
+            other = "other " if best not in ("", self.baseline) else ""
+            tested = "tested " if any(d.holm is None for d in rest.values()) else ""
+            return f"No {other}{tested}variant is distinguishable from the baseline."
+        if left := [label for label, d in rest.items() if d.holm is not None and not d.distinguishable]:
+            said.append(f"{are(left)} not distinguishable from it")
+        return f"{'; '.join(said)}."
+
+    def rivals(self, best: str) -> str:
+        """Say which variants the best cannot be distinguished from, beyond the baseline, its planned comparison."""
+        others = [label for label in self.measured if label not in (best, self.baseline)]
+        if best in ("", self.baseline) or not others or self.exploratory:
+            return ""
+        pairs = {label: self.pairs[best, label] for label in others}
+        rivals = [label for label, d in pairs.items() if d.p is not None and not d.found(self.higher_is_better)]
+        few = [label for label, d in pairs.items() if d.p is None and d.n < ENOUGH]
+        same = [label for label in pairs if label not in few and pairs[label].p is None]
+        said = [f"cannot be distinguished from {listed(rivals)}"] if rivals else []
+        said += [f"is not tested against {listed(few)}, for want of seeds in common"] if few else []
+        said += [f"is not tested against {listed(same)}, from which it differs alike with every seed"] if same else []
+        if said:
+            return f"The best {', and '.join(said)}."
+        beyond = " beyond the baseline" if self.baseline in self.measured else ""
+        return f"The best can be distinguished from every variant{beyond}."
+
+    def place(self, best: str, axis: Mapping[str, float], key: str) -> str:
+        """Say where on a numeric key the best mean lies."""
+        line = sorted({axis[label] for label in self.measured if label in axis})
+        if best not in axis or len(line) < 2:
+            return ""
+        at = line.index(axis[best])
+        place = f"Of the values of {key} from {line[0]:g} to {line[-1]:g} the best mean lies at {line[at]:g}"
+        if at in (0, len(line) - 1):
+            return f"{place}, an end of the range: values beyond it were not tried."
+        return f"{place}, between {line[at - 1]:g} and {line[at + 1]:g}."
+
+
+def _described(d: Difference) -> str:
+    """`+0.004 [-0.002, +0.010], is not distinguishable from seed noise (Holm p = 0.31)`."""
+    if d.low is None:
+        return f"{number(d.mean, sign=True)}, cannot be tested ({d.why})"
+    interval = f"[{number(d.low, sign=True)}, {number(d.high, sign=True)}]"
+    if d.holm is None:
+        return f"{number(d.mean, sign=True)} {interval}, is not tested"
+    noise = f"is{'' if d.distinguishable else ' not'} distinguishable from seed noise"
+    return f"{number(d.mean, sign=True)} {interval}, {noise} (Holm {p_text(d.holm)})"
+
+
+def _seeds(n: int) -> str:
+    return "one seed" if n == 1 else f"{n} seeds"

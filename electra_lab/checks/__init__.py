@@ -1,0 +1,1 @@
+"""What components return, tried before a run; why a run diverged."""

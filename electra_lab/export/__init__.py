@@ -1,0 +1,1 @@
+"""Exports: folders that transformers reads, ONNX."""

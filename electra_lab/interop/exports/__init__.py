@@ -1,1 +1,0 @@
-"""Folders that transformers reads, written without it: importing it takes seconds."""

@@ -1,0 +1,1 @@
+"""Pre-training, fine-tuning and sweeps: begin, train, save, resume, finish."""

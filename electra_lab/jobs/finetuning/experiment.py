@@ -1,0 +1,283 @@
+"""From a fine-tuning file and a seed to everything that training needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from electra_lab.assembly.build import brought_by, optimizer_of, weights_from
+from electra_lab.assembly.experiment import loop_settings
+from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
+from electra_lab.assembly.trackers import absent_tracker
+from electra_lab.checks.guards import rehearse
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded
+from electra_lab.config.schedule import rate_problem
+from electra_lab.data.rows import permuted
+from electra_lab.jobs.finetuning.collect import Collected
+from electra_lab.jobs.finetuning.encoder import TextEncoder
+from electra_lab.jobs.finetuning.model import TaskModel, with_layer_rates
+from electra_lab.jobs.finetuning.rows import TaskRows
+from electra_lab.model.flops import MATRIX_PRODUCTS
+from electra_lab.pretrained.source import Source, open_source
+from electra_lab.training.loop import Run, Settings
+from electra_lab.training.step import Learner
+from registry import Dataset, Flops, Metric, Row, Task, datasets, tasks, using
+from registry.contracts.dataset import is_labelled
+from registry.errors import DataError, LabError, did_you_mean, listed
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The examples of a split with their rows."""
+
+    examples: Sequence[Any]
+    rows: Sequence[Sequence[Row]]  # of each example
+    batches: TaskRows
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """A fine-tuning with one seed, ready to be run."""
+
+    run: Run
+    settings: Settings
+    model: TaskModel
+    task: Task
+    facts: Mapping[str, Any]  # what the task has learned from the training examples, such as the labels
+    dataset: Dataset
+    splits: Mapping[str, Split]  # `train`, `validation`, and what else the dataset has
+    source: Source
+    weights: dict[str, str]  # by part of the model, where they come from
+    length: int  # of the longest row
+    device: torch.device
+
+    def accumulate(self, split: str) -> Collected:
+        held = self.splits[split]
+        return Collected(self.task, held.examples, held.rows, self.model.of_tokens)
+
+    def lost(self) -> dict[str, dict[str, float]]:
+        """Return what the rows lack of the examples: by metric, its value on each split."""
+        found: dict[str, dict[str, float]] = {}
+        for split in (TRAIN, *self.held_out):
+            held = self.splits[split]
+            for name, value in self.task.lost(held.examples, held.rows).items():
+                found.setdefault(name, {})[split] = value
+        return found
+
+    @property
+    def held_out(self) -> list[str]:
+        """The names of all splits but that of training, validation first."""
+        return sorted((name for name in self.splits if name != TRAIN), key=lambda name: name != VALIDATION)
+
+
+def check(loaded: Loaded[FinetuningConfig]) -> LabError | None:
+    """Find every problem that does not require reading the examples. Raises ConfigError.
+
+    Data, a model or a tracker's library that is not here is not an error of the file: the error that a run would raise
+    is returned.
+    """
+    absent = absent_examples(loaded) or absent_tracker(loaded)
+    try:
+        longest_row(loaded, open_source(loaded))
+    except DataError as error:
+        return absent or error
+    return absent
+
+
+def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
+    """The same without its model, which may be another one in the end."""
+    declared(loaded)
+    try:
+        open_dataset(loaded)
+    except DataError as error:
+        return error
+    return None
+
+
+def identity(loaded: Loaded[FinetuningConfig]) -> str:
+    """Return a hash of all that the numbers depend on but for the model: settings, plug-ins and, if here, examples."""
+    config = loaded.config.model_dump(mode="json", exclude={"model", "trackers"})
+    examples = None if absent_examples(loaded) else open_dataset(loaded).fingerprint()
+    content = json.dumps([config, [plugin.sha256 for plugin in loaded.plugins], examples], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:10]
+
+
+def open_dataset(loaded: Loaded[FinetuningConfig]) -> Dataset:
+    """Raises DataError if its files are not there, ConfigError if the component refuses its options."""
+    chosen = loaded.config.dataset
+    try:
+        made: Dataset = datasets.get(chosen.type).component(**chosen.keywords())
+    except DataError as error:
+        raise loaded.problem(("dataset",), f"{chosen.type}: {error}", DataError) from None
+    except ValueError as error:
+        raise loaded.problem(("dataset",), f"{chosen.type} refuses this: {error}") from error
+    return made
+
+
+def make_task(loaded: Loaded[FinetuningConfig]) -> Any:
+    """Raises ConfigError if the component refuses its options."""
+    chosen = loaded.config.task
+    try:
+        return tasks.get(chosen.type).component(**chosen.keywords())
+    except ValueError as error:
+        raise loaded.problem(("task",), f"{chosen.type} refuses this: {error}") from error
+
+
+def declared(loaded: Loaded[FinetuningConfig]) -> Mapping[str, Metric]:
+    """Return the metrics of the task, the one that reports lead with first; it is shown while training.
+
+    Raises ConfigError if the task has no such metric.
+    """
+    config = loaded.config
+    with using(tasks.get(config.task.type)):
+        found: dict[str, Metric] = {**cast("Task", make_task(loaded)).metrics}
+    first = config.evaluate.metric or next(iter(found))
+    if first not in found:
+        reason = f"{config.task.type} has no metric '{first}'.{did_you_mean(first, found)}"
+        raise loaded.problem(("evaluate", "metric"), reason)
+    leading = replace(found[first], brief=found[first].title or first)
+    return {first: leading, **{name: metric for name, metric in found.items() if name != first}}
+
+
+def longest_row(loaded: Loaded[FinetuningConfig], source: Source) -> int:
+    """Return the length of the longest row in tokens. Raises ConfigError."""
+    wanted = loaded.config.data.max_length or min(source.length, source.longest)
+    if wanted > source.longest:
+        reason = f"{wanted} is above the {source.longest} positions of {loaded.config.model}. Lower it."
+        raise loaded.problem(("data", "max_length"), reason)
+    return wanted
+
+
+def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset) -> dict[str, list[Any]]:
+    """Read all splits. Raises DataError that names the bad rows of each; also if one is missing or has no examples."""
+    missing = [name for name in (TRAIN, VALIDATION) if name not in dataset.splits]
+    if missing and loaded.config.trains:
+        has = ", ".join(dataset.splits) or "none"
+        reason = f"{loaded.config.dataset.type} has no split {missing[0]}: it has {has}."
+        raise loaded.problem(("dataset",), reason, DataError)
+    found: dict[str, list[Any]] = {}
+    errors: list[LabError] = []
+    entry = datasets.get(loaded.config.dataset.type)
+    for split in dataset.splits:
+        try:
+            with using(entry):
+                found[split] = list(dataset.read(split))
+                if (kind := entry.declared["yields"]) and not all(isinstance(item, kind) for item in found[split]):
+                    raise TypeError(f"it yields something else than {kind.__name__}.")
+        except LabError as error:
+            errors.append(error)
+            continue
+        if not found[split]:
+            errors.append(DataError(f"the split {split} has no examples."))
+        unknown = [example.place or example.id for example in found[split] if not is_labelled(example)]
+        if 0 < len(unknown) < len(found[split]):
+            reason = "has no label, but others of its split have one. Leave out those without."
+            errors.append(DataError(listed([f"{place}: {reason}" for place in unknown])))
+    if errors:
+        together = DataError("\n".join(dict.fromkeys(map(str, errors))))
+        raise loaded.caused(("dataset",), together if len(errors) > 1 else errors[0]) from None
+    return found
+
+
+def left_out(dataset: Dataset) -> dict[str, int]:
+    """Return how many rows of each split a dataset skipped when it was read."""
+    return {split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows}
+
+
+def learned(loaded: Loaded[FinetuningConfig], task: Task, examples: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
+    """Let a task that trains learn from all training examples, as a label may be rare. Raises DataError."""
+    if not loaded.config.trains:
+        return {}
+    try:
+        facts = task.learn(examples[TRAIN])
+    except LabError as error:
+        raise loaded.caused(("dataset",), error) from None
+    if not any(map(is_labelled, examples[VALIDATION])):
+        reason = "the examples of validation have no labels, so nothing can be measured on them."
+        raise loaded.problem(("dataset",), reason, DataError)
+    return facts
+
+
+def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> Finetuning:
+    """Read model and data, and build everything for one seed. Raises LabError at the line that caused it."""
+    config, train = loaded.config, loaded.config.train
+    dataset, task = open_dataset(loaded), cast("Task", make_task(loaded))
+    source = open_source(loaded, seed if config.init == "random" else None)
+    length = longest_row(loaded, source)
+    examples = examples_of(loaded, dataset)
+    facts = learned(loaded, task, examples)
+    task.know(facts)
+    try:
+        examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
+        encoder = TextEncoder(source.tokenizer, source.vocabulary)
+        splits = {
+            name: _split(task, each, encoder, length, config.data.group_by_length and name == TRAIN)
+            for name, each in examples.items()
+        }
+    except LabError as error:
+        raise loaded.caused(("dataset",), error) from None
+    network = source.networks[config.network]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # for what a head draws itself while it is built
+        model = TaskModel(network, task, train.dropout, frozen=train.frozen)
+    entry = tasks.get(config.task.type)
+    brought = brought_by(entry, model.head)
+    _draw_head(model.head, seed, brought)
+    own = [part for part in source.weights if part.split(".")[0] == config.network and ".heads." not in part]
+    weights = {part: source.weights[part] for part in own}
+    ways = {BROUGHT if parameter in brought else DRAWN for parameter in model.head.parameters()}
+    weights["head"] = " and ".join(sorted(ways))
+    model = model.to(device)
+    rows = len(splits[TRAIN].batches)
+    steps = max(1, round(train.epochs * rows / train.batch_size))
+    if misfit := rate_problem(config.schedules["learning_rate"], steps):
+        raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
+    mean = round(float(np.mean([len(row.tokens) for each in splits[TRAIN].rows for row in each])))
+    forward = MATRIX_PRODUCTS.forward(network, mean, 0)
+    per_step = round(train.batch_size * forward * (1 if train.frozen else 1 + MATRIX_PRODUCTS.backward))
+    settings = loop_settings(config, seed=seed, steps=steps, flops=Flops(per_step), examples=0, device=device)
+    optimizer = optimizer_of(config.optimizer, train.learning_rate, model)
+    optimizer = with_layer_rates(optimizer, model, train.layer_decay, train.layer_decay_rule)
+    found = Finetuning(
+        Run(Learner(model), optimizer), settings, model, task, facts, dataset, splits, source, weights, length, device
+    )
+    held = splits[VALIDATION]
+    batch = next(TaskRows(held.rows[0]).in_order(len(held.rows[0]), device))
+    accumulate = partial(Collected, task, held.examples[:1], held.rows[:1], model.of_tokens)
+    rehearse(found.run.learner, entry, batch, seed, settings.precision, lambda _: accumulate())
+    found.lost()
+    return found
+
+
+def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
+    """Return so many of the examples, in the order of the source."""
+    if number is None or number >= len(examples):
+        return examples
+    chosen = permuted(seed, np.full(number, -1), np.arange(number), len(examples))
+    return [examples[place] for place in sorted(chosen.tolist())]
+
+
+def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, by_length: bool) -> Split:
+    rows = task.rows(examples, encoder, length)
+    return Split(examples, rows, TaskRows([row for each in rows for row in each], group_by_length=by_length))
+
+
+@torch.no_grad()
+def _draw_head(head: nn.Module, seed: int, brought: Set[nn.Parameter]) -> None:
+    """Draw the task's own layers as google-research/electra does: TensorFlow's default, Glorot's uniform."""
+    for name, module in head.named_modules():
+        if isinstance(module, nn.Linear) and module.weight not in brought:
+            nn.init.xavier_uniform_(module.weight, generator=weights_from(seed, f"head.{name}", module.weight.shape))
+            if module.bias is not None and module.bias not in brought:
+                nn.init.zeros_(module.bias)

@@ -1,0 +1,371 @@
+"""Fine-tune a pre-trained model, or judge it as it is: once per seed, with a summary of all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from electra_lab.analysis.records import training_seconds
+from electra_lab.assembly.trackers import absent_tracker
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, dump, load_finetuning
+from electra_lab.export.finetuned import write_finetuned
+from electra_lab.jobs.consume_records import follow, is_evaluated
+from electra_lab.jobs.finetuning.collect import checked
+from electra_lab.jobs.finetuning.encoder import TextEncoder
+from electra_lab.jobs.finetuning.experiment import (
+    TRAIN,
+    VALIDATION,
+    Finetuning,
+    assemble,
+    declared,
+    examples_of,
+    learned,
+    left_out,
+    longest_row,
+    make_task,
+    open_dataset,
+)
+from electra_lab.jobs.pretraining.changes import changes, content, keep_changes, refuse_others
+from electra_lab.jobs.pretraining.execute import enough_memory, refuse_several_processes
+from electra_lab.jobs.provenance import began, differences, environment
+from electra_lab.jobs.saving import Saver
+from electra_lab.jobs.signals import ending
+from electra_lab.jobs.track import tracking
+from electra_lab.presentation import finetuning_summary as summary
+from electra_lab.presentation.console import Console
+from electra_lab.presentation.finetuning_page import write_report
+from electra_lab.pretrained.source import Source, open_source
+from electra_lab.storage.checkpoint import load_newest, read_model
+from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
+from electra_lab.storage.provenance import Data, Provenance
+from electra_lab.storage.run_directory import RunDirectory, refuse_used
+from electra_lab.training.device import choose_device
+from electra_lab.training.evaluation import evaluate
+from electra_lab.training.loop import Record, train
+from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks, using
+from registry.errors import CheckpointError, ConfigError, DataError, command
+
+# None of them changes what the steps of a seed have done.
+MAY_CHANGE = (
+    "seeds", "train.micro_batch_size", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
+    "evaluate.errors", "checkpoint", "trackers",
+)  # fmt: skip
+
+
+def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str) -> Path:
+    """Fine-tune, or judge, as a file says; returns the folder. Raises LabError."""
+    refuse_several_processes()
+    refuse_used(out)
+    with ending(lambda: "Nothing was saved. Start again by the same command."):
+        loaded, target = load_finetuning(file, overrides), choose_device(device)
+        declared(loaded)  # a mistake of the file comes before anything is written
+        dataset = open_dataset(loaded)
+        open_source(loaded)
+        learned(loaded, make_task(loaded), examples_of(loaded, dataset))
+        if absent := absent_tracker(loaded):
+            raise absent
+        folder = FinetuningFolder.create(out, loaded.config.name)
+        with folder.locked():
+            folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
+            with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
+                advance(folder, loaded, target)
+    return folder.path
+
+
+def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
+    """Continue a fine-tuning, with changed values if they may change: its finished seeds stay. Raises LabError."""
+    refuse_several_processes()
+    folder = FinetuningFolder(path)
+    loaded = load_finetuning(path / "finetuning.yaml", overrides)
+    with ending(lambda: f"Resume with: {command('resume', path)}"), folder.locked():
+        advance(folder, loaded, choose_device(device))
+    return path
+
+
+def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
+    """Run the seeds that are not finished, and report. Raises LabError.
+
+    Seeds may be added to a folder. ConfigError if a seed began with settings that must not change, DataError if with
+    other data or weights: the numbers of one folder go together.
+    """
+    config, console = loaded.config, Console()
+    for seed in folder.seeds():
+        if then := _earlier(folder.seed(seed)):
+            _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
+    folder.write("finetuning.yaml", dump(config))
+    for seed in config.seeds:
+        if folder.results(seed) is None:
+            with enough_memory():
+                if config.trains:
+                    _train(folder, _with(seed, loaded), seed, device, console)
+                else:
+                    _judge(folder, _with(seed, loaded), seed, device)
+    report = write_report(folder)
+    seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
+    console.say(summary.closing(folder, report, seconds))
+
+
+def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
+    if then.config_sha256 == hashlib.sha256(dump(now.config).encode()).hexdigest():
+        return
+    if not then.config:  # of an older release, which kept its hash alone
+        raise ConfigError(f"{file}: the settings have changed since seed {seed} began. Undo that, or start a new one.")
+    before = content(load_finetuning(then.config))  # with the defaults of newer keys
+    refuse_others(changes(before, content(now)), file, MAY_CHANGE)
+
+
+def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
+    """Return the file as it is for one seed."""
+    return replace(loaded, config=loaded.config.model_copy(update={"seeds": [seed]}))
+
+
+_LOSS = {"loss": Metric("loss of the task", "loss", "nats", higher_is_better=False, brief="loss")}
+
+
+# Tasks that train
+
+
+def _train(
+    folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device, console: Console
+) -> None:
+    config, directory = loaded.config, folder.seed(seed)
+    with using(tasks.get(config.task.type)):
+        built = assemble(loaded, seed, device)
+    run, settings, metrics = built.run, built.settings, declared(loaded)
+    facts = _facts(built, metrics)
+    _begin(folder, seed, loaded, built.source, built.dataset, device, settings.precision, console, **facts)
+    directory.refuse_lost_checkpoints()
+    directory.mend(console.say)
+    if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
+        run.restore(state)
+    evaluated = run.step == 0 or is_evaluated(directory, run.step, settings, tested=False)
+    directory.truncate(run.step, evaluated=evaluated)
+    keep_changes(directory, loaded, run.step, console.say)
+    console.say(summary.opening(loaded, built, seed, directory.path))
+    first = next(iter(metrics))
+    best = (first, metrics[first]) if config.evaluate.select == "best" else None
+    saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep, best=best)
+
+    def show(record: Record) -> None:
+        if best and record.values["split"] == VALIDATION and not math.isfinite(record.values.get(first, math.nan)):
+            reason = f"{first} has no value on validation data, so no weights are the best."
+            raise loaded.problem(("evaluate", "metric"), reason, DataError)
+
+    records = train(
+        run,
+        settings,
+        built.splits[TRAIN].batches,
+        {VALIDATION: built.splits[VALIDATION].batches},
+        lambda _: built.accumulate(VALIDATION),
+        device,
+        evaluated=evaluated,
+    )
+    name = f"{config.name}-{folder.path.resolve().name}-{directory.path.name}"
+    with tracking(config, directory, console.say, name=name, step=run.step) as track:
+        follow(
+            records,
+            directory,
+            console,
+            saver,
+            run,
+            steps=settings.steps,
+            metrics=_LOSS | dict(metrics),
+            show=show,
+            track=track,
+            resume=folder.path,
+        )
+    step = saver.best_step() if best else run.step
+    if step < run.step:
+        try:
+            read_model(directory.checkpoints, step).fill(built.model)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} To train this seed again, delete {directory.path} and resume.") from None
+    _keep_model(directory, config, built)
+    found = {split: _results(built, split) for split in built.held_out}
+    _keep_results(directory, built.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)
+
+
+def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
+    """Write model/, in Hugging Face format, if transformers has such layers on top."""
+    kind, source = getattr(built.task, "exports_as", None), built.source
+    if kind is None:
+        return
+    write_finetuned(
+        directory.path / "model",
+        built.model.network,
+        built.model.head,
+        kind=kind,
+        labels=next((each for each in built.facts.values() if isinstance(each, list)), []),
+        dropout=config.train.dropout,
+        described=source.described,
+        tokenizer=source.tokenizer,
+        vocabulary=source.vocabulary,
+        longest=source.longest,
+        plugins=source.plugins,
+    )
+
+
+def _results(built: Finetuning, split: str) -> Results:
+    found = built.accumulate(split)
+    evaluate(
+        built.run.learner,
+        built.splits[split].batches,
+        lambda _: found,
+        seed=built.settings.seed,
+        batch_size=built.settings.evaluate_batch_size,
+        precision=built.settings.precision,
+        device=built.device,
+    )
+    return found.results
+
+
+def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    settings, model = built.settings, built.model
+    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    return {
+        "data": Data(
+            store=built.dataset.fingerprint(),
+            documents={name: len(split.examples) for name, split in built.splits.items()},
+            tokens={name: split.batches.tokens for name, split in built.splits.items()},
+            skipped=left_out(built.dataset),
+            vocabulary=built.source.vocabulary.size,
+        ),
+        "parameters": {**sizes, "total": sum(sizes.values())},
+        "weights": built.weights,
+        "steps": settings.steps,
+        "flops_per_step": settings.flops.per_step,
+        "flops": settings.flops.total(settings.steps),
+        "metrics": dict(metrics),
+        "facts": dict(built.facts),
+    }
+
+
+# Tasks without training
+
+
+@torch.no_grad()
+def _judge(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> None:
+    config, console = loaded.config, Console()
+    task, dataset = cast("Judgement", make_task(loaded)), open_dataset(loaded)
+    source = open_source(loaded, seed if config.init == "random" else None)
+    splits = examples_of(loaded, dataset)
+    facts = {
+        "data": Data(
+            store=dataset.fingerprint(),
+            documents={name: len(examples) for name, examples in splits.items()},
+            skipped=left_out(dataset),
+            vocabulary=source.vocabulary.size,
+        ),
+        "parameters": {name: sum(p.numel() for p in each.parameters()) for name, each in source.networks.items()},
+        "weights": source.weights,
+        "steps": 0,
+        "flops_per_step": 0,
+        "flops": 0,
+        "metrics": dict(declared(loaded)),
+    }
+    judged = [config.network] if config.network == "generator" else list(source.networks)
+    if judged[0] not in source.networks:
+        raise loaded.problem(("network",), f"{config.model} has no {judged[0]}.")
+    _begin(folder, seed, loaded, source, dataset, device, "fp32", console, **facts)
+    model = Pretrained(
+        networks={name: source.networks[name].to(device).eval() for name in judged},
+        heads={name: source.heads[name] for name in judged},
+        encoder=TextEncoder(source.tokenizer, source.vocabulary),
+        length=longest_row(loaded, source),
+        device=device,
+        batch_size=config.evaluate.batch_size,
+    )
+    found = {}
+    for split, examples in splits.items():
+        try:
+            with using(tasks.get(config.task.type)):
+                found[split] = checked(task(examples, model), examples)
+        except (ConfigError, DataError) as error:
+            raise loaded.caused(("task",), error) from None
+    _keep_results(folder.seed(seed), dataset, SeedResults(seed=seed, step=0, splits={}), found)
+
+
+# Both
+
+
+def _begin(
+    folder: FinetuningFolder,
+    seed: int,
+    loaded: Loaded[FinetuningConfig],
+    source: Source,
+    dataset: Dataset,
+    device: torch.device,
+    precision: str,
+    console: Console,
+    **facts: Any,
+) -> None:
+    """Write what a run begins with; compare it with that of all that began earlier. Raises ConfigError, DataError."""
+    config = dump(loaded.config)
+    now = began(
+        config,
+        (*loaded.plugins, *source.plugins),
+        environment(device, precision),
+        config=content(loaded),
+        init={loaded.config.network: source.start},
+        **facts,
+    )
+    for each in folder.seeds():
+        if then := _earlier(folder.seed(each)):
+            _refuse_changes(folder.seed(each).path, then, now, source.start.source)
+    directory = folder.seed(seed)
+    path = directory.path
+    if not (path / "provenance.json").is_file():
+        path.mkdir(exist_ok=True)
+        directory.write("config.yaml", config)
+        directory.keep_tokens(source.tokenizer, source.vocabulary.counts)
+        directory.write_json("provenance.json", now.model_dump(mode="json"))
+    elif different := differences(directory.provenance().environment, now.environment):
+        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(different)}")
+
+
+def _earlier(directory: RunDirectory) -> Provenance | None:
+    """Return what a run began with; None if it did not begin."""
+    if not (directory.path / "provenance.json").is_file():
+        return None
+    then = directory.provenance()
+    directory.refuse_other_format(then)
+    return then
+
+
+def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -> None:
+    if then.data.store != now.data.store:
+        raise DataError(f"{path}: the examples have changed since the run began. Restore them, or start a new one.")
+    if then.init != now.init:
+        raise DataError(f"{path}: the weights of {model} have changed since the run began. Start a new one.")
+    if [code.sha256 for code in then.plugins] != [code.sha256 for code in now.plugins]:
+        raise ConfigError(f"{path}: the plug-ins have changed since the run began. Restore them, or start a new one.")
+
+
+def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:
+    """Write predictions, files for the benchmark, and last of all results.json, which marks a finished run."""
+    for split, results in found.items():
+        lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in results.predictions)
+        directory.write(f"predictions-{split}.jsonl", lines)
+        submission = getattr(dataset, "submission", lambda *_: None)(split, results.predictions)
+        if submission is not None:
+            name, text = submission
+            directory.path.joinpath("submission").mkdir(exist_ok=True)
+            directory.write(f"submission/{name}", text)
+    kept.splits = {
+        split: SplitResults(
+            examples=len(results.predictions),
+            metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
+            tables=[{"title": t.title, "header": list(t.header), "rows": [list(r) for r in t.rows]}
+                    for t in results.tables],
+        )
+        for split, results in found.items()
+    }  # fmt: skip
+    directory.write_json("results.json", kept.model_dump(mode="json"))

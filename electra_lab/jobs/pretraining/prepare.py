@@ -1,0 +1,136 @@
+"""Prepare: build the token store of an experiment without training, and show what is in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from electra_lab.assembly.experiment import check, open_corpus, open_data
+from electra_lab.assembly.launcher import launcher_options, make_launcher
+from electra_lab.config.load import Loaded, load
+from electra_lab.data.overlap import RUN
+from electra_lab.data.store import Store, is_store
+from electra_lab.data.vocabulary import token_id
+from electra_lab.jobs.progress import Phases
+from electra_lab.presentation.console import Console
+from electra_lab.presentation.data_page import write_data_page
+from registry import Launcher, corpora, using
+from registry.component import entries_of
+from registry.contracts.tokenizer import UNKNOWN
+
+SHOWN = 5  # files and endings that are named
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a token store holds. Numbers are by split where there are several."""
+
+    store: str
+    documents: dict[str, int]
+    tokens: dict[str, int]
+    vocabulary: int
+    unknown: float  # share of the training tokens
+    characters_per_token: float
+    overlap: float  # the share of the runs of 13 tokens in held-out text that training text has too
+    left_out: dict[str, int]  # documents, by reason
+    lost: dict[str, int]  # what could not be read, in lines, records, bytes, and ends of files, whose size is not known
+    skipped: list[str]  # the first places of it
+    read: list[str]  # the files of the corpus; none if the store was given
+    ignored: list[str]  # the other files in its folders
+    page: str | None
+
+
+def prepare(
+    file: Path,
+    overrides: list[str],
+    launcher: str | None = None,
+    workers: int | None = None,
+    *,
+    rebuild: bool = False,
+    inspect: bool = False,
+) -> Prepared:
+    """Build the token store of an experiment, unless it is there. Raises LabError."""
+    loaded, console = load(file, overrides), Console()
+    if absent := check(loaded):
+        raise absent
+    launch: Launcher | None = None
+    if launcher or workers:
+        launch = make_launcher(launcher_options(launcher or "local", workers))
+        launch.check()
+    with Phases(console) as progress:
+        store = open_data(loaded, console.say, progress, launcher=launch, rebuild=rebuild)
+    made = _account(store, *_files_of(loaded))
+    if inspect:
+        made = replace(made, page=str(write_data_page(loaded, store, facts(made))))
+    return made
+
+
+def _files_of(loaded: Loaded) -> tuple[list[str], list[str]]:
+    """Return the files that the corpus reads, and those that it passes over, as far as it says so."""
+    if is_store(loaded.config.data.store):
+        return [], []
+    with using(*entries_of(corpora, loaded.config.corpus)):
+        corpus: Any = open_corpus(loaded)
+        read, ignored = corpus.files() if callable(getattr(corpus, "files", None)) else ([], [])
+        return [str(file) for file in read], [str(file) for file in ignored]
+
+
+def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
+    train = store.manifest.shards["train"].values()
+    held_out = [shard for split in ("validation", "test") for shard in store.manifest.shards[split].values()]
+    read = store.manifest.read
+    words = sum(shard.tokens - shard.documents for shard in train)
+    unknown = token_id(store.tokenizer, UNKNOWN)
+    left_out = {
+        "they share too much with held-out text": sum(shard.overlapping for shard in train),
+        "the test shares them with validation": sum(shard.overlapping for shard in held_out),
+        "they have no token": sum(shard.empty for shard in (*train, *held_out)),
+        "held-out text has its limit": read.beyond_limit,
+    }
+    return Prepared(
+        store=str(store.folder),
+        documents=store.documents,
+        tokens=store.tokens,
+        vocabulary=len(store.counts),
+        unknown=float(store.counts[unknown]) / words if unknown is not None else 0.0,
+        characters_per_token=sum(shard.characters for shard in train) / words,
+        overlap=store.overlap,
+        left_out={reason: number for reason, number in left_out.items() if number},
+        lost={str(unit): number for unit, number in read.lost.items()},
+        skipped=read.examples,
+        read=files,
+        ignored=ignored,
+        page=None,
+    )
+
+
+def facts(made: Prepared) -> list[tuple[str, str]]:
+    """Return what a token store holds, each with a title."""
+    found = [(s, f"{made.documents[s]:,} documents, {made.tokens[s]:,} tokens") for s in made.documents]
+    found += [
+        ("vocabulary", f"{made.vocabulary:,}; {made.unknown:.2%} of the training tokens are unknown"),
+        ("token length", f"{made.characters_per_token:.2f} characters"),
+        ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
+    ]
+    found += [("left out", f"{number:,} documents: {reason}") for reason, number in made.left_out.items()]
+    if made.skipped:
+        lost = ", ".join(f"{unit}: {number:,}" for unit, number in made.lost.items())
+        found += [("not read", lost), *(("", place) for place in made.skipped)]
+    listed = {"read": made.read, "ignored": made.ignored}
+    return found + [(title, _files(names)) for title, names in listed.items() if names]
+
+
+def _files(names: list[str]) -> str:
+    """Describe files: their number, that of each ending, and some names, those with rare endings first."""
+    endings = Counter(Path(name).suffix for name in names)
+    counts = ", ".join(f"{number:,} {ending or 'without an ending'}" for ending, number in endings.most_common(SHOWN))
+    shown = [Path(name).name for name in sorted(names, key=lambda name: endings[Path(name).suffix])[:SHOWN]]
+    return f"{len(names):,} files ({counts}): {', '.join(shown)}{', ...' * (len(names) > SHOWN)}"
+
+
+def described(made: Prepared) -> str:
+    """Describe a token store for the terminal."""
+    lines = [f"token store {made.store}", *(f"  {title:<14}{fact}" for title, fact in facts(made))]
+    return "\n".join(lines + [f"  {'page':<14}{made.page}"] * bool(made.page))

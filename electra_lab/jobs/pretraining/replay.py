@@ -1,0 +1,221 @@
+"""Repeat the steps of a run that diverged, from its newest checkpoint, and find out what went wrong."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+import registry
+from electra_lab.assembly.experiment import Experiment, assemble
+from electra_lab.checks.diagnosis import Found, Probe
+from electra_lab.config.load import Loaded
+from electra_lab.data.store import Store, is_store, key_of, load_store, read_manifest
+from electra_lab.jobs.pretraining.execute import enough_memory, refuse_several_processes
+from electra_lab.jobs.provenance import device_name, differences, environment_of
+from electra_lab.presentation.console import Console
+from electra_lab.pretrained.opened import run_config
+from electra_lab.storage.checkpoint import checkpoints, load_newest, not_finite, tensors_of
+from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.device import choose_device
+from electra_lab.training.loop import advance
+from electra_lab.training.scaling import LossScale
+from electra_lab.training.step import StepResult, gradients
+from registry.errors import DataError
+from registry.listing import short
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a replay has found.
+
+    kind       where: in the forward or the backward pass, in the norm of all gradients, in the update of the weights;
+               `nothing` if no step was refused
+    step       the step, counted from 1 as in the log; the last one that was repeated if there is nothing
+    module     its dotted name, with the name and the place of its class
+    component  the registered component that the module is a part of, and its place
+    parameter  whose gradient, or whose value after the update, is not finite
+    """
+
+    kind: Literal["forward", "backward", "norm", "update", "nothing"]
+    step: int
+    text: str
+    module: str | None = None
+    of_class: str | None = None
+    place: str | None = None
+    component: str | None = None
+    parameter: str | None = None
+
+    @property
+    def found(self) -> bool:
+        return self.kind != "nothing"
+
+    def json(self) -> dict[str, Any]:
+        return {"found": self.found, **asdict(self)}
+
+
+def replay(path: Path, device: str, store: Path | None = None) -> Finding:
+    """Repeat the steps of a run from its newest checkpoint until one is refused; nothing is written to its folder.
+
+    store  the token store, if it is not where the config says
+
+    Raises LabError; InUse if the run is in progress.
+    """
+    refuse_several_processes()
+    directory, console = RunDirectory.open(path), Console()
+    with directory.observed(), enough_memory():
+        loaded, experiment = _reopened(directory, device, store, console)
+        last = _last(directory, experiment)
+        begun = experiment.run.step
+        console.say(f"repeating the steps {begun + 1:,} to {last:,}" if begun < last else "there is no step to repeat")
+        experiment.run.learner.objective.train()
+        experiment.run.begin(experiment.settings, experiment.device)
+        experiment.run.watch.forget()
+        with console.progress(begun, last):
+            while experiment.run.step < last:
+                if found := _repeated(directory, loaded, experiment):
+                    return found
+                console.advance(experiment.run.step)
+    if begun >= last:
+        text = f"there is no step to repeat: the newest checkpoint is that of the last step, {last:,}."
+        return Finding("nothing", last, text)
+    text = (
+        f"nothing was refused: the run ended after at most {last:,} steps, and of those after its newest checkpoint, "
+        f"that of step {begun:,}, every one is finite here. The cause may lie in the device, or in what is said above "
+        "to differ."
+    )
+    return Finding("nothing", last, text)
+
+
+def _reopened(directory: RunDirectory, device: str, store: Path | None, console: Console) -> tuple[Loaded, Experiment]:
+    """Assemble the run from its folder and the token store alone, and load its newest checkpoint."""
+    began, loaded, target = directory.provenance(), run_config(directory.path), choose_device(device)
+    restored, same = bool(checkpoints(directory.checkpoints)), began.environment.device == device_name(target)
+    experiment = assemble(
+        loaded, _store_of(loaded, began, store), target, restored=restored, began=began.environment if same else None
+    )
+    if different := differences(began.environment, environment_of(experiment)):
+        console.say(f"note: the steps are not bit-exactly those of the run, because of {', '.join(different)}")
+    run = experiment.run
+    if state := load_newest(directory.checkpoints, run.learner.objective, run.optimizer, console.say):
+        run.restore(state)
+    return loaded, experiment
+
+
+def _store_of(loaded: Loaded, began: Provenance, given: Path | None) -> Store:
+    root = given or loaded.config.data.store
+    folder = root if is_store(root) else root / began.data.store
+    if not is_store(folder):
+        raise DataError(f"{folder}: there is no token store. If it was moved, name it by --store.")
+    if (other := key_of(read_manifest(folder).identity)) != began.data.store:
+        raise DataError(f"{folder}: is another token store ({other}) than that of the run ({began.data.store}).")
+    return load_store(folder)
+
+
+def _last(directory: RunDirectory, experiment: Experiment) -> int:
+    """Return the steps that the run has done, at most: it ended before it wrote another log line.
+
+    Records of steps that were rolled back are gone, so that such a run may have done all.
+    """
+    settings = experiment.settings
+    if settings.on_non_finite == "roll_back":
+        return settings.steps
+    logged = (record["step"] for record in directory.records() if record["split"] == "train")
+    reached = max(experiment.run.step, max(logged, default=0))
+    return min(settings.steps, (reached // settings.log_every + 1) * settings.log_every)
+
+
+def _repeated(directory: RunDirectory, loaded: Loaded, experiment: Experiment) -> Finding | None:
+    """Do the next step; return what is wrong with it, if anything."""
+    run, settings = experiment.run, experiment.settings
+    step, scale = run.step, float(run.scale.scale) if run.scale else None
+    result, rate = advance(run, settings, experiment.train, experiment.device)
+    if int(run.watch.first) == step:
+        return _diagnosed(directory, loaded, experiment, result, step, scale)
+    spoilt = not_finite(tensors_of(run.learner.objective, run.optimizer), run.learner.objective)
+    if not spoilt:
+        return None
+    name = spoilt[0].removeprefix("model.")
+    options = ", ".join(f"{key} {value}" for key, value in loaded.config.optimizer.keywords().items())
+    text = (
+        f"step {step + 1:,}: loss and gradient are finite (norm {float(result.gradient_norm):.3g}), but after the "
+        f"update {name} is not, nor are {len(spoilt) - 1:,} other tensors. Learning rate "
+        f"{settings.learning_rate * rate:.3g}; {loaded.config.optimizer.type}: {options}."
+    )
+    return Finding("update", step + 1, text, parameter=name)
+
+
+def _diagnosed(
+    directory: RunDirectory,
+    loaded: Loaded,
+    experiment: Experiment,
+    result: StepResult,
+    step: int,
+    scale: float | None,
+) -> Finding:
+    """Compute a refused step again, from the weights that it has left as they were."""
+    run, settings, device = experiment.run, experiment.settings, experiment.device
+    batch = experiment.train.training_batch(settings.seed, step + run.offset, settings.batch_size, device)
+    run.learner.at_step(settings.seed, step)
+    with Probe(run.learner.objective) as probe:
+        gradients(
+            run.learner,
+            batch,
+            settings.seed,
+            step,
+            settings.micro_batch_size,
+            settings.precision,
+            None if scale is None else LossScale(device, scale),
+        )
+    if found := probe.forward or probe.backward:
+        return _described(directory, loaded, found, step + 1)
+    norms = {n: float(p.grad.norm()) for n, p in run.learner.objective.named_parameters() if p.grad is not None}
+    name, norm = max(norms.items(), key=lambda each: each[1])
+    whole = float(result.gradient_norm)
+    limit = f"; train.spike {settings.spike:g} x the average {float(run.watch.average):.3g}" if settings.spike else ""
+    text = (
+        f"step {step + 1:,}: every module and every gradient is finite, but the gradient's norm is {whole:.3g}{limit}. "
+        f"The largest is that of {name} ({norm:.3g})."
+    )
+    return Finding("norm", step + 1, text, parameter=name)
+
+
+def _described(directory: RunDirectory, loaded: Loaded, found: Found, step: int) -> Finding:
+    call, start = found.call, f"step {step:,}: "
+    if call is None:
+        text = f"{start}the gradient of {found.parameter} is not finite; the forward pass is."
+        return Finding(found.kind, step, text, parameter=found.parameter)
+    of_class, place = type(call.module).__name__, _place(directory, call.module)
+    component = _component(loaded, call.name)
+    what = f"{call.name or 'the objective'} ({of_class}, {place})"
+    part = f"; it is a part of {component}" if component else ""
+    if found.kind == "forward":
+        text = f"{what} returned values that are not finite, from finite inputs (up to {call.given:.3g}){part}."
+    else:
+        of = f", that of {found.parameter}" if found.parameter else ""
+        text = (
+            f"the forward pass is finite; backwards, {what} is the first to make a gradient that is not finite{of}, "
+            f"from finite gradients of its outputs{part}."
+        )
+    return Finding(found.kind, step, start + text, call.name, of_class, place, component, found.parameter)
+
+
+def _place(directory: RunDirectory, module: nn.Module) -> str:
+    """Return file and line of a module's forward method, the file of a plug-in as the user knows it."""
+    code = inspect.unwrap(type(module).forward).__code__
+    file = Path(code.co_filename)
+    copies = {directory.plugin(each).resolve(): Path(each.file) for each in directory.provenance().plugins}
+    return f"{short(copies.get(file.resolve(), file))}:{code.co_firstlineno}"
+
+
+def _component(loaded: Loaded, module: str) -> str | None:
+    """Return the backbone that a module belongs to, if any, with its place."""
+    network, _, rest = module.partition(".")
+    chosen = getattr(loaded.config, network, None) if rest.split(".")[0] == "backbone" else None
+    if chosen is None:
+        return None
+    return f"the backbone '{chosen.type}' of the {network}, {registry.backbones.get(chosen.type).place}"

@@ -1,0 +1,148 @@
+"""When a run's checkpoints are written, and how."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from electra_lab.storage.checkpoint import Best, not_finite, prune, save, steps, sweep, tensors_of
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.divergence import spoilt_weights
+from electra_lab.training.loop import Run, Settings
+from registry import Metric
+
+
+class Saver:
+    """Writes the checkpoints of a run. All processes of a run have one and call `save` together; rank 0 writes.
+
+    A context, at whose end the last checkpoint is on the disk.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        run: Run,
+        settings: Settings,
+        *,
+        every: int,
+        keep: int,
+        minutes: float | None = None,
+        milestones: Collection[int] = (),
+        best: tuple[str, Metric] | None = None,
+        asynchronous: bool = False,
+    ) -> None:
+        self._directory, self._run, self._settings = directory, run, settings
+        self._every, self._keep, self._minutes, self._milestones = every, keep, minutes, milestones
+        self._chosen = best
+        self._pool = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
+        self._writing: Future[None] | None = None
+        self._last = time.monotonic()
+        self.saved = run.step if directory.has_checkpoint(run.step) else None  # the newest step that is
+
+    def __enter__(self) -> Self:
+        self.prune()
+        return self
+
+    def due(self, step: int) -> bool:
+        """Return True if a checkpoint is due after `step`, by the count of steps."""
+        return step % self._every == 0 or step in self._milestones
+
+    def overdue(self) -> bool:
+        """Return True, once, if so many minutes have passed since the last checkpoint."""
+        if self._minutes is None or time.monotonic() - self._last < 60 * self._minutes:
+            return False
+        self._last = time.monotonic()
+        return True
+
+    def best(self, record: Mapping[str, Any]) -> bool:
+        """Return True if a record, which rank 0 has written already, has the best value of the chosen metric so far."""
+        if self._chosen is None:
+            return False
+        return self._run.learner.world.once(lambda: str(self._best()(record["step"]) == record["step"])) == "True"
+
+    def save(self) -> None:
+        """Save the run as it is, with all records before it on the disk. Raises DivergedError, CheckpointError."""
+        run = self._run
+        if self.saved == run.step:
+            self.prune()
+            return
+        state, learner = run.state(self._settings), run.learner
+        tensors = tensors_of(learner.objective, run.optimizer, keep=learner.world.first)
+        # Rank 0 alone has tensors that are divided.
+        names = learner.world.once(lambda: "\n".join(not_finite(tensors, learner.objective)))
+        if names:
+            raise spoilt_weights([name.removeprefix("model.") for name in names.split("\n")], run.step, run.step - 1)
+        if learner.world.first:
+            self.wait()
+            if self._pool is None:
+                self._write(run.step, tensors, state)
+            else:
+                copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+                self._writing = self._pool.submit(self._write, run.step, copies, state)
+        learner.world.wait()  # so that nobody stops, or is waited for, before it is there
+        self.saved, self._last = run.step, time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint that is being written is on the disk. Raises CheckpointError."""
+        if self._writing:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if error is None:
+                raise
+        finally:
+            if self._pool:
+                self._pool.shutdown()
+            if self._run.learner.world.first:
+                sweep(self._directory.checkpoints)  # again: the disk may have refused to remove something
+
+    def prune(self) -> None:
+        """Remove what retention no longer keeps: a killed process could not, or another checkpoint is the best now."""
+        if self._run.learner.world.first and self.saved is not None:
+            self.wait()
+            prune(self._directory.checkpoints, self.saved, self._keep, self._milestones, self._best())
+
+    def _write(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        self._directory.flush()
+        save(self._directory.checkpoints, step, tensors, state, self._keep, self._milestones, self._best())
+        self._directory.mark_saved(step)
+
+    def best_step(self) -> int:
+        """Return the first step of the best value of the chosen metric on validation text."""
+        return min(self._ranked())[1]
+
+    def _ranked(self) -> list[tuple[float, int]]:
+        """Return value and step of each validation record; the value is negated if a higher one is better."""
+        if self._chosen is None:
+            return []
+        name, metric = self._chosen
+        sign = -1 if metric.higher_is_better else 1
+        validated = [record for record in self._directory.records() if record["split"] == "validation"]
+        return [(sign * record[name], record["step"]) for record in validated if record.get(name) is not None]
+
+    def _best(self) -> Best:
+        """Find the best of the steps that can be kept: those with a checkpoint, and the present one."""
+        there = {self._run.step, *steps(self._directory.checkpoints)}
+        ranked = [(value, step) for value, step in self._ranked() if step in there]
+        return lambda last: min((pair for pair in ranked if pair[1] <= last), default=(0.0, None))[1]
+
+
+def save_before_the_end(saver: Saver, run: Run, say: Callable[[str], None]) -> None:
+    """Save what a run has learned before an error ends it, if nothing is half done."""
+    if run.learner.updating or run.learner.world.size > 1:
+        return
+    try:
+        saver.save()
+        saver.wait()
+        say(f"saved after step {run.step}, before this error:")
+    except Exception as other:  # the first error matters
+        say(f"note: nothing could be saved after step {run.step} ({other})")

@@ -1,0 +1,1 @@
+"""Sweeps: the file, its plan, the cells, the run."""

@@ -1,0 +1,257 @@
+"""One piece of work: train a cell, or resume it, and measure it. Runs in a process that a launcher started."""
+
+import glob
+import hashlib
+import json
+import math
+import shutil
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+from functools import cache, partial
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from electra_lab.analysis.records import of_split
+from electra_lab.config.component import Component
+from electra_lab.config.load import load, load_finetuning
+from electra_lab.data.rows import Rows
+from electra_lab.jobs.errors import known
+from electra_lab.jobs.finetuning.experiment import declared, identity
+from electra_lab.jobs.finetuning.run import advance
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.sweeps.file import digest
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.checkpoint import problem
+from electra_lab.storage.files import damage, disk, new_folder, seal
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from electra_lab.storage.plan import Plan, PlannedMeasure
+from electra_lab.training.device import autocast
+from registry import Batch, Entry, Outcome, Sampled, Trained, load_plugin, measures
+from registry.errors import (
+    BadResult,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    InUse,
+    LabError,
+    OutOfMemoryError,
+    Stopped,
+    shown,
+)
+from registry.signature import validate
+
+
+def work(path: str, id: str, *, device: str) -> Outcome:
+    """Advance a cell as far as possible: train it, then take the measures that can be taken. Repeats nothing."""
+    folder = AblationFolder(Path(path))
+    try:
+        with folder.claimed(id) as mine, ExitStack() as stack:
+            if not mine:
+                return Outcome("elsewhere")
+            log = stack.enter_context((folder.path / "logs" / f"{id}.txt").open("a", encoding="utf-8", buffering=1))
+            stack.enter_context(redirect_stderr(log))
+            stack.enter_context(redirect_stdout(log))
+            try:
+                plan = folder.plan
+                if folder.state(id, plan).missing:
+                    _train(folder, id, device)
+                    _measure(folder, id, plan, device)
+                folder.note_failure(id, None)
+            except BaseException as error:
+                if isinstance(error, LabError):
+                    print(shown(str(error)))
+                else:
+                    traceback.print_exc()
+                raise
+    except InUse:  # somebody resumes it by hand
+        return Outcome("elsewhere")
+    except (Stopped, KeyboardInterrupt) as error:
+        return Outcome("preempted", str(error))
+    except (CheckpointError, OSError) as error:
+        return Outcome("lost", _sentence(error))
+    except (Exception, SystemExit) as error:
+        problem = known(error) or error
+        return Outcome("lost" if isinstance(problem, OutOfMemoryError) else "failed", _sentence(problem))
+    return Outcome("done")
+
+
+def _sentence(error: BaseException) -> str:
+    said = str(error).splitlines()[0] if str(error) else ""
+    return said if isinstance(error, LabError) else f"{type(error).__name__}: {said}"
+
+
+def heal(folder: AblationFolder, ids: Iterable[str], say: Callable[[str], None]) -> None:
+    """Move everything that is still needed and can no longer be used to damaged/, so that it is recreated."""
+    plan = folder.plan
+    for measure in plan.measures:
+        with folder.claimed(f"shared-{measure.key}", wait=True):
+            shared = folder.shared(measure)
+            if shared.is_dir() and (reason := damage(shared)):
+                _set_aside(folder, shared, reason, say)
+    for id in ids:
+        with folder.claimed(id) as mine, suppress(InUse):  # resumed by hand
+            if mine and (reason := _unusable(folder, id, plan)):
+                with folder.run(id).locked():
+                    _set_aside(folder, folder.run(id).path, reason, say)
+
+
+def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
+    """Return the reason why a run that is still needed can be neither resumed nor measured."""
+    run = folder.run(id)
+    if not folder.state(id, plan).missing:
+        return None if folder.is_used(id, plan) else problem(run.last_checkpoint())
+    if not (run.path / "provenance.json").is_file():
+        return None  # it had not begun
+    try:
+        began = run.provenance()
+        run.refuse_other_format(began)
+        run.records()
+        config = (run.path / "config.yaml").read_bytes()
+    except (CheckpointError, OSError) as error:
+        return f"cannot be read ({_sentence(error)})"
+    if hashlib.sha256(config).hexdigest() != began.config_sha256:
+        return "config.yaml was changed since it began"
+    found = list(run.checkpoints.glob("step-*"))
+    return "none of its checkpoints is usable" if found and all(map(problem, found)) else None
+
+
+def _set_aside(folder: AblationFolder, path: Path, reason: str, say: Callable[[str], None]) -> None:
+    with disk(folder.path):
+        (folder.path / "damaged").mkdir(exist_ok=True)
+        number = sum(1 for _ in (folder.path / "damaged").glob(f"{glob.escape(path.name)}-*"))
+        aside = folder.path / "damaged" / f"{path.name}-{number}"
+        path.rename(aside)
+    say(f"{path}: {reason}. It was moved to {aside} and will be recreated.")
+
+
+def _train(folder: AblationFolder, id: str, device: str) -> None:
+    """Raises ConfigError if a plug-in is not the one that the plan was made with."""
+    run, measured = folder.run(id), folder.path / "measured"
+    if run.finished() and problem(run.last_checkpoint()) is None:
+        return
+    shutil.rmtree(folder.path / "downstream" / id, ignore_errors=True)  # of the weights before these
+    file = folder.experiment(id)
+    if digest(load(file)) != id.rpartition("-")[2]:
+        raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
+    if (run.path / "provenance.json").is_file():
+        run.forget_lost_checkpoints()  # they were removed to make room
+        execute.resume(run.path, device, shared=measured)
+        return
+    if run.path.exists():  # killed before it had begun
+        shutil.rmtree(run.path)
+    execute.run(file, [], run.path, device, shared=measured)
+
+
+def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:
+    """Take the missing measures that are ready; one that fails does not keep others from being taken."""
+    opened, missing = _Opened(folder, device), folder.state(id, plan).missing
+    first: BaseException | None = None
+    for file in plan.imports:
+        load_plugin(Path(file))
+    for planned in plan.measures:
+        if planned.key not in missing or not folder.is_ready(planned, plan):
+            continue
+        try:
+            entry = measures.get(planned.type)
+            options = Component(entry.name, validate(entry.schema, planned.options)).keywords()
+            measure = entry.component(**options)
+            shared = _prepared(folder, planned, partial(opened.prepare, measure, id, planned.references))
+            found = opened.look(id, measure, shared)
+            numbers, documents = _numbers(entry, measure, found)
+            folder.note_measure(id, planned.key, numbers, documents)
+        except Stopped:
+            raise
+        except (Exception, SystemExit) as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _numbers(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return the finite numbers, and what documents contribute to them. Raises BadResult."""
+    returned = f"{entry.place}: measure '{entry.name}' returned"
+    if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
+        raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
+    if unknown := sorted(found.keys() - measure.metrics.keys()):
+        raise BadResult(f"{returned} {unknown[0]}, which it does not declare.")
+    documents = {name: list(value.documents) for name, value in found.items() if isinstance(value, Sampled)}
+    documents = {name: each for name, each in documents.items() if each and all(map(math.isfinite, each))}
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}, documents
+
+
+def _prepared(folder: AblationFolder, measure: PlannedMeasure, make: Callable[[Path], None]) -> Path:
+    """Return the folder that all cells share for a measure: the first cell makes it, whole or not at all."""
+    final = folder.shared(measure)
+    if not final.is_dir():
+        with folder.claimed(f"shared-{measure.key}", wait=True):
+            if not final.is_dir():
+                with new_folder(final) as building:
+                    make(building)
+                    seal(building)
+    return final
+
+
+class _Opened:
+    """Runs as measures see them, each opened once."""
+
+    def __init__(self, folder: AblationFolder, device: str) -> None:
+        self._open = cache(partial(_open, folder, device))
+
+    def look(self, id: str, act: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `act` with a run, without gradients and in the run's precision."""
+        run, precision = self._open(id)
+        with torch.no_grad(), precision():
+            return act(run, *arguments)
+
+    def prepare(self, measure: Any, id: str, references: Mapping[str, str], folder: Path) -> None:
+        """Prepare what cells share, in the precision of the first reference: which cell comes first decides nothing."""
+
+        def act(_: Trained) -> None:
+            others = {name: self._open(other)[0] for name, other in references.items()}
+            measure.prepare(self._open(id)[0], others, folder)
+
+        self.look(next(iter(references.values()), id), act)
+
+
+def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callable[[], Any]]:
+    directory = folder.run(id)
+    with torch.enable_grad():  # a reference is opened while a cell is looked at
+        loaded, experiment = execute.reopen(directory.path, device)
+    experiment.run.learner.objective.eval()
+    tested = of_split(directory.records(), "test")
+    trained = Trained(
+        model=experiment.model,
+        detects="replaced" in loaded.config.needs.heads,
+        test=partial(experiment.test.in_order, device=experiment.device),
+        train=partial(_rows, experiment.train, experiment.device),
+        train_rows=len(experiment.train),
+        vocabulary=experiment.vocabulary,
+        metrics=tested[-1] if tested else {},
+        finetune=partial(_finetune, folder, id, experiment.device),
+    )
+    return trained, partial(autocast, experiment.device, experiment.settings.precision)
+
+
+def _finetune(folder: AblationFolder, id: str, device: torch.device, file: Path) -> float:
+    """Fine-tune a cell, or take what was done of it up again; returns the mean of the leading metric over the seeds."""
+    loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
+    own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
+    own.path.mkdir(parents=True, exist_ok=True)
+    with own.locked(), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        advance(own, loaded, device)
+    leading = next(iter(declared(loaded)))
+    if found := own.judged_by(leading):
+        return sum(found.values()) / len(found)
+    raise DataError(f"{file}: no held-out split has labels, so there is no {leading}.")
+
+
+def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> Iterator[Batch]:
+    """Yield these rows, `size` at a time; a row's number is its example id."""
+    for start in range(0, len(rows), size):
+        numbers = np.array(rows[start : start + size], dtype=np.int64)
+        yield text.batch(numbers, numbers, device)

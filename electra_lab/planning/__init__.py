@@ -1,0 +1,1 @@
+"""Budget, memory, time: the dry run."""

@@ -1,0 +1,315 @@
+"""The charts of an ablation's page. A variant has one colour and one marker in all of them."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from electra_lab.analysis.findings import declared, heading
+from electra_lab.analysis.records import is_number, points
+from electra_lab.analysis.results import CellResult, Results
+from electra_lab.analysis.statistics import Estimate, Values, estimate, named
+from electra_lab.presentation.charts import SOFT, drawing, look, svg
+from electra_lab.storage.plan import Plan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HEIGHT = 3.0
+WIDTH = 4.4  # inches: the text is 11 px high on a phone 360 px wide
+SPREAD = 20  # an axis is logarithmic if its largest number is so many times its smallest
+UNITS = {"flops": "FLOPs", "paper_flops": "FLOPs as the ELECTRA paper counts"}
+SAME_COMPUTE = 1.02  # FLOPs that differ by less are equal: a budget ends at a whole step
+POINTS = 200  # of a curve, at most
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart. `caption` is its title, `note` says how to read it."""
+
+    caption: str
+    note: str
+    svg: str
+
+
+def keys(plan: Plan, name: str) -> dict[str, str]:
+    """Return each variant's colour and marker, shown next to its name. `name` keeps the ids of two lists apart."""
+    drawn = {}
+    for i, (label, style) in enumerate(_looks(plan).items()):
+        with drawing(0.4, 0.18) as figure:
+            figure.set_layout_engine("none")
+            axes = figure.add_axes((0, 0, 1, 1))
+            axes.axis("off")
+            axes.plot([0, 1, 2], [0, 0, 0], linewidth=1.6, markevery=[1], markersize=6, **style)
+            drawn[label] = svg(figure, f"{name}{i}")
+    return drawn
+
+
+def _looks(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {variant.label: look(i) for i, variant in enumerate(plan.variants)}
+
+
+def leading(results: Results) -> Picture | None:
+    """Draw the leading metric of each variant: mean, interval, and each seed's run."""
+    plan, values = results.plan, results.values(results.plan.metric)
+    if not any(values.values()):
+        return None
+    caption = f"{plan.metric} of each variant ({plan.metrics[plan.metric].direction})"
+    note = "Filled: the mean with its 95% interval. Hollow: the single seeds, whose effect all variants share."
+    trivial = results.trivial(plan.metric)
+    note += f" Dashed: {' and '.join(trivial)}, without training." if trivial else ""
+    looks = _looks(plan)
+    grid = len(plan.keys) == 2 and all(set(plan.keys) <= v.changes.keys() for v in plan.variants)
+    first = plan.numbers(plan.keys[0]) if grid else plan.axis
+    if not first and not grid:
+        return Picture(caption, note, _rows(plan, values, caption, trivial.values()))
+
+    with drawing(WIDTH, HEIGHT + 0.3 if grid else HEIGHT) as figure:
+        axes = figure.subplots()
+        columns = list(dict.fromkeys(_text(v.changes[plan.keys[0]]) for v in plan.variants))
+        place = first or {v.label: float(columns.index(_text(v.changes[plan.keys[0]]))) for v in plan.variants}
+        log = bool(first) and _is_wide(first.values())
+        if log:
+            axes.set_xscale("log")
+        lines: dict[str, list[str]] = {}
+        for v in plan.variants:
+            lines.setdefault(_text(v.changes[plan.keys[1]]) if grid else "", []).append(v.label)
+        ordered = sorted(set(place.values()))
+        for i, (second, labels) in enumerate(lines.items()):
+            style = look(i) if grid else {"color": SOFT}
+            # Side by side, so that the lines' intervals do not cover one another.
+            shift = (i - (len(lines) - 1) / 2) * 0.05
+            at = {label: _shifted(place[label], shift, ordered, log) for label in labels}
+            shown = [label for label in sorted(labels, key=place.__getitem__) if values[label]]
+            means = [float(np.mean(list(values[label].values()))) for label in shown]
+            axes.plot([at[label] for label in shown], means, color=style["color"], linewidth=1, alpha=0.6, zorder=1)
+            for label in shown:
+                _mark(axes, at[label], list(values[label].values()), style if grid else looks[label], across=False)
+            if grid:
+                axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
+        _ticks(axes, ordered, [f"{x:g}" for x in ordered] if first else columns, log)
+        for height in trivial.values():
+            axes.axhline(height, color=SOFT, linewidth=1, linestyle="--")
+        axes.set_xlabel(plan.keys[0])
+        _finish(axes, plan.metric)
+        if grid:
+            axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2))
+            note += f" One line for each value of {plan.keys[1]}."
+        return Picture(caption, note, svg(figure, "leading", caption))
+
+
+def differences(results: Results) -> Picture | None:
+    """Draw the difference of each variant to the baseline in the leading metric, seed by seed."""
+    plan, values = results.plan, results.values(results.plan.metric)
+    base = values[plan.baseline]
+    paired = {
+        label: {seed: value - base[seed] for seed, value in each.items() if seed in base}
+        for label, each in values.items()
+        if label != plan.baseline
+    }
+    if not any(paired.values()):
+        return None
+    caption = f"{plan.metric}: difference to {named(plan.baseline)}"
+    note = "Filled: the mean difference with its 95% interval. Hollow: the single seeds. The dashed line is zero."
+    return Picture(caption, note, _rows(plan, paired, caption, [0.0], results.claims.against(plan.metric)))
+
+
+def _rows(
+    plan: Plan, values: Values, caption: str, lines: Iterable[float], found: Mapping[str, Estimate] | None = None
+) -> str:
+    """Draw one row per variant, with names in place of numbers; `found` has the means of differences to zero.
+
+    lines  numbers at which a dashed line is drawn
+    """
+    zero = found is not None
+    key = f"{plan.keys[0]}=" if len(plan.keys) == 1 else ""
+    key = key if all(label.startswith(key) for label in values) else ""
+    names, looks = [_wrapped(label.removeprefix(key)) for label in values], _looks(plan)
+    row_height = max(0.45, *(0.2 * len(name.splitlines()) for name in names))  # inches
+    with drawing(WIDTH, max(HEIGHT, 0.75 + row_height * len(names))) as figure:
+        axes = figure.subplots()
+        for line in lines:
+            axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
+        for row, (label, each) in enumerate(values.items()):
+            _mark(axes, -row, list(each.values()), looks[label], across=True, found=(found or {}).get(label))
+        axes.set_yticks([-row for row in range(len(names))], names)
+        axes.set_ylim(-len(names) + 0.4, 0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_xlabel(f"difference in {plan.metric}" if zero else plan.metric)
+        _finish(axes, plan.keys[0] if key else "")
+        return svg(figure, "differences" if zero else "leading", caption)
+
+
+def _mark(
+    axes: Axes,
+    at: float,
+    values: Sequence[float],
+    style: dict[str, Any],
+    across: bool,
+    found: Estimate | None = None,
+) -> None:
+    """Draw a mean with its interval, and its values."""
+    found, colour, marker = found or estimate(values), style["color"], style["marker"]
+    if found.mean is None:
+        return
+    xs, ys = (values, [at] * len(values)) if across else ([at] * len(values), values)
+    x, y = (found.mean, at) if across else (at, found.mean)
+    axes.scatter(xs, ys, facecolors="none", edgecolors=colour, marker=marker, s=22, linewidths=0.9, alpha=0.8, zorder=3)
+    axes.scatter(x, y, color=colour, marker=marker, s=46, zorder=4)
+    if found.half is not None:
+        bar = {"xerr": found.half} if across else {"yerr": found.half}
+        axes.errorbar([x], [y], color=colour, linewidth=1.6, capsize=4, **bar)  # type: ignore[arg-type]
+
+
+def compute(results: Results) -> tuple[Picture | None, str]:
+    """Draw the leading metric of each cell against its cost, and return a sentence on the compute.
+
+    At equal FLOPs that would be one column; then the parameters of the networks take their place, if they differ.
+    """
+    leading = results.plan.metric
+    cells = [cell for cell in results.cells if leading in cell.state.metrics]
+    unit = "paper_flops" if "paper_flops" in (results.plan.budget or {}) else "flops"
+    flops = [found for cell in cells if (found := getattr(cell.costs, unit))]
+    totals = [float(cell.costs.parameters["total"]) for cell in cells if cell.costs.parameters.get("total")]
+    if not cells:
+        return None, f"No cell has a {leading} yet."
+    if len(flops) < len(cells):
+        return None, "There is no chart of the metric against FLOPs, as these are not known for all measured cells."
+    if max(flops) > SAME_COMPUTE * min(flops):
+        said = f"The measured cells used between {min(flops):.2e} and {max(flops):.2e} {UNITS[unit]} each."
+        return _scatter(results, cells, flops, f"training {UNITS[unit]} of the cell"), said
+    low, high = f"{min(flops):.2e}", f"{max(flops):.2e}"
+    said = f"All measured cells used the same compute, {low if low == high else f'{low} to {high}'} {UNITS[unit]} each"
+    if len(totals) < len(cells):
+        return None, f"{said}; the numbers of their parameters are not all known."
+    if max(totals) == min(totals):
+        said += ", and their networks have the same number of parameters: neither explains a difference here."
+        return None, said
+    said += ", so the chart shows the parameters of both networks instead."
+    return _scatter(results, cells, totals, "parameters, both networks"), said
+
+
+def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float], title: str) -> Picture:
+    plan = results.plan
+    caption = f"{plan.metric} against {title}"
+    with drawing(WIDTH, HEIGHT) as figure:
+        axes = figure.subplots()
+        if _is_wide(xs):
+            axes.set_xscale("log")
+        for label, style in _looks(plan).items():
+            marks = [
+                (x, c.state.metrics[plan.metric]) for x, c in zip(xs, cells, strict=True) if c.plan.variant == label
+            ]
+            if marks:
+                axes.plot(*zip(*marks, strict=True), linestyle="", markersize=6, alpha=0.85, **style)
+        axes.set_xlabel(title)
+        axes.xaxis.set_major_formatter(lambda x, _: _short(x))
+        axes.xaxis.set_minor_formatter(lambda x, _: "")
+        if axes.get_xscale() == "linear":
+            axes.locator_params(axis="x", nbins=5)
+        _finish(axes, plan.metric)
+        return Picture(caption, "One mark per cell.", svg(figure, "compute", caption))
+
+
+def curves(results: Results) -> list[Picture]:
+    """Draw each cell's records over its FLOPs: on validation text if that gives a curve, otherwise on training text."""
+    begun = next((cell.provenance.metrics for cell in results.cells if cell.provenance), {})
+    titles = {results.plan.metric: results.plan.metric}
+    titles |= {name: heading(metric) for name, metric in declared(begun).items() if metric.chart}
+    looks, pictures = _looks(results.plan), list[Picture]()
+    for key, title in titles.items():
+        by_split = {split: [_curve(cell, split, key) for cell in results.cells] for split in ("validation", "train")}
+        # A single evaluation at the end is not a curve; the tables have it.
+        split = next((each for each, lines in by_split.items() if any(len(xs) > 1 for xs, _ in lines)), None)
+        if split is None:
+            continue
+        caption = f"{title} ({'training' if split == 'train' else split} text)"
+        with drawing(WIDTH, HEIGHT) as figure:
+            axes = figure.subplots()
+            for cell, (xs, ys) in zip(results.cells, by_split[split], strict=True):
+                every = max(1, len(xs) // 5)  # a few markers per line, as colour alone must not identify the variant
+                style = looks[cell.plan.variant]
+                axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, **style)
+            axes.set_xlabel("training FLOPs")
+            axes.xaxis.set_major_formatter(lambda x, _: _short(x))
+            axes.locator_params(axis="x", nbins=5)
+            _finish(axes, "")
+            pictures.append(Picture(caption, "", svg(figure, f"curve-{len(pictures)}", caption)))
+    return pictures
+
+
+def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[float]]:
+    """Return FLOPs and values. An evaluation has no FLOPs: those of its step follow from the training records."""
+    train = [(r["step"], r["flops"]) for r in cell.records if r["split"] == "train" and r.get("flops")]
+    if key == "discriminator_loss" and any("discriminator_token_loss" in r for r in cell.records):
+        return [], []  # for a model that predicts tokens, this is another loss
+    found = points(cell.records, split, key)
+    if not train or not found:
+        return [], []
+    found = found[:: -(-len(found) // POINTS)] + ([found[-1]] if len(found) > POINTS else [])
+    known = [(0, 0), *train]
+    flops = np.interp([step for step, _ in found], [s for s, _ in known], [f for _, f in known])
+    return flops.tolist(), [value for _, value in found]
+
+
+def _finish(axes: Axes, ylabel: str) -> None:
+    axes.set_ylabel(ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(SOFT)
+    axes.grid(alpha=0.25)
+
+
+def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str], log: bool) -> None:
+    """Set ticks at the values that were tried, except where labels would run into each other."""
+    scaled = np.log(places) if log else np.asarray(places)
+    width = float(scaled[-1] - scaled[0]) or 1.0
+    kept: list[int] = []
+    for i, x in enumerate(scaled):
+        room = 0.028 * max(len(labels[i]), len(labels[kept[-1]]) if kept else 0)
+        if not kept or x - scaled[kept[-1]] >= room * width:
+            kept.append(i)
+    axes.set_xticks([places[i] for i in kept], [_wrapped(labels[i], 12) for i in kept])
+    axes.minorticks_off()
+    if len(places) > 1:
+        edges = [scaled[0] - 0.08 * width, scaled[-1] + 0.08 * width]
+        axes.set_xlim(*(np.exp(np.clip(edges, -700, 700)) if log else edges))
+
+
+def _shifted(x: float, share: float, places: Sequence[float], log: bool) -> float:
+    """Move x sideways by a share of the smallest distance of two places."""
+    if len(places) < 2 or not share:
+        return x
+    scaled = np.log(places) if log else np.asarray(places)
+    step = share * float(np.min(np.diff(scaled)))
+    return float(x * np.exp(step)) if log else x + step
+
+
+def _is_wide(numbers: Collection[float]) -> bool:
+    return min(numbers) > 0 and max(numbers) >= SPREAD * min(numbers)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if is_number(value) and float(f"{value:g}") == value else str(value)
+
+
+def _wrapped(label: str, width: int = 22) -> str:
+    """Wrap a label in at most three short lines; the tables have the whole label."""
+    parts = re.split(r"(?<=[,;])(?=\S)", label)
+    room = [width + part.endswith((",", ";")) for part in parts]  # a comma alone is not worth a line
+    wrapped = (textwrap.wrap(part, n, break_on_hyphens=False) for part, n in zip(parts, room, strict=True))
+    lines = [line for each in wrapped for line in each] or [""]
+    return "\n".join(lines[:3]) + ("..." if len(lines) > 3 else "")
+
+
+def _short(number: float) -> str:
+    """Format 1.2e12 as 1.2T, as people read FLOPs and parameters."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.4g}{letter}"
+    return f"{number:.4g}"

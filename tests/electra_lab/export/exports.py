@@ -1,0 +1,60 @@
+"""Exported runs, and the logits that the lab and transformers compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from electra_lab.pretrained.opened import Opened, open_run
+from tests.electra_lab.jobs.pretraining.tiny import experiment, run
+
+CPU = torch.device("cpu")
+SHAPES = [(1, 1), (2, 7), (3, 16), (2, 48)]  # rows and tokens; no backbone of the tests pads to a divisor of all
+
+
+def finished(folder: Path, **sections: str) -> Path:
+    """Train a tiny pair that reads up to 48 tokens, with checkpoints after steps 8 and 12.
+
+    With a rate that makes weights large: those of the beginning hide mistakes, as attention is nearly uniform.
+    """
+    train = "{steps: 12, batch_size: 4, precision: fp32, log_every: 5, learning_rate: 0.1}"
+    settings = {"embedding": "{dim: 8, max_length: 48}", "train": train}
+    return run(experiment(folder, **(settings | sections)), folder / "run")
+
+
+def opened(path: Path, step: int | None = None) -> Opened:
+    return open_run(path, CPU, step)
+
+
+def inputs(size: int, rows: int, length: int) -> dict[str, Tensor]:
+    """Return tokens with padding at the end of all rows but the first, and segments."""
+    tokens = torch.randint(5, size, (rows, length), generator=torch.Generator().manual_seed(length))
+    mask = (torch.arange(length) < (length - torch.arange(rows) * (length // rows)).unsqueeze(1)).long()
+    return {"input_ids": tokens * mask, "attention_mask": mask, "token_type_ids": tokens % 2 * mask}
+
+
+@torch.no_grad()
+def states(network: Any, given: dict[str, Tensor]) -> Tensor:
+    """Return the lab's states."""
+    found: Tensor = network.hidden(given["input_ids"], given["attention_mask"].bool(), given["token_type_ids"])
+    return found
+
+
+@torch.no_grad()
+def logits(network: Any, given: dict[str, Tensor]) -> Tensor:
+    """Return the lab's logits, of the head that the network has."""
+    hidden = states(network, given)
+    if "replaced" in network.heads:
+        return network.replaced_logits(hidden)
+    return network.token_logits(hidden, torch.arange(hidden.shape[1]).expand(hidden.shape[:2]))
+
+
+def assert_close(theirs: Tensor, ours: Tensor, given: dict[str, Tensor], tolerance: float = 1e-5) -> None:
+    """Compare what was computed at real positions: what padding holds means nothing."""
+    real = given["attention_mask"].bool()
+    assert theirs.shape == ours.shape
+    assert torch.isfinite(ours[real]).all()
+    torch.testing.assert_close(theirs[real], ours[real], rtol=0, atol=tolerance)

@@ -1,0 +1,271 @@
+"""An exported `bert` pair is a pair of plain transformers models, with the weights and the logits of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from huggingface_hub import ModelCard
+from pydantic import create_model
+from safetensors.torch import load_file
+
+from electra_lab.config.component import Component
+from electra_lab.export.card import _described
+from electra_lab.export.export import MARK, export
+from electra_lab.pretrained.transformers_names import from_transformers
+from registry.errors import CheckpointError
+from registry.signature import Strict
+from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module, tensors
+
+PARTS = {"discriminator": "ElectraForPreTraining", "generator": "ElectraForMaskedLM"}
+AUTO = {
+    "AutoModel": "ElectraModel",
+    "AutoModelForSequenceClassification": "ElectraForSequenceClassification",
+    "AutoModelForTokenClassification": "ElectraForTokenClassification",
+    "AutoModelForQuestionAnswering": "ElectraForQuestionAnswering",
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A run and its export."""
+    folder = tmp_path_factory.mktemp("plain")
+    with for_a_module():
+        path = finished(folder, discriminator="{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.2}")
+        assert [each.name for each in export(path, folder / "out").networks] == list(PARTS)
+        yield path, folder / "out"
+
+
+def load(kind: str, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a model as transformers loads it without code of ours, and its report."""
+    return getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("part", "auto"), [("discriminator", "AutoModelForPreTraining"), ("generator", "AutoModelForMaskedLM")]
+)
+def test_logits_are_those_of_the_lab(made: tuple[Path, Path], part: str, auto: str) -> None:
+    run, folder = made
+    model, report = load(auto, folder / part)
+    assert type(model).__name__ == PARTS[part] == model.config.architectures[0]
+    assert type(model).__module__.startswith("transformers.")
+    assert not any(report.values()), report
+    ours = opened(run)
+    for rows, length in SHAPES:
+        given = inputs(ours.vocabulary.size, rows, length)
+        with torch.no_grad():
+            assert_close(model(**given).logits, logits(ours.networks[part], given), given)
+
+
+@pytest.mark.parametrize("auto", AUTO)
+@pytest.mark.parametrize("part", PARTS)
+def test_auto_classes_take_the_encoder_and_draw_no_more_than_their_head(
+    made: tuple[Path, Path], part: str, auto: str
+) -> None:
+    run, folder = made
+    model, report = load(auto, folder / part)
+    assert type(model).__name__ == AUTO[auto]
+    assert all(name.startswith(("classifier.", "qa_outputs.")) for name in report["missing_keys"])
+    ours = opened(run)
+    given = inputs(ours.vocabulary.size, 3, 16)
+    with torch.no_grad():
+        encoder = getattr(model, "electra", model)
+        assert_close(encoder(**given).last_hidden_state, states(ours.networks[part], given), given)
+
+
+def test_the_config_says_what_was_trained(made: tuple[Path, Path]) -> None:
+    run, folder = made
+    vocabulary = opened(run).vocabulary
+    config = transformers.AutoConfig.from_pretrained(folder / "discriminator")
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (16, 2, 2)
+    assert (config.embedding_size, config.intermediate_size, config.max_position_embeddings) == (8, 64, 48)
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.layer_norm_eps) == (0.2, 0.2, 1e-12)
+    assert (config.vocab_size, config.pad_token_id, config.hidden_act) == (vocabulary.size, vocabulary.pad_id, "gelu")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_weights_come_back_bit_by_bit_and_no_table_is_stored_twice(made: tuple[Path, Path], part: str) -> None:
+    run, folder = made
+    stored = load_file(folder / part / "model.safetensors")
+    network, other = (opened(run).networks[part] for _ in range(2))
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in network.parameters())
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    from_transformers(stored, other, "electra")
+    for (name, parameter), again in zip(network.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(parameter, again), name
+    made_by = transformers.ElectraForMaskedLM if part == "generator" else transformers.ElectraForPreTraining
+    for name, tensor in made_by.from_pretrained(folder / part).named_parameters():
+        assert torch.equal(tensor, stored[name]), name
+
+
+def test_any_kept_step_can_be_exported(made: tuple[Path, Path], tmp_path: Path) -> None:
+    run, _ = made
+    assert export(run, tmp_path / "out", 8).step == 8
+    stored = load_file(tmp_path / "out" / "discriminator" / "model.safetensors")
+    name = "discriminator_predictions.dense.weight"
+    ours = "model.discriminator.heads.replaced.dense.weight"
+    assert torch.equal(stored[name], tensors(run, 8)[ours])
+    assert not torch.equal(stored[name], tensors(run, 12)[ours])
+    card = (tmp_path / "out" / "discriminator" / "README.md").read_text()
+    assert "after step 8 of 12" in card
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (seen,) = (each for each in records if (each["step"], each["split"]) == (6, "validation"))
+    assert f"Measured after step 6 on {seen['tokens']} tokens of validation text, which was never trained on." in card
+    assert f"| discriminator AUC | {seen['discriminator_auc']:.3f} |" in card
+    assert f" against {seen['unigram_mask_entropy']:.3f} (word frequencies alone); gain " in card
+    assert "_gain" not in card
+    assert "own-text.md" not in card, "which is not beside it"
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 4\. Kept: 8, 12\.$"):
+        export(run, tmp_path / "other", 4)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_masks_are_filled_by_the_pipeline(made: tuple[Path, Path]) -> None:
+    run, folder = made
+    ours, text = opened(run), "the cat [MASK] on the mat"
+    fill = transformers.pipeline("fill-mask", model=str(folder / "generator"), top_k=3)
+    ids = fill.tokenizer(text)["input_ids"]
+    given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+    scores = logits(ours.networks["generator"], given | {"token_type_ids": torch.zeros(1, len(ids), dtype=torch.long)})
+    expected = scores[0, ids.index(ours.vocabulary.mask_id)].softmax(-1).topk(3)
+    filled = fill(text)
+    assert [each["token"] for each in filled] == expected.indices.tolist()
+    assert [each["score"] for each in filled] == pytest.approx(expected.values.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_sentences_are_embedded_by_sentence_transformers(made: tuple[Path, Path], part: str) -> None:
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    run, folder = made
+    ours, texts = opened(run), ["the cat sat on the mat", "dogs"]
+    vectors = library.SentenceTransformer(str(folder / part), device="cpu").encode(texts)
+    for text, vector in zip(texts, vectors, strict=True):
+        ids = [ours.vocabulary.cls_id, *ours.tokenizer.encode(text).ids, ours.vocabulary.sep_id]
+        given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
+        mean = states(ours.networks[part], given | {"token_type_ids": torch.zeros_like(given["input_ids"])}).mean(1)[0]
+        torch.testing.assert_close(torch.tensor(vector), mean, rtol=0, atol=1e-5)
+
+
+# Model cards
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_code_of_the_card_runs(made: tuple[Path, Path], part: str, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(made[1] / part)
+    code = Path("README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(code, {})
+    assert capsys.readouterr().out
+
+
+def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> None:
+    run, folder = made
+    card = ModelCard.load(folder / "discriminator" / "README.md")
+    assert card.data.library_name == "transformers"
+    assert card.data.pipeline_tag == "feature-extraction"
+    assert {"electra", "replaced-token-detection"} <= set(card.data.tags)
+    assert ModelCard.load(folder / "generator" / "README.md").data.pipeline_tag == "fill-mask"
+    provenance = json.loads((run / "provenance.json").read_text())
+    documents, tokens = provenance["data"]["documents"], provenance["data"]["tokens"]
+    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    assert last["split"] == "test"
+    for fact in (
+        "# tiny: discriminator",
+        f"after step 12 of 12: `ElectraForPreTraining` around the backbone `bert` of width 16,\ndepth 2 and 2 heads, "
+        f"with {provenance['parameters']['discriminator']:,} parameters.",
+        "- corpus: `text_files` (paths corpus.txt; ",
+        f"- data: {documents['train']} documents, {tokens['train']} tokens to train; validation "
+        f"{documents['validation']} and {tokens['validation']}; test {documents['test']} and {tokens['test']}",
+        f"- overlap: {provenance['data']['overlap']:.1%} of the 13-token runs of validation and test also occur in",
+        "- steps: 12 of 4 rows, 768 tokens with padding",
+        f"- FLOPs: {provenance['flops']:.3g} of matrix products of both networks;",
+        "- device: cpu, fp32",
+        f"Measured after step 12 on {last['tokens']} tokens of test text, which was never trained on.",
+        f"| discriminator AUC | {last['discriminator_auc']:.3f} |",
+        "at most 48 tokens. In pre-training, rows had 16",
+        f"commit {provenance['git']['commit']}" if provenance["git"] else "electra_lab: 0.1",
+        "seed 0",
+        provenance["config_sha256"],
+        "ElectraConfig has no dropout of embeddings; 0.1 was used",
+        "  dim: 16\n  depth: 2\n",
+    ):
+        assert fact in card.content, fact
+    assert str(run.parent) not in card.content  # folders of its author
+
+
+def test_the_card_has_no_values_as_python_writes_them() -> None:
+    """An option may be a mapping, a list of them, null, or true."""
+    schema = create_model("Schema", __base__=Strict, sources=(Any, ...), fold=(Any, ...), first=(Any, ...))
+    options = schema(sources=[{"type": "files", "weight": None}, {"type": "lines"}], fold={"case": True}, first=None)
+    assert _described(Component("mixture", options)) == (
+        "`mixture` (sources {type: files, weight: null}, {type: lines}; fold {case: true}; first null)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [("{type: wordpiece, vocab_size: 200}", "Korean"), ("{type: bpe, vocab_size: 300}", "cannot represent")],
+)
+def test_the_card_says_what_the_class_of_electra_does_otherwise(tmp_path: Path, tokenizer: str, said: str) -> None:
+    with for_a_module():
+        export(finished(tmp_path, tokenizer=tokenizer), tmp_path / "out")
+    for part in PARTS:
+        card = (tmp_path / "out" / part / "README.md").read_text()
+        assert "\n- `ElectraTokenizer` " in card
+        assert said in card
+
+
+# Networks that the run has, and those that it lacks
+
+
+@pytest.mark.parametrize(
+    ("sections", "classes", "said"),
+    [
+        (
+            {"objective": "{type: mlm}", "generator": "null", "sampler": "null"},
+            {"discriminator": "ElectraForMaskedLM"},
+            "",
+        ),
+        (
+            {"generator": "{type: unigram}"},
+            {"discriminator": "ElectraForPreTraining"},
+            "The generator, `unigram`, learned nothing and was not exported.",
+        ),
+        (
+            {"objective": "{type: all_tokens_mlm}"},
+            {"discriminator": "ElectraForMaskedLM", "generator": "ElectraForMaskedLM"},
+            "Parameters of the objective itself were not exported: copy.weight, copy.bias.",
+        ),
+        (
+            {"embedding": "{dim: 8, max_length: 16, tie: gradient_disentangled}"},
+            PARTS,
+            "",
+        ),
+        ({"embedding": "{dim: 8, max_length: 16, tie: all}", "generator": "{scale: 1.0}"}, PARTS, ""),
+    ],
+    ids=["mlm", "unigram", "all_tokens_mlm", "gradient_disentangled", "tie_all"],
+)
+def test_what_exists_is_exported_under_the_class_of_its_head(
+    tmp_path: Path, sections: dict[str, str], classes: dict[str, str], said: str
+) -> None:
+    with for_a_module():
+        run = finished(tmp_path, **sections)
+    exported = export(run, tmp_path / "out")
+    assert {each.name: each.class_name for each in exported.networks} == classes
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*classes, MARK}
+    ours = opened(run)
+    for part, name in classes.items():
+        model, report = load(name, tmp_path / "out" / part)
+        assert not any(report.values()), report
+        given = inputs(ours.vocabulary.size, 2, 16)
+        with torch.no_grad():
+            assert_close(model(**given).logits, logits(ours.networks[part], given), given)
+    limits = exported.networks[0].limits
+    assert limits == ([said] if said else [])
+    assert said in (tmp_path / "out" / "discriminator" / "README.md").read_text()

@@ -1,0 +1,53 @@
+"""Fine-tuned models in transformers' pipelines: they predict what the lab predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import transformers
+from torch import nn
+
+import electra_lab.interop.hugging_face  # noqa: F401
+from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.storage.files import damage
+from tests.electra_lab.jobs.finetuning.small import predictions, pretrained, write_finetuning
+
+BACKBONES = {
+    "bert": "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
+    "transformer": "{type: transformer, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
+}
+LONG = ["train.epochs=20", "train.layer_decay=1.0", "train.learning_rate=1e-2"]
+
+
+@pytest.fixture(scope="module", params=BACKBONES)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pretrained(tmp_path_factory.mktemp("run"), discriminator=BACKBONES[request.param])
+
+
+def test_a_classifier_has_the_labels_and_the_certainties_of_the_lab(tmp_path: Path, run: Path) -> None:
+    path = write_finetuning(tmp_path, run, task={"type": "text_classification", "head": "dense"})
+    folder = finetune(path, LONG, tmp_path / "out", "cpu") / "seed-0"
+    assert damage(folder / "model") is None
+    classify = transformers.pipeline("text-classification", model=str(folder / "model"), device="cpu")
+    ours = predictions(folder, "validation")
+    theirs = classify([each["text"] for each in ours])
+    assert [each["label"] for each in theirs] == [each["prediction"] for each in ours]
+    assert [each["score"] for each in theirs] == pytest.approx([each["certainty"] for each in ours], abs=1e-5)
+    assert len({each["prediction"] for each in ours}) == 2  # otherwise the labels could be the other way round
+
+
+def test_the_dropout_of_the_task_is_that_of_the_exported_layers(tmp_path: Path, run: Path) -> None:
+    """Not that of the encoder, which is 0 here, nor a default."""
+    path = write_finetuning(tmp_path, run, task={"type": "text_classification", "head": "dense"})
+    folder = finetune(path, ["train.dropout=0.375", "train.epochs=1"], tmp_path / "out", "cpu") / "seed-0"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "model")
+    assert model.config.classifier_dropout == 0.375
+    dropouts = [module.p for module in model.classifier.modules() if isinstance(module, nn.Dropout)]
+    assert dropouts
+    assert set(dropouts) == {0.375}
+
+
+def test_layers_that_transformers_does_not_have_are_not_exported(tmp_path: Path, run: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, run), [], tmp_path / "out", "cpu") / "seed-0"
+    assert not (folder / "model").exists()

@@ -1,0 +1,306 @@
+"""Networks around other backbones than `bert` load through the same Auto classes, after one import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import nn
+
+import electra_lab.interop.hugging_face  # noqa: F401  # registers the classes
+import registry
+from electra_lab.export.export import export
+from electra_lab.interop.hugging_face import models
+from electra_lab.model.weights import own_tensors
+from electra_lab.pretrained.transformers_names import to_transformers
+from registry.errors import UnknownName
+from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module
+from tests.helpers import ROOT, python
+
+AWKWARD = '''\
+import torch
+from torch import nn
+
+from registry import backbones
+
+
+@backbones.register("awkward")
+class Awkward(nn.Module):
+    """Shares a parameter and a module, reads numbers while it is built, and keeps a buffer out of its state."""
+
+    length_multiple, positions = 1, "lab"
+
+    def __init__(self, dim, depth, heads, max_length, /, *, gain: float = 2.0):
+        super().__init__()
+        self.one, self.two = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.two.weight = self.one.weight
+        self.again = nn.ModuleList([self.one, self.two])
+        self.rates = torch.linspace(0, 1, dim).tolist()
+        self.register_buffer("gains", gain * torch.tensor(self.rates), persistent=False)
+
+    @property
+    def layers(self):
+        return self.again
+
+    def forward(self, x, attention_mask):
+        return x + self.gains * self.two(torch.tanh(self.again[0](x)))
+
+    def at_step(self, seed, step):
+        pass
+'''
+LIGHT_CONV = f"[{ROOT / 'experiments' / 'plugins' / 'light_conv.py'}]"
+BACKBONES = {
+    "reformer": ("{type: reformer, dim: 16, depth: 2, heads: 2, bucket_size: 4}", {}),
+    "reformer_local": (
+        "{type: reformer, dim: 16, depth: 2, heads: 4, bucket_size: 4, local_heads: 1, glu: true, reversible: true}",
+        {},
+    ),
+    "performer": ("{type: performer, dim: 16, depth: 2, heads: 4, local_heads: 1, window: 4}", {}),
+    "transformer": ("{type: transformer, dim: 16, depth: 2, heads: 2, rotary: true, rmsnorm: true, glu: true}", {}),
+    "transformer_local": ("{type: transformer, dim: 16, depth: 2, heads: 4, local_heads: 1, window: 4}", {}),
+    "light_conv": ("{type: light_conv, dim: 16, depth: 2, heads: 2}", {"imports": LIGHT_CONV}),
+    "awkward": ("{type: awkward, dim: 16, depth: 2, heads: 2}", {"imports": "[awkward.py]"}),
+}
+PLUGINS = ("light_conv", "awkward")
+HEADS = {"discriminator": "AutoModelForPreTraining", "generator": "AutoModelForMaskedLM"}
+OTHERS = {
+    "AutoModel": "Model",
+    "AutoModelForSequenceClassification": "ForSequenceClassification",
+    "AutoModelForTokenClassification": "ForTokenClassification",
+    "AutoModelForQuestionAnswering": "ForQuestionAnswering",
+}
+
+
+@pytest.fixture(scope="module", params=BACKBONES)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Path]]:
+    """A backbone, a run, and its export."""
+    name: str = request.param
+    folder, (discriminator, more) = tmp_path_factory.mktemp(name), BACKBONES[name]
+    (folder / "awkward.py").write_text(AWKWARD)
+    with for_a_module():
+        path = finished(folder, discriminator=discriminator, **more)
+        export(path, folder / "out")
+        yield name, path, folder / "out"
+
+
+def load(kind: str, folder: Path) -> Any:
+    model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    missing = [name for name in report["missing_keys"] if not name.startswith(("classifier.", "qa_outputs."))]
+    assert not missing
+    assert not report["mismatched_keys"]
+    return model
+
+
+@pytest.mark.parametrize("part", HEADS)
+def test_logits_are_those_of_the_lab(made: tuple[str, Path, Path], part: str) -> None:
+    _, run, folder = made
+    ours, model = opened(run), load(HEADS[part], folder / part)
+    assert type(model).__name__ == f"ElectraLab{HEADS[part].removeprefix('AutoModel')}"
+    for rows, length in SHAPES:
+        given = inputs(ours.vocabulary.size, rows, length)
+        with torch.no_grad():
+            assert_close(model(**given).logits, logits(ours.networks[part], given), given)
+
+
+def test_the_encoder_is_that_of_the_lab_under_every_auto_class(made: tuple[str, Path, Path]) -> None:
+    _, run, folder = made
+    ours = opened(run)
+    given = inputs(ours.vocabulary.size, 3, 16)
+    expected = states(ours.networks["discriminator"], given)
+    for auto, name in OTHERS.items():
+        model = load(auto, folder / "discriminator")
+        assert type(model).__name__ == f"ElectraLab{name}"
+        with torch.no_grad():
+            assert_close(model.base_model(**given).last_hidden_state, expected, given)
+
+
+def test_what_is_saved_again_is_the_same_bit_by_bit(made: tuple[str, Path, Path], tmp_path: Path) -> None:
+    name, run, folder = made
+    for part, auto in HEADS.items():
+        stored = load_file(folder / part / "model.safetensors")
+        network = opened(run).networks[part]
+        buffers = {n: b for n, b in network.named_buffers() if n in network.state_dict()}
+        sizes = [each.numel() for each in [*network.parameters(), *set(buffers.values())]]
+        assert sum(tensor.numel() for tensor in stored.values()) == sum(sizes)  # shared ones once
+        for ours, tensor in own_tensors(network).items():
+            assert f"electra_lab.network.{ours}" not in stored or torch.equal(
+                tensor, stored[f"electra_lab.network.{ours}"]
+            )
+        model = load(auto, folder / part)
+        model.save_pretrained(tmp_path / part)
+        again = load_file(tmp_path / part / "model.safetensors")
+        assert again.keys() == stored.keys()
+        assert all(torch.equal(again[n], stored[n]) for n in stored)
+        assert type(load(auto, tmp_path / part).base_model.network.backbone).__name__.lower() in name.replace("_", "")
+        config = json.loads((folder / part / "config.json").read_text())
+        assert config.items() <= json.loads((tmp_path / part / "config.json").read_text()).items()
+        assert set(config) - {"architectures", "dtype", "model_type"} <= set(models.ElectraLabConfig().to_dict())
+
+
+def test_what_the_network_shares_is_shared_after_loading(made: tuple[str, Path, Path]) -> None:
+    _, run, folder = made
+    ours = opened(run).networks["discriminator"]
+    model = load(HEADS["discriminator"], folder / "discriminator")
+    assert models.repeated(model.base_model.network) == models.repeated(ours)
+    for name, buffer in ours.named_buffers():  # those that are in no file, too
+        assert torch.equal(model.base_model.network.get_buffer(name), buffer)
+
+
+def test_the_code_of_the_card_runs(made: tuple[str, Path, Path], monkeypatch: Any, capsys: Any) -> None:
+    _, _, folder = made
+    with ExitStack() as fresh:
+        fresh.enter_context(for_a_module())
+        forget_plugins()
+        for part in HEADS:
+            monkeypatch.chdir(folder / part)
+            code = Path("README.md").read_text().split("```python\n")[1].split("```")[0]
+            if part == "generator":
+                forget_plugins()  # as if in a new process
+            exec(code, {})
+            assert capsys.readouterr().out
+
+
+def forget_plugins() -> None:
+    for name in PLUGINS:
+        registry.backbones._entries.pop(name, None)
+    registry.discovery._loaded.clear()
+
+
+def test_without_its_plug_in_a_folder_says_what_to_load(made: tuple[str, Path, Path]) -> None:
+    name, run, folder = made
+    folder = folder / "discriminator"
+    ours = opened(run)
+    given = inputs(ours.vocabulary.size, 2, 7)
+    expected = logits(ours.networks["discriminator"], given)
+    files = [path.name for path in folder.glob("*.py")]
+    assert files == ([f"{name}.py"] if name in PLUGINS else [])
+    if not files:
+        return
+    with for_a_module():
+        forget_plugins()
+        with pytest.raises(UnknownName) as refused:
+            transformers.AutoModel.from_pretrained(folder)
+        assert str(refused.value) == (
+            f"the backbone '{name}' is a plug-in, {name}.py, and code from a folder of weights never runs by itself. "
+            "Read it, then load it first: "
+            f"import pathlib, registry; registry.load_plugin(pathlib.Path('{folder / files[0]}'))"
+        )
+        exec(str(refused.value).partition("first: ")[2], {})
+        with torch.no_grad():
+            assert_close(load(HEADS["discriminator"], folder)(**given).logits, expected, given)
+
+
+# Without a run
+
+
+def config_of(backbone: dict[str, Any], **more: Any) -> models.ElectraLabConfig:
+    sizes = {"dim": 16, "depth": 2, "heads": 2}
+    embedding = {"dim": 8, "max_length": 32, "dropout": 0.0}
+    return models.ElectraLabConfig(vocab_size=50, backbone=sizes | backbone, embedding=embedding, **more)
+
+
+NAMES = {"classifier.1.": "classifier.dense.", "classifier.4.": "classifier.out_proj."}
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "labels"),
+    [
+        ("ForPreTraining", {}, {"labels": torch.tensor([[0, 1, 0, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0, 1]])}),
+        ("ForMaskedLM", {}, {"labels": torch.tensor([[-100, 7, 9, -100, 3, 0, 5], [7, 7, 7, -100, -100, -100, 2]])}),
+        ("ForSequenceClassification", NAMES, {"labels": torch.tensor([2, 0])}),
+        ("ForTokenClassification", {"classifier.1.": "classifier."}, {"labels": torch.arange(14).view(2, 7) % 3}),
+        (
+            "ForQuestionAnswering",
+            {},
+            {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 5])},
+        ),
+    ],
+)
+def test_heads_and_losses_are_those_of_electra(
+    kind: str, names: dict[str, str], labels: dict[str, torch.Tensor]
+) -> None:
+    """A network around `bert` computes what transformers' class computes with the same weights."""
+    torch.manual_seed(0)
+    number = 2 if kind == "ForQuestionAnswering" else 3
+    config = config_of({"type": "bert", "dropout": 0.0}, num_labels=number)
+    ours = getattr(models, f"ElectraLab{kind}")(config).eval()
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    sizes = {"vocab_size": 50, "embedding_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    other = transformers.ElectraConfig(**sizes, intermediate_size=64, max_position_embeddings=32, num_labels=number)
+    theirs = getattr(transformers, f"Electra{kind}")(other).eval()
+    weights = to_transformers(ours.electra_lab.network)
+    for name, parameter in ours.named_parameters():
+        if not name.startswith("electra_lab."):
+            (new,) = {name.replace(old, new) for old, new in names.items() if name.startswith(old)} or {name}
+            weights[new] = parameter.detach()
+    left = theirs.load_state_dict(weights, strict=False)
+    assert not left.unexpected_keys
+    assert set(left.missing_keys) <= {"generator_lm_head.weight"}  # tied
+    given = inputs(50, 2, 7)
+    one, two = ours(**given, **labels), theirs(**given, **labels)
+    assert one.keys() == two.keys()
+    for name in one:
+        if name != "loss" and one[name].dim() > 1 and kind != "ForQuestionAnswering":
+            real = given["attention_mask"].bool() if one[name].shape[1] == 7 else slice(None)
+            torch.testing.assert_close(one[name][real], two[name][real], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(one.loss, two.loss, rtol=1e-5, atol=1e-5)
+    first, *_ = ours(**given, **labels, return_dict=False)
+    assert torch.equal(first, one.loss)
+    one.loss.backward()
+    assert [n for n, p in ours.named_parameters() if p.grad is None] == []
+
+
+def test_a_new_model_has_the_weights_that_the_lab_draws() -> None:
+    torch.manual_seed(0)
+    model = transformers.AutoModelForMaskedLM.from_config(
+        config_of({"type": "transformer", "dim": 64, "rmsnorm": True})
+    )
+    network = model.base_model.network
+    assert network.embeddings.tokens.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert not network.heads["tokens"].dense.bias.any()
+    gains = [p for n, p in network.backbone.named_parameters() if n.endswith((".g", ".gamma"))]
+    assert gains
+    assert not any(gain.any() for gain in gains)  # the library stores offsets: 0 is a gain of 1
+
+
+def test_tokens_are_required_and_unknown_options_are_refused() -> None:
+    model = models.ElectraLabModel(config_of({"type": "bert"}))
+    with pytest.raises(ValueError, match="input_ids is required"):
+        model(inputs_embeds=torch.zeros(1, 2, 16))
+    with pytest.raises(Exception, match="width"):
+        models.ElectraLabModel(config_of({"type": "bert", "width": 3}))
+    with pytest.raises(UnknownName, match=r"no backbone is called 'brt'\. Did you mean 'bert'"):
+        models.ElectraLabModel(config_of({"type": "brt"}))
+    with pytest.raises(UnknownName, match=r"Read it, then load it first: pip install 'some-package==1\.0'"):
+        models.ElectraLabModel(config_of({"type": "theirs"}, plugin="some-package 1.0"))
+
+
+def test_other_libraries_take_the_models(tmp_path: Path) -> None:
+    run = finished(tmp_path, discriminator=BACKBONES["reformer"][0])
+    export(run, tmp_path / "out")
+    ours, text = opened(run), "the cat [MASK] on the mat"
+    fill = transformers.pipeline("fill-mask", model=str(tmp_path / "out" / "generator"), top_k=3)
+    ids = torch.tensor([fill.tokenizer(text)["input_ids"]])
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    scores = logits(ours.networks["generator"], given)[ids == ours.vocabulary.mask_id].softmax(-1).topk(3)
+    assert [each["token"] for each in fill(text)] == scores.indices[0].tolist()
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    embed = library.SentenceTransformer(str(tmp_path / "out" / "discriminator"), device="cpu")
+    expected = states(ours.networks["discriminator"], given).mean(1)[0]
+    torch.testing.assert_close(torch.tensor(embed.encode([text])[0]), expected, rtol=0, atol=1e-5)
+
+
+def test_without_the_import_transformers_does_not_know_the_models(tmp_path: Path) -> None:
+    """So a folder of ours runs no code by itself; and the lab can be imported without transformers."""
+    (tmp_path / "config.json").write_text('{"model_type": "electra_lab"}')
+    code = "from transformers import AutoConfig; AutoConfig.from_pretrained('.')"
+    assert "does not recognize" in python("-c", code, cwd=tmp_path).stderr

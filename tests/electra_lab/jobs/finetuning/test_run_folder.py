@@ -1,0 +1,389 @@
+"""What a fine-tuning leaves in the folder of a seed, what it logs, and what it refuses to continue."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from electra_lab.jobs.finetuning import run
+from electra_lab.jobs.finetuning.run import finetune, resume
+from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults
+from electra_lab.storage.run_directory import RunDirectory
+from registry import Results, Table
+from registry.errors import CheckpointError, ConfigError, DataError, LabError
+from tests.electra_lab.jobs.finetuning.small import PLUGIN, predictions, write_finetuning
+from tests.electra_lab.jobs.finetuning.test_run import PAIRS, _interrupt, records
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module
+from tests.electra_lab.presentation.finetuned import leave_out_curve
+
+ERRORS = PLUGIN.with_name("errors.py")
+
+
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_curve(monkeypatch)
+
+
+# Which weights count
+
+
+@pytest.mark.parametrize("metric", ["errors", "accuracy"])
+def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path, model: Path, metric: str) -> None:
+    """And the first of equals; the network that is exported is the one that was judged."""
+    sections: dict[str, Any] = {"task": {"type": "by_errors", "head": "dense"}, "imports": [str(PLUGIN), str(ERRORS)]}
+    path = write_finetuning(tmp_path, model, **sections)
+    overrides = ["evaluate.select=best", "evaluate.every=1", "train.learning_rate=3e-2", "train.layer_decay=1.0"]
+    folder = finetune(path, [*overrides, f"evaluate.metric={metric}"], tmp_path / "out", "cpu") / "seed-0"
+    seen = {r["step"]: r[metric] for r in records(folder) if r["split"] == "validation"}
+    choose = min if metric == "errors" else max
+    best = choose(seen, key=lambda step: seen[step])  # the first of equals
+    results = FinetuningFolder(folder.parent).results(0)
+    assert results is not None
+    assert len(set(seen.values())) > 1
+    assert best not in (1, 12)
+    assert results.step == best
+    assert results.splits["validation"].metrics[metric] == seen[best]
+    kept, final = sorted((folder / "checkpoints").glob("step-*"))
+    assert (kept.name, final.name) == (f"step-{best:08d}", "step-00000012")
+    saved, exported = load_file(kept / "state.safetensors"), load_file(folder / "model" / "model.safetensors")
+    last = load_file(final / "state.safetensors")
+    assert torch.equal(exported["classifier.out_proj.weight"], saved["model.head.out.weight"])
+    assert not torch.equal(exported["classifier.out_proj.weight"], last["model.head.out.weight"])
+
+
+def test_the_last_weights_count_otherwise(tmp_path: Path, model: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, model), ["evaluate.every=1"], tmp_path / "out", "cpu")
+    assert [each.name for each in (folder / "seed-0" / "checkpoints").iterdir()] == ["step-00000012"]
+
+
+class Killed(BaseException):
+    pass
+
+
+FIRST = {
+    1: 0.1,
+    2: 0.2,
+    3: 0.5,
+    4: 0.3,
+    5: 0.3,
+    6: 0.4,
+    7: 0.9,
+    8: 0.2,
+}  # accuracy by step, until the process is killed
+AGAIN = {step: 0.04 * step for step in range(1, 13)}
+
+
+@pytest.mark.parametrize(("damage", "best"), [("", 7), ("state.safetensors", 3), ("MANIFEST.json", 3)])
+def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damage: str, best: int
+) -> None:
+    """Killed at step 9, resumed with other micro-batches from the newest sound checkpoint, that of step 5 or 7."""
+    path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": 2})
+    train, values = run.train, dict(FIRST)
+
+    def known(*given: Any, **named: Any) -> Any:
+        for record in train(*given, **named):
+            if record.values.get("split") == "validation":
+                record.values.update(found=record.values["accuracy"], accuracy=values.get(record.step, 0.0))
+            if record.step > max(values):
+                raise Killed
+            yield record
+
+    monkeypatch.setattr(run, "train", known)
+    with pytest.raises(Killed):
+        finetune(path, ["evaluate.select=best", "evaluate.every=1"], tmp_path / "out", "cpu")
+    seed, values = tmp_path / "out" / "seed-0", AGAIN
+    if damage == "MANIFEST.json":
+        (seed / "checkpoints" / "step-00000007" / damage).unlink()
+    elif damage:
+        (seed / "checkpoints" / "step-00000007" / damage).write_bytes(b"")
+    resume(tmp_path / "out", "cpu", ["train.micro_batch_size=2"])
+    validated = {r["step"]: r for r in records(seed) if r["split"] == "validation"}
+    assert list(validated) == list(range(1, 13))
+    assert max(validated, key=lambda step: validated[step]["accuracy"]) == best
+    results = FinetuningFolder(tmp_path / "out").results(0)
+    assert results is not None
+    assert results.step == best
+    assert results.splits["validation"].metrics["accuracy"] == validated[best]["found"]
+    names = sorted(each.name for each in (seed / "checkpoints").iterdir())
+    assert names == [f"step-{step:08d}" for step in (best, 10, 12)]
+
+
+def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at_best: Path, tmp_path: Path) -> None:
+    """The message names the checkpoint, and the cure works."""
+    folder = shutil.copytree(stopped_at_best, tmp_path / "out")
+    kept = min((folder / "seed-0" / "checkpoints").glob("step-*"))
+    (kept / "state.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError) as caught:
+        resume(folder, "cpu")
+    assert str(caught.value).startswith(f"{kept}: state.safetensors is damaged")
+    assert f"delete {folder / 'seed-0'} and resume" in str(caught.value)
+    assert "resume its run" not in str(caught.value)
+    shutil.rmtree(folder / "seed-0")
+    resume(folder, "cpu")
+    assert FinetuningFolder(folder).results(0) is not None
+
+
+@pytest.fixture
+def stopped_at_best(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fine-tuning whose best weights are those of an early step, stopped right before its results."""
+    path = write_finetuning(tmp_path, model)
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_keep_results", _interrupt)
+        train = run.train
+
+        def worse_and_worse(*given: Any, **named: Any) -> Any:
+            for record in train(*given, **named):
+                if record.values.get("split") == "validation":
+                    record.values["accuracy"] = -record.step
+                yield record
+
+        patched.setattr(run, "train", worse_and_worse)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(path, ["evaluate.select=best"], tmp_path / "cut", "cpu")
+    return tmp_path / "cut"
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": 2})
+    folder = finetune(path, [], tmp_path / "out", "cpu")
+    names = sorted(each.name for each in (folder / "seed-0" / "checkpoints").iterdir())
+    assert names == ["step-00000010", "step-00000012"]
+
+
+# What is logged
+
+
+def test_the_log_shows_the_loss_and_the_leading_metric(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_finetuning(tmp_path, model, evaluate={"every": 4, "metric": "matthews"})
+    folder = finetune(path, [], tmp_path / "out", "cpu")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
+    seen = [r for r in records(folder / "seed-0") if r["split"] == "validation"]
+    assert [line for line in said if "validation" in line] == [
+        f"step {r['step']:>6}  validation  loss {r['loss']:.3f}  Matthews correlation {r['matthews']:.3f}" for r in seen
+    ]
+    trained = [line for line in said if " train " in line]
+    assert [int(line.split()[1]) for line in trained] == [5, 10, 12]
+    assert all(re.fullmatch(r"step +\d+  train       loss \d\.\d{3}  [\d,]+ tokens/s", line) for line in trained)
+    began = RunDirectory(folder / "seed-0").provenance()
+    assert list(began.metrics)[:4] == ["matthews", "accuracy", "f1", "cut_examples"]
+    assert list(json.loads((folder / "results.json").read_text())["validation"]) == list(began.metrics)[:4]
+
+
+def test_provenance_says_what_was_trained(tmp_path: Path, model: Path) -> None:
+    path = write_finetuning(tmp_path, model)
+    folder = finetune(path, [], tmp_path / "out", "cpu")
+    began = json.loads((folder / "seed-0" / "provenance.json").read_text())
+    state = load_file(folder / "seed-0" / "checkpoints" / "step-00000012" / "state.safetensors")
+    sizes = {
+        part: sum(t.numel() for name, t in state.items() if name.startswith(f"model.{part}."))
+        for part in ("network", "head")
+    }
+    assert began["parameters"] == {**sizes, "total": sum(sizes.values())}
+    assert began["data"]["documents"] == {"train": 24, "validation": 12, "test": 6}
+    assert began["steps"] == 12
+    assert began["flops"] == 12 * began["flops_per_step"] > 0
+    assert began["facts"] == {"labels": ["cat", "dogs"]}
+    assert began["environment"]["precision"] == "fp32"
+    assert (folder / "source.yaml").read_text() == path.read_text()
+    kept = [(folder / name).read_text() for name in ("finetuning.yaml", "seed-0/config.yaml")]
+    assert kept[0] == kept[1]
+    assert yaml.safe_load(kept[0])["train"]["layer_decay"] == 0.8
+    frozen = finetune(path, ["train.frozen=true"], tmp_path / "frozen", "cpu")
+    assert 3 * RunDirectory(frozen / "seed-0").provenance().flops == began["flops"]
+
+
+def test_a_judgement_says_what_was_judged(tmp_path: Path, model: Path) -> None:
+    folder = finetune(write_finetuning(tmp_path, model, **PAIRS), [], tmp_path / "out", "cpu")
+    began = RunDirectory(folder / "seed-0").provenance()
+    assert (began.steps, began.flops, began.flops_per_step) == (0, 0, 0)
+    assert began.data.documents == {"test": 20}
+    assert began.data.store == "pairs"
+    assert began.parameters.keys() == {"discriminator", "generator"}
+    assert next(iter(began.metrics)) == "grammar_accuracy"
+
+
+# Results
+
+
+class Submitting:
+    """A dataset whose benchmark wants the predictions of the test."""
+
+    @staticmethod
+    def submission(split: str, predictions: list[Mapping[str, Any]]) -> tuple[str, str] | None:
+        return ("TEST.tsv", "".join(f"{each['id']}\n" for each in predictions)) if split == "test" else None
+
+
+def keep(folder: Path, dataset: object, **found: Results) -> SeedResults:
+    kept = SeedResults(seed=3, step=7, splits={}, lost={"cut_examples": {"train": 0.5}})
+    run._keep_results(RunDirectory(folder), dataset, kept, found)  # type: ignore[arg-type]
+    return SeedResults.model_validate_json((folder / "results.json").read_text())
+
+
+def test_results_are_kept_as_the_task_gave_them(tmp_path: Path) -> None:
+    given = [{"id": "1", "prediction": "größer\u2028日"}, {"id": "2", "prediction": None}]
+    metrics = {"a": 0.5, "b": math.nan, "c": math.inf, "d": -math.inf, "e": 0.0}
+    table = Table("Confusion", ("", "x"), (("x", 3),))
+    found = keep(tmp_path, Submitting(), validation=Results(metrics, given, [table]), test=Results({}, given))
+    assert (found.seed, found.step, found.lost) == (3, 7, {"cut_examples": {"train": 0.5}})
+    assert list(found.splits) == ["validation", "test"]
+    validation, test = found.splits.values()
+    assert validation.metrics == {"a": 0.5, "b": None, "c": None, "d": None, "e": 0.0}
+    assert validation.tables == [{"title": "Confusion", "header": ["", "x"], "rows": [["x", 3]]}]
+    assert (validation.examples, test.examples, test.metrics, test.tables) == (2, 2, {}, [])
+    for split in ("validation", "test"):
+        text = (tmp_path / f"predictions-{split}.jsonl").read_text(encoding="utf-8")
+        assert [json.loads(line) for line in text.split("\n")[:-1]] == given
+        assert "größer" in text
+    assert [each.name for each in (tmp_path / "submission").iterdir()] == ["TEST.tsv"]
+    assert (tmp_path / "submission" / "TEST.tsv").read_text() == "1\n2\n"
+
+
+def test_a_dataset_without_a_benchmark_has_no_submission(tmp_path: Path) -> None:
+    keep(tmp_path, object(), test=Results({}, []))
+    assert not (tmp_path / "submission").exists()
+
+
+def test_a_seed_is_finished_only_when_everything_else_is_written(tmp_path: Path) -> None:
+    class Failing:
+        def submission(self, split: str, predictions: object) -> None:
+            raise DataError("no")
+
+    with pytest.raises(DataError, match="no"):
+        keep(tmp_path, Failing(), test=Results({"a": 1.0}, []))
+    assert (tmp_path / "predictions-test.jsonl").is_file()
+    assert not (tmp_path / "results.json").exists()
+
+
+# What cannot be continued
+
+
+@pytest.fixture(scope="module")
+def stopped(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fine-tuning that was stopped right before its results."""
+    above = tmp_path_factory.mktemp("stopped")
+    path = write_finetuning(above, model, train={"epochs": 0.5, "batch_size": 6, "precision": "fp32"})
+    with for_a_module() as patched:
+        patched.setattr(run, "_keep_results", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(path, [], above / "out", "cpu")
+    return above / "out"
+
+
+def edited(stopped: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    """Return a copy whose provenance is another."""
+    folder = shutil.copytree(stopped, tmp_path / "out")
+    file = folder / "seed-0" / "provenance.json"
+    began = json.loads(file.read_text())
+    edit(began)
+    file.write_text(json.dumps(began))
+    return folder
+
+
+REFUSALS: dict[str, tuple[Callable[[dict[str, Any]], object], type[LabError], str]] = {
+    "format": (lambda began: began.update(format=2), CheckpointError, "in format 2; this version reads format"),
+    "config": (
+        lambda began: began.update(config_sha256="0", config={}), ConfigError,  # of a release that kept no config
+        "finetuning.yaml: the settings have changed since seed 0 began. Undo that, or start a new one.",
+    ),
+    "examples": (
+        lambda began: began["data"].update(store="0"), DataError,
+        "the examples have changed since the run began. Restore them, or start a new one.",
+    ),
+    "weights": (
+        lambda began: began["init"]["discriminator"]["sha256"].update(more="0"), DataError,
+        "have changed since the run began. Start a new one.",
+    ),
+    "plug-ins": (
+        lambda began: began["plugins"][0].update(sha256="0"), ConfigError,
+        "the plug-ins have changed since the run began. Restore them, or start a new one.",
+    ),
+    "fewer plug-ins": (lambda began: began["plugins"].clear(), ConfigError, "the plug-ins have changed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", REFUSALS)
+def test_what_a_run_began_with_must_be_the_same(stopped: Path, tmp_path: Path, changed: str) -> None:
+    edit, kind, reason = REFUSALS[changed]
+    folder = edited(stopped, tmp_path, edit)
+    before = (folder / "seed-0" / "provenance.json").read_text()
+    with pytest.raises(kind) as caught:
+        resume(folder, "cpu")
+    assert str(caught.value).startswith(f"{folder}/")
+    assert reason in str(caught.value)
+    assert (folder / "seed-0" / "provenance.json").read_text() == before
+    assert not (folder / "seed-0" / "results.json").exists()
+
+
+def test_another_machine_is_noted(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = edited(stopped, tmp_path, lambda began: began["environment"].update(processor="Z80"))
+    resume(folder, "cpu")
+    assert re.search(
+        r"note: the resumed run is not bit-exact, because of processor Z80 -> \S+\n", capsys.readouterr().err
+    )
+    began = json.loads((folder / "seed-0" / "provenance.json").read_text())
+    assert began["environment"]["processor"] == "Z80"
+    assert len(predictions(folder / "seed-0", "validation")) == 12
+
+
+def test_the_same_machine_is_not_noted(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resume(edited(stopped, tmp_path, lambda began: None), "cpu")
+    assert "bit-exact" not in capsys.readouterr().err
+
+
+def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Path) -> None:
+    """Such as what the advice about memory names. The first seed, which began with other values, stays as it was."""
+    folder = shutil.copytree(stopped, tmp_path / "out")
+    given = ["train.micro_batch_size=2", "evaluate.batch_size=3", "checkpoint.keep=2", "seeds=[0, 1]"]
+    resume(folder, "cpu", given)
+    assert FinetuningFolder(folder).values("validation", "accuracy").keys() == {0, 1}
+    for seed, step in (("seed-0", 2), ("seed-1", None)):
+        began = RunDirectory(folder / seed).provenance()
+        assert began.config["train"]["micro_batch_size"] == 2
+        assert (folder / seed / "config.yaml").read_text().count("micro_batch_size: 2") == 1
+        assert [change.step for change in began.changes] == ([] if step is None else [step])
+    [change] = RunDirectory(folder / "seed-0").provenance().changes
+    assert change.values == {
+        "train.micro_batch_size": (None, 2), "evaluate.batch_size": (32, 3), "checkpoint.keep": (1, 2)
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"must stay: train.batch_size 6 -> 4; train.clip_norm 1.0 -> 3.0\. .*seeds"):
+        resume(folder, "cpu", ["train.batch_size=4", "train.clip_norm=3", "train.log_every=1"])
+    assert "clip_norm: 1.0" in (folder / "finetuning.yaml").read_text()
+
+
+def test_killed_before_the_first_checkpoint_no_record_comes_twice(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins again, and the records of the dead attempt, the last of them cut short, are dropped."""
+    path = write_finetuning(tmp_path, model, checkpoint={"every": 100})
+    whole = finetune(path, [], tmp_path / "whole", "cpu")
+    with monkeypatch.context() as patched:
+        patched.setattr(run.Saver, "save", lambda self: None)
+        patched.setattr(run, "_keep_model", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(path, [], tmp_path / "cut", "cpu")
+    metrics = tmp_path / "cut" / "seed-0" / "metrics.jsonl"
+    assert metrics.read_text().count("\n") > 1
+    metrics.write_text(metrics.read_text()[:-9])
+    resume(tmp_path / "cut", "cpu")
+    assert records(tmp_path / "cut" / "seed-0") == records(whole / "seed-0")
+
+
+def test_checkpoints_that_are_gone_stop_a_fine_tuning(stopped: Path, tmp_path: Path) -> None:
+    """As they do a run: a disk may not be mounted."""
+    folder = shutil.copytree(stopped, tmp_path / "out")
+    shutil.rmtree(folder / "seed-0" / "checkpoints")
+    with pytest.raises(CheckpointError, match="checkpoint"):
+        resume(folder, "cpu")

@@ -1,0 +1,130 @@
+"""The pre-trained model that fine-tuning starts from: runs, exports, and random weights in their place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.config.load import load, load_finetuning
+from electra_lab.export.export import export
+from electra_lab.pretrained.source import Source, open_source
+from electra_lab.storage import checkpoint
+from electra_lab.storage.files import sha256
+from registry.errors import ConfigError, LabError
+from tests.electra_lab.export.exports import inputs, states
+from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
+from tests.electra_lab.jobs.pretraining.tiny import experiment
+
+
+def source(folder: Path, model: object, *overrides: str, seed: int | None = None) -> Source:
+    loaded = load_finetuning(write_finetuning(folder, Path(str(model))), overrides)
+    return open_source(loaded, seed)
+
+
+@pytest.fixture(scope="module")
+def lab_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run around a backbone that transformers does not have."""
+    return pretrained(tmp_path_factory.mktemp("lab"), discriminator="{type: transformer, dim: 16, depth: 1, heads: 2}")
+
+
+def test_a_run_may_remove_what_was_read(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tuning, `init` and a frozen generator keep the checksum of what they have read, and read nothing twice."""
+    run = Path(shutil.copytree(model, tmp_path / "run"))
+    newest = max((run / "checkpoints").glob("step-*"))
+    checksum = sha256(newest / "state.safetensors")
+    sound = checkpoint._sound
+
+    def once(path: Path) -> Any:
+        found = sound(path)
+        path.rename(tmp_path / "removed")
+        return found
+
+    monkeypatch.setattr(checkpoint, "_sound", once)
+    expected = {f"{newest.name}/state.safetensors": checksum}
+    assert source(tmp_path, run).start.sha256 == expected
+    (tmp_path / "removed").rename(newest)
+    text = f"{{type: text_files, paths: [{model.parent / 'corpus.txt'}]}}"
+    loaded = load(experiment(tmp_path / "next", init=f"{{discriminator: {run}}}", corpus=text))
+    built = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    assert built.init["discriminator"].sha256 == expected
+    (tmp_path / "removed").rename(newest)
+    said = checkpoint.load_network(newest.parent, ("generator",), built.run.learner.objective.generator)
+    assert said == f"{newest.name} {checksum}"
+
+
+def exported(run: Path, folder: Path) -> Path:
+    return export(run, folder / "exported").path
+
+
+@pytest.mark.parametrize("kind", ["model", "lab_model"])
+def test_an_export_has_the_states_of_its_run(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
+    run = request.getfixturevalue(kind)
+    folder = exported(run, tmp_path)
+    of_run = source(tmp_path, run)
+    for path in (folder, folder / "discriminator"):
+        of_export = source(tmp_path, path)
+        given = inputs(of_run.vocabulary.size, 2, 9)
+        ours, theirs = (states(each.networks["discriminator"], given) for each in (of_run, of_export))
+        assert torch.equal(ours[given["attention_mask"].bool()], theirs[given["attention_mask"].bool()])
+        assert of_export.length == of_run.length == 16
+        assert of_export.longest == of_run.longest == 16
+        assert of_export.tokenizer.get_vocab() == of_run.tokenizer.get_vocab()
+        assert of_export.heads["discriminator"] == ("replaced",)
+        assert of_export.described["architectures"] == of_run.described["architectures"]
+
+
+def test_the_files_of_the_weights_are_part_of_the_provenance(tmp_path: Path, model: Path) -> None:
+    newest = max((model / "checkpoints").glob("step-*"))
+    assert source(tmp_path, model).start.sha256 == {
+        f"{newest.name}/state.safetensors": sha256(newest / "state.safetensors")
+    }
+    folder = exported(model, tmp_path)
+    assert source(tmp_path, folder).start.sha256 == {
+        f"{name}/model.safetensors": sha256(folder / name / "model.safetensors")
+        for name in ("discriminator", "generator")
+    }
+
+
+@pytest.mark.parametrize("kind", ["run", "export"])
+def test_random_weights_depend_on_the_seed_and_on_nothing_that_was_trained(
+    tmp_path: Path, model: Path, kind: str
+) -> None:
+    path = model if kind == "run" else exported(model, tmp_path)
+    one, same, other = (source(tmp_path, path, seed=seed).networks["discriminator"] for seed in (1, 1, 2))
+    trained = dict(source(tmp_path, path).networks["discriminator"].named_parameters())
+    for name, parameter in one.named_parameters():
+        assert torch.equal(parameter, dict(same.named_parameters())[name])
+        if parameter.dim() > 1:
+            assert not torch.equal(parameter, trained[name]), name
+            assert not torch.equal(parameter, dict(other.named_parameters())[name]), name
+        else:  # biases and gains as they are before training
+            assert torch.equal(parameter, torch.full_like(parameter, float("norm" in name and "weight" in name))), name
+
+
+def test_weights_that_cannot_be_drawn_again_name_the_run(tmp_path: Path, lab_model: Path) -> None:
+    folder = exported(lab_model, tmp_path)
+    with pytest.raises(ConfigError, match=r"not all of its weights can be drawn again\. Name the run"):
+        source(tmp_path, folder, seed=0)
+    drawn = source(tmp_path, lab_model, seed=0).networks["discriminator"]
+    trained = dict(source(tmp_path, lab_model).networks["discriminator"].named_parameters())
+    changed = [name for name, each in drawn.named_parameters() if not torch.equal(each, trained[name])]
+    assert len(changed) == len(trained)
+
+
+def test_a_network_that_the_model_lacks_is_named_with_those_it_has(tmp_path: Path, model: Path) -> None:
+    folder = exported(model, tmp_path)
+    with pytest.raises(ConfigError, match=r"network: .* has no generator. Write network: discriminator\."):
+        source(tmp_path, folder / "discriminator", "network=generator")
+
+
+@pytest.mark.parametrize("name", ["nothing/here", "texts"])
+def test_what_is_no_model_is_refused_at_its_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LabError) as caught:
+        source(tmp_path, name)
+    assert str(caught.value).startswith(f"{tmp_path / 'animals.yaml'}:")
+    assert " model: " in str(caught.value)

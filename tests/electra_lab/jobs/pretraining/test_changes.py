@@ -1,0 +1,332 @@
+"""Resuming with changes: what may change does, and what may not is named, key by key."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_lab.analysis.records import training_seconds
+from electra_lab.assembly import choices
+from electra_lab.config.schema import ExperimentConfig
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.pretraining.changes import MAY_CHANGE
+from electra_lab.presentation import run_page
+from electra_lab.storage.run_directory import RunDirectory
+from registry import samplers
+from registry.errors import ConfigError, DataError, Interrupted
+from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, lines, run, signalled, tensors
+from tests.pages import Page
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that was stopped after step 7 of 12."""
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 7)
+        with pytest.raises(Interrupted):
+            run(experiment(tmp_path), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def config(path: Path) -> Any:
+    return yaml.safe_load((path / "config.yaml").read_text())
+
+
+def files(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+HARMLESS = ["train.log_every=3", "evaluate={every: 5, examples: 1}", "checkpoint.every=2", "checkpoint.keep=9",
+            "run.max_minutes=1000", "train.on_non_finite=skip", "train.activation_checkpointing=true"]  # fmt: skip
+
+
+def test_what_changes_no_weight_may_change_and_changes_none(
+    tmp_path: Path, stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is printed, and kept with what it was before, so that a second resume needs no word of it."""
+    whole = run(experiment(tmp_path), tmp_path / "whole")
+    capsys.readouterr()
+    execute.resume(stopped, "cpu", HARMLESS)
+    said = capsys.readouterr().err
+    assert "changed after step 7: " in said
+    assert "train.log_every 5 -> 3; " in said
+    for name, tensor in tensors(whole).items():
+        assert tensor.equal(tensors(stopped)[name]), name
+    assert [r["step"] for r in lines(stopped, "train")] == [5, 9, 12]
+    assert [r["step"] for r in lines(stopped, "validation")] == [6, 10, 12]
+    (change,) = RunDirectory(stopped).provenance().changes
+    assert change.step == 7
+    assert change.values["train.log_every"] == (5, 3)
+    assert change.values["checkpoint.every"] == (4, 2)
+    assert config(stopped)["train"]["log_every"] == 3
+    execute.resume(stopped, "cpu")
+    assert "changed after" not in capsys.readouterr().err
+    assert len(RunDirectory(stopped).provenance().changes) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["train.learning_rate=0.1", "seed=3", "train.batch_size=8", "discriminator.dim=32", "masking.mask_prob=0.2",
+     "data.sequence_length=8", "optimizer={type: muon}", "train.precision=bf16", "name=other"],
+)  # fmt: skip
+def test_what_decides_the_steps_so_far_may_not(stopped: Path, change: str) -> None:
+    """Each key with its value before and now; nothing has changed then, also by a second command with a right one."""
+    before, key = files(stopped), re.split("[.=]", change)
+    with pytest.raises(ConfigError) as refused:
+        execute.resume(stopped, "cpu", [change, "train.log_every=3"])
+    assert f"{key[0]}" in str(refused.value)
+    assert " -> " in str(refused.value)
+    assert "train.log_every" not in str(refused.value).partition("May change")[0]
+    assert files(stopped) == before
+
+
+def test_every_key_that_may_change_is_one() -> None:
+    for key in MAY_CHANGE:
+        model: Any = ExperimentConfig
+        for part in key.split("."):
+            assert part in model.model_fields, key
+            model = model.model_fields[part].annotation
+
+
+def test_the_page_says_what_was_changed_and_the_end_how_long_all_of_it_took(
+    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Outside of the fold. A resume of the finished run says the same time, which is that of the records."""
+    append = RunDirectory.append
+    slow = {"tokens_per_second": 64 / 300}  # three steps of 64 tokens
+    monkeypatch.setattr(RunDirectory, "append", lambda self, record: append(self, record | slow))
+    execute.resume(stopped, "cpu", ["train.steps=8"])
+    monkeypatch.undo()
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+    seconds = training_seconds(RunDirectory(stopped).records())
+    assert seconds is not None
+    assert seconds > 900
+    for again in (False, True):
+        if again:
+            execute.resume(stopped, "cpu")
+        assert re.findall(r"trained in ([\d,]+) s", capsys.readouterr().err) == [f"{seconds:,.0f}"]
+    facts = Page(run_page.write_report(RunDirectory(stopped))).facts()
+    assert facts["steps"] == "8 of 8"
+    assert facts["changed"] == "after step 7: train.steps 12 -> 8"
+
+
+def test_a_change_belongs_to_the_step_that_a_run_goes_back_to(stopped: Path) -> None:
+    """Its steps after the older checkpoint are done with the values of now."""
+    execute.resume(stopped, "cpu", ["train.log_every=3", "checkpoint.keep=9"])
+    for newest in (7, 8, 12):
+        shutil.rmtree(stopped / "checkpoints" / f"step-{newest:08d}", ignore_errors=True)
+    execute.resume(stopped, "cpu")
+    assert RunDirectory(stopped).provenance().changes[0].step == 4
+
+
+def test_smaller_micro_batches_change_no_mask(
+    tmp_path: Path, stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the cure for too little memory; dropout differs, and that is said."""
+    execute.resume(stopped, "cpu", ["train.micro_batch_size=1"])
+    assert "not bit-exact, because of micro_batch_size 2 -> 1" in capsys.readouterr().err
+    assert lines(stopped)[-1]["step"] == 12
+
+
+def test_auto_decides_anew_where_it_was_not_set_before(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a run that had begun with too many rows would take as many again, and never fit."""
+    found = list[int]()
+
+    def at_a_time(*_: Any) -> int:
+        found.append(1)
+        return 1
+
+    monkeypatch.setattr(choices, "_rows_at_a_time", at_a_time)
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 9)
+        with pytest.raises(Interrupted):
+            execute.resume(stopped, "cpu", ["train.micro_batch_size=auto"])
+    assert RunDirectory(stopped).provenance().environment.micro_batch_size == 1
+    execute.resume(stopped, "cpu")  # what was decided stands
+    assert found == [1]
+    assert lines(stopped)[-1]["step"] == 12
+
+
+def test_the_rows_of_another_machine_are_not_kept(stopped: Path) -> None:
+    """Where the run began, it goes on with as many as before."""
+    directory = RunDirectory(stopped)
+    there = directory.provenance()
+    environment = there.environment.model_copy(update={"device": "NVIDIA H100", "micro_batch_size": 64})
+    moved = there.model_copy(update={"environment": environment})
+    directory.write_json("provenance.json", moved.model_dump(mode="json"))
+    execute.resume(stopped, "cpu")
+    assert directory.provenance().environment == environment
+
+
+def test_a_run_whose_config_was_not_kept_tells_only_what_changes(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a version before."""
+    file = stopped / "provenance.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "config": {}}))
+    execute.resume(stopped, "cpu", ["train.log_every=3"])
+    assert "changed after step 7: train.log_every 5 -> 3\n" in capsys.readouterr().err
+
+
+def test_more_steps_continue_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the schedule does then is said; the run directory, its report and its budget are those of the longer run."""
+    path = run(experiment(tmp_path), tmp_path / "run")
+    before = lines(path)
+    capsys.readouterr()
+    execute.resume(path, "cpu", ["train.steps=20"])
+    said = capsys.readouterr().err
+    assert "changed after step 12: train.steps 12 -> 20" in said
+    assert "note: 20 steps instead of 12: every schedule goes on as in a run of that length" in said
+    rates = re.search(r"next step is ([\d.e-]+), that of the last one was ([\d.e-]+)", said)
+    assert rates is not None
+    peak = config(path)["train"]["learning_rate"]
+    assert float(rates[1]) == pytest.approx(peak * (1 - 12 / 20), rel=0.01)
+    assert float(rates[2]) == pytest.approx(peak * (1 - 11 / 12), rel=0.01)
+    assert lines(path)[: len(before)] == before
+    assert [(r["step"], r["split"]) for r in lines(path)][-3:] == [(20, "train"), (20, "validation"), (20, "test")]
+    directory = RunDirectory(path)
+    assert (directory.provenance().steps, directory.last_checkpoint().name) == (20, "step-00000020")
+    with pytest.raises(ConfigError, match="has done 20 steps already, more than the 15 it would have"):
+        execute.resume(path, "cpu", ["train.steps=15"])
+
+
+def test_a_kill_while_a_change_is_kept_leaves_a_run_that_resumes(
+    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After provenance.json, before config.yaml: the run is as it was, and the same command does it again."""
+
+    class Killed(BaseException):
+        pass
+
+    write = RunDirectory.write
+
+    def killed(self: RunDirectory, name: str, text: str) -> None:
+        if name == "config.yaml":
+            raise Killed
+        write(self, name, text)
+
+    for again in ([], ["train.steps=16"]):
+        path = shutil.copytree(stopped, tmp_path / f"again{len(again)}")
+        with monkeypatch.context() as patched:
+            patched.setattr(RunDirectory, "write", killed)
+            with pytest.raises(Killed):
+                execute.resume(path, "cpu", ["train.steps=16"])
+        execute.resume(path, "cpu", again)
+        steps = 16 if again else 12
+        assert (lines(path)[-1]["step"], RunDirectory(path).provenance().steps) == (steps, steps)
+        assert config(path)["train"]["steps"] == steps
+
+
+def test_a_config_that_was_edited_is_refused_with_what_differs(stopped: Path) -> None:
+    file = stopped / "config.yaml"
+    file.write_text(file.read_text().replace("log_every: 5", "log_every: 4").replace("seed: 0", "seed: 1"))
+    with pytest.raises(ConfigError, match=r"\(seed 0 -> 1; train\.log_every 5 -> 4\).*resume .* --set KEY=VALUE"):
+        execute.resume(stopped, "cpu")
+
+
+# Text that is elsewhere, or another
+
+
+def store(path: Path) -> Path:
+    (found,) = [each for each in Path(config(path)["data"]["store"]).iterdir() if not each.name.startswith(".")]
+    return found
+
+
+def test_another_text_is_refused_before_it_is_tokenized(tmp_path: Path, stopped: Path) -> None:
+    """And the way to continue with the first one is named, and works."""
+    whole = run(experiment(tmp_path), tmp_path / "whole")
+    (corpus,) = config(stopped)["corpus"]["paths"]
+    text, kept = Path(corpus).read_text(), store(stopped)
+    Path(corpus).write_text(text + "\n\nOne more document, of no importance.")
+    with pytest.raises(DataError, match="is not the one that the run began with") as refused:
+        execute.resume(stopped, "cpu")
+    assert store(stopped) == kept
+    cure = str(refused.value).rpartition("electra-lab resume ")[2]
+    assert cure == f"{stopped} --set data.store={kept}"
+    execute.resume(stopped, "cpu", [cure.partition("--set ")[2]])
+    assert_same(whole, stopped)
+
+
+def test_a_text_that_is_gone_is_not_needed(tmp_path: Path, stopped: Path) -> None:
+    whole = run(experiment(tmp_path), tmp_path / "whole")
+    (corpus,) = config(stopped)["corpus"]["paths"]
+    Path(corpus).rename(tmp_path / "elsewhere.txt")
+    with pytest.raises(
+        DataError, match=r"no file matches.* To continue with the text that it began with: .*data\.store="
+    ):
+        execute.resume(stopped, "cpu")
+    moved = shutil.copytree(stopped, tmp_path / "moved")
+    execute.resume(moved, "cpu", [f"corpus.paths=[{tmp_path / 'elsewhere.txt'}]"])
+    execute.resume(stopped, "cpu", [f"data.store={shutil.copytree(store(stopped), tmp_path / 'other place')}"])
+    assert_same(whole, stopped)
+    assert_same(whole, moved)
+
+
+@pytest.mark.parametrize("cure", ["corpus.KEY=VALUE", "data.store=FOLDER/{key}"])
+def test_a_project_that_moved_with_its_run_is_told_where_to_look(tmp_path: Path, stopped: Path, cure: str) -> None:
+    """Neither the text nor the store are where they were; each of the two cures works."""
+    whole = run(experiment(tmp_path), tmp_path / "whole")
+    (corpus,), kept = config(stopped)["corpus"]["paths"], store(stopped)
+    Path(corpus).rename(tmp_path / "elsewhere.txt")
+    kept.rename(tmp_path / kept.name)
+    cure = cure.format(key=kept.name)
+    with pytest.raises(DataError, match="no file matches") as refused:
+        execute.resume(stopped, "cpu")
+    assert f"electra-lab resume {stopped} --set {cure}" in str(refused.value)
+    cure = cure.replace("KEY=VALUE", f"paths=[{tmp_path / 'elsewhere.txt'}]").replace("FOLDER", str(tmp_path))
+    execute.resume(stopped, "cpu", [cure])
+    assert_same(whole, stopped)
+
+
+def test_another_store_is_refused(tmp_path: Path, stopped: Path) -> None:
+    (tmp_path / "two").mkdir()
+    other = run(
+        experiment(tmp_path / "two", data="{sequence_length: 16, held_out: 0.4, store: store}"), tmp_path / "other"
+    )
+    with pytest.raises((DataError, ConfigError), match=r"held_out|another token store"):
+        execute.resume(stopped, "cpu", [f"data.store={store(other)}"])
+
+
+# Code
+
+
+def test_another_version_of_the_code_is_said(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = stopped / "provenance.json"
+    known = json.loads(file.read_text())
+    known["environment"]["electra_lab"] = "0.1.0 (00000000)"
+    file.write_text(json.dumps(known))
+    execute.resume(stopped, "cpu")
+    assert (
+        "note: the resumed run is not bit-exact, because of electra_lab 0.1.0 (00000000) -> " in capsys.readouterr().err
+    )
+
+
+def test_a_plug_in_may_lie_elsewhere(tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same by its content; another one is refused."""
+    text = "from registry import samplers\n\n\n@samplers.register('mine')\ndef mine(logits, rng, /):\n    'Best.'\n"
+    (tmp_path / "mine.py").write_text(f"{text}    return logits.argmax(-1)\n")
+    file = experiment(tmp_path, imports="[mine.py]", sampler="{type: mine}")
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 7)
+        with pytest.raises(Interrupted):
+            run(file, tmp_path / "plugged")
+    (tmp_path / "mine.py").rename(tmp_path / "moved.py")
+    del samplers._entries["mine"]  # another process does not have it
+    execute.resume(tmp_path / "plugged", "cpu", [f"imports=[{tmp_path / 'moved.py'}]"])
+    assert lines(tmp_path / "plugged")[-1]["step"] == 12
+
+
+def test_records_that_are_gone_are_missed(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stopped / "metrics.jsonl").unlink()
+    execute.resume(stopped, "cpu")
+    assert "metrics.jsonl: the records up to step 7 are gone" in capsys.readouterr().err
+    assert [r["step"] for r in lines(stopped, "train")] == [10, 12]

@@ -1,0 +1,125 @@
+"""The terminal: one line per record, folded for a terminal alone, a progress bar there and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from typing import Any
+
+import pytest
+
+from electra_lab.metrics import PRETRAINING
+from electra_lab.presentation.console import Console, folded
+from registry import Metric
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("record", "line"),
+    [
+        (
+            {"step": 5, "split": "train", "loss": 9.0, "generator_loss": 1.2345, "discriminator_loss": 0.5,
+             "tokens_per_second": 12345.6},
+            "step      5  train       generator 1.234  discriminator 0.500  12,346 tokens/s",
+        ),
+        (
+            {"step": 10, "split": "validation", "loss": 9.0, "discriminator_loss": 0.5, "discriminator_auc": 0.75,
+             "discriminator_token_accuracy": 0.1},
+            "step     10  validation  discriminator 0.500  token accuracy 0.100  own-task AUC 0.750",
+        ),
+        (
+            {"step": 10, "split": "validation", "loss": 9.0, "discriminator_token_accuracy": 0.125},
+            "step     10  validation  token accuracy 0.125",
+        ),
+        (
+            {"step": 10, "split": "test", "loss": 9.0, "generator_loss": 4.25, "generator_mask_loss": 5.125},
+            "step     10  test        generator at [MASK] 5.125  generator 4.250",
+        ),
+        ({"step": 10, "split": "test", "loss": 9.0}, "step     10  test        loss 9.000"),
+        ({"step": 10, "split": "validation", "loss": 9.0}, "step     10  validation  loss 9.000"),
+        ({"step": 10, "split": "validation", "loss": 9.0, "word_loss": 2.5, "words": 3.0, "quiet": 1.0},
+         "step     10  validation  per word 2.500  words 3.000"),
+    ],
+)  # fmt: skip
+def test_a_record_is_one_line(capsys: pytest.CaptureFixture[str], record: dict[str, Any], line: str) -> None:
+    own = {
+        "words": Metric(brief="words"),
+        "quiet": Metric(chart=True),
+        "word_loss": Metric(higher_is_better=False, brief="per word"),
+    }
+    Console().record(record, PRETRAINING | own)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", line + "\n")
+
+
+def test_brackets_are_text_and_numbers_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().say("[bold]3[/bold] steps of [MASK] in runs/:smile:")
+    assert capsys.readouterr().err == "[bold]3[/bold] steps of [MASK] in runs/:smile:\n"
+
+
+def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continuations begin where the line's last column begins, or four spaces in."""
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
+    text = "  seed       what the numbers are drawn from\nshort\nwords of a line without columns at all"
+    assert folded(text, io.StringIO()) == text
+    assert folded(text, Terminal()).split("\n") == [
+        "  seed       what the numbers",
+        "             are drawn from",
+        "short",
+        "words of a line without",
+        "    columns at all",
+    ]
+    long = "a/" * 40
+    assert folded(long, Terminal()) == long  # a path stays whole, to be copied
+
+
+def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    with console.progress(0, 10):
+        assert console._progress is None
+        console.advance(3)  # no bar: nothing to do
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    console = Console()
+    with console.progress(2, 10):
+        assert console._progress is not None
+        (task,) = console._progress.tasks
+        assert (task.completed, task.total) == (2, 10)
+        console.advance(7)
+        assert console._progress.tasks[0].completed == 7
+    assert console._progress is None
+
+
+def test_a_line_with_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folded inside a command, it could not be copied."""
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
+    text = "stopped and saved after step 3. Resume with: electra-lab resume 'a folder with spaces'"
+    assert folded(text, Terminal()) == text
+
+
+class Broken(io.StringIO):
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, _: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device")])
+def test_a_program_that_calls_the_lab_is_not_ended(monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    """There the streams are the program's own, and rich would end the process without a word."""
+    console = Console()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", Broken(error))
+        console.say("step 1")
+    console.say("step 2")
+
+
+def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().say("\x1b]0;owned\x07: \x1b[31mcannot be read\n  step 3")
+    assert capsys.readouterr().err == "\\x1b]0;owned\\x07: \\x1b[31mcannot be read\n  step 3\n"

@@ -1,0 +1,325 @@
+"""Runs: their directory, their reopening, and the sentences for everything that keeps them from going on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.jobs import saving
+from electra_lab.jobs.pretraining import execute
+from electra_lab.presentation.console import Console
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError, ConfigError, DataError, InUse, OutOfMemoryError, Preempted
+from tests.electra_lab.jobs.pretraining.tiny import (
+    assert_same,
+    experiment,
+    for_a_module,
+    lines,
+    lose_checkpoints,
+    outcome,
+    run,
+    signalled,
+    spying,
+    tensors,
+)
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an experiment and a run of it, to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    with for_a_module():
+        run(experiment(folder), folder / "run")
+    return folder
+
+
+@pytest.fixture
+def path(finished: Path, tmp_path: Path) -> Path:
+    """A finished run that a test may spoil."""
+    return Path(shutil.copytree(finished / "run", tmp_path / "run"))
+
+
+def test_a_run_that_is_complete_stays_as_it_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (path / "metrics.jsonl").read_text()
+    execute.resume(path, "cpu")
+    assert (path / "metrics.jsonl").read_text() == before
+    assert "the run is already complete" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_costs_its_steps_alone(
+    finished: Path, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path / "checkpoints" / "step-00000012" / "state.safetensors").write_bytes(b"broken")
+    execute.resume(path, "cpu")
+    said = capsys.readouterr().err
+    assert "step-00000012: state.safetensors is damaged" in said
+    assert "resuming after step 8" in said
+    assert_same(finished / "run", path)
+
+
+def test_what_changed_since_the_run_began_is_refused(tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from registry import samplers\n\n"
+        "@samplers.register('mine_of_execute')\ndef mine(logits, rng, /):\n    'Mine.'\n    return logits.argmax(-1)\n"
+    )
+    file = experiment(tmp_path, sampler="{type: mine_of_execute}\nimports: [mine.py]")
+    path = run(file, tmp_path / "run", "train.steps=4")
+    (kept,) = (path / "plugins").iterdir()
+    assert kept.name.endswith("-mine.py")
+    assert kept.read_text() == plugin.read_text()
+
+    corpus = tmp_path / "corpus.txt"
+    text = corpus.read_text()
+    corpus.write_text(text + "\n\none more paragraph\n")
+    with pytest.raises(DataError, match="the corpus or the tokenizer is not the one"):
+        execute.resume(path, "cpu")
+    corpus.write_text(text)
+
+    config = path / "config.yaml"
+    kept_config = config.read_text()
+    config.write_text(kept_config.replace("steps: 4", "steps: 5"))
+    with pytest.raises(ConfigError, match="was changed since the run began"):
+        execute.resume(path, "cpu")
+    config.write_text(kept_config)
+    execute.resume(path, "cpu")
+
+
+def test_changed_plug_ins_are_refused(tmp_path: Path) -> None:
+    """Another content, one less than before, and one more."""
+    file = spying(tmp_path)
+    path = run(file, tmp_path / "run", "train.steps=3")
+    provenance = RunDirectory(path).read_json("provenance.json")
+    other = [{**provenance["plugins"][0], "sha256": "0" * 64}]
+    for plugins in (other, [], provenance["plugins"] * 2):
+        RunDirectory(path).write_json("provenance.json", provenance | {"plugins": plugins})
+        with pytest.raises(ConfigError, match="the plug-ins changed since the run began"):
+            execute.resume(path, "cpu")
+    RunDirectory(path).write_json("provenance.json", provenance)
+    execute.resume(path, "cpu")
+
+
+def test_a_used_out_is_refused_before_the_corpus_is_read(tmp_path: Path) -> None:
+    file = experiment(tmp_path / "there")
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        run(file, tmp_path / "there")
+    assert not (tmp_path / "there" / "store").exists()
+
+
+def test_what_cannot_be_built_is_refused_before_the_corpus_is_read(tmp_path: Path) -> None:
+    odd = "{type: transformer, dim: 12, depth: 1, heads: 4, rotary: true}"
+    with pytest.raises(ConfigError, match="transformer refuses this"):
+        run(experiment(tmp_path, discriminator=odd), tmp_path / "run")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("verb", ["run", "resume"])
+def test_a_run_holds_its_directory_as_long_as_it_trains(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    refused: list[int] = []
+    place = tmp_path / "new" if verb == "run" else path
+
+    def advance(_: Console, done: int) -> None:
+        with pytest.raises(InUse), RunDirectory(place).locked():
+            pass
+        refused.append(done)
+
+    lose_checkpoints(path)
+    monkeypatch.setattr(Console, "advance", advance)
+    if verb == "run":
+        run(experiment(tmp_path), place)
+    else:
+        execute.resume(place, "cpu")
+    assert refused == list(range(1, 13))
+    with RunDirectory(place).locked():
+        pass
+
+
+def test_two_at_once_are_refused(path: Path) -> None:
+    with (
+        RunDirectory(path).locked(),
+        pytest.raises(ConfigError, match=rf"in use by process {os.getpid()}\.$"),
+    ):
+        execute.resume(path, "cpu")
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "not JSON"])
+def test_a_damaged_run_directory_is_a_sentence(path: Path, content: str) -> None:
+    (path / "provenance.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"provenance.json: (is damaged|cannot be read)"):
+        execute.resume(path, "cpu")
+
+
+@pytest.mark.parametrize("line", ["[]", "{}", "half a rec"])
+def test_a_damaged_line_of_metrics_is_named_and_left_out(
+    path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    metrics = path / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole + line)
+    execute.resume(path, "cpu")
+    assert metrics.read_text() == whole
+    metrics.write_text(line + "\n" + whole)
+    execute.resume(path, "cpu")
+    assert metrics.read_text() == whole
+    assert (path / "metrics.damaged.jsonl").read_text() == line + "\n" + whole
+    said = capsys.readouterr().err
+    assert "metrics.jsonl:1: is not a record" in said
+    assert "the file as it was is metrics.damaged.jsonl" in said
+
+
+def test_a_run_without_a_checkpoint_starts_again(
+    finished: Path, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lose_checkpoints(path)
+    execute.resume(path, "cpu")
+    assert "there is no checkpoint yet; starting again from the beginning" in capsys.readouterr().err
+    assert_same(finished / "run", path)
+
+
+def test_checkpoints_that_are_gone_are_missed(path: Path) -> None:
+    """The disk on which they lie may not be mounted: then nothing may be erased."""
+    shutil.rmtree(path / "checkpoints")
+    (path / "checkpoints").mkdir()
+    before = {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
+    with pytest.raises(CheckpointError, match="is empty or missing, but this run has saved checkpoints"):
+        execute.resume(path, "cpu")
+    assert before == {file: file.read_bytes() for file in path.iterdir() if file.is_file()}
+
+
+@pytest.mark.parametrize("kind", ["run", "resume", "reopen"])
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("CUDA out of")],
+    ids=lambda e: type(e).__name__,
+)
+def test_too_little_memory_is_a_sentence(
+    finished: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(execute, "assemble" if kind == "reopen" else "train", full)
+    start = {
+        "run": lambda: run(finished / "tiny.yaml", tmp_path / "new"),
+        "resume": lambda: execute.resume(path, "cpu"),
+        "reopen": lambda: execute.reopen(path, "cpu"),
+    }
+    with pytest.raises(OutOfMemoryError, match=r"train\.micro_batch_size"):
+        start[kind]()
+
+
+def test_another_runtime_error_stays_what_it_is(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(execute, "train", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(finished / "tiny.yaml", tmp_path / "run")
+
+
+def test_a_folder_that_is_not_a_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a run directory"):
+        execute.resume(tmp_path, "cpu")
+
+
+def test_a_full_disk_is_a_sentence(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def full(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if os.path.basename(path) == "metrics.jsonl" and flags & os.O_WRONLY:
+            raise OSError(28, "No space left on device", str(path))
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl: cannot be written \(No space left on device\)"):
+        run(finished / "tiny.yaml", tmp_path / "run")
+
+
+def test_the_run_directory_holds_what_it_promises(finished: Path) -> None:
+    path = finished / "run"
+    promised = {"config.yaml", "source.yaml", "provenance.json", "metrics.jsonl", "examples.json", "checkpoints",
+                "tokenizer.json", "vocabulary.safetensors", "saved.json"}  # fmt: skip
+    assert promised == {p.name for p in path.iterdir() if not p.name.startswith(".")}
+    assert (path / "source.yaml").read_text() == (finished / "tiny.yaml").read_text()
+    assert {p.name for p in (path / "checkpoints").iterdir()} == {"step-00000008", "step-00000012"}
+    assert [(r["step"], r["split"]) for r in lines(path)] == [
+        (5, "train"), (6, "validation"), (10, "train"), (12, "train"), (12, "validation"), (12, "test"),
+    ]  # fmt: skip
+
+
+def test_records_are_on_the_disk_before_a_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not leave a checkpoint that is ahead of them."""
+    shutil.rmtree(path / "checkpoints" / "step-00000012")
+    order: list[str] = []
+    flush, save = RunDirectory.flush, saving.save
+    monkeypatch.setattr(RunDirectory, "flush", lambda self: (order.append("flush"), flush(self)))
+    monkeypatch.setattr(saving, "save", lambda *given, **how: (order.append("save"), save(*given, **how)))
+    execute.resume(path, "cpu")
+    assert order == ["flush", "save"]
+
+
+def test_reopened_it_has_its_final_weights(finished: Path, path: Path) -> None:
+    loaded, experiment = execute.reopen(path, "cpu")
+    assert loaded.config.name == "tiny"
+    weights = outcome(finished / "run")[1]
+    for name, parameter in experiment.run.learner.objective.named_parameters():
+        assert parameter.equal(weights[f"model.{name}"]), name
+    assert experiment.run.step == 12
+    shutil.rmtree(path / "checkpoints" / "step-00000012")
+    with pytest.raises(CheckpointError, match=r"final checkpoint is missing or damaged\. Recreate it: electra-lab res"):
+        execute.reopen(path, "cpu")
+    shutil.rmtree(path / "checkpoints")
+    with pytest.raises(CheckpointError, match="final checkpoint is missing or damaged"):
+        execute.reopen(path, "cpu")
+
+
+def test_one_of_several_processes_needs_to_know_the_others(
+    path: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they do together is the matter of tests/electra_lab/parallel; `torchrun --nproc-per-node 1` is one alone."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    sentence = re.escape("WORLD_SIZE is 2, but MASTER_ADDR is not set.")
+    with pytest.raises(ConfigError, match=sentence):
+        run(finished / "tiny.yaml", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ConfigError, match=sentence):
+        execute.resume(path, "cpu")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    execute.resume(path, "cpu")
+
+
+def test_milestones_are_kept_through_a_whole_run_and_a_resumed_one(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 12 steps with 64 tokens each, with a checkpoint every 4, of which the 2 newest are kept."""
+    milestones = "checkpoint.milestones={tokens: [64, 320]}"
+    for number, stop in enumerate((None, 7)):
+        out = tmp_path / str(number)
+        if stop is None:
+            run(finished / "tiny.yaml", out, milestones)
+        else:
+            with monkeypatch.context() as patched:
+                signalled(patched, signal.SIGTERM, stop)
+                with pytest.raises(Preempted):
+                    run(finished / "tiny.yaml", out, milestones)
+            execute.resume(out, "cpu")
+        steps = [int(path.name.removeprefix("step-")) for path in sorted((out / "checkpoints").iterdir())]
+        assert steps == [0, 1, 5, 8, 12]
+        assert_same(out, finished / "run")
+    one, other = (tensors(tmp_path / "0", step) for step in (0, 12))
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+    assert not [name for name in one if name.startswith("optimizer.")]

@@ -1,0 +1,243 @@
+"""Where a run comes from: every field is true, and what differs from it on a resume is said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import electra_lab
+from electra_lab.data.splits import SPLITS
+from electra_lab.jobs import provenance as module
+from electra_lab.jobs.pretraining import execute
+from electra_lab.metrics import PRETRAINING
+from electra_lab.storage.provenance import FORMAT, Environment
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that uses a plug-in."""
+    folder = tmp_path_factory.mktemp("provenance")
+    (folder / "mine.py").write_text(PLUG_IN)
+    sampler = "{type: mine_of_provenance}\nimports: [mine.py]"
+    file = experiment(folder, sampler=sampler, embedding="{dim: 8, max_length: 16, tie: embeddings}")
+    with for_a_module() as patched:
+        patched.setattr(sys, "argv", ["electra-lab", "run", "tiny.yaml"])
+        run(file, folder / "run", "train.steps=7")
+    return folder
+
+
+PLUG_IN = '''
+from registry import samplers
+
+
+@samplers.register("mine_of_provenance")
+def mine(logits, rng, /):
+    """Mine."""
+    return logits.argmax(-1)
+'''
+
+
+@pytest.fixture
+def written(finished: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((finished / "run" / "provenance.json").read_text())
+    return found
+
+
+def test_it_names_the_lab_the_command_and_the_files(finished: Path, written: dict[str, Any]) -> None:
+    assert written["format"] == FORMAT == 3
+    assert written["electra_lab"] == electra_lab.__version__
+    assert written["command"] == ["electra-lab", "run", "tiny.yaml"]
+    config = (finished / "run" / "config.yaml").read_bytes()
+    assert written["config_sha256"] == hashlib.sha256(config).hexdigest()
+    plugin = (finished / "mine.py").read_bytes()
+    digest = hashlib.sha256(plugin).hexdigest()
+    assert written["plugins"] == [{"file": str(finished / "mine.py"), "sha256": digest, "package": None}]
+    assert (finished / "run" / "plugins" / f"{digest[:8]}-mine.py").read_bytes() == plugin
+    assert written["earlier_runs"] == {}
+
+
+def test_it_names_the_data_and_counts_it(finished: Path, written: dict[str, Any]) -> None:
+    (store,) = (p for p in (finished / "store").iterdir() if (p / "manifest.json").is_file())
+    manifest = json.loads((store / "manifest.json").read_text())
+    assert written["data"]["store"] == store.name
+    sizes = {split: [np.load(file) for file in store.glob(f"{split}-*.lengths.npy")] for split in SPLITS}
+    counted = {split: (sum(map(len, each)), int(sum(map(np.sum, each)))) for split, each in sizes.items()}
+    assert written["data"]["documents"] == {split: documents for split, (documents, _) in counted.items()}
+    assert written["data"]["tokens"] == {split: tokens for split, (_, tokens) in counted.items()}
+    assert all(written["data"]["tokens"].values())
+    assert written["data"]["overlap"] == manifest["overlap"]
+    tokenizer = json.loads((store / "tokenizer.json").read_text())
+    assert written["data"]["vocabulary"] == len(tokenizer["model"]["vocab"])
+
+
+def test_parameters_are_those_of_the_checkpoint(finished: Path, written: dict[str, Any]) -> None:
+    """A shared table is stored once, under the network that comes first."""
+    sizes = {
+        n.removeprefix("model."): t.numel() for n, t in tensors(finished / "run").items() if n.startswith("model.")
+    }
+    stored = {name: sum(size for key, size in sizes.items() if key.startswith(name)) for name in ("gen", "disc")}
+    shared = sum(size for key, size in sizes.items() if key.startswith("generator.embeddings."))
+    expected = {
+        "generator": stored["gen"], "discriminator": stored["disc"] + shared, "shared": shared,
+        "total": sum(sizes.values()),
+    }  # fmt: skip
+    assert written["parameters"] == expected
+
+
+def test_steps_and_flops_are_those_of_the_records(finished: Path, written: dict[str, Any]) -> None:
+    last = [r for r in RunDirectory(finished / "run").records() if r["split"] == "train"][-1]
+    assert written["steps"] == last["step"] == 7
+    assert written["flops"] == last["flops"] == 7 * written["flops_per_step"]
+
+
+def test_metrics_are_declared_as_the_objective_declares_them(finished: Path, tmp_path: Path) -> None:
+    assert dict(RunDirectory(finished / "run").provenance().metrics) == PRETRAINING
+    (tmp_path / "judged.py").write_text(JUDGED)
+    path = run(experiment(tmp_path, objective="{type: judged}\nimports: [judged.py]"), tmp_path / "run")
+    declared = RunDirectory(path).provenance().metrics
+    assert {name: (m.title, m.unit, m.higher_is_better) for name, m in declared.items()} == {
+        "rows_seen": ("rows", "rows", False)
+    }
+    tested = RunDirectory(path).records()[-1]
+    assert tested["rows_seen"] > 0
+    assert "discriminator_auc" not in tested
+
+
+JUDGED = '''
+from electra_lab.objectives.electra import Electra
+from registry import Metric, objectives
+
+
+class Rows:
+    metrics = {"rows_seen": Metric("rows of the evaluation", "rows", "rows", higher_is_better=False)}
+
+    def __init__(self):
+        self.number = 0
+
+    def update(self, batch, losses):
+        self.number += len(batch)
+
+    def values(self):
+        return {"rows_seen": self.number}
+
+    def examples(self):
+        return []
+
+
+@objectives.register("judged")
+class Judged(Electra):
+    """Has a metric of its own."""
+
+    def __init__(self, generator, discriminator, masking, sampler, vocabulary, /):
+        super().__init__(generator, discriminator, masking, sampler, vocabulary)
+
+    def accumulator(self, show):
+        return Rows()
+'''
+
+
+def test_the_environment_is_this_machine(written: dict[str, Any]) -> None:
+    environment = written["environment"]
+    assert environment["python"] == platform.python_version()
+    assert environment["threads"] == torch.get_num_threads()
+    assert environment["device"] == "cpu"
+    assert environment["processor"] == torch.backends.cpu.get_cpu_capability()
+    assert environment["precision"] == "fp32"
+    assert environment["packages"].keys() >= {"torch", "tokenizers", "numpy", "safetensors"}
+    for package, found in environment["packages"].items():
+        assert found == version(package)
+
+
+def test_the_commit_is_that_of_the_running_code(written: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    def git(*arguments: str, cwd: Path = ROOT) -> str:
+        return subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        head = git("rev-parse", "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        assert written["git"] is None
+    else:
+        changed = bool(git("status", "--porcelain", "--", "electra_lab", "registry"))
+        assert written["git"] == {"commit": head, "changed": changed}
+    # Code that merely lies inside somebody's repository has no commit of its own.
+    git("init", "-q", str(tmp_path), cwd=tmp_path)
+    for name in ("electra_lab", "registry"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    monkeypatch.setattr(module, "CODE", (tmp_path / "electra_lab", tmp_path / "registry"))
+    assert module._git() is None
+
+
+ENVIRONMENT = Environment(
+    python="3.11.7", packages={"torch": "2.10", "tokenizers": "0.22"}, device="cpu", processor="AVX2", threads=2,
+    precision="fp32",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"threads": 1}, ["threads 2 -> 1"]),
+        ({"python": "3.12.0", "precision": "bf16"}, ["python 3.11.7 -> 3.12.0", "precision fp32 -> bf16"]),
+        ({"packages": {"torch": "2.11", "tokenizers": "0.22"}}, ["torch 2.10 -> 2.11"]),
+        ({"packages": {"torch": "2.10", "tokenizers": "0.22", "numpy": "2"}}, ["numpy None -> 2"]),
+        ({"packages": {"torch": "2.10", "tokenizers": None}}, ["tokenizers 0.22 -> None"]),
+    ],
+)
+def test_differences_are_described_one_by_one(change: dict[str, Any], said: list[str]) -> None:
+    now = ENVIRONMENT.model_copy(update=change)
+    assert module.differences(ENVIRONMENT, now) == said
+
+
+def resumed(finished: Path, folder: Path, capsys: pytest.CaptureFixture[str], **environment: Any) -> str:
+    """Resume a copy of the run whose environment was another; returns what is said."""
+    path = RunDirectory(Path(shutil.copytree(finished / "run", folder / "run")))
+    provenance = path.read_json("provenance.json")
+    provenance["environment"] |= environment
+    path.write_json("provenance.json", provenance)
+    capsys.readouterr()
+    execute.resume(path.path, "cpu")
+    return capsys.readouterr().err
+
+
+def test_a_resume_says_what_changed_and_is_silent_otherwise(finished: Path, tmp_path: Path, capsys) -> None:
+    for name in ("same", "other"):
+        (tmp_path / name).mkdir()
+    assert "bit-exact" not in resumed(finished, tmp_path / "same", capsys)
+    packages = json.loads((finished / "run" / "provenance.json").read_text())["environment"]["packages"]
+    said = resumed(finished, tmp_path / "other", capsys, threads=99, packages=packages | {"torch": "1.0"})
+    now = f"threads 99 -> {torch.get_num_threads()}, torch 1.0 -> {packages['torch']}"
+    assert f"note: the resumed run is not bit-exact, because of {now}\n" in said
+
+
+@pytest.mark.parametrize("other", [None, FORMAT + 1])
+def test_a_run_of_another_format_is_not_resumed_or_reopened(finished: Path, tmp_path: Path, other: int | None) -> None:
+    """Without the key it is of the first format. The files of the run are left alone."""
+    directory = RunDirectory(Path(shutil.copytree(finished / "run", tmp_path / "run")))
+    provenance = directory.read_json("provenance.json")
+    del provenance["format"]
+    directory.write_json("provenance.json", provenance | ({"format": other} if other else {}))
+    before = {p: p.read_bytes() for p in directory.path.rglob("*") if p.is_file() and p.name != ".lock"}
+    sentence = rf"in format {other or 1}; this version reads format {FORMAT}\. Use that version, or start a new run\.$"
+    for verb in (execute.resume, execute.reopen):
+        with pytest.raises(CheckpointError, match=sentence):
+            verb(directory.path, "cpu")
+    assert {p: p.read_bytes() for p in directory.path.rglob("*") if p.is_file() and p.name != ".lock"} == before

@@ -1,0 +1,176 @@
+"""A replay finds the module, the gradient or the update that a run went wrong in, and writes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from electra_lab.cli.replay import replay as command
+from electra_lab.jobs.pretraining.replay import Finding, replay
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training import divergence as trouble
+from registry.errors import DataError, DivergedError, InUse
+from tests.electra_lab.jobs.pretraining.test_trouble import rolling
+from tests.electra_lab.jobs.pretraining.tiny import experiment, run, spying, state
+from tests.scorecard.lab import Lab
+
+pytestmark = pytest.mark.usefixtures("no_report")
+FRAGILE = Path(__file__).with_name("fragile.py")
+
+
+def fragile(folder: Path, wrong: str, at: int = 6, **sections: str) -> Path:
+    """Write an experiment whose discriminator goes wrong at a step, in its second layer."""
+    shutil.copyfile(FRAGILE, folder / "fragile.py")
+    backbone = f"{{type: fragile, dim: 16, depth: 3, heads: 2, wrong: {wrong}, at: {at}}}"
+    generator = "{type: bert, dim: 8, depth: 1, heads: 2}"
+    return experiment(
+        folder, **({"imports": "[fragile.py]", "discriminator": backbone, "generator": generator} | sections)
+    )
+
+
+def line_of(text: str) -> int:
+    """Return the line of the first `def forward` after a text of the plug-in."""
+    lines = FRAGILE.read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if text in line)
+    return next(number for number, line in enumerate(lines[start:], start + 1) if "def forward" in line)
+
+
+def diverged(file: Path, out: Path, *overrides: str) -> Path:
+    with pytest.raises(DivergedError):
+        run(file, out, *overrides)
+    return out
+
+
+def content(path: Path) -> dict[str, Any]:
+    """Return what is in a folder, and when it was written."""
+    return {
+        str(each): (hashlib.sha256(each.read_bytes()).hexdigest(), each.stat().st_mtime_ns)
+        for each in sorted(path.rglob("*"))
+        if each.is_file()
+    }
+
+
+@pytest.mark.parametrize("wrong", ["forward", "backward"])
+def test_a_plug_in_is_named_with_module_file_and_line(tmp_path: Path, wrong: str) -> None:
+    """By the module whose own code is wrong: neither one inside of it, nor one around it."""
+    path = diverged(fragile(tmp_path, wrong), tmp_path / "run")
+    before = content(path)
+    found = replay(path, "cpu")
+    assert content(path) == before
+    assert (found.kind, found.step, found.found) == (wrong, 7, True)
+    assert found.module == "discriminator.backbone.layers.1.ff"
+    assert found.place is not None
+    assert found.place.endswith(f"fragile.py:{line_of('class FeedForward')}")
+    assert Path(found.place.rpartition(":")[0]).resolve() == tmp_path / "fragile.py"
+    assert "step 7: " in found.text
+    assert "the backbone 'fragile' of the discriminator" in found.text
+
+
+def test_the_gradient_of_a_parameter_is_named(tmp_path: Path) -> None:
+    """The spy's extra term reads a weight where no module does."""
+    path = diverged(spying(tmp_path, objective="{type: spy, poison: 6}"), tmp_path / "run")
+    found = replay(path, "cpu")
+    assert (found.kind, found.step) == ("backward", 7)
+    assert found.parameter is not None
+    assert found.parameter in found.text
+
+
+def test_a_loss_that_no_module_but_the_objective_spoils(tmp_path: Path) -> None:
+    path = diverged(spying(tmp_path, objective="{type: spy, poison: 6, spoils_loss: true}"), tmp_path / "run")
+    found = replay(path, "cpu")
+    assert (found.kind, found.step, found.module, found.of_class) == ("forward", 7, "", "Spy")
+    assert "the objective (Spy, " in found.text
+
+
+@pytest.mark.parametrize("setting", ["optimizer.epsilon=1.0e-50", "train.learning_rate=1.0e+39"])
+def test_an_update_that_spoils_weights(tmp_path: Path, setting: str) -> None:
+    path = diverged(experiment(tmp_path), tmp_path / "run", setting)
+    found = replay(path, "cpu")
+    assert found.kind == "update"
+    assert found.parameter is not None
+    assert f"but after the update {found.parameter} is not" in found.text
+
+
+def test_a_spike_is_named_by_its_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trouble, "LEAD", 2)
+    path = diverged(experiment(tmp_path), tmp_path / "run", "train.spike=1.0001")
+    found = replay(path, "cpu")
+    assert found.kind == "norm"
+    assert "train.spike 1.0001 x the average" in found.text
+
+
+@pytest.mark.parametrize("policy", ["skip", "roll_back"])
+def test_the_steps_are_those_of_the_run(tmp_path: Path, policy: str) -> None:
+    """Whatever the policy, after the last checkpoint; under roll_back with its batches."""
+    file = fragile(tmp_path, "forward", at=10)
+    path = diverged(file, tmp_path / "run", f"train.on_non_finite={policy}", "train.skip_limit=1", "train.steps=20",
+                    *(["objective.generator_weight=1.0e+38"] if policy == "skip" else []))  # fmt: skip
+    found = replay(path, "cpu")
+    assert found.found
+
+
+def test_nothing_is_found_in_a_run_that_ended_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    found = replay(path, "cpu")
+    assert (found.kind, found.found, found.step) == ("nothing", False, 12)
+    with pytest.raises(typer.Exit) as ended:
+        command(path)
+    assert ended.value.exit_code == 1
+    assert "there is no step to repeat: the newest checkpoint is that of the last step, 12." in capsys.readouterr().out
+
+
+def test_what_was_rolled_back_is_repeated(tmp_path: Path) -> None:
+    """The records after the checkpoint are gone, so that they do not tell how far the run had come."""
+    sections = {"checkpoint": "{every: 4}", "train": "{steps: 12, batch_size: 4, precision: fp32, log_every: 1}"}
+    given = ["train.on_non_finite=roll_back", "train.most_rollbacks=1"]
+    path = diverged(fragile(tmp_path, "forward", at=10, **sections), tmp_path / "run", *given)
+    assert RunDirectory(path).records()[-1]["step"] <= 10
+    RunDirectory(path).truncate(8)
+    found = replay(path, "cpu")
+    assert (found.found, found.step) == (True, 11)
+
+
+def test_after_a_roll_back_the_batches_are_those_that_the_run_has_read(tmp_path: Path) -> None:
+    """Batch 6 led to the roll-back to step 4; with three batches left out, step 10 reads batch 12."""
+    path = diverged(rolling(tmp_path, 6, 12), tmp_path / "run", "train.most_rollbacks=1")
+    assert state(path)["step"] == 8
+    assert state(path)["trouble"]["offset"] == 3
+    found = replay(path, "cpu")
+    assert (found.kind, found.step) == ("backward", 10)
+    assert found.parameter is not None
+
+
+def test_only_the_run_directory_and_the_store_are_needed(forks: Lab, tmp_path: Path) -> None:
+    """Neither the corpus nor the plug-in, by a process that has never seen it; the store may have moved."""
+    path = diverged(fragile(tmp_path, "forward"), tmp_path / "run")
+    (tmp_path / "corpus.txt").unlink()
+    (tmp_path / "store").rename(tmp_path / "moved")
+    with pytest.raises(DataError, match=r"there is no token store\. If it was moved, name it by --store"):
+        replay(path, "cpu")
+    (tmp_path / "fragile.py").unlink()
+    done = forks("replay", path, "--json", "--store", tmp_path / "moved", cwd=tmp_path)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["found"], found["kind"], found["step"]) == (True, "forward", 7)
+    assert (found["module"], found["of_class"]) == ("discriminator.backbone.layers.1.ff", "FeedForward")
+    assert found["place"] == f"fragile.py:{line_of('class FeedForward')}"
+
+
+def test_a_run_in_progress_is_refused(tmp_path: Path) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    with RunDirectory.open(path).locked(), pytest.raises(InUse, match=f"in use by process {os.getpid()}"):
+        replay(path, "cpu")
+    with RunDirectory.open(path).observed(), pytest.raises(InUse), RunDirectory.open(path).locked():
+        pass
+
+
+def test_a_finding_is_plain_json() -> None:
+    found = Finding("update", 3, "text", parameter="w")
+    assert json.loads(json.dumps(found.json()))["found"] is True

@@ -1,0 +1,330 @@
+"""When checkpoints are written, which stay, and what is never written."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.jobs import saving
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.saving import Saver
+from electra_lab.presentation.console import Console
+from electra_lab.pretrained.opened import open_run
+from electra_lab.storage.checkpoint import problem
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
+from tests.electra_lab.jobs.pretraining.tiny import TRAIN, assert_same, experiment, lines, run, spying, state, tensors
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def steps(path: Path) -> list[int]:
+    """Return the steps of the checkpoints that are there."""
+    return sorted(int(each.name[5:]) for each in path.glob("checkpoints/step-*"))
+
+
+def at(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+    """Call `act` after every step, before it is looked at what is due."""
+    monkeypatch.setattr(Console, "advance", lambda _, done: act(done))
+
+
+# By the clock
+
+
+def test_checkpoints_by_minutes_come_beside_those_by_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes are counted from the newest checkpoint, whatever it was written for."""
+    now = [0.0]
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now[0])
+    at(monkeypatch, lambda done: now.__setitem__(0, 50.0 * done))
+    path = run(experiment(tmp_path, checkpoint="{every: 5, minutes: 2, keep: 20}"), tmp_path / "run")
+    assert steps(path) == [3, 5, 8, 10, 12]
+
+
+def test_max_minutes_stop_a_run_that_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command has its own: a resume counts from zero."""
+    file, path = experiment(tmp_path, checkpoint="{every: 100}", run="{max_minutes: 10}"), tmp_path / "run"
+    plain = experiment(tmp_path / "plain", checkpoint="{every: 100}")
+    real, late = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + late[0])
+    whole = run(plain, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        at(patched, lambda done: late.__setitem__(0, 500 if done < 7 else 1000))
+        with pytest.raises(
+            Preempted, match=r"run\.max_minutes is up: stopped and saved after step 7\. Resume with: elec"
+        ):
+            run(file, path)
+    assert steps(path) == [7]
+    execute.resume(path, "cpu")
+    assert lines(path)[-1]["step"] == 12
+    assert [{**r, "seconds": 0, "tokens_per_second": 0} for r in lines(path)] == [
+        {**r, "seconds": 0, "tokens_per_second": 0} for r in lines(whole)
+    ]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_max_minutes_count_from_the_start_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    """Tokenizing is a part of them, as a cluster counts it, too: 71 of 100 minutes, and 10 for each step."""
+    file, path = experiment(tmp_path, run="{max_minutes: 100}"), tmp_path / "run"
+    if resumed:
+        run(file, path)
+        shutil.rmtree(path / "checkpoints" / "step-00000012")
+        shutil.rmtree(path / "checkpoints" / "step-00000008")
+        (path / "saved.json").unlink()
+    real, late, opened = time.monotonic, [0.0], execute.open_data
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 60 * late[0])
+
+    def tokenized(*given: Any) -> Any:
+        late[0] = 71
+        return opened(*given)
+
+    monkeypatch.setattr(execute, "open_data", tokenized)
+    at(monkeypatch, lambda done: late.__setitem__(0, 71 + 10 * done))
+    with pytest.raises(Preempted, match="saved after step 3"):
+        execute.resume(path, "cpu") if resumed else run(file, path)
+
+
+# The best one
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_at(step: int) -> Callable[[int], None]:
+    def act(done: int) -> None:
+        if done == step:
+            raise Killed
+
+    return act
+
+
+def spoil(file: Path) -> None:
+    """Cut a file short; a manifest goes."""
+    file.unlink() if file.name == "MANIFEST.json" else file.write_bytes(file.read_bytes()[:-3])
+
+
+def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
+    """Let validation after these steps have these values, higher or lower by the metric, and the test better ones."""
+    evaluated = execute.train
+
+    def train(*given: Any, **how: Any) -> Any:
+        for record in evaluated(*given, **how):
+            if record.values.get("split") in ("validation", "test"):
+                value = values[record.step] if record.values["split"] == "validation" else 1.0
+                record.values.update(discriminator_auc=value, generator_loss=-value)
+            yield record
+
+    monkeypatch.setattr(execute, "train", train)
+
+
+def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best by the metric's own direction, and the earliest of equals; it is one of those that were evaluated.
+
+    The test does not count, whose value is the best of all: a resume would remove the best, and keep the last alone.
+    """
+    known(monkeypatch, {2: 0.6, 4: 0.9, 6: 0.7, 8: 0.9, 10: 0.8, 12: 0.5})
+    for metric in ("discriminator_auc", "generator_loss"):
+        sections = {"evaluate": "{every: 2}", "checkpoint": f"{{every: 3, keep: 2, best: {metric}}}"}
+        path = run(experiment(tmp_path / metric, **sections), tmp_path / metric / "run")
+        assert steps(path) == [4, 9, 12]
+        execute.resume(path, "cpu", ["checkpoint.keep=1"])
+        assert steps(path) == [4, 12]
+
+
+@pytest.mark.parametrize("asynchronous", ["false", "true"])
+@pytest.mark.parametrize("damage", ["state.safetensors", "MANIFEST.json"])
+def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, asynchronous: str
+) -> None:
+    """Killed at step 11, its newest checkpoint, which is the best, is damaged. Then it is that of step 2 again."""
+    values = {2: 0.7, 4: 0.3, 6: 0.4, 8: 0.5, 10: 0.9}
+    known(monkeypatch, values)
+    checkpoint = f"{{every: 4, keep: 2, best: discriminator_auc, asynchronous: {asynchronous}}}"
+    file, path = experiment(tmp_path, evaluate="{every: 2}", checkpoint=checkpoint), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        at(patched, killed_at(11))
+        with pytest.raises(Killed):
+            run(file, path)
+    assert steps(path) == [2, 8, 10]
+    spoil(path / "checkpoints" / "step-00000010" / damage)
+    values.update({10: 0.6, 12: 0.65})
+    execute.resume(path, "cpu", ["train.micro_batch_size=1"])
+    validated = [(r["discriminator_auc"], r["step"]) for r in lines(path, "validation")]
+    assert [step for _, step in validated] == [2, 4, 6, 8, 10, 12]
+    assert max(validated)[1] == 2
+    assert steps(path) == [2, 8, 12]
+    assert [problem(each) for each in path.glob("checkpoints/step-*")] == [None] * 3
+
+
+def test_a_shorter_run_has_no_checkpoint_after_its_end(tmp_path: Path) -> None:
+    """One of later steps, which was damaged, would be taken for the newest."""
+    path = run(experiment(tmp_path), tmp_path / "run")
+    (path / "checkpoints" / "step-00000012" / "MANIFEST.json").unlink()
+    execute.resume(path, "cpu", ["train.steps=10"])
+    assert steps(path) == [8, 10]
+    assert open_run(path, torch.device("cpu")).step == 10
+
+
+def test_a_run_that_goes_back_is_not_finished_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its page, its examples and its measures are of weights that are given up; a run that goes on keeps them."""
+    derived = ("report.html", "examples.json", "measures.json", "documents.json")
+    path = run(experiment(tmp_path), tmp_path / "run")
+    for name in derived:
+        (path / name).write_text("[]")
+    execute.resume(path, "cpu")
+    assert all((path / name).is_file() for name in derived)
+    assert RunDirectory(path).finished()
+    spoil(path / "checkpoints" / "step-00000012" / "state.safetensors")
+    with monkeypatch.context() as patched:
+        patched.setattr(Console, "record", lambda _, values, metrics: killed_at(12)(values["step"]))
+        with pytest.raises(Killed):
+            execute.resume(path, "cpu")
+    assert RunDirectory(path).has_checkpoint(8)
+    assert not any((path / name).exists() for name in derived)
+    assert not RunDirectory(path).finished()
+
+
+def test_a_metric_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    file = experiment(tmp_path, checkpoint="{best: discriminator_auk}")
+    with pytest.raises(ConfigError, match=r"checkpoint\.best: .*Did you mean 'discriminator_auc'\?"):
+        run(file, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# In the background
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of its own step, as if it had been waited for; there are never fewer sound ones than before."""
+    plain = run(experiment(tmp_path, checkpoint="{every: 4, keep: 1}"), tmp_path / "plain")
+    reached, release, seen = [0], threading.Event(), list[int]()
+    save = saving.save
+
+    def slow(folder: Path, *given: Any) -> Any:
+        release.wait(30)
+        seen.append(reached[0])
+        done = save(folder, *given)
+        assert [problem(each) for each in folder.glob("step-*")] == [None]
+        return done
+
+    def act(done: int) -> None:
+        reached[0] = done
+        if done == 7:
+            release.set()
+
+    monkeypatch.setattr(saving, "save", slow)
+    at(monkeypatch, act)
+    path = run(experiment(tmp_path / "two", checkpoint="{every: 4, keep: 1, asynchronous: true}"), tmp_path / "run")
+    assert seen[0] == 7
+    assert steps(path) == [12]
+    assert_same(plain, path)
+
+
+def test_a_copy_is_written_not_what_training_has_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run(experiment(tmp_path, checkpoint="{every: 4}"), tmp_path / "plain")
+    save, release = saving.save, threading.Event()
+    monkeypatch.setattr(saving, "save", lambda *given: (release.wait(30), save(*given)))
+    at(monkeypatch, lambda done: release.set() if done == 7 else None)
+    path = run(experiment(tmp_path / "two", checkpoint="{every: 4, asynchronous: true}"), tmp_path / "run")
+    for name, tensor in tensors(plain, 4).items():
+        assert tensor.equal(tensors(path, 4)[name]), name
+
+
+def test_a_disk_that_fails_in_the_background_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise CheckpointError("no space")
+
+    monkeypatch.setattr(saving, "save", failing)
+    with pytest.raises(CheckpointError, match="no space"):
+        run(experiment(tmp_path, checkpoint="{every: 12, asynchronous: true}"), tmp_path / "run")
+
+
+# Never
+
+
+def test_what_is_not_finite_is_never_written(tmp_path: Path) -> None:
+    """Neither weights nor the optimizer's state; checkpoints from before stay."""
+    spoil = {"optimizer": "{type: adamw, weight_decay: 1.0e+38}", "train": f"{TRAIN[:-1]}, learning_rate: 1000.0}}"}
+    file = experiment(tmp_path, checkpoint="{every: 1, keep: 50}", **spoil)
+    with pytest.raises(DivergedError, match=r"step \d+: .*\(and \d+ more tensors\) are no longer finite"):
+        run(file, tmp_path / "run")
+    for step in steps(tmp_path / "run"):
+        assert all(torch.isfinite(tensor).all() for tensor in tensors(tmp_path / "run", step).values())
+
+
+def test_a_step_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it may be due by several rules, and a resume begins with it."""
+    written: list[int] = []
+    write = Saver._write
+    monkeypatch.setattr(Saver, "_write", lambda self, step, *rest: (written.append(step), write(self, step, *rest))[1])
+    sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, best: discriminator_auc}"}
+    path = run(experiment(tmp_path, **sections), tmp_path / "run")
+    assert written == [4, 8, 12]
+    execute.resume(path, "cpu")
+    assert written == [4, 8, 12]
+
+
+def test_checkpoints_have_the_rights_of_other_files(tmp_path: Path) -> None:
+    path = run(experiment(tmp_path), tmp_path / "run")
+    (folder,) = path.glob("checkpoints/step-00000012")
+    (tmp_path / "other").write_text("")
+    usual = (tmp_path / "other").stat().st_mode
+    assert {file.name: file.stat().st_mode for file in folder.iterdir()} == dict.fromkeys(
+        ("MANIFEST.json", "state.json", "state.safetensors"), usual
+    )
+
+
+def test_a_run_without_memory_is_saved_and_continues_with_less(tmp_path: Path) -> None:
+    """The cure that the message gives works on the run itself."""
+    file, path = spying(tmp_path, objective="{type: spy, greed: 6}", checkpoint="{every: 100}"), tmp_path / "run"
+    with pytest.raises(Exception, match=r"--set train\.micro_batch_size"):
+        run(file, path)
+    assert state(path)["step"] == 6
+
+
+def test_one_that_is_no_longer_the_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last evaluation has found a better one, whose checkpoint was there before it."""
+    evaluated = execute.train
+
+    def better_and_better(*given: Any, **how: Any) -> Any:
+        for record in evaluated(*given, **how):
+            if record.values.get("split") == "validation":
+                record.values["discriminator_auc"] = record.step / 100
+            yield record
+
+    monkeypatch.setattr(execute, "train", better_and_better)
+    sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, keep: 1, best: discriminator_auc}"}
+    assert steps(run(experiment(tmp_path, **sections), tmp_path / "run")) == [12]
+
+
+def test_what_the_disk_refused_to_remove_is_removed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what came from the last checkpoint, after which nothing is pruned."""
+    refused = list[Path]()
+
+    def refuse(path: Path, **options: Any) -> None:
+        if path.name.endswith(".old") and path.is_dir() and path not in refused:
+            refused.append(path)
+        else:
+            rmtree(path, **options)
+
+    rmtree = shutil.rmtree
+    monkeypatch.setattr("electra_lab.storage.checkpoint.shutil.rmtree", refuse)
+    path = run(experiment(tmp_path, checkpoint="{every: 4, keep: 1}"), tmp_path / "run")
+    assert refused[-1].name == ".step-00000008.old"
+    assert [each.name for each in (path / "checkpoints").iterdir()] == ["step-00000012"]
+
+
+def test_a_resume_removes_what_a_killed_process_could_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run(experiment(tmp_path, checkpoint="{every: 4, keep: 3}"), tmp_path / "run")
+    assert steps(path) == [4, 8, 12]
+    execute.resume(path, "cpu", ["checkpoint.keep=1"])
+    assert steps(path) == [12]

@@ -1,0 +1,379 @@
+"""Runs that are stopped: by signals, by kill -9, after every step; resumed, they are as if never stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.jobs import consume_records as follow
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.signals import STOPPING
+from electra_lab.presentation.console import Console
+from electra_lab.training import loop
+from electra_lab.training import step as step_
+from electra_lab.training.loop import Record
+from registry.errors import Interrupted, Preempted
+from tests.electra_lab.jobs.pretraining.tiny import (
+    assert_same,
+    experiment,
+    for_a_module,
+    lines,
+    run,
+    signalled,
+    spying,
+    tensors,
+)
+from tests.scorecard.lab import Lab, Running
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+BACKBONES = {
+    "bert": "{type: bert, dim: 16, depth: 1, heads: 2}",
+    "transformer": "{type: transformer, dim: 16, depth: 1, heads: 2}",
+    "reformer": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1}",
+}
+
+
+@pytest.fixture(scope="module", params=BACKBONES)
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An experiment of each backbone, and a run of it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    file = experiment(folder, discriminator=BACKBONES[request.param])
+    with for_a_module():
+        return file, run(file, folder / "whole")
+
+
+def test_one_seed_gives_one_run_and_another_seed_another(uninterrupted: tuple[Path, Path], tmp_path: Path) -> None:
+    file, first = uninterrupted
+    assert_same(first, run(file, tmp_path / "again"))
+    other = run(file, tmp_path / "other", "seed=1")
+    assert lines(other)[0]["loss"] != lines(first)[0]["loss"]
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 11])
+def test_stopped_at_any_step_and_resumed_is_as_if_never_stopped(
+    uninterrupted: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Steps 1, 7 and 11 are inside a log window, 4 has a checkpoint of its own."""
+    file, whole = uninterrupted
+    stopped = tmp_path / "stopped"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, step)
+        with pytest.raises(Interrupted, match=rf"saved after step {step}\. Resume with: electra-lab resume"):
+            run(file, stopped)
+    assert (stopped / "checkpoints" / f"step-{step:08d}").is_dir()
+    assert [record["step"] for record in lines(stopped)] == [r["step"] for r in lines(whole) if r["step"] <= step]
+    execute.resume(stopped, "cpu")
+    assert_same(whole, stopped)
+
+
+def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every single step."""
+    file = experiment(tmp_path)
+    whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
+    for step in range(1, 12):
+        with monkeypatch.context() as patched:
+            signalled(patched, signal.SIGINT, step)
+            with pytest.raises(Interrupted):
+                run(file, path) if step == 1 else execute.resume(path, "cpu")
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [*((each, Preempted, 75) for each in STOPPING if each != signal.SIGINT), (signal.SIGINT, Interrupted, 130)],
+)
+def test_a_signal_saves_after_the_step_in_which_it_arrives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, kind: type[Preempted], code: int
+) -> None:
+    """It is announced at once, with the meaning of a second Ctrl-C, and the handlers of before are back in the end."""
+    before = [signal.getsignal(each) for each in STOPPING]
+    file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(number)}}}")
+    with pytest.raises(kind) as stopped:
+        run(file, tmp_path / "run")
+    assert stopped.value.exit_code == code
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    second = "; a second Ctrl-C stops without saving" if number == signal.SIGINT else ""
+    assert f"{name}: saving after this step{second}\n" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
+    assert [signal.getsignal(each) for each in STOPPING] == before
+
+
+def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take long, and the scheduler does not wait."""
+    file, path = experiment(tmp_path), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGTERM, 12)
+        with pytest.raises(Preempted, match="saved after step 12"):
+            run(file, path)
+    assert [(r["step"], r["split"]) for r in lines(path)][-1] == (12, "train")
+    execute.resume(path, "cpu")
+    assert [(r["step"], r["split"]) for r in lines(path)][-3:] == [(12, "train"), (12, "validation"), (12, "test")]
+
+
+@pytest.mark.parametrize("pause", range(6))
+def test_a_signal_in_an_evaluation_saves_and_stops_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: int
+) -> None:
+    """After any batch of any evaluation; the resume does it again, and ends as if nothing had happened."""
+    file, path = experiment(tmp_path, evaluate="{every: 6, examples: 2, batch_size: 4}"), tmp_path / "run"
+    whole, passed = run(file, tmp_path / "whole"), 0
+
+    def wish(*given: Any) -> int:
+        nonlocal passed
+        number = ask(*given)
+        passed += evaluating[0]
+        return follow.STOP + signal.SIGTERM if evaluating[0] and passed == pause + 1 else number
+
+    ask, evaluating = follow._wish, [False]
+    with monkeypatch.context() as patched:
+        patched.setattr(follow, "_wish", wish)
+        patched.setattr(
+            loop, "Record", lambda *a, **k: (evaluating.__setitem__(0, k.get("evaluating", False)), Record(*a, **k))[1]
+        )
+        with pytest.raises(Preempted, match=r"saved after step (6|12)"):
+            run(file, path)
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+def test_an_evaluation_that_fails_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The steps since the last checkpoint are saved, and the resume continues after them."""
+    file, path = experiment(tmp_path, checkpoint="{every: 100}"), tmp_path / "run"
+    whole = run(file, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "evaluation", lambda *_, **__: (_ for _ in ()).throw(ValueError("boom")))
+        with pytest.raises(ValueError, match="boom"):
+            run(file, path)
+    assert newest(path) == 6
+    assert "saved after step 6, before this error" in capsys.readouterr().err
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+def test_a_step_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it failed in the middle of an update."""
+    file = experiment(tmp_path, checkpoint="{every: 100}")
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise ValueError("boom")
+
+    for name, saved in (("backward", 0), ("update", None)):
+        with monkeypatch.context() as patched:
+            patched.setattr(step_, name, failing)
+            with pytest.raises(ValueError, match="boom"):
+                run(file, tmp_path / name)
+        found = [int(each.name[5:]) for each in (tmp_path / name).glob("checkpoints/step-*")]
+        assert found == ([] if saved is None else [saved])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart", "saves"),
+    [
+        (signal.SIGINT, signal.SIGINT, 0.6, False),
+        (signal.SIGTERM, signal.SIGINT, 0.6, True),
+        (signal.SIGINT, signal.SIGINT, 0.03, True),
+        (signal.SIGTERM, signal.SIGTERM, 0.6, True),
+        (signal.SIGTERM, signal.SIGHUP, 0.03, True),
+        (signal.SIGINT, signal.SIGTERM, 0.6, True),
+    ],
+)
+def test_only_a_second_ctrl_c_stops_without_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, second: int, apart: float, saves: bool
+) -> None:
+    """Schedulers send a signal to the process and to its group, and terminals to all; a person is slower."""
+
+    def twice(_: Console, done: int) -> None:
+        if done == 3:
+            os.kill(os.getpid(), first)
+            time.sleep(apart)
+            os.kill(os.getpid(), second)
+
+    monkeypatch.setattr(Console, "advance", twice)
+    with (
+        pytest.raises(Interrupted if first == signal.SIGINT else Preempted)
+        if saves
+        else pytest.raises(KeyboardInterrupt)
+    ):
+        run(experiment(tmp_path), tmp_path / "run")
+    assert newest(tmp_path / "run") == (3 if saves else 0)
+
+
+def test_after_another_signal_it_takes_two_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def thrice(_: Console, done: int) -> None:
+        if done == 3:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+                os.kill(os.getpid(), number)
+                time.sleep(0.6)
+
+    monkeypatch.setattr(Console, "advance", thrice)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment(tmp_path), tmp_path / "run")
+    assert newest(tmp_path / "run") == 0
+
+
+PHASES = {
+    "check": (execute, "check"),
+    "data": (execute, "open_data"),
+    "assembly": (execute, "assemble"),
+    "beginning": (execute, "provenance"),
+    "report": (execute, "write_report"),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: int
+) -> None:
+    """And following the cure leads to the run that was wanted."""
+    file, path, (module, name) = experiment(tmp_path), tmp_path / "run", PHASES[phase]
+    whole = run(file, tmp_path / "whole")
+
+    def struck(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, struck)
+        with pytest.raises(Interrupted if number == signal.SIGINT else Preempted) as stopped:
+            run(file, path)
+    cure = str(stopped.value).partition(". ")[2]
+    if phase == "report":
+        assert cure == f"Resume with: electra-lab resume {path}"
+        execute.resume(path, "cpu")
+    else:
+        assert cure == "Nothing was saved. Start again by the same command."
+        run(file, path)
+    assert_same(whole, path)
+
+
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(signal.SIGHUP)}}}")
+        assert lines(run(file, tmp_path / "run"))[-1]["step"] == 12
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def killed(process: Running, when: Callable[[], bool]) -> bool:
+    """SIGKILL a process as soon as `when` is true; False if it finished first."""
+    while process.poll() is None:
+        if when():
+            process.kill()
+            return True
+        time.sleep(0.002)
+    assert process.wait().code == 0
+    return False
+
+
+def test_killed_at_random_and_resumed_is_as_if_never_killed(forks: Lab, tmp_path: Path) -> None:
+    """kill -9 at a random moment of the run, in the middle of whatever it is doing, and again during the resume.
+
+    The run is long enough for both to strike for sure. The seed is printed, and can be given as KILL_SEED.
+    """
+    seed = int(os.environ.get("KILL_SEED", random.randrange(1 << 32)))
+    print(f"KILL_SEED={seed}")
+    chance, steps = random.Random(seed), 2000
+    train = f"{{steps: {steps}, batch_size: 2, precision: fp32, log_every: 7}}"
+    sections = {"train": train, "checkpoint": "{every: 1, keep: 2}", "evaluate": "{examples: 0}"}
+    file, broken = experiment(tmp_path, **sections), tmp_path / "broken"
+    reached: list[int] = []
+    for verb in (["run", str(file), "--out", str(broken)], ["resume", str(broken)]):
+        before = newest(broken)
+        moment, seen = chance.uniform(0, 0.3), list[float]()  # seconds after the first step of this process
+
+        def when(before: int = before, moment: float = moment, seen: list[float] = seen) -> bool:
+            if not seen and newest(broken) > before:
+                seen.append(time.monotonic())
+            return bool(seen) and time.monotonic() - seen[0] > moment
+
+        assert killed(forks.start(*verb, cwd=tmp_path), when), f"the kill did not strike: {verb[0]} was too quick"
+        reached.append(newest(broken))
+    assert 0 < reached[0] < reached[1] < steps
+    # Both stop a few steps later, which a run of any length does in the same way.
+    last = reached[1] + 3
+    stop_at(last, lambda: execute.resume(broken, "cpu"))
+    stop_at(last, lambda: run(file, tmp_path / "whole"))
+    assert_same(tmp_path / "whole", broken)
+
+
+def newest(path: Path) -> int:
+    """Return the step of the newest checkpoint, 0 if there is none."""
+    return max((int(each.name[5:]) for each in path.glob("checkpoints/step-*")), default=0)
+
+
+def stop_at(step: int, train: Callable[[], object]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        signalled(patched, signal.SIGINT, step)
+        with pytest.raises(Interrupted):
+            train()
+
+
+STATES = {  # by optimizer; all but the last are ours
+    "adafactor": {"step", "rows", "columns", "variance"},
+    "adamw_no_bias_correction": {"exp_avg", "exp_avg_sq"},
+    "muon": {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"},
+    "momentum": {"momentum_buffer"},
+}
+
+
+@pytest.mark.parametrize("optimizer", STATES)
+def test_the_state_of_any_optimizer_survives_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    """A resumed run is the uninterrupted one, bit for bit; for AdamW see above. Here without a signal's courtesy."""
+    (tmp_path / "momentum.py").write_text(MOMENTUM)
+    sections = {"optimizer": f"{{type: {optimizer}}}\nimports: [momentum.py]", "checkpoint": "{every: 1}"}
+    file = experiment(tmp_path, **sections)
+    whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
+
+    class Killed(BaseException):
+        pass
+
+    def advance(_: object, done: int) -> None:
+        if done == 7:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(execute.Console, "advance", advance)
+        with pytest.raises(Killed):
+            run(file, path)
+    assert newest(path) == 6
+    state = {name.split(".")[1] for name in tensors(path) if name.startswith("optimizer.")}
+    assert state == STATES[optimizer]
+    execute.resume(path, "cpu")
+    assert_same(whole, path)
+
+
+MOMENTUM = '''
+import torch
+from registry import optimizers
+
+
+@optimizers.register("momentum")
+class Momentum(torch.optim.SGD):
+    """torch's own, whose state begins with the first step."""
+
+    def __init__(self, parameters, learning_rate, /, *, momentum: float = 0.9):
+        super().__init__([parameter for _, parameter in parameters], lr=learning_rate, momentum=momentum)
+
+    def state_bytes(self, parameter):
+        """One buffer."""
+        return 4 * parameter.numel()
+'''

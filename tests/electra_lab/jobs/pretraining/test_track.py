@@ -1,0 +1,229 @@
+"""Trackers of real runs: what they are given, what happens when they fail, and after a kill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_lab.config.load import load
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.track import FILE, tracking
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import DivergedError, Interrupted
+from tests.electra_lab.jobs.pretraining.test_trouble import rolling
+from tests.electra_lab.jobs.pretraining.tiny import SPY, assert_same, experiment, for_a_module, lines, run, signalled
+from tests.scorecard.lab import Lab
+
+DIARY = Path(__file__).with_name("diary.py")
+CALLS = ("start", "record", "close")
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def tracked(folder: Path, *trackers: dict[str, Any], **sections: str) -> Path:
+    """Write an experiment with trackers, a diary each."""
+    chosen = [{"type": "diary", "path": str(folder / "diary"), **each} for each in trackers]
+    return experiment(folder, imports=f"[{DIARY}]", trackers=json.dumps(chosen), **sections)
+
+
+def diary(folder: Path, call: str, name: str = "diary") -> list[Any]:
+    """Return what the calls of a kind were given."""
+    path = folder / name
+    notes = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [what[0] if len(what) == 1 else what for called, *what in notes if called == call]
+
+
+def given(folder: Path, name: str = "diary") -> list[tuple[int, dict[str, float]]]:
+    return [(step, values) for step, values in diary(folder, "record", name)]
+
+
+def expected(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """Return what the tracker of a run should have been given, by its metrics.jsonl."""
+    return [
+        (line["step"], {f"{line['split']}/{key}": value for key, value in line.items() if key not in ("step", "split")})
+        for line in lines(path)
+    ]
+
+
+def test_a_tracker_is_given_the_run_and_every_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tracked(tmp_path, {}), tmp_path / "first")
+    ((name, group, folder, step, id, config),) = diary(tmp_path, "start")
+    assert (name, group, folder, step, id) == ("tiny-first", "tiny", str(path), 0, None)
+    assert config == yaml.safe_load((path / "config.yaml").read_text())
+    assert given(tmp_path) == expected(path)
+    assert {split for _, values in given(tmp_path) for split in {key.split("/")[0] for key in values}} == {
+        "train", "validation", "test"}  # fmt: skip
+    assert diary(tmp_path, "close") == ["done"]
+    assert "note:" not in capsys.readouterr().err
+
+
+def test_a_run_with_a_tracker_is_the_run_without(tmp_path: Path, whole: Path) -> None:
+    assert_same(run(tracked(tmp_path, {}), tmp_path / "run"), whole)
+    assert not (whole / FILE).exists()
+
+
+@pytest.mark.parametrize(("fails", "exits"), [("start", False), ("record", False), ("close", False), ("close", True)])
+def test_a_tracker_that_fails_stops_neither_the_run_nor_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fails: str, exits: bool
+) -> None:
+    """It is named once, with the reason, and then left alone."""
+    bad, good = {"fails": fails, "exits": exits, "path": str(tmp_path / "bad")}, {}
+    path = run(tracked(tmp_path, bad, good), tmp_path / "run")
+    assert [line["step"] for line in lines(path)] == [5, 6, 10, 12, 12, 12]
+    assert given(tmp_path) == expected(path)
+    assert diary(tmp_path, "close") == ["done"]
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note:")]
+    when = {"start": "at the start", "record": "at step 5", "close": "at the end"}[fails]
+    reason = "SystemExit: 3" if exits else f"OSError: no ink to {fails}"
+    assert notes == [
+        f"note: the tracker diary failed {when} ({reason}). The run continues without it; "
+        "metrics.jsonl has every record."
+    ]
+    after = {"start": [], "record": ["start"], "close": ["start", "record"]}[fails]
+    assert [call for call in CALLS if diary(tmp_path, call, "bad")] == after
+
+
+@pytest.mark.parametrize("end", ["stopped", "failed"])
+def test_the_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    if end == "stopped":
+        signalled(monkeypatch, signal.SIGINT, 7)
+        with pytest.raises(Interrupted):
+            run(tracked(tmp_path, {}), tmp_path / "run")
+    else:
+        with pytest.raises(DivergedError):
+            run(tracked(tmp_path, {}), tmp_path / "run", "train.learning_rate=1e30")
+    assert diary(tmp_path, "close") == [end]
+
+
+@pytest.mark.parametrize("rewinds", [False, True])
+def test_a_run_that_is_rolled_back_goes_back_in_trackers_that_can(tmp_path: Path, rewinds: bool) -> None:
+    """Others never receive the steps again that they have had."""
+    file = rolling(
+        tmp_path,
+        6,
+        imports=f"[{SPY}, {DIARY}]",
+        trackers=json.dumps([{"type": "diary", "path": str(tmp_path / "diary"), "rewinds": rewinds}]),
+    )
+    path = run(file, tmp_path / "run")
+    assert [line["step"] for line in lines(path)] == [5, 6, 10, 12, 15, 16, 16, 16]
+    steps = [step for step, _ in given(tmp_path)]
+    if rewinds:
+        assert [start[3] for start in diary(tmp_path, "start")] == [0, 4]
+        assert diary(tmp_path, "close") == ["stopped", "done"]
+        assert steps == [5, 6, 5, 6, 10, 12, 15, 16, 16, 16]
+        assert given(tmp_path)[2:] == expected(path)
+    else:
+        assert [start[3] for start in diary(tmp_path, "start")] == [0]
+        assert steps == [5, 6, 10, 12, 15, 16, 16, 16]
+        assert given(tmp_path)[2:] == expected(path)[2:]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    with for_a_module():
+        return run(experiment(folder), folder / "run")
+
+
+@pytest.mark.parametrize(("stopped", "resumed_at"), [(7, 4), (3, 0)])
+def test_a_resumed_run_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, stopped: int, resumed_at: int
+) -> None:
+    """It was stopped, and then its newest checkpoint is lost, so that it goes back."""
+    back = {"rewinds": True, "path": str(tmp_path / "back")}
+    file, path = tracked(tmp_path, {}, back), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, stopped)
+        with pytest.raises(Interrupted):
+            run(file, path)
+    before = given(tmp_path, "back")
+    assert before == given(tmp_path)
+    shutil.rmtree(max((path / "checkpoints").glob("step-*")))
+    if not resumed_at:  # as if it had been killed instead
+        (path / "saved.json").unlink()
+    execute.resume(path, "cpu")
+    for name in ("diary", "back"):
+        starts = diary(tmp_path, "start", name)
+        assert [(at, id) for _, _, _, at, id, _ in starts] == [(0, None), (resumed_at, "id of tiny-run")]
+        assert diary(tmp_path, "close", name) == ["stopped", "done"]
+    everything = without_times(expected(whole))
+    assert without_times(given(tmp_path)) == everything
+    again = without_times(given(tmp_path, "back")[len(before) :])
+    assert again == [each for each in everything if each[0] > resumed_at]
+
+
+def without_times(records: list[tuple[int, dict[str, float]]]) -> list[tuple[int, dict[str, float]]]:
+    return [(s, {k: v for k, v in values.items() if "second" not in k}) for s, values in records]
+
+
+@pytest.mark.parametrize("fails", ["start", "record"])
+def test_what_a_tracker_missed_is_made_up_for_when_the_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """With the id that it had, if it had one. The second time it works."""
+    at_step = 6 if fails == "record" else 0
+    file, path = tracked(tmp_path, {"fails": fails, "at_step": at_step}), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 10)
+        with pytest.raises(Interrupted):
+            run(file, path)
+    assert [step for step, _ in given(tmp_path)] == ([5] if fails == "record" else [])
+    (tmp_path / "ink").touch()
+    execute.resume(path, "cpu")
+    assert diary(tmp_path, "start")[-1][4] == ("id of tiny-run" if fails == "record" else None)
+    assert given(tmp_path) == expected(path)
+    assert diary(tmp_path, "close") == ["done"]
+
+
+def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    config, directory = load(tracked(tmp_path, {})).config, RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    line = {"step": 1, "split": "train", "loss": float("nan"), "norm": float("inf"), "rate": 0.5, "auc": None}
+    with tracking(config, directory, pytest.fail, name="tiny", step=0) as track:
+        track(line)
+    assert given(tmp_path) == [(1, {"train/rate": 0.5})]
+
+
+@pytest.mark.parametrize("damage", ["not JSON", "[]", '[{"type": "other", "id": "x", "sent": 99}]'])
+def test_without_its_notes_a_tracker_begins_a_run_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    file, path = tracked(tmp_path, {}), tmp_path / "run"
+    with monkeypatch.context() as patched:
+        signalled(patched, signal.SIGINT, 6)
+        with pytest.raises(Interrupted):
+            run(file, path)
+    (tmp_path / "diary").unlink()
+    (path / FILE).write_text(damage)
+    execute.resume(path, "cpu")
+    assert diary(tmp_path, "start")[0][4] is None
+    assert given(tmp_path) == expected(path)
+
+
+def test_killed_and_resumed_no_record_comes_twice(forks: Lab, tmp_path: Path) -> None:
+    """kill -9 while records come at every step, and checkpoints seldom."""
+    train = "{steps: 200, batch_size: 2, precision: fp32, log_every: 1}"
+    file = tracked(tmp_path, {}, train=train, checkpoint="{every: 40, keep: 2}", evaluate="{examples: 0}")
+    path = tmp_path / "run"
+    process = forks.start("run", file, "--out", path, cwd=tmp_path)
+    while process.poll() is None and len(lines_safe(path)) < 60:
+        time.sleep(0.01)
+    process.kill()
+    steps = [step for step, _ in given(tmp_path)]
+    assert 55 < len(steps) < 199, "the kill did not strike"
+    execute.resume(path, "cpu")
+    after = [step for step, values in given(tmp_path) if "train/loss" in values]
+    assert after == sorted(set(after))
+    assert len(set(range(1, 201)) - set(after)) <= 1, "more is missing than the record that the kill fell upon"
+    assert [start[4] for start in diary(tmp_path, "start")] == [None, "id of tiny-run"]
+
+
+def lines_safe(path: Path) -> list[str]:
+    return (path / "metrics.jsonl").read_text().splitlines() if (path / "metrics.jsonl").exists() else []

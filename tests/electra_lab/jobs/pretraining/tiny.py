@@ -1,0 +1,131 @@
+"""Real runs of a few steps, and an objective that notes what it sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import registry
+from electra_lab.jobs.pretraining import execute
+from electra_lab.presentation.console import Console
+from registry import discovery, objectives
+from tests.helpers import write_experiment
+
+TRAIN = "{steps: 12, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 5}"
+SPY = Path(__file__).with_name("spy.py")
+
+
+def experiment(folder: Path, **sections: str) -> Path:
+    """Write an experiment with dropout, micro-batches, a warm-up, log lines that checkpoints cut in two, evaluation."""
+    settings = {
+        "data": f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}",
+        "schedules": "{learning_rate: {warmup_steps: 3}}",
+        "train": TRAIN,
+        "evaluate": "{every: 6, examples: 2}",
+        "checkpoint": "{every: 4, keep: 2}",
+    }
+    return write_experiment(folder, **(settings | sections))
+
+
+def spying(folder: Path, **sections: str) -> Path:
+    """Write an experiment whose objective is ELECTRA that notes every pass."""
+    return experiment(folder, **({"imports": f"[{SPY}]", "objective": "{type: spy}"} | sections))
+
+
+def passes() -> list[Any]:
+    """Return what the spy has seen since the last run began, and forget it; without rehearsals."""
+    spy = objectives._entries.get("spy")
+    seen: list[Any] = spy.component.seen if spy else []
+    found = [each for each in seen if not each.rehearsal]
+    seen.clear()
+    return found
+
+
+@contextmanager
+def for_a_module() -> Iterator[pytest.MonkeyPatch]:
+    """Draw no charts, and forget the plug-ins at the end: what a fixture of a whole module needs around its runs."""
+    loaded = dict(discovery._loaded)
+    with ExitStack() as stack:
+        for each in registry.ALL:
+            stack.enter_context(each.isolated())
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        patched.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+        yield patched
+    discovery._loaded.clear()
+    discovery._loaded.update(loaded)
+
+
+def run(file: Path, out: Path, *overrides: str) -> Path:
+    passes()
+    return execute.run(file, list(overrides), out, "cpu")
+
+
+def lose_checkpoints(path: Path) -> None:
+    """Leave a run as if it had been killed before its first checkpoint."""
+    shutil.rmtree(path / "checkpoints")
+    (path / "saved.json").unlink()
+
+
+def lines(path: Path, split: str | None = None) -> list[dict[str, Any]]:
+    """Return the records of a run, or those of one split."""
+    if not (path / "metrics.jsonl").exists():
+        return []
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if split in (None, record["split"])]
+
+
+def tensors(path: Path, step: int | None = None) -> dict[str, Any]:
+    """Return the tensors of a checkpoint, the last one if no step is given."""
+    name = f"step-{step:08d}" if step is not None else max(p.name for p in (path / "checkpoints").glob("step-*"))
+    return load_file(path / "checkpoints" / name / "state.safetensors")
+
+
+def state(path: Path) -> dict[str, Any]:
+    """Return state.json of the last checkpoint."""
+    found: dict[str, Any] = json.loads((max((path / "checkpoints").glob("step-*")) / "state.json").read_text())
+    return found
+
+
+def outcome(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return what a run found out, but for how long it took, and its last weights and optimizer state."""
+    records = [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in lines(path)]
+    return records, tensors(path)
+
+
+def assert_same(one: Path, two: Path) -> None:
+    (records, weights), (other_records, other_weights) = outcome(one), outcome(two)
+    assert records == other_records
+    assert state(one) == state(two)
+    assert weights.keys() == other_weights.keys()
+    assert [name for name in weights if not weights[name].equal(other_weights[name])] == []
+
+
+@contextmanager
+def default_signals() -> Iterator[None]:
+    """Let signals do what they do in a terminal, however the tests were started: under nohup, in the background."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def signalled(monkeypatch: pytest.MonkeyPatch, number: int, step: int) -> None:
+    """Send this process a signal when `step` is done."""
+
+    def advance(_: Console, done: int) -> None:
+        if done == step:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Console, "advance", advance)

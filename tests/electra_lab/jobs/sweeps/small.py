@@ -1,0 +1,102 @@
+"""A small ablation that really runs, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_lab.jobs.sweeps import run
+from electra_lab.storage.ablation_folder import AblationFolder
+from registry import Outcome, Work
+from tests.helpers import ROOT, write_experiment
+
+STEPS = 8
+FILE = """\
+name: sizes
+question: Does it run?
+base: tiny.yaml
+set: {{checkpoint.every: 2, train.log_every: 2}}
+vary: {{generator.scale: [0.5, 1.0]}}
+seeds: {seeds}
+budget: {{steps: {steps}}}
+measure:
+  - {{type: fixed_corruption, steps: 4}}
+  - {{type: pretraining}}
+  - {{type: detection_probe, rows: 8}}
+launcher: {launcher}
+{more}
+"""
+PROCESSES = "{type: local, workers: 2, threads: 1}"
+HERE = "{type: in_process}"
+
+
+class InProcess:
+    """Run pieces of work one after the other in this process, for tests in which processes are not the subject."""
+
+    here = True
+
+    def __init__(self, /, *, workers: int = 1, threads: int = 1) -> None: ...
+
+    def check(self) -> None: ...
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        for id in ids:
+            yield id, work(folder, id)
+
+
+def write(
+    folder: Path, seeds: str = "[0, 1]", steps: int = STEPS, more: str = "", launcher: str = PROCESSES, **sections: str
+) -> Path:
+    write_experiment(folder, **{"data": "{sequence_length: 16, held_out: 0.3, store: store}", **sections})
+    file = folder / "sizes.yaml"
+    file.write_text(FILE.format(seeds=seeds, steps=steps, more=more, launcher=launcher), encoding="utf-8")
+    return file
+
+
+def ablate(file: Path, out: Path, **options: Any) -> Path:
+    return run.ablate(file, [], out, "cpu", options.get("launcher"), options.get("workers"))
+
+
+def start(file: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "electra_lab", "ablate", str(file), "--out", str(out), "--device", "cpu", *options]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def first(out: Path) -> str:
+    """Return the id of the first cell."""
+    return AblationFolder(out).plan.cells[0].id
+
+
+def weights(path: Path, steps: int = STEPS) -> bytes:
+    return (path / "checkpoints" / f"step-{steps:08d}" / "state.safetensors").read_bytes()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a run without its times."""
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in record.items() if "second" not in k} for record in records]
+
+
+def stamps(out: Path) -> dict[Path, int]:
+    """Return when each file of the runs was written."""
+    return {path: path.stat().st_mtime_ns for path in (out / "cells").rglob("*") if path.is_file()}
+
+
+def contents(out: Path) -> dict[str, Any]:
+    """Return everything of a folder that must be the same however it came about."""
+    ids = [each.stem for each in sorted((out / "plan").iterdir())]
+    return {
+        id: (
+            weights(out / "cells" / id, 4 if id.startswith("reference") else STEPS),
+            lines(out / "cells" / id),
+            AblationFolder(out).measured(id),
+            AblationFolder(out).by_document(id, AblationFolder(out).plan),
+        )
+        for id in ids
+    }

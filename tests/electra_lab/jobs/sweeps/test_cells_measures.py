@@ -1,0 +1,348 @@
+"""What measures are given of a run, and what becomes of their numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra_lab.assembly.experiment import open_data
+from electra_lab.config.load import load
+from electra_lab.jobs.sweeps import cells
+from electra_lab.jobs.sweeps.cells import work
+from electra_lab.storage.ablation_folder import AblationFolder
+from registry import Metric, Outcome, Sampled, Tokens, Trained, measures
+from registry.errors import (
+    BadResult,
+    ConfigError,
+    PluginError,
+    Preempted,
+)
+from tests.electra_lab.jobs.sweeps.small import ablate, first, write
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run as a measure was given it."""
+
+    test: torch.Tensor
+    train: torch.Tensor
+    detects: bool
+    metrics: Mapping[str, Any]
+    weights: dict[str, torch.Tensor]
+    vocabulary: int
+    training: bool
+    gradients: bool
+    autocast: bool
+
+    @classmethod
+    def at(cls, run: Trained) -> Look:
+        return cls(
+            torch.cat([batch.tokens for batch in run.test(3)]),
+            torch.cat([batch.tokens for batch in run.train(5, range(run.train_rows))]),
+            run.detects,
+            dict(run.metrics),
+            {name: value.clone() for name, value in run.model.named_parameters()},
+            run.vocabulary.size,
+            any(module.training for module in run.model.modules()),
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+        )
+
+
+class Spy:
+    """A measure that notes what it is given."""
+
+    same_rows = False
+    metrics: ClassVar[dict[str, Metric]] = {"luck": Metric("luck"), "more": Metric("more")}
+    prepared: ClassVar[list[tuple[Look, dict[str, Look], Path]]] = []
+    called: ClassVar[list[tuple[Look, Path]]] = []
+
+    def __init__(self, /, *, value: float = 1.0) -> None:
+        self.value = value
+
+    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "long": {"seed": 77, "train": {**base["train"], "steps": 3, "precision": "bf16"}},
+            "other": {"seed": 78},
+        }
+
+    def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
+        self.prepared.append((Look.at(run), {name: Look.at(other) for name, other in references.items()}, folder))
+        (folder / "kept.txt").write_text("for all")
+
+    def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
+        assert (folder / "kept.txt").read_text() == "for all"
+        self.called.append((Look.at(run), folder))
+        return {"luck": self.value, "more": float("nan")}
+
+
+SPIED = """\
+name: spied
+base: tiny.yaml
+set: {train.log_every: 1, evaluate.every: 1, embedding.tie: none}
+vary:
+  detector: {}
+  predictor: {objective: {type: mlm}, generator: null, sampler: null, train.precision: bf16}
+seeds: [4]
+budget: {steps: 2}
+measure: [{type: spy, value: 0.25}, {type: pretraining}]
+launcher: {type: in_process}
+"""
+
+
+@pytest.fixture(scope="module")
+def spied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AblationFolder]:
+    """An ablation whose measure is the spy."""
+    folder = tmp_path_factory.mktemp("spied")
+    file = write(folder).with_name("spied.yaml")
+    file.write_text(SPIED)
+    Spy.prepared.clear()
+    Spy.called.clear()
+    with measures.isolated():
+        measures.register("spy")(Spy)
+        yield AblationFolder(ablate(file, folder / "out"))
+
+
+def looks(spied: AblationFolder) -> dict[str, Look]:
+    """Return what the spy was given of each cell, by its variant."""
+    return dict(zip((cell.variant for cell in spied.plan.cells), (look for look, _ in Spy.called), strict=True))
+
+
+def text(rows: torch.Tensor, length: int) -> list[int]:
+    """Return the stream that rows were cut from: without [CLS], and the [SEP] or padding at their ends."""
+    return [int(token) for row in rows for token in row[1:-1]][:length]
+
+
+def stream(tokens: Tokens) -> list[int]:
+    return [int(token) for token in tokens.read(np.arange(len(tokens)))]
+
+
+def test_a_measure_reads_the_splits_by_their_names(spied: AblationFolder) -> None:
+    """Row by row the test text of the token store, and what it trains on; nothing of validation."""
+    store = open_data(load(spied.experiment(spied.plan.cells[0].id)), print)
+    train, validation, tested = (stream(each) for each in (store.train, store.validation, store.test))
+    assert train[: len(tested)] != tested != validation
+    references = [look for _, looks, _ in Spy.prepared for look in looks.values()]
+    assert len(references) == 2
+    for look in [*looks(spied).values(), *references, *(run for run, *_ in Spy.prepared)]:
+        assert text(look.test, len(tested)) == tested
+        assert text(look.train, len(train)) == train
+        assert len(look.test) == -(-len(tested) // 14)
+        assert look.vocabulary == store.tokenizer.get_vocab_size()
+
+
+def saved(spied: AblationFolder, id: str, step: int, network: str) -> dict[str, torch.Tensor]:
+    """Return a network of the checkpoint of a step."""
+    file = spied.run(id).checkpoints / f"step-{step:08d}" / "state.safetensors"
+    tensors = {name.removeprefix("model."): value for name, value in load_file(file).items()}
+    return {name.removeprefix(f"{network}."): v for name, v in tensors.items() if name.startswith(f"{network}.")}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_measure_sees_the_discriminator_with_its_final_weights_in_eval_mode(spied: AblationFolder) -> None:
+    for cell in spied.plan.cells:
+        look = looks(spied)[cell.variant]
+        assert same(look.weights, saved(spied, cell.id, 2, "discriminator"))
+        assert not look.training
+        assert not look.gradients
+    assert not same(*(look.weights for look in looks(spied).values()))
+
+
+def test_a_measure_knows_whether_the_model_detects_and_computes_as_it_was_trained(spied: AblationFolder) -> None:
+    found = looks(spied)
+    assert (found["detector"].detects, found["predictor"].detects) == (True, False)
+    assert (found["detector"].autocast, found["predictor"].autocast) == (False, True)
+
+
+def test_the_metrics_of_a_measure_are_the_test_record(spied: AblationFolder) -> None:
+    for cell in spied.plan.cells:
+        records = [record for record in spied.run(cell.id).records() if record["split"] != "train"]
+        assert [(r["step"], r["split"]) for r in records] == [(1, "validation"), (2, "validation"), (2, "test")]
+        assert looks(spied)[cell.variant].metrics == records[2]
+        assert records[1]["generator_loss" if cell.variant == "detector" else "loss"] != records[2]["loss"]
+
+
+def test_rows_of_training_text_are_read_by_their_numbers(spied: AblationFolder) -> None:
+    """In the order in which they are asked for, some at a time; a row's number is its example id."""
+    run, _ = cells._open(spied, "cpu", spied.plan.cells[0].id)
+    whole = torch.cat([batch.tokens for batch in run.train(64, range(run.train_rows))])
+    assert len(whole) == run.train_rows > 20
+    asked = [17, 3, 8, 3, run.train_rows - 1]
+    for size in (1, 2, 5, 64):
+        batches = list(run.train(size, asked))
+        assert [len(batch) for batch in batches][:-1] == [size] * (len(batches) - 1)
+        assert torch.equal(torch.cat([batch.tokens for batch in batches]), whole[asked])
+        assert torch.cat([batch.example_ids for batch in batches]).tolist() == asked
+    assert list(run.train(4, [])) == []
+
+
+def test_a_measure_is_prepared_once_with_a_cell_and_its_references(spied: AblationFolder) -> None:
+    [(run, references, _)] = Spy.prepared
+    planned = spied.plan.measures[0]
+    assert list(references) == list(planned.references) == ["long", "other"]
+    for (name, look), steps in zip(references.items(), (3, 2), strict=True):
+        id = planned.references[name]
+        assert spied.run(id).provenance().steps == steps
+        assert same(look.weights, saved(spied, id, steps, "discriminator"))
+        assert look.metrics == spied.run(id).records()[-1]
+        assert not look.training
+        assert not look.gradients
+        assert look.autocast  # in the precision of the first reference, whichever cell it is prepared with
+    cell = next(cell for cell in spied.plan.cells if same(run.weights, looks(spied)[cell.variant].weights))
+    assert same(run.weights, saved(spied, cell.id, 2, "discriminator"))
+    assert run.metrics == looks(spied)[cell.variant].metrics
+    # Every cell is given the folder that was prepared, under the measure's key.
+    assert {folder for _, folder in Spy.called} == {spied.shared(planned)}
+    assert len(Spy.called) == len(spied.plan.cells)  # the references themselves are not measured
+
+
+def test_the_numbers_of_a_measure_are_noted_under_its_key(spied: AblationFolder) -> None:
+    """As the option says; what is not finite is left out."""
+    key, other = (measure.key for measure in spied.plan.measures)
+    for cell in spied.plan.cells:
+        measured = spied.measured(cell.id)
+        assert measured.keys() == {key, other}
+        assert measured[key] == {"luck": 0.25}
+        last = spied.run(cell.id).records()[-1]
+        assert (
+            measured[other]["generator_loss" if cell.variant == "detector" else "discriminator_token_loss"]
+            == (last["generator_loss" if cell.variant == "detector" else "discriminator_token_loss"])
+        )
+
+
+def test_the_output_of_a_cell_is_in_its_log(spied: AblationFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    for cell in spied.plan.cells:
+        log = (spied.path / "logs" / f"{cell.id}.txt").read_text()
+        assert "step      2  test      " in log
+    assert capsys.readouterr() == ("", "")
+
+
+# Measures that fail
+
+
+class Broken:
+    """A measure that does everything wrong."""
+
+    same_rows = False
+    metrics: ClassVar[dict[str, Metric]] = {"broken": Metric("nothing")}
+
+    def __init__(self, /, *, how: str = "none") -> None:
+        self.how = how
+
+    def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
+    def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
+        (folder / "half").touch()
+        if self.how == "prepare":
+            raise RuntimeError("while it was prepared")
+
+    def __call__(self, run: Trained, folder: Path) -> Any:
+        if self.how == "raise":
+            raise RuntimeError("as it was asked to")
+        if self.how == "preempted":
+            raise Preempted("saved.")
+        return {"none": None, "text": {"broken": "much"}, "other": {"unknown": 1.0}}[self.how]
+
+
+def planned(out: Path, how: str, **more: Any) -> tuple[AblationFolder, str]:
+    """Plan a broken measure before `pretraining`, under another key; returns the folder and a trained cell."""
+    values = json.loads((out / "plan.json").read_text())
+    pretraining = next(each for each in values["measures"] if each["type"] == "pretraining")
+    broken = {"type": "broken", "options": {"how": how}, "key": "broken-1", "metrics": {"broken": {}}}
+    values["measures"] = [broken, {**pretraining, "key": "pretraining-2"}]
+    (out / "plan.json").write_text(json.dumps(values | {"metric": "broken"} | more))
+    return AblationFolder(out), first(out)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("none", "measure 'broken' returned None, must be numbers by their names."),
+        ("text", "measure 'broken' returned {'broken': 'much'}, must be numbers by their names."),
+        ("other", "measure 'broken' returned unknown, which it does not declare."),
+        ("raise", "RuntimeError: as it was asked to"),
+        ("prepare", "RuntimeError: while it was prepared"),
+    ],
+)
+def test_a_measure_that_fails_is_named_and_does_not_keep_others_from_being_taken(
+    out: Path, how: str, reason: str
+) -> None:
+    measures.register("broken")(Broken)
+    where, id = planned(out, how)
+    outcome = work(str(out), id, device="cpu")
+    assert outcome.status == "failed"
+    assert reason in outcome.error
+    assert where.measured(id)["pretraining-2"].keys() >= {"discriminator_auc"}
+    assert "broken-1" not in where.measured(id)
+    # What a measure prepares is there whole or not at all.
+    assert [each.name for each in (where.path / "shared").iterdir()].count("broken-1") == (how != "prepare")
+    assert not list((where.path / "shared").glob(".broken*"))
+
+
+def test_a_measure_of_a_plug_in_that_fails_is_named_with_its_line(out: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from registry import Metric, measures\n\n\n@measures.register('mine')\nclass Mine:\n    'Raises.'\n"
+        "    same_rows, metrics = False, {'broken': Metric('nothing')}\n"
+        "    def __init__(self, /): ...\n    def references(self, base): return {}\n"
+        "    def prepare(self, run, references, folder): ...\n"
+        "    def __call__(self, run, folder):\n        raise KeyError('no such thing')\n"
+    )
+    where, id = planned(out, "none", imports=[str(plugin)])
+    values = json.loads((out / "plan.json").read_text())
+    values["measures"][0] |= {"type": "mine", "options": {}}
+    (out / "plan.json").write_text(json.dumps(values))
+    outcome = work(str(out), id, device="cpu")
+    assert outcome.status == "failed"
+    assert "mine.py:" in outcome.error
+    assert "measure 'mine' failed: KeyError: 'no such thing'" in outcome.error
+    assert "pretraining-2" in where.measured(id)
+
+
+def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
+    measures.register("broken")(Broken)
+    where, id = planned(out, "preempted")
+    assert work(str(out), id, device="cpu") == Outcome("preempted", "saved.")
+    assert "pretraining-2" not in where.measured(id)
+
+
+def test_what_a_killed_process_had_prepared_is_prepared_again(out: Path) -> None:
+    measures.register("broken")(Broken)
+    where, id = planned(out, "text")
+    half = out / "shared" / ".broken-1.part"
+    half.mkdir()
+    (half / "left").touch()
+    work(str(out), id, device="cpu")
+    assert sorted(each.name for each in (out / "shared" / "broken-1").iterdir()) == ["MANIFEST.json", "half"]
+    assert not half.exists()
+    assert where.plan
+
+
+def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
+    entry = measures.get("pretraining")
+    measure = Broken()
+    assert cells._numbers(entry, measure, {"broken": 1}) == ({"broken": 1.0}, {})
+    assert cells._numbers(entry, measure, {"broken": np.float32(0.5)}) == ({"broken": 0.5}, {})
+    assert cells._numbers(entry, measure, {"broken": float("inf")}) == cells._numbers(entry, measure, {}) == ({}, {})
+    sampled = cells._numbers(entry, measure, {"broken": Sampled(0.5, [0.25, 0.75])})
+    assert sampled == ({"broken": 0.5}, {"broken": [0.25, 0.75]})
+    assert type(sampled[0]["broken"]) is float
+    for documents in ([], [0.5, float("nan")]):
+        assert cells._numbers(entry, measure, {"broken": Sampled(0.5, documents)}) == ({"broken": 0.5}, {})
+    for wrong in (1.0, [("broken", 1.0)], {"broken": torch.ones(1)}, {"broken": None}):
+        with pytest.raises(BadResult, match="must be numbers by their names"):
+            cells._numbers(entry, measure, wrong)
+    assert issubclass(BadResult, ConfigError)
+    assert issubclass(PluginError, ConfigError)

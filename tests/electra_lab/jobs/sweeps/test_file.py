@@ -1,0 +1,355 @@
+"""An ablation file becomes cells: each a validated experiment, found again by what it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.config.load import Loaded, kind_of_file
+from electra_lab.config.source import Value, mark_at, to_yaml
+from electra_lab.jobs.sweeps.file import LoadedAblation, load_ablation
+from registry import discovery
+from registry.errors import ConfigError
+from tests.helpers import write_experiment
+
+SAFE = re.compile(r"[a-z0-9_][a-z0-9_.=+-]*-s[0-9]+-[0-9a-f]{10}")
+
+
+def write(folder: Path, text: str = "", /, file: str = "size.yaml", **sections: Value) -> Path:
+    """An ablation of the tiny experiment in `folder`; a section of None is left out."""
+    if not (folder / "tiny.yaml").exists():
+        write_experiment(folder)
+    start: dict[str, Value] = {
+        "name": "size",
+        "base": "tiny.yaml",
+        "vary": {"generator.scale": [0.5, 1.0]},
+        "seeds": [0],
+    }
+    found = {key: value for key, value in (start | sections).items() if value is not None}
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text or to_yaml(found), encoding="utf-8")
+    return path
+
+
+def ablation(folder: Path, *overrides: str, **sections: Value) -> LoadedAblation:
+    return load_ablation(write(folder, **sections), overrides)
+
+
+def labels(made: LoadedAblation) -> list[str]:
+    return [variant.label for variant in made.variants]
+
+
+def ids(made: LoadedAblation) -> dict[tuple[str, int], str]:
+    return {(cell.variant, cell.seed): cell.id for cell in made.cells}
+
+
+def by_changes(made: LoadedAblation) -> dict[tuple[str, int], str]:
+    """The ids of the cells, whatever the order of the keys in their variants' labels."""
+    changes = {variant.label: str(sorted(variant.changes.items())) for variant in made.variants}
+    return {(changes[cell.variant], cell.seed): cell.id for cell in made.cells}
+
+
+def values(loaded: Loaded) -> dict[str, Any]:
+    """The filled-in config, with dotted keys."""
+
+    def flat(value: Any, at: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            return {at: value}
+        return {k: v for key, each in value.items() for k, v in flat(each, f"{at}.{key}" if at else key).items()}
+
+    return flat(loaded.config.model_dump(mode="json"), "")
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        load_ablation(path, overrides)
+    return str(refused.value).splitlines()
+
+
+# Variants
+
+
+def test_a_list_of_values_is_a_variant_each_in_the_order_of_the_file(tmp_path: Path):
+    made = ablation(tmp_path, vary={"generator.scale": [1.0, 0.5]}, seeds=[3, 1])
+    assert labels(made) == ["generator.scale=1.0", "generator.scale=0.5"]
+    assert [(cell.variant[-3:], cell.seed) for cell in made.cells] == [("1.0", 3), ("0.5", 3), ("1.0", 1), ("0.5", 1)]
+    assert [cell.loaded.config.generator.sizes.dim for cell in made.cells] == [16, 8, 16, 8]
+    assert [cell.loaded.config.seed for cell in made.cells] == [3, 3, 1, 1]
+    assert {cell.loaded.config.name for cell in made.cells} == {"size"}
+    assert [variant.changes for variant in made.variants] == [{"generator.scale": 1.0}, {"generator.scale": 0.5}]
+
+
+def test_of_several_keys_all_combinations_are_run(tmp_path: Path):
+    made = ablation(tmp_path, vary={"sampler.type": ["gumbel", "argmax"], "train.batch_size": [2, 4]})
+    assert labels(made) == [
+        "sampler.type=gumbel, train.batch_size=2",
+        "sampler.type=gumbel, train.batch_size=4",
+        "sampler.type=argmax, train.batch_size=2",
+        "sampler.type=argmax, train.batch_size=4",
+    ]
+    assert [cell.loaded.config.train.batch_size for cell in made.cells] == [2, 4, 2, 4]
+    assert [cell.loaded.config.sampler.type for cell in made.cells] == ["gumbel", "gumbel", "argmax", "argmax"]
+
+
+def test_named_changes_are_a_variant_each_and_may_be_none(tmp_path: Path):
+    vary: Value = {"as it is": {}, "large & cold": {"generator.scale": 1.0, "sampler.temperature": 0.5}}
+    made = ablation(tmp_path, vary=vary)
+    assert labels(made) == ["as it is", "large & cold"]
+    plain, large = (values(cell.loaded) for cell in made.cells)
+    assert {key for key in plain if plain[key] != large[key]} == {
+        "generator.dim", "generator.heads", "sampler.temperature"
+    }  # fmt: skip
+    assert made.baseline == "as it is"
+
+
+def test_set_holds_for_every_cell(tmp_path: Path):
+    made = ablation(tmp_path, set={"train": {"batch_size": 4}, "embedding.dim": 4})
+    for loaded in (made.base, *(cell.loaded for cell in made.cells)):
+        assert (loaded.config.train.batch_size, loaded.config.embedding.dim) == (4, 4)
+        assert loaded.config.train.steps == 1
+
+
+@pytest.mark.parametrize("budget", [{"steps": 7}, {"tokens": 500.0}, {"flops": 1e9}])
+def test_a_budget_takes_the_place_of_the_bases(tmp_path: Path, budget: dict[str, float]):
+    made = ablation(tmp_path, budget=budget)
+    for loaded in (made.base, *(cell.loaded for cell in made.cells)):
+        spent = {name: getattr(loaded.config.train, name) for name in ("steps", "tokens", "flops")}
+        assert {name: value for name, value in spent.items() if value is not None} == budget
+
+
+@pytest.mark.parametrize("override", ["seeds=[3,4]", " seeds = [3, 4]"])
+def test_an_override_of_a_key_of_the_ablation_changes_the_ablation(tmp_path: Path, override: str):
+    assert [cell.seed for cell in ablation(tmp_path, override).cells] == [3, 3, 4, 4]
+
+
+def test_an_override_holds_for_every_cell_and_tells_where_it_comes_from(tmp_path: Path):
+    made = ablation(tmp_path, "train.batch_size=6", "sampler.temperature=0.5")
+    assert {cell.loaded.config.train.batch_size for cell in made.cells} == {6}
+    assert str(made.cells[0].loaded.marks["train", "batch_size"]) == "--set train.batch_size=6"
+
+
+def test_an_override_of_a_key_of_ablations_changes_the_file(tmp_path: Path):
+    """All other keys are the base's."""
+    made = ablation(tmp_path, "seeds=[3, 4, 5]", "budget.flops=1e9", "name=other", "train.batch_size=6")
+    assert made.config.name == "other"
+    assert {cell.seed for cell in made.cells} == {3, 4, 5}
+    for cell in made.cells:
+        train = cell.loaded.config.train
+        assert (train.flops, train.steps, train.batch_size) == (1e9, None, 6)
+    assert made.base.config.train.batch_size == 6
+
+
+def test_a_budget_of_another_kind_replaces_that_of_the_file(tmp_path: Path):
+    made = ablation(tmp_path, "budget.tokens=500", budget={"steps": 7})
+    assert made.config.budget is not None
+    assert made.config.budget.model_dump(exclude_none=True) == {"tokens": 500}
+
+
+def test_a_variant_with_two_forms_of_a_size_is_refused(tmp_path: Path):
+    for keys in (["generator.scale", "generator.dim"], ["generator.dim", "generator.scale"]):
+        changes: Value = {key: {"generator.scale": 1.0, "generator.dim": 4}[key] for key in keys}
+        with pytest.raises(ConfigError, match=r"generator\.scale: .* exclude each other"):
+            ablation(tmp_path, vary={"both": changes})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_option_of_another_optimizer_holds_whatever_the_order_of_keys(tmp_path: Path, order: int):
+    """Its type has a default, from which a new one differs."""
+    changes: dict[str, Value] = {"optimizer.weight_decay": 0.5, "optimizer.type": "adamw_no_bias_correction"}
+    made = ablation(tmp_path, vary={"another": dict(list(changes.items())[::order])})
+    assert made.cells[0].loaded.config.optimizer.keywords()["weight_decay"] == 0.5
+
+
+def test_options_hold_whatever_the_order_of_keys(tmp_path: Path):
+    """A new type drops the old one's options, but not those that stand beside it."""
+    one = ablation(tmp_path, vary={"sampler.type": ["top_k", "gumbel"], "sampler.temperature": [2.0]})
+    other = ablation(tmp_path, vary={"sampler.temperature": [2.0], "sampler.type": ["top_k", "gumbel"]})
+    for made in (one, other):
+        assert [c.loaded.config.sampler.keywords()["temperature"] for c in made.cells] == [2.0, 2.0]
+    assert [cell.id for cell in one.cells] == [cell.id for cell in other.cells]
+    for order in (("sampler.temperature", "sampler.type"), ("sampler.type", "sampler.temperature")):
+        put: Value = {key: {"sampler.temperature": 0.25, "sampler.type": "top_k"}[key] for key in order}
+        assert ablation(tmp_path, set=put).base.config.sampler.keywords()["temperature"] == 0.25
+
+
+def test_schedules_and_whole_components_may_vary(tmp_path: Path):
+    key = "schedules.sampler.temperature"
+    made = ablation(tmp_path, vary={key: [{"type": "linear", "start": 2.0, "end": t} for t in (0.5, 1.0)]})
+    assert labels(made) == [f"{key}=linear(start=2.0, end=0.5)", f"{key}=linear(start=2.0, end=1.0)"]
+    made = ablation(tmp_path, vary={"sampler": [{"type": "argmax"}, {"type": "top_k", "k": 3}]})
+    assert labels(made) == ["sampler=argmax", "sampler=top_k(k=3)"]
+
+
+def test_marks_lead_to_the_file_that_wrote_a_value(tmp_path: Path):
+    path = write(tmp_path, "name: size\nbase: tiny.yaml\nset: {embedding.dim: 4}\nseeds:\n- 5\n"
+                 "budget: {steps: 3}\nvary:\n  generator.scale:\n  - 0.5\n  - 1.0\n")  # fmt: skip
+    made = load_ablation(path)
+    marks = made.cells[1].loaded.marks
+    lines = {("name",): 1, ("embedding", "dim"): 3, ("seed",): 5, ("train", "steps"): 6, ("generator", "scale"): 10}
+    assert {loc: str(marks[loc]) for loc in lines} == {loc: f"{path}:{line}" for loc, line in lines.items()}
+    assert str(marks["sampler", "type"]) == f"{tmp_path}/tiny.yaml:9"
+    assert str(mark_at(made.marks, ("measure",))) == f"{path}:1"  # not written: the nearest part around it
+
+
+def test_cells_of_one_seed_differ_in_what_varies_alone(tmp_path: Path):
+    made = ablation(tmp_path, vary={"sampler.temperature": [0.5, 1.0, 2.0]}, seeds=[0, 1])
+    for seed in (0, 1):
+        first, *others = [values(cell.loaded) for cell in made.cells if cell.seed == seed]
+        for other in others:
+            assert {key for key in first if first[key] != other[key]} == {"sampler.temperature"}
+    for label in labels(made):
+        first, second = (values(cell.loaded) for cell in made.cells if cell.variant == label)
+        assert {key for key in first if first[key] != second[key]} == {"seed"}
+
+
+# What differs from the baseline
+
+
+def test_differences_have_what_follows_from_a_change(tmp_path: Path):
+    """Another type of masking drops the options of the base's: `mask_prob` goes back to its default."""
+    write_experiment(tmp_path, masking="{type: replace_prob, mask_prob: 0.3, replace_prob: 0.8}")
+    made = ablation(tmp_path, vary={"masking.type": ["replace_prob", "whole_word"], "train.batch_size": [2]})
+    base, words = labels(made)
+    assert made.baseline == base
+    assert made.differences[base] == {}
+    assert made.differences[words] == {
+        "masking.type": ("replace_prob", "whole_word"),
+        "masking.mask_prob": (0.3, 0.15),
+        "masking.replace_prob": (0.8, 0.85),
+    }
+
+
+def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp_path: Path):
+    vary: Value = {"a": {"sampler.temperature": 0.5}, "b": {"train.steps": 3, "generator": None, "sampler": None,
+                   "objective": {"type": "mlm"}, "embedding.tie": "none"}}  # fmt: skip
+    made = ablation(tmp_path, vary=vary, seeds=[3, 4], baseline="b")
+    found = made.differences["a"]
+    assert made.differences["b"] == {}
+    assert found["train.steps"] == (3, 1)
+    assert found["generator.dim"] == (None, 8)
+    assert "generator" not in found  # null, and a mapping: its keys say it
+    assert all(before != after for before, after in found.values())
+    assert found["sampler.temperature"] == (None, 0.5)
+    assert found["objective.type"] == ("mlm", "electra")
+    assert not {"name", "seed"} & found.keys()
+    made = ablation(tmp_path, vary={"generator.scale": [0.5, 1.0]}, budget={"flops": 1e9}, seeds=[3])
+    assert made.differences["generator.scale=1.0"].keys() == {"generator.dim", "generator.heads"}
+
+
+# The baseline
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, "generator.scale=0.5"),  # which is what the base has
+        ({"vary": {"generator.scale": [1.0, 0.5]}}, "generator.scale=0.5"),
+        ({"set": {"generator.scale": 1.0}}, "generator.scale=1.0"),
+        ({"vary": {"generator.scale": [1.0, 2.0]}}, "generator.scale=1.0"),  # the first, as the base is none
+        ({"baseline": "generator.scale=1.0"}, "generator.scale=1.0"),
+        ({"vary": {"a": {"train.batch_size": 4}, "b": {}}}, "b"),
+        ({"vary": {"a": {"train.batch_size": 4}, "b": {}}, "baseline": "a"}, "a"),
+        ({"seeds": [3, 4]}, "generator.scale=0.5"),  # the base's own seed has no say in it
+    ],
+)
+def test_the_baseline(tmp_path: Path, sections: dict[str, Value], expected: str):
+    assert ablation(tmp_path, **sections).baseline == expected
+
+
+# extends, paths, plug-ins
+
+
+def test_paths_hold_from_the_file_that_wrote_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_experiment(tmp_path / "bases")
+    write_experiment(tmp_path / "bases", "other.yaml", seed="0", train="{steps: 2, batch_size: 2}")
+    vary: Value = {"one": {"corpus.paths": ["a.txt"]}, "two": {}}
+    parent = write(tmp_path / "small", base="../bases/tiny.yaml", vary=vary, measure=[{"type": "pretraining"}],
+                   set={"data.store": "kept"}, seeds=[0, 1])  # fmt: skip
+    child = tmp_path / "full/deep/size.yaml"
+    child.parent.mkdir(parents=True)
+    child.write_text("extends: ../../small/size.yaml\nvary: {two: {corpus.paths: [b.txt]}}\nseeds: [7]\n")
+    monkeypatch.chdir(tmp_path / "full")
+    made = load_ablation(Path("deep/size.yaml"))
+    assert [cell.seed for cell in made.cells] == [7, 7]
+    paths = [cell.loaded.config.corpus.keywords()["paths"] for cell in made.cells]
+    assert paths == [[tmp_path / "small/a.txt"], [tmp_path / "full/deep/b.txt"]]
+    assert {cell.loaded.config.data.store for cell in made.cells} == {tmp_path / "small/kept"}
+    assert made.base.config.corpus.keywords()["paths"] == [tmp_path / "bases/corpus.txt"]
+    assert [kind_of_file(file) for file in (child, parent)] == ["ablation"] * 2
+    assert kind_of_file(tmp_path / "bases/tiny.yaml") == "experiment"
+
+    child.write_text("extends: ../../small/size.yaml\nbase: ../../bases/other.yaml\nbudget: {steps: 5}\n")
+    made = load_ablation(child)
+    assert made.base.config.train.steps == 5
+    assert str(made.base.marks["seed",]) == f"{tmp_path}/bases/other.yaml:13"
+
+
+PLUGIN = """\
+from registry import Metric, {what}
+
+
+@{what}.register("{name}")
+{code}
+"""
+SAMPLER = 'def mine(logits, rng, /, *, heat: float = 1.0):\n    """A sampler."""'
+MEASURE = '''class Mine:
+    """A measure."""
+    metrics = {"luck": Metric("Luck.")}
+    same_rows = False
+    def __init__(self, /): ...
+    def references(self, base): return {}
+'''
+
+
+@pytest.fixture
+def _own_plugins(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(discovery, "_loaded", {})
+
+
+@pytest.mark.usefixtures("_own_plugins")
+def test_a_cell_imports_what_it_is_made_of_and_no_measure(tmp_path: Path):
+    sampler, measure = tmp_path / "plugs/sampler.py", tmp_path / "plugs/measure.py"
+    sampler.parent.mkdir()
+    sampler.write_text(PLUGIN.format(what="samplers", name="mine", code=SAMPLER))
+    measure.write_text(PLUGIN.format(what="measures", name="lucky", code=MEASURE))
+    made = ablation(tmp_path / "there", imports=["../plugs/sampler.py", "../plugs/measure.py"],
+                    vary={"sampler.type": ["gumbel", "mine"]}, measure=[{"type": "lucky"}], metric="luck")  # fmt: skip
+    assert [plugin.file for plugin in made.plugins] == [sampler, measure]
+    for cell in made.cells:
+        assert cell.loaded.config.imports == [sampler]
+        assert [plugin.file for plugin in cell.loaded.plugins] == [sampler]
+    # A base that imports it already does so once.
+    write_experiment(tmp_path / "there", imports="[../plugs/sampler.py]")
+    again = ablation(tmp_path / "there", imports=["../plugs/sampler.py"], vary={"sampler.type": ["gumbel", "mine"]})
+    assert again.base.config.imports == [sampler]
+    assert ids(again) == ids(made)
+
+
+# Problems
+
+
+def test_problems_of_the_base_and_of_variants_come_together(tmp_path: Path):
+    write_experiment(tmp_path, masking="{type: replace_prob, mask_prob: 1.5}")
+    path = write(tmp_path, vary={"generator.scale": [0.5, 9.0], "train.batch_size": [2, 0]}, metric="luck",
+                 baseline="none")  # fmt: skip
+    lines = problems(path)
+    assert lines[0] == f"{tmp_path}/tiny.yaml:8: masking.mask_prob: must be less than or equal to 1, is 1.5."
+    assert [line.split(": ", 1)[1][:40] for line in lines[1:]] == [
+        "train.batch_size: must be greater than 0",
+        "generator.scale: must be a number above ",
+        "baseline: no variant is called 'none'. T",
+        "metric: no measure computes 'luck'. Know",
+    ]
+
+
+def test_nothing_is_quoted_from_a_base_that_is_no_experiment(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    (tmp_path / "kept").write_text("a: *SECRET\n")
+    file.write_text(re.sub(r"(?m)^base: .*$", "base: kept", file.read_text()))
+    with pytest.raises(ConfigError) as refused:
+        load_ablation(file)
+    assert str(refused.value) == f"{tmp_path / 'kept'}:1: is not valid YAML: found undefined alias ...."

@@ -1,0 +1,109 @@
+"""A cell is found again by what it is: its label, its seed and a digest of its content."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.config.load import Loaded, load
+from electra_lab.config.source import Value
+from electra_lab.jobs.sweeps.file import _content, _identity
+from registry import discovery
+from tests.electra_lab.jobs.sweeps.test_file import SAFE, ablation, by_changes, ids, labels
+from tests.helpers import write_experiment
+
+
+def test_ids_are_those_of_the_content(tmp_path: Path):
+    first = ablation(tmp_path, vary={"generator.scale": [0.5, 1.0]}, seeds=[0, 1])
+    assert len(set(ids(first).values())) == 4
+    more = ablation(tmp_path, name="other", question="Why?", vary={"generator.scale": [2.0, 1.0, 0.5]}, seeds=[5, 1, 0],
+                    measure=[{"type": "pretraining"}], retries=3, launcher={"type": "local", "workers": 3})  # fmt: skip
+    assert ids(first).items() <= ids(more).items()
+    assert len(ids(more)) == 9
+    stored = ablation(tmp_path, "data.store=elsewhere", seeds=[0, 1])
+    assert ids(stored) == ids(first)
+    written = (tmp_path / "tiny.yaml").read_text().splitlines()
+    (tmp_path / "tiny.yaml").write_text("\n".join(reversed(written)))
+    assert ids(ablation(tmp_path, seeds=[0, 1])) == ids(first)
+    # What the base writes or leaves to its default, sets or gets set, is the same experiment.
+    assert ids(ablation(tmp_path, "sampler.temperature=1.0", "train.log_every=50", seeds=[0, 1])) == ids(first)
+    assert ids(ablation(tmp_path, set={"train.steps": 1}, seeds=[0, 1])) == ids(first)
+
+
+def test_equal_content_has_an_equal_digest_whatever_its_label(tmp_path: Path):
+    grid = ablation(tmp_path, vary={"generator.scale": [1.0]}).cells[0]
+    wider = ablation(tmp_path, vary={"generator.scale": [1.0], "train.batch_size": [2]}).cells[0]
+    named = ablation(tmp_path, vary={"large": {"generator.scale": 1.0}}).cells[0]
+    assert len({grid.id, wider.id, named.id}) == 3
+    assert grid.digest == wider.digest == named.digest
+    assert grid.digest != ablation(tmp_path, vary={"generator.scale": [1.0]}, seeds=[1]).cells[0].digest
+
+
+CHANGES = {
+    "train.steps": 2, "train.batch_size": 4, "train.learning_rate": 5.1e-4, "optimizer.betas": [0.9, 0.998],
+    "optimizer.weight_decay": 0.02, "schedules.learning_rate.warmup_steps": 1,
+    "train.log_every": 3, "data.sequence_length": 15, "data.held_out": 0.31, "embedding.dropout": 0.2,
+    "discriminator.dropout": 0.0, "generator.dropout": 0.0, "masking.mask_prob": 0.2, "sampler.temperature": 1.01,
+    "objective.generator_weight": 2.0, "evaluate.every": 1, "evaluate.batch_size": 3, "checkpoint.keep": 2,
+    "corpus.documents": "lines", "tokenizer.vocab_size": 201, "sampler.type": "argmax", "embedding.tie": "none",
+    "schedules.sampler.temperature": {"type": "linear", "start": 2.0, "end": 1.0},
+}  # fmt: skip
+
+
+def test_every_change_of_a_value_changes_the_digest(tmp_path: Path):
+    vary: dict[str, Value] = {key: {key: value} for key, value in CHANGES.items()} | {"none": {}}
+    made = ablation(tmp_path, vary=vary)
+    assert len({cell.digest for cell in made.cells}) == len(CHANGES) + 1
+
+
+def test_a_plug_in_that_changed_changes_the_digest(tmp_path: Path):
+    loaded = load(write_experiment(tmp_path))
+    plugged = [
+        Loaded(loaded.config, {}, (discovery.Plugin(Path(file), sha, b""),))
+        for file, sha in (("a.py", "1"), ("b.py", "1"), ("a.py", "2"))
+    ]
+    one, moved, changed = (_identity("x", 0, each) for each in plugged)
+    assert one == moved != changed
+    assert _identity("x", 0, loaded) != one
+
+
+@given(st.text(max_size=300), st.integers(0, 2**63 - 1))
+@settings(max_examples=200, deadline=None)
+def test_an_id_is_a_safe_file_name_whatever_the_label(label: str, seed: int):
+    made = _identity(label, seed, LOADED[0])
+    assert SAFE.fullmatch(made)
+    assert len(made) < 120
+    assert made == _identity(label, seed, LOADED[0])
+    assert made != _identity(label, (seed + 1) % 2**63, LOADED[0])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
+    LOADED.append(load(write_experiment(tmp_path_factory.mktemp("loaded"))))
+
+
+LOADED: list[Loaded] = []
+DOTTED = {"train.learning_rate": st.floats(1e-9, 1e9), "sampler.temperature": st.floats(1e-6, 1e6),
+          "embedding.dropout": st.floats(0, 0.99), "train.batch_size": st.integers(1, 10**6)}  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=12, deadline=None)
+def test_ids_hold_while_the_rest_of_the_file_changes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
+    folder = tmp_path_factory.getbasetemp() / "laws"
+    keys = data.draw(st.lists(st.sampled_from(sorted(DOTTED)), min_size=1, max_size=2, unique=True))
+    vary = {key: data.draw(st.lists(DOTTED[key], min_size=1, max_size=3, unique=True)) for key in keys}
+    seeds = data.draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=2, unique=True))
+    made = ablation(folder, vary=vary, seeds=seeds)
+    before = by_changes(made)
+    assert len(set(labels(made))) == len(made.variants)
+    assert len({cell.digest for cell in made.cells}) == len(made.cells) == len(before)
+    turned = {key: data.draw(st.permutations(vary[key])) for key in reversed(keys)}
+    more = data.draw(st.integers(0, 2**63 - 1).filter(lambda seed: seed not in seeds))
+    again = ablation(folder, name="again", vary=turned, seeds=[more, *data.draw(st.permutations(seeds))])
+    after = by_changes(again)
+    assert before.items() <= after.items()
+    assert _content(made.base) == _content(again.base)

@@ -1,0 +1,245 @@
+"""From a validated ablation to its plan: what is planned is what the runs become, and keys change with what counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.assembly.build import sketch
+from electra_lab.config.load import load
+from electra_lab.jobs.sweeps.file import load_ablation
+from electra_lab.jobs.sweeps.plan import Checked, checked, write_plan
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.storage.plan import FORMAT, Plan
+from registry import discovery, measures
+from registry.errors import ConfigError
+from tests.electra_lab.jobs.sweeps.small import write
+from tests.helpers import write_experiment
+
+SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
+WITHOUT_SAME_ROWS = [
+    (f"  - {{type: {each}}}\n", "") for each in ("fixed_corruption, steps: 4", "detection_probe, rows: 8")
+]
+
+
+def made(folder: Path, *changes: tuple[str, str], **sections: str) -> Checked:
+    """Check the small ablation with parts of its text replaced."""
+    file = write(folder, **sections)
+    text = file.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return checked(load_ablation(file))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Checked:
+    return made(tmp_path_factory.mktemp("small"))
+
+
+def test_a_plan_has_what_the_file_says(small: Checked) -> None:
+    plan = small.plan()
+    assert (plan.format, plan.name, plan.question, plan.base) == (FORMAT, "sizes", "Does it run?", "tiny.yaml")
+    assert (plan.budget, plan.keys, plan.seeds, plan.imports) == ({"steps": 8}, ["generator.scale"], [0, 1], [])
+    assert (plan.baseline, plan.metric) == (SMALL, "corruption_auc")
+    assert [(variant.label, variant.changes) for variant in plan.variants] == [
+        (SMALL, {"generator.scale": 0.5}), (LARGE, {"generator.scale": 1.0})
+    ]  # fmt: skip
+    assert [variant.differs for variant in plan.variants] == [
+        {}, {"generator.dim": (8, 16), "generator.heads": (1, 2)}
+    ]  # fmt: skip
+    assert [measure.type for measure in plan.measures] == ["fixed_corruption", "pretraining", "detection_probe"]
+    assert plan.measures[0].options["steps"] == 4
+    assert plan.measures[2].options["rows"] == 8
+    references = small.references["fixed_corruption"]
+    assert list(references) == ["small", "large"]
+    ids = {name: cell.id for name, cell in references.items()}
+    assert [measure.references for measure in plan.measures] == [ids, {}, {}]
+    assert plan.references == list(ids.values())
+    assert [(cell.variant, cell.seed) for cell in plan.cells] == [(SMALL, 0), (LARGE, 0), (SMALL, 1), (LARGE, 1)]
+    assert Plan.model_validate(json.loads(plan.model_dump_json())) == plan
+
+
+def test_a_chosen_metric_and_names_without_lists(tmp_path: Path) -> None:
+    plan = made(tmp_path, ("{generator.scale: [0.5, 1.0]}", "{a: {}, b: {generator.scale: 1.0}}"),
+                more="metric: probe_auc\nbaseline: b\n").plan()  # fmt: skip
+    assert (plan.metric, plan.baseline, plan.keys, plan.axis) == ("probe_auc", "b", [], {})
+
+
+def test_planned_costs_are_those_of_each_cells_own_networks(small: Checked, done: tuple[Path, Path]) -> None:
+    """Of a vocabulary as large as the file allows; the runs themselves may have found fewer words."""
+    cells = {(cell.variant, cell.seed): cell for cell in small.plan().cells}
+    assert cells[SMALL, 0].parameters == cells[SMALL, 1].parameters
+    assert cells[SMALL, 0].parameters["generator"] < cells[LARGE, 0].parameters["generator"]
+    assert cells[SMALL, 0].parameters["discriminator"] == cells[LARGE, 0].parameters["discriminator"]
+    assert cells[SMALL, 0].flops == 8 * small.sketches[SMALL].flops.per_step
+    assert cells[LARGE, 1].flops == 8 * small.sketches[LARGE].flops.per_step > 8 * small.sketches[SMALL].flops.per_step
+    folder = AblationFolder(done[1])
+    for planned in folder.plan.cells:
+        ran = folder.run(planned.id).provenance()
+        assert planned.steps == ran.steps
+        full = ran.data.vocabulary == 200
+        assert (planned.parameters == ran.parameters) == full
+        assert (planned.flops == ran.flops) == full
+        assert planned.parameters["total"] >= ran.parameters["total"]
+        assert (planned.flops or 0) >= ran.flops
+
+
+def test_what_is_trained_for_measures_comes_first(small: Checked) -> None:
+    """Every cell's measures wait for them."""
+    references = [*small.references["fixed_corruption"].values()]
+    ids = [cell.id for cell in references]
+    assert [cell.id for cell in small.pieces] == [*ids, *(cell.id for cell in small.ablation.cells)]
+    assert list(small.firsts) == [SMALL, LARGE, *ids]
+    assert {label: cell.seed for label, cell in small.firsts.items()}[LARGE] == 0
+    for name, cell in zip(("small", "large"), references, strict=True):
+        assert cell.variant == f"reference of fixed_corruption ({name})"
+        assert cell.id.startswith(f"reference-of-fixed_corruption-{name}-s20201-")
+        assert cell.loaded.config.objective.type == "mlm"
+        assert cell.loaded.config.train.steps == 4
+        assert cell.loaded.config.name == "sizes"
+    assert [cell.loaded.config.discriminator.sizes.dim for cell in references] == [2, 24]
+
+
+@pytest.mark.parametrize("budget", ["{steps: 8}", "{tokens: 256}", "{flops: 8.0e+6}", "{paper_flops: 8.0e+6}"])
+def test_references_train_for_as_many_steps_as_the_base(tmp_path: Path, budget: str) -> None:
+    """Whatever the budget of cells: for equal FLOPs, a small network would train for ever."""
+    found = made(tmp_path, ("fixed_corruption, steps: 4", "fixed_corruption"), ("{steps: 8}", budget))
+    steps = sketch(found.ablation.base).steps
+    assert steps == found.sketches[SMALL].steps  # the base
+    for cell in found.references["fixed_corruption"].values():
+        train = cell.loaded.config.train
+        assert (train.steps, train.tokens, train.flops, train.paper_flops) == (steps, None, None, None)
+        assert found.sketches[cell.id].steps == steps
+
+
+def test_texts_are_read_once_for_all_cells_that_share_them(tmp_path: Path, small: Checked) -> None:
+    [pieces] = small.texts().values()
+    assert [cell.id for cell in pieces] == [cell.id for cell in small.pieces]
+    lengths = made(tmp_path, ("generator.scale: [0.5, 1.0]", "data.sequence_length: [8, 16]"), *WITHOUT_SAME_ROWS)
+    assert [[cell.seed for cell in cells] for cells in lengths.texts().values()] == [[0, 1], [0, 1]]
+
+
+def test_every_piece_is_written_complete(small: Checked, tmp_path: Path) -> None:
+    folder = AblationFolder.create(tmp_path)
+    plan = write_plan(small, folder)
+    assert folder.plan == plan == small.plan()
+    assert {file.stem for file in (tmp_path / "plan").iterdir()} == {cell.id for cell in small.pieces}
+    for cell in small.pieces:
+        assert load(folder.experiment(cell.id)).config == cell.loaded.config
+    assert (tmp_path / "ablation.yaml").read_text() == small.ablation.source
+
+
+# The keys of measures
+
+
+def keys(found: Checked) -> dict[str, str]:
+    return {measure.type: measure.key for measure in found.plan().measures}
+
+
+SAME: dict[str, dict[str, Any]] = {
+    "name": {"changes": [("name: sizes", "name: other")]},
+    "variants": {"changes": [("[0.5, 1.0]", "[0.5, 1.0, 2.0]")]},
+    "seeds": {"changes": [("[0, 1]", "[7]")]},
+    "store": {"data": "{sequence_length: 16, held_out: 0.3, store: elsewhere}"},
+}
+OTHER: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "an option": ({"changes": [("rows: 8", "rows: 9")]}, {"detection_probe"}),
+    "its references": ({"changes": [("set: {", "set: {generator.dropout: 0.1, train.learning_rate: 0.01, ")]},
+                       {"fixed_corruption"}),
+    "one of its references": ({"changes": [("steps: 4", "steps: 4, large: 2.0")]}, {"fixed_corruption"}),
+    "the text": ({"data": "{sequence_length: 16, held_out: 0.2, store: store}"},
+                 {"fixed_corruption", "pretraining", "detection_probe"}),
+    "the tokenizer": ({"tokenizer": "{type: wordpiece, vocab_size: 150}"},
+                      {"fixed_corruption", "pretraining", "detection_probe"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_a_key_stays_where_nothing_changes_what_is_measured(small: Checked, tmp_path: Path, case: str) -> None:
+    options = dict(SAME[case])
+    found = made(tmp_path, *options.pop("changes", []), **options)
+    # The corpus is another file in another folder, so that only its place differs: undo that.
+    assert keys(at(found, small, tmp_path)) == keys(small)
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_a_key_changes_with_everything_that_its_numbers_depend_on(small: Checked, tmp_path: Path, case: str) -> None:
+    options, changed = OTHER[case]
+    options = dict(options)
+    found = keys(at(made(tmp_path, *options.pop("changes", []), **options), small, tmp_path))
+    assert {type for type, key in found.items() if key != keys(small)[type]} == changed
+
+
+def at(found: Checked, small: Checked, folder: Path) -> Checked:
+    """Check the file of `found` again with the corpus of `small`."""
+    corpus = small.ablation.base.config.corpus.keywords()["paths"]
+    return checked(load_ablation(folder / "sizes.yaml", [f"corpus.paths={json.dumps(list(map(str, corpus)))}"]))
+
+
+PLUGIN = """\
+from registry import Metric, measures
+
+
+@measures.register("mine")
+class Mine:
+    "A measure."
+    same_rows, metrics = False, {"mine": Metric("luck")}
+    def __init__(self, /): ...
+    def references(self, base): return {}
+"""
+
+
+def test_a_key_changes_with_the_code_of_its_plug_in_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(mine: str, other: str) -> dict[str, str]:
+        monkeypatch.setattr(discovery, "_loaded", {})  # as another process would
+        (tmp_path / "mine.py").write_text(PLUGIN + mine)
+        (tmp_path / "other.py").write_text(other)
+        with measures.isolated():
+            change = ("{type: fixed_corruption, steps: 4}", "{type: mine}")
+            return keys(made(tmp_path, change, more="imports: [mine.py, other.py]"))
+
+    before, other, mine = found("", ""), found("", "# changed\n"), found("# changed\n", "")
+    assert before == other
+    assert {type for type in before if before[type] != mine[type]} == {"mine"}
+
+
+# Problems
+
+
+def test_a_file_that_cannot_be_built_names_every_variant_once(tmp_path: Path) -> None:
+    """Sketched from shapes: the networks themselves refuse what their schemas allow."""
+    write_experiment(tmp_path)
+    odd = "{type: transformer, dim: 12, depth: 1, heads: 4, rotary: true}"
+    with pytest.raises(ConfigError) as error:
+        made(tmp_path, ("{generator.scale: [0.5, 1.0]}", f"{{discriminator: [{odd}, {{}}]}}"))
+    [line] = str(error.value).splitlines()
+    assert "rotary positions need an even" in line
+    assert line.count("(in the variant ") == 1
+
+
+@pytest.mark.parametrize(
+    ("vary", "own"),
+    [
+        ("{generator.scale: [0.5, 1.0]}", False),
+        ("{train.learning_rate: [1.0e-4, 1.0e-3]}", False),
+        ("{objective.discriminator_weight: [10, 50]}", False),
+        ("{masking.mask_prob: [0.15, 0.25]}", True),
+        ("{objective.type: [electra, electra_masked_only]}", True),
+        ("{data.sequence_length: [8, 16]}", True),
+        ("{evaluate.tokens: [64, 128]}", True),
+    ],
+)
+def test_a_loss_at_mask_compares_cells_unless_their_tests_differ(tmp_path: Path, vary: str, own: bool) -> None:
+    """Detection never does, as each generator makes the test."""
+    plan = made(tmp_path, ("{generator.scale: [0.5, 1.0]}", vary), *WITHOUT_SAME_ROWS).plan()
+    assert plan.metric == "generator_mask_loss"
+    assert plan.metrics["generator_mask_loss"].own_task == own
+    assert plan.metrics["discriminator_auc"].own_task
+    assert {"unigram_mask_entropy", "unigram_auc"} <= plan.trivial

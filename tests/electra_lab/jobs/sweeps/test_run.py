@@ -1,0 +1,352 @@
+"""Ablations that really run: every cell once, whatever happened before; what fails does not stop the others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from electra_lab.jobs.sweeps import run
+from electra_lab.jobs.sweeps.file import load_ablation
+from electra_lab.presentation.sweep_page import write_report
+from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.training import device as devices
+from registry import Outcome, Work, launchers
+from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
+from tests.electra_lab.jobs.sweeps.small import (
+    HERE,
+    PROCESSES,
+    STEPS,
+    InProcess,
+    ablate,
+    contents,
+    first,
+    lines,
+    stamps,
+    weights,
+    write,
+)
+from tests.pages import Page
+
+SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
+
+
+# What comes out
+
+
+def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) -> None:
+    _, out = done
+    where = AblationFolder(out)
+    plan = where.plan
+    assert [(cell.variant, cell.seed) for cell in plan.cells] == [(SMALL, 0), (LARGE, 0), (SMALL, 1), (LARGE, 1)]
+    table = Page(out / "report.html").table("The cells")
+    for cell in plan.cells:
+        state = where.state(cell.id, plan)
+        assert state.status == "done"
+        found = {name.rpartition("-")[0]: values for name, values in where.measured(cell.id).items()}
+        assert found.keys() == {"fixed_corruption", "pretraining", "detection_probe"}
+        assert all(0 <= value <= 1 for value in found["fixed_corruption"].values())
+        last = lines(out / "cells" / cell.id)[-1]
+        assert found["pretraining"]["generator_loss"] == last["generator_loss"]
+        assert last["step"] == STEPS
+        row = next(row for row in table if row[0] == cell.variant)
+        assert float(row[1 + cell.seed]) == pytest.approx(found["fixed_corruption"]["corruption_auc"], abs=1e-4)
+    assert list(plan.measures[0].references) == ["small", "large"]
+    assert all(where.measured(reference) == {} for reference in plan.references)
+    assert not list((out / "failed").iterdir())
+    assert (out / "ablation.yaml").read_text() == done[0].read_text()
+
+
+def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tmp_path: Path) -> None:
+    """Two workers at once; and a page with pictures, which those of this process leave out."""
+    file, before = done
+    other = file.with_name("processes.yaml")
+    other.write_text(file.read_text().replace(HERE, PROCESSES).replace("seeds: [0, 1]", "seeds: [1]"))
+    out = ablate(other, tmp_path / "out")
+    expected = contents(before)
+    found = contents(out)
+    assert len(found) == 4
+    assert found == {id: expected[id] for id in found}
+    for id in found:
+        assert "<svg" in (out / "cells" / id / "report.html").read_text()
+
+
+def test_cells_of_a_seed_read_the_same_rows_with_the_same_masks(done: tuple[Path, Path]) -> None:
+    """Paired: the corruption of the test text differs only by what the generators drew."""
+    _, out = done
+    share = [lines(out / "cells" / cell.id)[-1]["unigram_entropy"] for cell in AblationFolder(out).plan.cells]
+    # It depends only on which test tokens are masked: equal for both variants of a seed, not for two seeds.
+    assert share[0] == share[1] != share[2] == share[3]
+
+
+def test_the_last_lines_are_the_verdict_and_the_place_of_the_page(
+    here: Path, out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert ablate(here, out) == out
+    said = capfd.readouterr().err
+    assert f"sizes: 4 cells and 2 for measures, 6 already done, in {out}" in said
+    assert "With 2 seeds this is exploratory." in said
+    assert said.rstrip().endswith(f"report {out / 'report.html'}")
+
+
+# Again, and again
+
+
+def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path) -> None:
+    before = stamps(out)
+    ablate(here, out)
+    assert stamps(out) == before
+    more = here.with_name("more.yaml")
+    more.write_text(here.read_text().replace("seeds: [0, 1]", "seeds: [0, 1, 2]"))
+    ablate(more, out)
+    assert len(AblationFolder(out).plan.cells) == 6
+    after = stamps(out)
+    assert {path: after[path] for path in before} == before
+    more.write_text(here.read_text().replace(f"steps: {STEPS}", f"steps: {STEPS + 1}"))
+    with pytest.raises(
+        ConfigError, match=rf"its cell \S+ \(.* is not in this one: train\.steps {STEPS} -> {STEPS + 1}\. "
+    ):
+        ablate(more, out)
+    text = here.read_text().replace("name: sizes", "name: others")  # which changes no cell
+    more.write_text(
+        text.replace("scale: [0.5, 1.0]", "scale: [0.5, 0.25]").replace("seeds: [0, 1]", "seeds: [0, 1, 2]")
+    )
+    with pytest.raises(ConfigError, match=r"cell \S*scale=1\.0-s0\S+ \(and 2 more\) is not in this one: gen") as caught:
+        ablate(more, out)
+    assert "name" not in str(caught.value)
+
+
+def test_a_restarted_ablation_says_how_many_are_done(here: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Cells and the runs that measures need, whatever has become of their checkpoints."""
+    where = AblationFolder(out)
+    shutil.rmtree(where.run(first(out)).path / "checkpoints")
+    (where.run(where.plan.cells[1].id).path / "measures.json").unlink()
+    ablate(here, out)
+    assert f"sizes: 4 cells and 2 for measures, 5 already done, in {out}\n" in capfd.readouterr().err
+
+
+def test_a_cell_that_is_trained_again_is_measured_again(here: Path, out: Path) -> None:
+    """What was computed from its weights before belongs to a continuation that is given up."""
+    where, id = AblationFolder(out), first(out)
+    expected, path = where.measured(id), where.run(id).path
+    old: dict[str, dict[str, float | None]] = {key: dict.fromkeys(each, 0.5) for key, each in expected.items()}
+    old.pop(next(iter(old)))
+    (path / "measures.json").write_text(json.dumps(old))
+    (out / "downstream" / id / "task").mkdir(parents=True)
+    state = path / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1])
+    ablate(here, out)
+    assert where.measured(id) == expected
+    assert not (out / "downstream" / id).exists()
+
+
+def test_other_options_of_a_measure_are_measured_again(here: Path, out: Path) -> None:
+    """Numbers of two corruptions are never compared; training is not repeated."""
+    id = first(out)
+    old, trained = AblationFolder(out).measured(id), weights(out / "cells" / id)
+    state = out / "cells" / id / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors"
+    stamp = state.stat().st_mtime_ns
+    other = here.with_name("other.yaml")
+    other.write_text(here.read_text().replace("steps: 4}", "steps: 4, mask_prob: 0.6}"))
+    ablate(other, out)
+    new = AblationFolder(out).measured(id)
+    (was,), (now,) = (
+        [v for k, v in found.items() if k.startswith("fixed") and (k not in old or found is old)]
+        for found in (old, new)
+    )
+    assert was != now
+    table = (out / "table.csv").read_text()
+    assert str(now["corruption_auc"]) in table
+    assert str(was["corruption_auc"]) not in table
+    assert state.stat().st_mtime_ns == stamp
+    assert weights(out / "cells" / id) == trained
+
+
+def test_what_is_damaged_is_recreated_and_what_nobody_needs_is_not(
+    done: tuple[Path, Path], out: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file, before = done
+    ids = [cell.id for cell in AblationFolder(out).plan.cells]
+    runs = [out / "cells" / id for id in ids]
+    state = runs[0] / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-1] + b"x")
+    (runs[0] / "measures.json").write_text("")
+    (runs[1] / "measures.json").write_text("null")
+    shutil.rmtree(runs[2] / "checkpoints")  # measured: its checkpoints were removed to make room
+    (runs[3] / "measures.json").unlink()
+    (runs[3] / "provenance.json").write_text("[]")
+    (out / "plan.json").write_text("")
+    with pytest.raises(
+        CheckpointError, match=r"plan\.json: cannot be read .* Remove it, and `electra-lab ablate` recreates it\."
+    ):
+        ablate(file, out)
+    (out / "plan.json").unlink()
+    ablate(file, out)
+    assert not (runs[2] / "checkpoints").exists()
+    shutil.copytree(before / "cells" / ids[2] / "checkpoints", runs[2] / "checkpoints")
+    assert contents(out) == contents(before)
+    assert [each.name for each in (out / "damaged").iterdir()] == [f"{ids[3]}-0"]
+    assert f"{runs[3]}: cannot be read" in capfd.readouterr().err
+
+
+def test_a_reference_that_is_needed_again_and_a_cell_that_was_removed_are_trained_again(
+    done: tuple[Path, Path], out: Path
+) -> None:
+    """To remove it is the cure that the report gives where a cell that is done is damaged."""
+    file, before = done
+    plan = AblationFolder(out).plan
+    shutil.rmtree(out / "shared")
+    (out / "shared").mkdir()
+    state = out / "cells" / plan.references[1] / "checkpoints" / "step-00000004" / "state.safetensors"
+    state.write_bytes(b"damaged")
+    cell = out / "cells" / plan.cells[0].id
+    (cell / "provenance.json").write_text('{"git": 3}')
+    with pytest.raises(CheckpointError, match=r"provenance\.json: is damaged: .* Remove .*, and `electra-lab ablate`"):
+        write_report(out)
+    shutil.rmtree(cell)
+    ablate(file, out)
+    assert contents(out) == contents(before)
+
+
+# Before anything is written
+
+
+class Picky(InProcess):
+    """Notes what it is asked, and refuses to run anything if it has a reason."""
+
+    calls: ClassVar[list[str]] = []
+    refusal: ClassVar[str] = ""
+
+    def check(self) -> None:
+        self.calls.append("check")
+        if self.refusal:
+            raise ConfigError(self.refusal)
+
+    def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
+        self.calls.append("launch")
+        yield from super().__call__(work, folder, ids)
+
+
+class Remote(Picky):
+    """The same, on other machines."""
+
+    here = False
+
+
+@pytest.fixture
+def picky(monkeypatch: pytest.MonkeyPatch) -> type[Picky]:
+    monkeypatch.setattr(Picky, "calls", [])
+    launchers.register("picky")(Picky)
+    launchers.register("remote")(Remote)
+    return Picky
+
+
+def test_the_launcher_is_checked_before_anything_is_written_or_any_text_read(
+    here: Path, tmp_path: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(picky, "refusal", "there is no cluster here.")
+    monkeypatch.setattr(run, "open_data", lambda *_: pytest.fail("it reads the corpus"))
+    with pytest.raises(ConfigError, match="there is no cluster here"):
+        ablate(here, tmp_path / "out", launcher="picky")
+    assert picky.calls == ["check"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_launcher_is_neither_checked_nor_started_if_everything_is_done(
+    here: Path, out: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ablation of a cluster is reported again on any machine."""
+    monkeypatch.setattr(picky, "refusal", "there is no cluster here.")
+    (out / "report.html").unlink()
+    assert ablate(here, out, launcher="picky") == out
+    assert picky.calls == []
+    assert (out / "report.html").is_file()
+    # One measure of one cell is enough.
+    (out / "cells" / first(out) / "measures.json").unlink()
+    with pytest.raises(ConfigError, match="there is no cluster here"):
+        ablate(here, out, launcher="picky")
+
+
+def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(
+    here: Path, out: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="cuda"):
+        run.ablate(here, [], out, "cuda", "picky", None)
+    assert run.ablate(here, [], out, "cuda", "remote", None) == out
+
+
+def test_the_device_of_the_command_is_that_of_every_cell(
+    here: Path, tmp_path: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def work(folder: str, id: str, *, device: str) -> Outcome:
+        asked.append(device)
+        return Outcome("failed", "no.")
+
+    monkeypatch.setattr(run, "work", work)
+    with pytest.raises(CellsFailed):
+        run.ablate(here, [], tmp_path / "out", "cuda", "remote", None)
+    assert set(asked) == {"cuda"}
+
+
+def test_torchrun_is_refused(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="WORLD_SIZE is 2"):
+        ablate(here, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gpu_that_the_launcher_lacks_is_said_before_anything_is_written(here: Path, tmp_path: Path) -> None:
+    file = here.with_name("gpus.yaml")
+    file.write_text(here.read_text().replace(HERE, "{type: local, gpus: 64}"))
+    with pytest.raises(ConfigError, match="gpus is 64, but this machine shows"):
+        ablate(file, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_launcher_with_a_required_option_cannot_be_chosen_by_name_alone(here: Path, tmp_path: Path) -> None:
+    @launchers.register("queued")
+    class Queued(InProcess):
+        """Needs a queue."""
+
+        def __init__(self, /, *, workers: int = 1, threads: int = 1, queue: str) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"--launcher queued: queue: .*'\{type: NAME"):
+        ablate(here, tmp_path / "out", launcher="queued")
+    with pytest.raises(ConfigError, match=r"--launcher .* qeue: unknown parameter"):
+        ablate(here, tmp_path / "out", launcher="{type: queued, qeue: short}")
+
+
+def test_a_start_that_was_cut_off_is_continued(done: tuple[Path, Path], tmp_path: Path) -> None:
+    file, before = done
+    where = AblationFolder.create(tmp_path / "out")
+    shutil.copy(before / "ablation.yaml", where.path)
+    (where.path / ".plan.json.0123abcd.part").touch()  # killed while it was written
+    (where.path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="is not empty and not the folder of an ablation"):
+        ablate(file, where.path)
+    (where.path / "thesis.tex").unlink()
+    for name in ("cells", "shared"):
+        shutil.copytree(before / name, where.path / name, dirs_exist_ok=True)
+    assert ablate(file, where.path) == where.path
+    assert where.plan == AblationFolder(before).plan
+
+
+def test_other_text_is_noticed_though_nothing_is_trained(done: tuple[Path, Path], out: Path, tmp_path: Path) -> None:
+    file = write(tmp_path, launcher=HERE)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(corpus.read_text() + "\n\none document more\n")
+    # As if it had been made of this file.
+    plan = json.loads((out / "plan.json").read_text())
+    for cell, was in zip(load_ablation(file).cells, plan["cells"], strict=True):
+        (out / "cells" / was["id"]).rename(out / "cells" / cell.id)
+        was["id"] = cell.id
+    (out / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(DataError, match=r"was trained on other text \(token store "):
+        ablate(file, out)

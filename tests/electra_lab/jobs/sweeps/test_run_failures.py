@@ -1,0 +1,290 @@
+"""Ablations in which something fails, is stopped, or is done by somebody else at the same time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electra_lab.jobs.sweeps import cells
+from electra_lab.jobs.sweeps.cells import work
+from electra_lab.storage.ablation_folder import TRAINING, AblationFolder
+from registry import Outcome, Work
+from registry.errors import (
+    CellsFailed,
+    CheckpointError,
+    Interrupted,
+    OutOfMemoryError,
+    Preempted,
+)
+from tests.electra_lab.jobs.sweeps.small import (
+    InProcess,
+    ablate,
+    stamps,
+)
+from tests.pages import Page
+
+SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[str, int], BaseException | None]) -> dict[str, int]:
+    """Let training a cell raise what `fails` says of (id, attempt); returns the attempts. Others train as always."""
+    attempts: dict[str, int] = {}
+    train = cells._train
+
+    def attempt(where: AblationFolder, id: str, device: str) -> None:
+        attempts[id] = attempts.get(id, 0) + 1
+        if error := fails(id, attempts[id]):
+            raise error
+        train(where, id, device)
+
+    monkeypatch.setattr(cells, "_train", attempt)
+    return attempts
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(
+    quick: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It diverges at its first steps; the other is trained and measured, and the exit code is 7."""
+    quick.write_text(
+        quick.read_text().replace(
+            "vary: {generator.scale: [0.5, 1.0]}", "vary: {train.learning_rate: [1.0e-3, 1.0e+30]}"
+        )
+    )
+    out = tmp_path / "out"
+    with pytest.raises(CellsFailed) as failed:
+        ablate(quick, out)
+    assert failed.value.exit_code == 7
+    assert str(failed.value) == (
+        f"1 of 4 runs failed. The reasons are in {out / 'report.html'}, the logs in {out / 'logs'}. Run the same "
+        "command again to retry."
+    )
+    where = AblationFolder(out)
+    good, bad = (cell.id for cell in where.plan.cells)
+    assert where.state(good, where.plan).status == "done"
+    state = where.state(bad, where.plan)
+    assert (state.status, state.missing, state.attempts) == ("failed", (TRAINING,), 2)
+    assert "was not finite" in state.error
+    said = capfd.readouterr().err
+    assert said.count("was not finite") == 2
+    assert said.count("Trying again.") == 1
+    page = Page(out / "report.html").text
+    assert "train.learning_rate=1e+30, seed 0 failed 2 times:" in page
+    assert "Of 2 cells: 1 done; 1 failed." in page
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("error", [RuntimeError("by bad luck"), OutOfMemoryError("by bad luck")])
+def test_a_cell_is_tried_again_as_often_as_it_may_be(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, error: Exception
+) -> None:
+    """Failed or lost, and counted again with each command."""
+    quick.write_text(quick.read_text() + f"retries: {retries}\n")
+    attempts = failing(monkeypatch, lambda id, attempt: error)
+    with pytest.raises(CellsFailed, match=r"^4 of 4 runs failed"):
+        ablate(quick, tmp_path / "out")
+    assert set(attempts.values()) == {retries + 1}
+    assert len(attempts) == 4
+    where = AblationFolder(tmp_path / "out")
+    assert {where.state(id, where.plan).attempts for id in attempts} == {retries + 1}
+    with pytest.raises(CellsFailed):
+        ablate(quick, tmp_path / "out")
+    assert set(attempts.values()) == {2 * (retries + 1)}
+
+
+def test_a_cell_that_is_lost_once_succeeds_at_its_second_attempt(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    attempts = failing(
+        monkeypatch, lambda id, attempt: OSError(28, "No space left") if attempt == 1 and "1.0-s0" in id else None
+    )
+    where = AblationFolder(ablate(quick, tmp_path / "out"))
+    assert sorted(attempts.values()) == [1, 1, 1, 2]
+    assert not list((where.path / "failed").iterdir())
+    said = capfd.readouterr().err
+    assert f"{LARGE}, seed 0: OSError: [Errno 28] No space left Trying again." in said
+    found = where.state(next(id for id in attempts if "1.0-s0" in id), where.plan).metrics["corruption_auc"]
+    assert f"{LARGE}, seed 0: corruption_auc {found:.4f}" in said
+
+
+def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other reference alone is not enough."""
+    failing(monkeypatch, lambda id, _: RuntimeError("it cannot") if "corruption-large" in id else None)
+    out = tmp_path / "out"
+    with pytest.raises(CellsFailed, match=r"^1 of 4 runs failed, so 2 others lack a measure\. "):
+        ablate(quick, out)
+    where = AblationFolder(out)
+    corruption, own = where.plan.measures
+    for cell in where.plan.cells:
+        state = where.state(cell.id, where.plan)
+        assert (state.status, state.missing) == ("unmeasured", (corruption.key,))
+        assert where.measured(cell.id).keys() == {own.key}
+    page = Page(out / "report.html").text
+    assert "the run that a measure refers to, failed: RuntimeError: it cannot" in page
+    assert "Of 2 cells: 0 done; 2 trained, but not fully measured." in page
+    monkeypatch.undo()
+    before = {path: stamp for path, stamp in stamps(out).items() if "checkpoints" in path.parts}
+    ablate(quick, out)  # nothing of the cells is trained again
+    assert {path: stamps(out)[path] for path in before} == before
+    assert {where.state(cell.id, where.plan).status for cell in where.plan.cells} == {"done"}
+
+
+def test_one_cell_that_lacks_a_measure_is_one(quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, lambda id, _: None if f"{SMALL}-s0" in id else RuntimeError("it cannot"))
+    with pytest.raises(CellsFailed, match=r"^3 of 4 runs failed, so 1 other lacks a measure\. "):
+        ablate(quick, tmp_path / "out")
+
+
+def test_a_piece_that_comes_back_without_what_it_was_sent_for_has_failed(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would be launched for ever."""
+    # An iterator that cannot be closed is one too.
+    come_back = lambda self, work, folder, ids: iter([(id, Outcome("done")) for id in ids])  # noqa: E731
+    monkeypatch.setattr(InProcess, "__call__", come_back)
+    with pytest.raises(CellsFailed, match="4 of 4 runs failed"):
+        ablate(quick, tmp_path / "out")
+    where = AblationFolder(tmp_path / "out")
+    assert where.state(where.plan.cells[0].id, where.plan).error == "came back without training."
+
+
+# Others at work, and signals
+
+
+def test_a_second_launcher_leaves_alone_what_the_first_is_doing(
+    quick: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process holds a cell until this one has done all others; each is trained once."""
+    where = AblationFolder(out)
+    ids = [cell.id for cell in where.plan.cells if cell.seed == 0]
+    other = here_id = ""
+    for id in ids:
+        shutil.rmtree(out / "cells" / id)
+    other, here_id = ids
+    where.note_failure(other, "of an earlier command", 1)
+    held, others_done = threading.Event(), threading.Event()
+    trained: list[tuple[str, str]] = []
+    train = cells._train
+
+    def slow(folder: AblationFolder, id: str, device: str) -> None:
+        trained.append((id, threading.current_thread().name))
+        if threading.current_thread().name == "other":
+            held.set()
+            assert others_done.wait(30)
+        train(folder, id, device)
+        if id == here_id:
+            others_done.set()
+
+    monkeypatch.setattr(cells, "_train", slow)
+    outcomes: list[Outcome] = []
+    thread = threading.Thread(name="other", target=lambda: outcomes.append(work(str(out), other, device="cpu")))
+    thread.start()
+    assert held.wait(30)
+    quick.write_text(quick.read_text().replace("seeds: [0]", "seeds: [0, 1]"))
+    ablate(quick, out)
+    thread.join(30)
+    assert trained == [(other, "other"), (here_id, "MainThread")]
+    assert outcomes == [Outcome("done")]
+    assert {where.state(id, where.plan).status for id in ids} == {"done"}
+
+
+def test_a_measure_is_prepared_by_one_cell_while_the_others_wait(out: Path) -> None:
+    """Claims are per measure: two cells at once prepare it once."""
+    where = AblationFolder(out)
+    planned = where.plan.measures[0]
+    shutil.rmtree(where.shared(planned))
+    made: list[str] = []
+
+    def make(name: str) -> Callable[[Path], None]:
+        def prepare(folder: Path) -> None:
+            made.append(name)
+            (folder / "a.txt").write_text(name)
+
+        return prepare
+
+    threads = [
+        threading.Thread(target=cells._prepared, args=(where, planned, make(str(number)))) for number in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(made) == 1
+    assert (where.shared(planned) / "a.txt").read_text() == made[0]
+
+
+@pytest.mark.parametrize(
+    ("raised", "ends", "code"),
+    [(KeyboardInterrupt(), Interrupted, 130), (Preempted("by the system"), Preempted, 75)],
+)
+def test_an_ablation_that_is_stopped_says_how_to_continue(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, ends: type[Any], code: int
+) -> None:
+    def stop(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+        raise raised
+        yield
+
+    monkeypatch.setattr(InProcess, "__call__", stop)
+    with pytest.raises(ends) as stopped:
+        ablate(quick, tmp_path / "out")
+    assert stopped.value.exit_code == code
+    assert str(stopped.value) == (
+        f"stopped; trained cells are saved in {tmp_path / 'out'}. Run the same command again."
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_closes_the_launcher_and_ends_with_the_code_of_preemption(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    closed: list[bool] = []
+    inherited = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored
+    before = signal.getsignal(number)
+
+    def raise_it(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+        try:
+            os.kill(os.getpid(), number)
+            threading.Event().wait(10)  # the handler raises
+            yield ids[0], Outcome("done")
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(InProcess, "__call__", raise_it)
+    try:
+        with pytest.raises(Preempted):
+            ablate(quick, tmp_path / "out")
+        assert closed == [True]
+        assert signal.getsignal(number) is before
+    finally:
+        signal.signal(number, inherited)
+
+
+def test_a_launcher_is_closed_if_its_outcomes_cannot_be_used(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+
+    def endless(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+        try:
+            while True:
+                yield ids[0], Outcome("failed", "again")
+        finally:
+            closed.append(True)
+
+    def full(self: AblationFolder, id: str, error: str | None, attempts: int = 0) -> None:
+        if error:
+            raise CheckpointError("the disk is full.")
+
+    monkeypatch.setattr(InProcess, "__call__", endless)
+    monkeypatch.setattr(AblationFolder, "note_failure", full)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        ablate(quick, tmp_path / "out")
+    assert closed == [True]

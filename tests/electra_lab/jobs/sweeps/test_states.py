@@ -1,0 +1,341 @@
+"""One function decides what is left to do: `ablate`, its dry run and the report agree with it in every state."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from electra_lab.jobs.sweeps import cells, run
+from electra_lab.jobs.sweeps.cells import heal, work
+from electra_lab.jobs.sweeps.file import load_ablation
+from electra_lab.jobs.sweeps.plan import Checked, checked, write_plan
+from electra_lab.planning.forecast import Forecast
+from electra_lab.presentation.sweep_page import STATES, write_report
+from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State
+from electra_lab.storage.files import seal
+from electra_lab.storage.plan import FORMAT, Plan, PlannedMeasure
+from electra_lab.testing.optimizers import STATE
+from registry import launchers
+from tests.electra_lab.jobs.sweeps.small import InProcess, write
+from tests.electra_lab.presentation.synthetic import fail, provenance
+from tests.pages import Page
+
+RUNS = (
+    "absent",  # it has not begun
+    "killed",  # before its first file
+    "begun",  # no checkpoint yet
+    "interrupted",  # an earlier checkpoint, not the final one
+    "unreported",  # the final checkpoint, but killed before its page
+    "incomplete",  # the final checkpoint lacks its manifest
+    "cleaned",  # its checkpoints were removed
+    "trained",
+)
+MEASURED = ("nothing", "one", "all", "damaged", "of another plan")
+ORDERS = [
+    (run, measured, failed)
+    for run, measured, failed in itertools.product(RUNS, MEASURED, (False, True))
+    if run != "absent" or measured == "nothing"
+]
+SEEDS = -(-len(ORDERS) // 2)
+
+
+def lay(folder: AblationFolder, id: str, how: str, measured: str, failed: bool, keys: list[str]) -> None:
+    """Leave on the disk what is there in this state."""
+    path, steps = folder.path / "cells" / id, 8
+    if failed:
+        fail(folder.path, id, "step 3: the loss was not finite.", 2)
+    if how == "absent":
+        return
+    path.mkdir()
+    texts = {
+        "one": json.dumps({keys[0]: {}}),
+        "all": json.dumps({key: {} for key in keys}),
+        "damaged": '{"a": {"b": "c"}}',
+        "of another plan": json.dumps({f"{keys[0]}0": {}, keys[1][:-1]: {}}),
+    }
+    if measured in texts:
+        (path / "measures.json").write_text(texts[measured])
+    if how == "killed":
+        return
+    cell = {"parameters": {"total": 1}, "steps": steps, "flops": 1e6}
+    (path / "provenance.json").write_text(json.dumps(provenance(path, cell)))
+    (path / "config.yaml").write_text("name: sizes\n")
+    if how in ("interrupted", "unreported", "incomplete", "trained"):
+        checkpoint = path / "checkpoints" / f"step-{steps - 2 if how == 'interrupted' else steps:08d}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "state.safetensors").write_text(id)
+        (checkpoint / "state.json").write_text(json.dumps(STATE | {"step": int(checkpoint.name[5:])}))
+        if how != "incomplete":
+            seal(checkpoint)
+    if how in ("incomplete", "cleaned", "trained"):
+        (path / "report.html").write_text("")
+
+
+def expected(how: str, measured: str, failed: bool, keys: list[str]) -> tuple[str, tuple[str, ...]]:
+    """Return status and what is missing, by the words of the contract."""
+    if measured == "all":
+        return "done", ()  # measured in full, whatever else is left of it
+    if how == "trained":
+        return "failed" if failed else "unmeasured", (keys[1],) if measured == "one" else tuple(keys)
+    began = "missing" if how == "absent" else "unfinished"
+    return "failed" if failed else began, (TRAINING,)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An ablation that was checked, its plan, and a folder with a cell in each state."""
+
+    checked: Checked
+    plan: Plan
+    forecasts: dict[str, Forecast]
+    folder: AblationFolder
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    file = write(tmp_path_factory.mktemp("states"), seeds=str(list(range(SEEDS))))
+    file.write_text(file.read_text().replace("  - {type: detection_probe, rows: 8}\n", ""))
+    made = checked(load_ablation(file))
+    folder, plan = AblationFolder.create(file.parent / "out"), made.plan()
+    write_plan(made, folder)
+    for cell, (how, measured, failed) in zip(plan.cells, ORDERS, strict=False):
+        lay(folder, cell.id, how, measured, failed, [measure.key for measure in plan.measures])
+    return Bench(made, plan, made.forecasts(torch.device("cpu")), folder)
+
+
+# How far a reference is, whether its measure has used it, whether it has failed. The other reference is trained.
+REFERENCES = {
+    f"{how}{', used' * used}{', failed' * failed}": (how, used, failed)
+    for how, used, failed in itertools.product(("absent", "begun", "trained"), (False, True), (False, True))
+}
+some = pytest.mark.parametrize("laid", ["absent", "absent, used", "begun, failed", "trained"], indirect=True)
+
+
+@pytest.fixture
+def laid(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> AblationFolder:
+    """A copy of the folder, with a reference in one of its states."""
+    folder = AblationFolder(Path(shutil.copytree(bench.folder.path, tmp_path / "out")))
+    how, used, failed = REFERENCES[request.param]
+    reference, other = bench.plan.references
+    for id, state, note in ((reference, how, failed), (other, "trained", False)):
+        lay(folder, id, state, "nothing", note, [measure.key for measure in bench.plan.measures])
+    if used:
+        folder.shared(bench.plan.measures[0]).mkdir()
+    return folder
+
+
+def states(folder: AblationFolder, plan: Plan) -> dict[str, State]:
+    return {id: folder.state(id, plan) for id in (*plan.references, *(cell.id for cell in plan.cells))}
+
+
+@pytest.mark.parametrize("laid", REFERENCES, indirect=True)
+def test_every_state_is_the_one_of_the_contract(
+    laid: AblationFolder, bench: Bench, request: pytest.FixtureRequest
+) -> None:
+    plan, found = bench.plan, states(laid, bench.plan)
+    keys = [measure.key for measure in plan.measures]
+    for cell, (how, measured, failed) in zip(plan.cells, ORDERS, strict=False):
+        state = found[cell.id]
+        assert (state.status, state.missing) == expected(how, measured, failed, keys), (how, measured, failed)
+        assert state.attempts == (2 if state.status == "failed" else 0)
+        shows = measured == "damaged" and state.status != "failed"
+        assert state.error.startswith(f"{laid.run(cell.id).path}/measures.json: is damaged") == shows
+    how, used, failed = REFERENCES[request.node.callspec.params["laid"]]
+    reference, other = plan.references
+    assert found[other] == State("done")
+    state = found[reference]
+    if how == "trained" or used:
+        assert state == State("done")
+    else:
+        began = "missing" if how == "absent" else "unfinished"
+        assert (state.status, state.missing) == ("failed" if failed else began, (TRAINING,))
+    assert laid.is_ready(plan.measures[0], plan) == (how == "trained" or used)
+    assert laid.is_ready(plan.measures[1], plan)
+
+
+@some
+def test_the_report_says_the_same(laid: AblationFolder, bench: Bench) -> None:
+    write_report(laid.path)
+    found = states(laid, bench.plan)
+    with (laid.path / "table.csv").open(newline="") as stream:
+        rows = {(row["variant"], int(row["seed"])): row for row in csv.DictReader(stream)}
+    for cell in bench.plan.cells:
+        assert rows[cell.variant, cell.seed]["status"] == found[cell.id].status
+    page = Page(laid.path / "report.html")
+    counts = Counter(found[cell.id].status for cell in bench.plan.cells)
+    said = "; ".join(f"{counts[status]} {meaning}" for status, meaning in STATES.items() if counts[status])
+    assert f"Of {len(bench.plan.cells)} cells: {said}." in page.text
+    table = {row[0]: row[1:] for row in page.table("The cells")}
+    for cell in bench.plan.cells:
+        entry = table[cell.variant][cell.seed]
+        assert entry == found[cell.id].status
+    reference, _ = bench.plan.references
+    failed = f"{reference}, the run that a measure refers to, failed: step 3" in page.text
+    assert failed == (found[reference].status == "failed")
+
+
+@some
+def test_the_dry_run_counts_the_same(laid: AblationFolder, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_prepared", lambda *_: (bench.checked, InProcess(), laid.path))
+    monkeypatch.setattr(Checked, "forecasts", lambda self, device: bench.forecasts)
+    monkeypatch.setattr(Checked, "seconds", lambda self, forecasts, device: dict.fromkeys(forecasts, 1.0))
+    text = run.dry_run(Path(), [], None, "cpu", None, None)
+    found = states(laid, bench.plan).values()
+    train = sum(TRAINING in state.missing for state in found)
+    measure = sum(bool(state.missing) and TRAINING not in state.missing for state in found)
+    assert f", 2 reference runs, {sum(not state.missing for state in found)} already done, in " in text
+    assert re.search(r"left to do: (\d+) to train, (\d+) to measure, ", text).groups() == (str(train), str(measure))
+
+
+def test_the_dry_run_times_steps_with_the_threads_that_cells_will_have(
+    tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen = torch.get_num_threads(), list[int]()
+
+    def seconds(self: Checked, forecasts: dict[str, Forecast], device: torch.device) -> dict[str, float]:
+        seen.append(torch.get_num_threads())
+        return dict.fromkeys(forecasts, 1.0)
+
+    monkeypatch.setattr(Checked, "forecasts", lambda self, device: bench.forecasts)
+    monkeypatch.setattr(Checked, "seconds", seconds)
+    for launch in (launchers.get("local").component(threads=before + 1), InProcess()):
+        monkeypatch.setattr(run, "_prepared", lambda *_, launch=launch: (bench.checked, launch, tmp_path))
+        run.dry_run(Path(), [], None, "cpu", None, None)
+        assert torch.get_num_threads() == before
+    assert seen == [before + 1, before]
+
+
+@some
+def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It launches what can go on now; a piece is trained, and each measure taken, only if that is missing."""
+    plan, found = bench.plan, states(laid, bench.plan)
+    keys = [measure.key for measure in plan.measures]
+    ready = [measure.key for measure in plan.measures if laid.is_ready(measure, plan)]
+    waiting = run._waiting(laid, plan, found)
+    assert waiting == {id: state.missing for id, state in found.items() if {TRAINING, *ready} & set(state.missing)}
+
+    did: dict[str, list[str]] = {}
+
+    def trained(path: Path) -> None:
+        did.setdefault(path.name, []).append(TRAINING)
+        measured = (path / "measures.json").read_text() if (path / "measures.json").is_file() else ""
+        shutil.rmtree(path, ignore_errors=True)
+        lay(laid, path.name, "trained", "", False, keys)
+        if measured:
+            (path / "measures.json").write_text(measured)
+
+    def noted(self: AblationFolder, id: str, key: str, *numbers: Any) -> None:
+        did.setdefault(id, []).append(key)
+        note(self, id, key, *numbers)
+
+    note = AblationFolder.note_measure
+    monkeypatch.setattr(AblationFolder, "note_measure", noted)
+    monkeypatch.setattr(cells, "load", lambda path: path.stem)
+    monkeypatch.setattr(cells, "digest", lambda id: id.rpartition("-")[2])
+    monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, shared: trained(out))
+    monkeypatch.setattr(cells.execute, "resume", lambda path, device, shared: trained(path))
+    monkeypatch.setattr(cells._Opened, "look", lambda self, id, act, *arguments: {})
+    for id in reversed(found):  # the references last, so that cells meet it as it was laid
+        assert work(str(laid.path), id, device="cpu").status == "done"
+
+    for id, state in found.items():
+        if id in plan.references or TRAINING not in state.missing:
+            assert did.get(id, []) == [each for each in state.missing if each in (TRAINING, *ready)]
+        else:
+            how, measured, _ = ORDERS[[cell.id for cell in plan.cells].index(id)]
+            kept = keys[:1] if measured == "one" and how != "killed" else []  # what was killed is removed
+            assert did[id] == [TRAINING, *(key for key in ready if key not in kept)]
+
+
+# Files that are there and damaged inside: a state looks at names, `ablate` at checksums before it goes on.
+
+
+def test_a_final_checkpoint_with_other_bytes_is_trained_again_before_it_is_measured(out: Path) -> None:
+    where = AblationFolder(out)
+    plan, id = where.plan, where.plan.cells[0].id
+    (out / "cells" / id / "measures.json").unlink()
+    for file in (out / "cells" / id).glob("checkpoints/*/state.safetensors"):
+        file.write_bytes(b"damaged")
+    assert where.state(id, plan).status == "unmeasured"
+    heal(where, [id], lambda said: None)
+    assert where.state(id, plan) == State("missing", (TRAINING,))
+    assert run._waiting(where, plan, [id]) == {id: (TRAINING,)}
+
+
+def test_removing_checkpoints_and_measures_is_the_same_everywhere(out: Path) -> None:
+    """A cell that has only its provenance and its page is not trained, whoever asks."""
+    where = AblationFolder(out)
+    plan, id = where.plan, where.plan.cells[0].id
+    shutil.rmtree(out / "cells" / id / "checkpoints")
+    assert where.state(id, plan).status == "done"  # measured: its checkpoints were removed to make room
+    (out / "cells" / id / "measures.json").unlink()
+    assert where.state(id, plan) == State("unfinished", (TRAINING,))
+    assert run._waiting(where, plan, [id]) == {id: (TRAINING,)}
+    write_report(out)
+    assert "3 done; 1 begun, but not fully trained" in Page(out / "report.html").text
+
+
+# The parts of a state
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
+    folder = AblationFolder.create(tmp_path / "one")
+    measures: list[PlannedMeasure] = [
+        PlannedMeasure(type=name, key=f"{name}-1", metrics={name: {}}, references=references)
+        for name, references in (("a", {"x": "r"}), ("b", {"x": "q", "y": "r"}), ("c", {"x": "q"}), ("d", {}))
+    ]
+    return folder, Plan.model_validate({
+        "format": FORMAT, "name": "x", "base": "y", "variants": [{"label": "v"}], "baseline": "v", "seeds": [0],
+        "measures": [each.model_dump() for each in measures], "metric": "a",
+        "cells": [{"id": "v", "variant": "v", "seed": 0}],
+    })  # fmt: skip
+
+
+def test_a_reference_of_two_measures_is_needed_until_both_have_used_it(one: tuple[AblationFolder, Plan]) -> None:
+    folder, plan = one
+    a, b, c, _ = plan.measures
+    assert folder.state("r", plan).missing == (TRAINING,)
+    folder.shared(a).mkdir()
+    folder.shared(c).mkdir()
+    assert folder.state("r", plan).missing == folder.state("q", plan).missing == (TRAINING,)
+    assert [folder.is_ready(each, plan) for each in plan.measures] == [True, False, True, True]
+    folder.shared(b).mkdir()
+    assert folder.state("r", plan) == folder.state("q", plan) == State("done")
+
+
+@pytest.mark.parametrize("trained", [(), ("q",), ("r",), ("q", "r")])
+def test_a_measure_waits_for_all_of_its_references(one: tuple[AblationFolder, Plan], trained: tuple[str, ...]) -> None:
+    folder, plan = one
+    for id in trained:
+        lay(folder, id, "trained", "nothing", False, ["", ""])
+    ready = ["r" in trained, {"q", "r"} <= {*trained}, "q" in trained, True]
+    assert [folder.is_ready(each, plan) for each in plan.measures] == ready
+    lay(folder, "v", "trained", "nothing", False, ["", ""])
+    waiting = run._waiting(folder, plan, ["v"])
+    assert waiting == {"v": ("a-1", "b-1", "c-1", "d-1")}  # d needs none
+    folder.note_measure("v", "d-1", {})
+    missing = ("a-1", "b-1", "c-1")
+    assert run._waiting(folder, plan, ["v"]) == ({"v": missing} if trained else {})
+
+
+def test_metrics_of_a_state_are_finite_and_declared_by_the_measure_that_noted_them(
+    one: tuple[AblationFolder, Plan],
+) -> None:
+    folder, plan = one
+    folder.run("v").path.mkdir()
+    noted: dict[str, Any] = {"a-1": {"a": 0.5, "b": 9.0}, "b-1": {"b": None}, "c-2": {"c": 1.0}}
+    (folder.run("v").path / "measures.json").write_text(json.dumps(noted))
+    state = folder.state("v", plan)
+    assert state.metrics == {"a": 0.5}
+    assert state.missing == (TRAINING,)  # c-1 and d-1 are missing, and it is not trained

@@ -1,0 +1,49 @@
+"""Pictures as matplotlib's axes, so that tests read what was plotted, and not pixels."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from electra_lab.presentation import run_page
+from electra_lab.presentation import sweep_figures as ablation_figures
+from electra_lab.storage.run_directory import RunDirectory
+from tests.electra_lab.presentation.axes import Drawn
+from tests.electra_lab.presentation.synthetic import SCALES, leave_out_pictures, write_cell, write_folder
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """The axes of each picture that is made during the test, by the picture's name. Nothing is rendered: it is slow."""
+    found: Drawn = {}
+
+    def keep(figure: Figure, name: str, says: str = "") -> str:
+        [found[name]] = figure.axes
+        return f'<svg role="img" aria-label="{escape(says)}"></svg>' if says else '<svg aria-hidden="true"></svg>'
+
+    monkeypatch.setattr(ablation_figures, "svg", keep)
+    monkeypatch.setattr(run_page, "svg", keep)
+    return found
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without pictures, for tests of words and numbers."""
+    leave_out_pictures(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small ablation, to be changed."""
+    return write_folder(tmp_path / "small", SCALES, (0, 1), ["generator.scale"])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    """The directory of a run, made of numbers."""
+    parameters = {"generator": 1_000_000, "discriminator": 4_000_000, "shared": 300_000, "total": 4_700_000}
+    write_cell(tmp_path, {"id": "run", "seed": 3, "steps": 400, "flops": 1e12, "parameters": parameters})
+    return RunDirectory(tmp_path / "cells" / "run")

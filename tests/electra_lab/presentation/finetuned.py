@@ -1,0 +1,110 @@
+"""The folders of fine-tunings and suites as `finetune` leaves them, made of numbers: no model, no training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_lab.presentation import finetuning_page
+from tests.electra_lab.presentation.synthetic import provenance
+
+METRICS: dict[str, dict[str, Any]] = {
+    "accuracy": {"summary": "share of the examples that get the right label", "title": "accuracy"},
+    "matthews": {"summary": "correlation of predictions & labels", "title": "Matthews correlation"},
+    "cut_examples": {"summary": "share of the examples that are cut", "title": "cut examples"},
+}
+CONFIG: dict[str, Any] = {
+    "name": "animals", "seeds": [0], "model": "runs/small", "network": "discriminator", "init": "pretrained",
+    "task": {"type": "text_classification"}, "dataset": {"type": "table"},
+    "evaluate": {"select": "last", "errors": 10},
+}  # fmt: skip
+
+Splits = Mapping[str, Mapping[str, float | None]]  # of a seed: by split, by metric
+
+
+def scores(name: str, *values: float | None, split: str = "validation", first: int = 0) -> dict[int, Splits]:
+    """Return the results of seeds that have one metric on one split."""
+    return {seed: {split: {name: value}} for seed, value in enumerate(values, start=first)}
+
+
+def write_finetuned(
+    folder: Path, seeds: Mapping[int, Splits], *, config: Mapping[str, Any] | None = None, **of_seeds: Any
+) -> Path:
+    """Write a fine-tuning whose `seeds` are finished; `config` has the keys that differ."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = CONFIG | {"seeds": list(seeds)} | dict(config or {})
+    (folder / "finetuning.yaml").write_text(
+        yaml.safe_dump(written, sort_keys=False, allow_unicode=True), encoding="utf-8"
+    )
+    for seed, splits in seeds.items():
+        write_seed(folder, seed, splits, **of_seeds)
+    return folder
+
+
+def write_seed(
+    folder: Path,
+    seed: int,
+    splits: Splits | None,
+    *,
+    metrics: Mapping[str, Mapping[str, Any]] = METRICS,
+    predictions: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    lost: Mapping[str, Mapping[str, float]] | None = None,
+    records: Sequence[Mapping[str, Any]] = (),
+    **facts: Any,
+) -> Path:
+    """Write the run directory of a seed; without `splits` it is not finished. `facts` replace keys of provenance."""
+    path = folder / f"seed-{seed}"
+    path.mkdir(parents=True)
+    cell = {"parameters": {"network": 13_000, "head": 34, "total": 13_034}, "steps": 1200, "flops": 3.21e12}
+    data = {"store": "0123", "documents": {"train": 67349, "validation": 872}}
+    began = provenance(path, cell) | {"data": data, "metrics": metrics} | facts
+    (path / "provenance.json").write_text(json.dumps(began), encoding="utf-8")
+    (path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+    if splits is None:
+        return path
+    results: dict[str, Any] = {"seed": seed, "step": 1200, "splits": {}, "lost": lost or {}}
+    for split, values in splits.items():
+        found = (predictions or {}).get(split, [])
+        lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in found)
+        (path / f"predictions-{split}.jsonl").write_text(lines, encoding="utf-8")
+        results["splits"][split] = {
+            "examples": len(found), "metrics": dict(values), "tables": (tables or {}).get(split, []),
+        }  # fmt: skip
+    (path / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    return path
+
+
+def write_suite(
+    folder: Path,
+    found: Mapping[str, Mapping[str, Sequence[float | None] | Mapping[int, Splits]]],
+    tasks: Mapping[str, str],
+    *,
+    name: str = "two",
+    gaps: Mapping[str, str] | None = None,
+    failures: Mapping[str, str] | None = None,
+    **of_seeds: Any,
+) -> Path:
+    """Write a suite. `found` has, by model and task, the values of seeds 0, 1, ..., or the results of its seeds.
+
+    tasks  by name, the metric that it is compared by
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "suite.yaml").write_text(yaml.safe_dump({"name": name}))
+    plan = {"models": list(found), "tasks": tasks, "gaps": gaps or {}, "failures": failures or {}}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    for model, each in found.items():
+        for task, values in each.items():
+            seeds = values if isinstance(values, Mapping) else scores(tasks[task], *values)
+            write_finetuned(folder / model / task, seeds, config={"name": task}, **of_seeds)
+    return folder
+
+
+def leave_out_curve(patch: pytest.MonkeyPatch) -> None:
+    """Let the page of a fine-tuning have no picture, which takes most of its time."""
+    patch.setattr(finetuning_page, "_curve", lambda folder, table: None)

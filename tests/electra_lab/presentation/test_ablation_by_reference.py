@@ -1,0 +1,128 @@
+"""Variant x reference on an ablation's page, in table.md and in the last lines on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from electra_lab.analysis.results import read
+from electra_lab.presentation.sweep_page import by_reference, write_report
+from electra_lab.presentation.sweep_summary import closing
+from tests.electra_lab.presentation.synthetic import NAMED, SCALES, add_references, write_folder
+from tests.electra_lab.presentation.test_ablation_tables import markdown
+from tests.pages import Page
+
+pytestmark = pytest.mark.usefixtures("plain")
+PARTS = ["auc_small", "auc_large", "auc_unigram"]
+VARIANTS = {"base": {}, "x": {"x": 1}, "y": {"x": 2}}
+NUMBERS = np.random.default_rng(0).normal(0.7, 0.002, (3, 3, 5))
+NUMBERS[0, 1] += 0.03  # x is better by the small generator
+NUMBERS[2, 1] -= 0.02  # and worse by word frequencies
+
+
+def made(folder: Path, metric: str = "auc", seeds: int = 5) -> Path:
+    written = write_folder(folder, VARIANTS, range(seeds))
+    add_references(written, lambda i, v, seed: float(NUMBERS[i, v, seed]), metric)
+    write_report(written)
+    return written
+
+
+def test_each_variant_has_its_mean_and_its_difference_by_each_reference(tmp_path: Path) -> None:
+    folder = made(tmp_path / "a")
+    titles, *cells = Page(folder / "report.html").table("auc by reference")
+    assert titles == ["variant", *PARTS]
+    _, _, *rows = [row for row in markdown(folder)["auc by reference"] if len(row) == 1 + 2 * len(PARTS)]
+    assert [row[0] for row in rows] == [row[0] for row in cells] == list(VARIANTS)
+    for v, row in enumerate(rows):
+        for i in range(3):
+            values, base = NUMBERS[i, v], NUMBERS[i, 0]
+            mean, difference = row[1 + 2 * i : 3 + 2 * i]
+            low, high = stats.t.interval(0.95, 4, values.mean(), stats.sem(values))
+            assert mean == f"{values.mean():.4f} ± {(high - low) / 2:.4f}"
+            low, high = stats.ttest_rel(values, base).confidence_interval(0.95) if v else (0, 0)
+            expected = f"{(values - base).mean():+.4f} [{low:+.4f}, {high:+.4f}]" if v else "baseline"
+            assert difference == expected
+            assert cells[v][1 + i].split() == [*mean.split(), *expected.split()]
+
+
+def test_contrasts_of_references_are_listed_with_holms_p(tmp_path: Path) -> None:
+    titles, *rows = Page(made(tmp_path / "a") / "report.html").table("Contrasts of auc")
+    assert titles == ["variant", "references", "contrast", "Holm p"]
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    assert [row[:2] for row in rows] == [[v, f"{PARTS[i]} - {PARTS[j]}"] for i, j in pairs for v in ("x", "y")]
+    deltas = NUMBERS - NUMBERS[:, :1]
+    tests = [stats.ttest_rel(deltas[i, v], deltas[j, v]) for i, j in pairs for v in (1, 2)]
+    claimed = read(tmp_path / "a").claims.contrasts(PARTS)
+    corrected = [d.holm for d in claimed.values()]
+    assert all(p is not None and p >= min(1, float(t.pvalue) / 0.2) for p, t in zip(corrected, tests, strict=True))
+    for row, test, p in zip(rows, tests, corrected, strict=True):
+        low, high = test.confidence_interval(0.95)
+        assert row[2].endswith(f" [{low:+.4f}, {high:+.4f}]")
+        assert p is not None
+        assert row[3] == ("< 0.001" if p < 0.001 else f"{p:.2f}" if p >= 0.0995 else f"{p:.3f}")
+    assert float(rows[2][2].split()[0]) == pytest.approx(0.05, abs=0.004)
+
+
+def test_the_sentences_are_in_the_verdict_the_section_and_on_the_terminal(tmp_path: Path) -> None:
+    folder = made(tmp_path / "a")
+    [found] = by_reference(read(folder))
+    assert found.said[0].startswith("The differences to the baseline depend on the reference: that of ")
+    assert found.said[0].endswith(
+        "x is distinguishably better than the baseline by one reference and worse by another."
+    )
+    assert (
+        "The variant with the best mean is not the same by every reference: x by auc_small and auc_large; "
+        in found.said[1]
+    )
+    page, text = Page(folder / "report.html").text, (folder / "table.md").read_text().replace("\\", "")
+    terminal = closing(folder)
+    for sentence in found.said:
+        assert page.count(sentence) == 2
+        assert text.count(sentence) == 2
+        assert terminal.count(sentence) == 1
+    sections = text.split("## auc by reference\n\n")[1].split("\n\n")
+    assert sections[0] == " ".join(found.said)
+    assert [len(section.splitlines()) for section in sections[1:]] == [2 + 3, 2 + 6]
+
+
+def test_where_another_metric_leads_the_verdict_is_about_that_one(tmp_path: Path) -> None:
+    folder = made(tmp_path / "a", metric="reference_auc")
+    page = Page(folder / "report.html").text
+    assert page.count("depend on the reference: that") == 1
+    assert page.index("auc by reference") < page.index("depend on the reference: that")
+    assert "depend on the reference" not in closing(folder)
+
+
+def test_one_seed_says_that_nothing_can_be_tested(tmp_path: Path) -> None:
+    folder = made(tmp_path / "a", seeds=1)
+    assert "cannot be tested (one seed: no interval)." in closing(folder)
+    *_, last = Page(folder / "report.html").table("Contrasts of auc")
+    assert last[3] == "-"
+    assert "[" not in last[2]
+
+
+def test_an_ablation_without_references_has_no_such_section(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "a", SCALES, (0, 1, 2), ["generator.scale"])
+    write_report(folder)
+    assert by_reference(read(folder)) == []
+    assert "by reference" not in (folder / "report.html").read_text()
+    assert "by reference" not in (folder / "table.md").read_text()
+
+
+def test_references_that_were_not_measured_say_nothing(tmp_path: Path) -> None:
+    state = {f"v{v}-s{s}": "unmeasured" for v in range(3) for s in range(2)}
+    folder = add_references(write_folder(tmp_path / "a", VARIANTS, (0, 1), state=state), lambda *_: 0.5)
+    write_report(folder)
+    assert by_reference(read(folder)) == []
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    folder = add_references(write_folder(tmp_path / "a", NAMED, (0, 1, 2)), lambda i, v, seed: 0.5 + i * v * seed / 100)
+    page = Page(write_report(folder))
+    assert [row[0] for row in page.table("auc by reference")[1:]] == list(NAMED)
+    assert page.table("Contrasts of auc")[2][0] == list(NAMED)[2]
+    lines = (folder / "table.md").read_text().split("## auc by reference")[1].splitlines()
+    assert sum(r"| masked \<b\>only\</b\> & $x$ \| \`all\` of the tokens |" in line for line in lines) == 1 + 3

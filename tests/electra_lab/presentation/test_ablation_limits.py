@@ -1,0 +1,150 @@
+"""What an ablation's page says about the limits of its verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from electra_lab.analysis.power import detectable
+from electra_lab.analysis.results import read
+from electra_lab.analysis.statistics import number
+from electra_lab.presentation.sweep_page import comparison, write_report
+from electra_lab.storage.ablation_folder import AblationFolder
+from tests.electra_lab.presentation.synthetic import CORRUPTION, SCALES, add_references, write_folder
+from tests.pages import Page
+
+pytestmark = pytest.mark.usefixtures("plain")
+METRIC = "reference_auc"
+
+
+def verdict(folder: Path) -> str:
+    text = Page(write_report(folder)).text
+    markdown = (folder / "table.md").read_text().replace("\\", "").split("## ")[0]
+    for sentence in ("80% of such ablations", "fall into two groups", "Beyond the change"):
+        assert (sentence in text) == (sentence in " ".join(markdown.split()))
+    return text
+
+
+def test_the_smallest_difference_that_can_be_found_stands_beside_the_verdict(tmp_path: Path) -> None:
+    expected = {"sd": 0.01, "source": "by the pilot ../pilot"}
+    folder = write_folder(tmp_path, SCALES, range(5), ["generator.scale"], expected=expected)
+    size = detectable(5, len(SCALES) - 1)
+    assert size is not None
+    text = verdict(folder)
+    said = f"{number(0.01 * size)} in reference_auc, judging by the pilot ../pilot (standard deviation of paired"
+    assert f"find a difference of {said} differences 0.0100), and of " in text
+    found = [d.error**2 * 5 for d in read(folder).claims.against(METRIC).values() if d.error]
+    sd = np.sqrt(np.mean(found))
+    said = f"{number(sd * size)} in reference_auc, judging by these cells (standard deviation of paired differences"
+    assert f"{said} {number(sd)})." in text
+
+
+def test_without_differences_there_is_no_power(tmp_path: Path) -> None:
+    assert "80% of such" not in verdict(write_folder(tmp_path / "one", {"base": {}}, range(5)))
+    missing = {f"v{i}-s{seed}": "missing" for i in range(len(SCALES)) for seed in range(5)}
+    assert "80% of such" not in verdict(write_folder(tmp_path / "none", SCALES, range(5), state=missing))
+
+
+def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) -> None:
+    """What is tested has its smallest difference, and the best is not said to equal what it was not tested against."""
+    missing = {"v2-s3": "missing", "v2-s4": "missing"}
+    text = verdict(write_folder(tmp_path, SCALES, range(5), ["generator.scale"], state=missing))
+    few = list(SCALES)[2]
+    assert f"{few} is not tested, as fewer than 5 seeds are there" in text
+    size = detectable(5, len(SCALES) - 2)
+    assert size is not None
+    of_some = [d for d in read(tmp_path).claims.against(METRIC).values() if d.error]
+    found = [(d.error or 0) ** 2 * d.n for d in of_some]
+    size *= float(np.sqrt(np.average(found, weights=[d.n - 1 for d in of_some])))
+    assert (
+        f"With 5 seeds, 80% of such ablations find a difference of {number(size)} in reference_auc, judging by these"
+        in text
+    )
+    assert "no difference is tested" not in text
+    others = "generator.scale=0.5 and generator.scale=1.0"
+    assert f"The best is not tested against {others}, for want of seeds in common." in text
+
+
+def test_seeds_in_two_groups_are_a_warning(tmp_path: Path) -> None:
+    def broken_out(variant: int, seed: int) -> float:
+        return 0.5 + 0.001 * ((variant + seed) % 3) + 0.2 * (seed < 2 * variant)
+
+    text = verdict(write_folder(tmp_path / "a", SCALES, range(5), scores=broken_out))
+    torn = "generator.scale=0.5 and generator.scale=0.75"
+    assert f"fall into two groups, below and above 0.6010, and the seeds of {torn} into both" in text
+    assert "two groups" not in verdict(write_folder(tmp_path / "b", SCALES, range(5)))
+
+
+def test_what_no_change_names_stands_beside_the_verdict(tmp_path: Path) -> None:
+    variants = {"base": {}, "whole words": {"masking": {"type": "whole_word"}}, "more": {"masking.mask_prob": 0.3}}
+    folder = write_folder(tmp_path, variants, range(5))
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["variants"][1]["differs"] = {
+        "masking.type": ["replace_prob", "whole_word"], "masking.mask_prob": [0.25, 0.15], "masking.longest": [None, 4]
+    }  # fmt: skip
+    plan["variants"][1]["beyond"] = ["masking.mask_prob"]
+    plan["variants"][2]["differs"] = {"masking.mask_prob": [0.25, 0.3]}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    text = verdict(folder)
+    assert 'Beyond the change that it names, "whole words" differs in masking.mask_prob (0.25 -> 0.15).' in text
+    assert text.count("Beyond the change") == 1
+
+
+def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, SCALES, range(5), ["generator.scale"])
+    before = {name: comparison(read(folder), name, metric) for name, metric in read(folder).plan.metrics.items()}
+    rng = np.random.default_rng(0)
+    by_document = rng.normal(0, 0.5, (len(SCALES), 12))
+    kept = AblationFolder(folder)
+    for cell in kept.plan.cells:
+        variant = list(SCALES).index(cell.variant)
+        numbers = (by_document[variant] + rng.normal(0, 0.01, 12)).tolist()
+        value = kept.state(cell.id, kept.plan).metrics
+        kept.note_measure(cell.id, CORRUPTION, {k: value[k] for k in (METRIC, "reference_accuracy")}, {METRIC: numbers})
+    after = {name: comparison(read(folder), name, metric) for name, metric in read(folder).plan.metrics.items()}
+    for name, rows in after.items():
+        for row, then in zip(rows, before[name], strict=True):
+            assert row.mean == then.mean
+            if row.difference and then.difference and row.difference.half and then.difference.half:
+                assert row.difference.mean == then.difference.mean
+                ratio = row.difference.half / then.difference.half
+                assert ratio > 5 if name == METRIC else ratio == 1
+    # Documents of another text, of another measure, or damaged ones, are left out; the other seeds tell what they add.
+    assert "do not include other documents" not in verdict(folder)
+    file = folder / "cells" / "v0-s0" / "documents.json"
+    other = json.dumps({"fixed_corruption-0000000000": json.loads(file.read_text())[CORRUPTION]})
+    for content in (
+        json.dumps({CORRUPTION: {METRIC: [0.5] * 7}}), other, "{", json.dumps({CORRUPTION: {METRIC: "x"}}),
+    ):  # fmt: skip
+        file.write_text(content)
+        rows = comparison(read(folder), METRIC, read(folder).plan.metrics[METRIC])
+        for row, then in zip(rows[1:], before[METRIC][1:], strict=True):
+            assert row.difference is not None
+            assert then.difference is not None
+            assert (row.difference.half or 0) > 5 * (then.difference.half or 0)
+    for seed in range(4):
+        (folder / "cells" / f"v1-s{seed}" / "documents.json").write_text("{")
+    lacking = list(SCALES)[1]
+    said = f"The intervals of {lacking} do not include other documents, which are known of fewer than two seeds"
+    assert said in verdict(folder)
+    # Nor do those of an earlier measurement stay beside the numbers of a later one.
+    kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5}, {METRIC: [0.5] * 12})
+    assert kept.by_document("v0-s0", kept.plan) == {METRIC: [0.5] * 12}
+    kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5})
+    assert kept.by_document("v0-s0", kept.plan) == {}
+
+
+def test_references_are_a_part_of_the_interval_of_their_mean(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    apart = rng.normal(0, 0.05, (3, len(SCALES)))
+
+    def score(reference: int, variant: int, seed: int) -> float:
+        return float(0.7 + apart[reference, variant] + 0.002 * rng.normal())
+
+    folder = add_references(write_folder(tmp_path, SCALES, range(5)), score)
+    results = read(folder)
+    found, part = (results.claims.against(name)["generator.scale=0.5"] for name in ("auc", "auc_small"))
+    assert (found.half or 0) > 3 * (part.half or 0)

@@ -1,0 +1,246 @@
+"""The findings of a run: each metric's own number, under its own title, beside its own baselines, and the verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from electra_lab.analysis.findings import (
+    GRADES,
+    LEAST_RECALL,
+    OWN_TEXT,
+    advice,
+    declared,
+    findings,
+    heading,
+    number,
+    own_task,
+    titled,
+    verdicts,
+)
+from electra_lab.metrics import PRETRAINING
+from electra_lab.storage.provenance import Provenance
+from registry import Metric
+from tests.electra_lab.storage.test_provenance import PROVENANCE
+
+METRICS = {
+    "auc": Metric("how well it ranks", "AUC", baselines=("chance", "rare")),
+    "precision": Metric("share of alarms that are right", "precision"),
+    "recall": Metric("share of replacements found", "recall"),
+    "loss": Metric("what is minimized", unit="nats", higher_is_better=False, baselines=("entropy",)),
+    "chance": Metric("", "always 'original'"),
+    "rare": Metric("", "rare tokens"),
+    "entropy": Metric("", "word frequencies"),
+    "absent": Metric("not computed", "absent"),
+}
+RECORD = {"recall": 0.25, "auc": 0.75, "precision": 0.5, "loss": 2.0, "chance": 0.5, "rare": 0.625, "step": 9}
+
+
+def test_metrics_come_in_the_order_of_their_declaration_each_with_its_own_number() -> None:
+    found = findings(RECORD, METRICS)
+    assert [(each.title, each.value) for each in found] == [
+        ("AUC", 0.75), ("precision", 0.5), ("recall", 0.25), ("loss", 2.0)
+    ]  # fmt: skip
+    assert [each.meaning for each in found] == [
+        "how well it ranks; always 'original' 0.500, rare tokens 0.625",
+        "share of alarms that are right",
+        "share of replacements found",
+        "what is minimized, in nats",  # its baseline was not computed
+    ]
+
+
+def test_a_baseline_is_not_a_finding_of_its_own() -> None:
+    assert findings({"chance": 0.5}, METRICS) == []
+
+
+def test_a_metric_without_a_number_is_a_dash() -> None:
+    [found] = findings({"auc": None, "rare": None}, METRICS)
+    assert found.value is None
+    assert found.meaning == "how well it ranks; rare tokens -"
+
+
+def test_a_run_that_declares_nothing_has_the_metrics_of_pretraining() -> None:
+    assert declared({}) == titled(PRETRAINING)
+    assert declared(METRICS) == titled(METRICS)
+    assert [each.title for each in findings({"discriminator_recall": 0.1, "discriminator_precision": 0.2}, {})] == [
+        "precision", "recall"
+    ]  # fmt: skip
+
+
+def test_what_has_no_title_is_called_by_its_name() -> None:
+    """Also a baseline that nobody declared, in a page and in the heading of a chart."""
+    metrics = {"skill": Metric("how well", baselines=("chance", "luck"), chart=True), "chance": Metric()}
+    (found,) = findings({"skill": 0.7, "chance": 0.5, "luck": 0.6}, metrics)
+    assert (found.title, found.meaning) == ("skill", "how well; chance 0.500, luck 0.600")
+    assert heading(declared(metrics)["skill"]) == "Skill"
+    assert list(titled(metrics)) == ["skill", "chance", "luck"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "  0.500"), (12.3456, " 12.346"), (-1.0, " -1.000"), (None, "      -")]
+)
+def test_a_number_of_the_terminal(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+# The verdict
+
+AUC = {"discriminator_auc": 0.681, "unigram_auc": 0.525, "always_original_auc": 0.5}
+LOSS = {"generator_mask_loss": 5.62, "unigram_mask_entropy": 6.41}
+
+
+def judged(record: dict[str, Any], **keys: Any) -> list[str]:
+    provenance = Provenance.model_validate(PROVENANCE | {"metrics": PRETRAINING} | keys)
+    return [str(each) for each in verdicts(record | {"step": 9, "split": "test"}, provenance)]
+
+
+def gained(name: str, gain: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    interval = {} if low is None else {f"{name}_gain_low": low, f"{name}_gain_high": high}
+    return {f"{name}_gain": gain, **interval, f"{name}_gain_documents": 1453}
+
+
+def test_what_was_learned() -> None:
+    record = AUC | LOSS | gained("discriminator_auc", 0.156, 0.149, 0.163)
+    record |= gained("generator_mask_loss", 0.79, 0.751, 0.829)
+    assert judged(record) == [
+        "The discriminator has learned to detect replacements better than its baselines: AUC 0.681 against 0.525 "
+        "(rare-token detector); gain +0.156, 95% interval +0.149 to +0.163 over 1,453 documents.",
+        "The generator has learned more than word frequencies: loss at [MASK] 5.620 against 6.410 "
+        "(word frequencies alone); gain +0.790, 95% interval +0.751 to +0.829 over 1,453 documents.",
+    ]
+    mine = {"discriminator_token_mask_loss": 5.0, "unigram_mask_entropy": 6.0}
+    assert judged(mine | gained("discriminator_token_mask_loss", 1.0, 0.9, 1.1)) == [
+        "The discriminator has learned more than word frequencies: loss at [MASK] 5.000 against 6.000 "
+        "(word frequencies alone); gain +1.000, 95% interval +0.900 to +1.100 over 1,453 documents.",
+    ]
+
+
+SKILL = "to detect replacements better than its baselines"
+UNKNOWN = f"It is not known whether the discriminator has learned {SKILL}"
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "high", "claim"),
+    [
+        (0.2, 0.05, 0.35, f"The discriminator has learned {SKILL}"),
+        (0.134, 0.001, 0.3, f"The discriminator has learned {SKILL}"),
+        (0.132, 0.1, 0.15, f"The discriminator has begun to learn {SKILL}"),
+        (0.053, 0.001, 0.1, f"The discriminator has begun to learn {SKILL}"),
+        (0.052, 0.05, 0.054, f"The discriminator has hardly learned {SKILL}"),
+        (0.01, 0.0, 0.02, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
+        (-0.01, -0.03, 0.01, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
+        (0.01, -0.01, 0.052, f"The discriminator has not learned {SKILL}, as far as this text can tell"),
+        (0.01, -0.01, 0.053, UNKNOWN),
+        (0.2, -0.1, 0.5, UNKNOWN),
+        (0.2, None, None, UNKNOWN),
+        (-0.01, -0.02, 0.0, f"The discriminator has not learned {SKILL}"),
+        (-0.1, -0.15, -0.05, f"The discriminator has not learned {SKILL}"),
+    ],
+)
+def test_the_interval_decides_the_claim(gain: float, low: float | None, high: float | None, claim: str) -> None:
+    """From 0.525 on, .05225 is 11% of the way to 1 and .133 is 28%. No sentence says that two things are equal."""
+    assert GRADES["AUC"] == (0.11, 0.28)
+    [said] = judged(AUC | gained("discriminator_auc", gain, low, high))
+    assert said.startswith(f"{claim}: AUC 0.681 against 0.525 (rare-token detector); gain {gain:+.3f}")
+    assert ("% of the way to 1)" in said) == ("hardly" in said or "begun" in said)
+    assert said.endswith("too few documents for an interval." if low is None else "over 1,453 documents.")
+
+
+@pytest.mark.parametrize(
+    ("gain", "degree"),
+    [(0.31, "hardly learned"), (0.33, "begun to learn"), (0.63, "begun to learn"), (0.65, "learned")],
+)
+def test_a_loss_has_grades_of_its_own(gain: float, degree: str) -> None:
+    """Of 6.41 nats a twentieth is 0.3205, and a tenth 0.641."""
+    [said] = judged(LOSS | gained("generator_mask_loss", gain, 0.01, 0.9))
+    assert said.startswith(f"The generator has {degree} more than word frequencies: ")
+
+
+@pytest.mark.parametrize(("recall", "degree"), [(0.0, "begun to learn"), (0.049, "begun to learn"), (0.05, "learned")])
+def test_who_finds_nothing_has_not_learned_to_detect(recall: float, degree: str) -> None:
+    """However good the order of its suspicions."""
+    assert LEAST_RECALL == 0.05
+    record = AUC | {"discriminator_recall": recall} | gained("discriminator_auc", 0.156, 0.149, 0.163)
+    [said] = judged(record)
+    assert said.startswith(f"The discriminator has {degree} to detect")
+    assert f"it finds {recall:.1%} of the replacements" in said
+    hardly = AUC | {"discriminator_recall": recall} | gained("discriminator_auc", 0.02, 0.01, 0.03)
+    assert judged(hardly)[0].startswith("The discriminator has hardly learned")
+
+
+def test_a_small_effect_without_recall_is_hardly_anything() -> None:
+    """An AUC of .544 at a recall of zero was said to show that the discriminator has learned to detect."""
+    record = AUC | {"discriminator_auc": 0.544, "unigram_auc": 0.49, "discriminator_recall": 0.0}
+    [said] = judged(record | gained("discriminator_auc", 0.044, 0.03, 0.058))
+    assert said.startswith("The discriminator has hardly learned")
+    assert "(8.8% of the way to 1)" in said
+    assert advice(
+        verdicts(record | gained("discriminator_auc", 0.044, 0.03, 0.058), Provenance.model_validate(PROVENANCE))
+    )
+
+
+def test_what_does_not_compare_runs_is_said() -> None:
+    """Detection is, the loss at [MASK] is not; it comes first."""
+    found = findings(AUC | LOSS | {"discriminator_recall": 0.1, "discriminator_loss": 0.4}, PRETRAINING)
+    assert found[0].title == "generator loss at [MASK]"
+    assert [each.meaning.endswith("; on its own task") for each in found] == [False, True, True, True]
+    assert "loss at [MASK]" in own_task(AUC | LOSS, PRETRAINING)
+    assert own_task(LOSS, PRETRAINING) == ""
+
+
+def test_hardly_says_how_little() -> None:
+    """Of a perfect loss, which is 0, as of a perfect area, which is 1."""
+    [said] = judged(LOSS | gained("generator_mask_loss", 0.05, 0.03, 0.07))
+    assert said.startswith("The generator has hardly learned more than word frequencies: ")
+    assert "; gain +0.050 (0.8% of the way to 0), 95% interval +0.030 to +0.070 over " in said
+
+
+def test_what_was_not_learned_comes_first() -> None:
+    record = AUC | LOSS | gained("discriminator_auc", 0.156, 0.149, 0.163)
+    record |= gained("generator_mask_loss", 0.0, -0.01, 0.01)
+    one, other = judged(record)
+    assert one.startswith("The generator has not learned")
+    assert other.startswith("The discriminator has learned")
+
+
+def test_the_better_baseline_is_named() -> None:
+    [said] = judged(AUC | {"unigram_auc": 0.48} | gained("discriminator_auc", 0.181, 0.17, 0.19))
+    assert "AUC 0.681 against 0.500 (always 'original'); gain +0.181" in said
+
+
+def test_rows_are_called_rows() -> None:
+    found = gained("discriminator_auc", 0.156, 0.149, 0.163)
+    rows = {name.replace("documents", "rows"): each for name, each in found.items()}
+    assert judged(AUC | rows)[0].endswith("over 1,453 rows.")
+
+
+def test_a_generator_that_cannot_learn_is_not_judged() -> None:
+    record = LOSS | gained("generator_mask_loss", 0.0, -0.01, 0.01)
+    assert judged(record, parameters={"generator": 0, "discriminator": 9}) == []
+    assert len(judged(record, parameters={"generator": 1, "discriminator": 9})) == 1
+
+
+def test_without_gains_there_is_no_verdict() -> None:
+    """As of an older version, of text in which nothing was replaced, or of an objective with other metrics."""
+    assert judged(AUC | LOSS) == []
+    assert judged(AUC | {"discriminator_auc": None, "discriminator_auc_gain": None}) == []
+    found = AUC | gained("discriminator_auc", 0.1, 0.0, 0.2)
+    assert judged(found, metrics={"word_auc": Metric()}) == []
+    assert judged(found, metrics={"discriminator_auc": Metric()}) == []
+    assert len(judged(found, metrics={})) == 1, "a run that declares nothing has the metrics of pre-training"
+
+
+def test_gains_are_no_findings_of_their_own() -> None:
+    record = AUC | LOSS | gained("discriminator_auc", 0.1, 0.0, 0.2)
+    assert [each.title for each in findings(record, PRETRAINING)] == ["generator loss at [MASK]", "discriminator AUC"]
+
+
+def test_advice_is_for_those_who_need_it() -> None:
+    provenance = Provenance.model_validate(PROVENANCE)
+    good, bad = (
+        verdicts(AUC | gained("discriminator_auc", gain, gain - 0.02, gain + 0.02), provenance) for gain in (0.06, 0.05)
+    )
+    assert advice([]) == advice(good) == ""
+    assert advice(bad) == advice(good + bad) == OWN_TEXT
+    assert "docs/own-text.md" in OWN_TEXT

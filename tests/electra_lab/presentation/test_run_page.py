@@ -1,0 +1,295 @@
+"""The page of a run says what its files say: facts, results beside baselines, curves, tokens with their suspicion."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from electra_lab.jobs.pretraining import execute
+from electra_lab.presentation.charts import STYLE
+from electra_lab.presentation.run_page import write_report
+from electra_lab.storage.run_directory import RunDirectory
+from tests.electra_lab.presentation.test_charts import luminance
+from tests.helpers import write_experiment
+from tests.pages import Page
+
+HOSTILE = "<script>alert('&')</script>"
+
+
+def page(directory: RunDirectory) -> Page:
+    return Page(write_report(directory))
+
+
+def rewrite(directory: RunDirectory, records: list[dict[str, Any]]) -> None:
+    directory.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+
+def train(step: int, **values: float | None) -> dict[str, Any]:
+    return {"step": step, "split": "train", **values}
+
+
+def validation(step: int, **values: float | None) -> dict[str, Any]:
+    return {"step": step, "split": "validation", "tokens": 64, **values}
+
+
+def final(step: int, **values: float | None) -> dict[str, Any]:
+    return {"step": step, "split": "test", "tokens": 320, **values}
+
+
+# A real run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run of the tiny experiment, not to be changed."""
+    folder = tmp_path_factory.mktemp("finished")
+    file = write_experiment(
+        folder,
+        data=f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}",
+        train="{steps: 4, batch_size: 4, precision: fp32, log_every: 1}",
+        evaluate="{every: 2, examples: 3}",
+    )
+    return RunDirectory(execute.run(file, [], folder / "run", "cpu"))
+
+
+def test_the_page_of_a_run_loads_nothing(finished: RunDirectory) -> None:
+    written = Page(finished.path / "report.html")
+    assert written.tags[:2] == ["html", "head"]
+    assert written.tags.count("svg") == 4
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(written.tags)
+    loading = [(n, v) for n, v in written.attributes if n in ("src", "href", "xlink:href", "data", "action", "srcset")]
+    assert all(value.startswith("#") for _, value in loading), loading
+    assert not [name for name, _ in written.attributes if name.startswith("on")]
+    assert "@import" not in written.source
+    assert "url(http" not in written.source.replace('"', "").replace("'", "")
+
+
+def test_the_page_of_a_run_has_the_numbers_of_its_test(finished: RunDirectory) -> None:
+    written, last = Page(finished.path / "report.html"), finished.records()[-1]
+    assert last["split"] == "test"
+    assert "Measured after step 4 on test text, which was never trained on." in written.text
+    shown = {row[0]: row[1] for row in written.table("Results")}
+    names = {
+        "discriminator AUC": "discriminator_auc", "discriminator accuracy": "discriminator_accuracy",
+        "precision": "discriminator_precision", "recall": "discriminator_recall", "replaced tokens": "replaced_share",
+        "discriminator loss": "discriminator_loss", "generator loss": "generator_loss",
+        "generator loss at [MASK]": "generator_mask_loss", "generator accuracy": "generator_accuracy",
+    }  # fmt: skip
+    assert shown == {
+        title: f"{last[name]:.3f}" if last[name] is not None else "-" for title, name in names.items() if name in last
+    }
+    assert len(shown) >= 8
+    facts, began = written.facts(), finished.provenance()
+    assert facts["parameters"] == (
+        f"generator {began.parameters['generator']:,}, discriminator {began.parameters['discriminator']:,}"
+    )
+    assert facts["tokens"] == str(4 * 4 * 16)
+    assert facts["device"].startswith("cpu, fp32, threads: ")
+    assert facts["steps"] == "4 of 4"
+    assert facts["compute"].startswith(f"{began.flops:.3g} FLOPs in total")
+    assert " of training, " in facts["time"]
+    read = {record["split"]: record["tokens"] for record in finished.records()}
+    assert facts["evaluation"] == f"validation {read['validation']} tokens, test {read['test']} tokens"
+    for tokens in finished.read_json("examples.json"):
+        assert all(token["token"] in written.text for token in tokens)
+    assert (finished.path / "config.yaml").read_text() in "".join(written.parts)
+
+
+def test_the_same_run_gives_the_same_bytes(finished: RunDirectory) -> None:
+    before = (finished.path / "report.html").read_bytes()
+    assert write_report(finished).read_bytes() == before
+
+
+# Facts and results, by hand
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_facts_at_the_top_are_those_of_the_run(directory: RunDirectory) -> None:
+    """100 tokens at 50/s and 300 at 100/s: 5 s of training, whatever else took time."""
+    rewrite(directory, [train(1, tokens=100, tokens_per_second=50.0, seconds=7.0),
+                        train(2, tokens=400, tokens_per_second=100.0, seconds=9.0),
+                        validation(1), validation(2), final(2)])  # fmt: skip
+    written = page(directory)
+    assert list(written.facts()) == [
+        "parameters", "device", "steps", "compute", "tokens", "time", "evaluation", "data", "overlap"
+    ]  # fmt: skip
+    assert written.facts() == {
+        "parameters": "generator 1,000,000, discriminator 4,000,000",
+        "device": "cpu, fp32, threads: 1",
+        "steps": "2 of 400",
+        "compute": "1e+12 FLOPs in total",
+        "tokens": "400",
+        "time": "5 s of training, 80 tokens/s",
+        "evaluation": "validation 64 tokens, test 320 tokens",
+        "data": "14,678 documents, 2,070,185 tokens to train; validation 11 and 837; test 1,012 and 90,210",
+        "overlap": "1.3% of the 13-token runs of validation and test also occur in training text",
+    }
+    headings = [node.text for node in written.all("h2")]
+    assert headings[0] == "Results"
+    assert written.source.index("<dt>time") < written.source.index("<h2>Results")
+    [title] = written.all("h1")
+    assert title.text == "generator_size"
+    assert "electra_lab run run, started 2026-11-20T13:50:56+0000" in written.text
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_run_that_has_logged_nothing_says_no_tokens_and_no_time(directory: RunDirectory) -> None:
+    directory.metrics.unlink()
+    written = page(directory)
+    assert list(written.facts()) == ["parameters", "device", "steps", "compute", "data", "overlap"]
+    assert written.facts()["steps"] == "0 of 400"
+    assert "The run has not been evaluated yet." in written.text
+    assert "so there is no curve" in written.text
+
+
+@pytest.mark.usefixtures("drawn")
+def test_each_result_has_its_own_title_and_its_own_baselines(directory: RunDirectory) -> None:
+    rewrite(directory, [
+        validation(1, discriminator_auc=0.1, discriminator_precision=0.2),
+        final(1000, discriminator_auc=0.75, discriminator_accuracy=0.9, discriminator_precision=0.5,
+               discriminator_recall=0.25, replaced_share=0.125, generator_loss=3.5, unigram_entropy=6.25,
+               always_original_auc=0.5, unigram_auc=0.625, always_original_accuracy=0.875),
+        validation(1000, discriminator_auc=0.2, discriminator_precision=0.3),
+        train(1000, generator_loss=9.0),
+    ])  # fmt: skip
+    written = page(directory)
+    assert "Measured after step 1,000 on test text, which was never trained on." in written.text
+    rows = {title: (number, meaning) for title, number, meaning in written.table("Results")}
+    assert {title: number for title, (number, _) in rows.items()} == {
+        "discriminator AUC": "0.750", "discriminator accuracy": "0.900", "precision": "0.500", "recall": "0.250",
+        "replaced tokens": "0.125", "generator loss": "3.500",
+    }  # fmt: skip
+    assert rows["discriminator AUC"][1].endswith(
+        "; always 'original' 0.500, rare-token detector 0.625; on its own task"
+    )
+    assert rows["discriminator accuracy"][1].endswith("; always 'original' 0.875; on its own task")
+    assert rows["precision"][1] == "share of the tokens called replaced that really are; on its own task"
+    assert rows["recall"][1] == "share of the replaced tokens that are called so; on its own task"
+    assert rows["generator loss"][1].endswith(", in nats; word frequencies alone 6.250")
+
+
+@pytest.mark.usefixtures("drawn")
+def test_before_the_test_the_last_validation_is_shown_and_named(directory: RunDirectory) -> None:
+    rewrite(directory, [validation(10, discriminator_auc=0.1), validation(20, discriminator_auc=0.25)])
+    written = page(directory)
+    said = (
+        "Measured after step 20 on validation text, which was never trained on. The test comes at the end of training."
+    )
+    assert said in written.text
+    assert written.table("Results")[0][:2] == ["discriminator AUC", "0.250"]
+
+
+def test_numbers_that_do_not_exist_are_dashes(directory: RunDirectory) -> None:
+    """Text in which nothing was replaced has no AUC; JSON keeps null for it."""
+    rewrite(directory, [])
+    directory.append({**final(400, generator_loss=None), "discriminator_auc": float("nan"), "unigram_auc": None})
+    rows = {title: (number, meaning) for title, number, meaning in page(directory).table("Results")}
+    assert rows["discriminator AUC"][0] == rows["generator loss"][0] == "-"
+    assert rows["discriminator AUC"][1].endswith("rare-token detector -; on its own task")
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_run_shows_the_metrics_that_it_declared(directory: RunDirectory) -> None:
+    value = directory.read_json("provenance.json")
+    directory.write_json("provenance.json", value | {"metrics": {"word_auc": {"title": "word AUC", "summary": "own"}}})
+    rewrite(directory, [validation(1, word_auc=0.5, discriminator_auc=0.9)])
+    assert page(directory).table("Results") == [["word AUC", "0.500", "own"]]
+
+
+GAINS = {"discriminator_auc_gain": 0.01, "discriminator_auc_gain_low": -0.01, "discriminator_auc_gain_high": 0.02,
+         "discriminator_auc_gain_documents": 12}  # fmt: skip
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_verdict_stands_at_the_top(directory: RunDirectory) -> None:
+    """With advice if something was not learned; an evaluation without gains has none of it."""
+    areas = {"discriminator_auc": 0.535, "unigram_auc": 0.525, "always_original_auc": 0.5}
+    rewrite(directory, [validation(1, **areas, **GAINS, discriminator_auc_gain_rows=1.0), final(2, **areas, **GAINS)])
+    written = page(directory)
+    claim = (
+        "The discriminator has not learned to detect replacements better than its baselines, as far as this text can "
+        "tell"
+    )
+    [said] = [each for each in written.all("p") if claim in each.text]
+    assert [each.text for each in said.all("strong")] == [claim]
+    assert said.text == (
+        f"{claim}: AUC 0.535 against 0.525 (rare-token detector); gain +0.010, 95% interval -0.010 to +0.020 over 12 "
+        "documents. docs/own-text.md says what to change for your own text, and how to see early that nothing is "
+        "learned."
+    )
+    assert written.source.index(claim) < written.source.index("<dl>") < written.source.index("<h2>Results")
+    assert [row[0] for row in written.table("Results")] == ["discriminator AUC"]
+    better = GAINS | {"discriminator_auc_gain": 0.2, "discriminator_auc_gain_low": 0.05}
+    rewrite(directory, [final(2, **areas, **better)])
+    assert "The discriminator has learned to detect replacements better than its baselines: AUC" in page(directory).text
+    assert "own-text" not in page(directory).text
+    rewrite(directory, [final(2, **areas)])
+    assert "learned" not in page(directory).text.split("Config")[0]
+
+
+# Tokens
+
+
+def token(token: str, original: str | None = None, probability: float = 0.1) -> dict[str, Any]:
+    replaced = original is not None
+    return {"token": token, "original": original or token, "replaced": replaced, "probability": probability}
+
+
+@pytest.mark.usefixtures("drawn")
+def test_tokens_are_coloured_by_their_suspicion_and_replaced_ones_show_the_original(directory: RunDirectory) -> None:
+    examples = [[token("the", None, 0.0), token("dog", "cat", 1.0), token("sat", None, 0.6)], [token("on", "in", 0.2)]]
+    directory.write_json("examples.json", examples)
+    written = page(directory)
+    texts = [each for each in written.all("p") if each["class"] == "text"]
+    assert [len(each.all("span")) for each in texts] == [3, 1]
+    shown = [
+        {
+            "token": span.own.strip(),
+            "struck out": [each.text for each in span.all("s")],
+            "framed": span["class"] == "replaced",
+            "strength": float(re.fullmatch(r"background: rgba\(var\(--mark\), ([\d.]+)\)", span["style"])[1]),
+            "title": span["title"],
+        }
+        for each in texts
+        for span in each.all("span")
+    ]
+    titles = [f"probability of replaced {p}" for p in ("0.000", "1.000", "0.600", "0.200")]
+    assert shown == [
+        {"token": "the", "struck out": [], "framed": False, "strength": 0.0, "title": titles[0]},
+        {"token": "dog", "struck out": ["cat"], "framed": True, "strength": 0.85, "title": titles[1]},
+        {"token": "sat", "struck out": [], "framed": False, "strength": 0.51, "title": titles[2]},
+        {"token": "on", "struck out": ["in"], "framed": True, "strength": 0.17, "title": titles[3]},
+    ]
+    # The struck-out original stands before the token.
+    assert [each.text for each in texts[0].all("span")] == ["the", "cat dog", "sat"]
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_a_token_can_be_read_at_any_strength(scheme: int) -> None:
+    """WCAG 2.1, 1.4.3: text has a contrast of 4.5 to 1, the struck-out original too, which has the token's colour."""
+    found = dict(re.findall(r"--([\w-]+): ([^;}]+)", STYLE.split("@media (prefers-color-scheme: dark)")[scheme]))
+    ink, paper = luminance(found["ink"]), [int(found["paper"][i : i + 2], 16) for i in (1, 3, 5)]
+    for strength in (0.0, 0.2, 0.4, 0.6, 0.85):
+        mixed = [strength * int(m) + (1 - strength) * p for m, p in zip(found["mark"].split(","), paper, strict=True)]
+        dark, light = sorted((ink, luminance("#" + "".join(f"{round(each):02x}" for each in mixed))))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, strength
+    assert "replaced s" not in files("electra_lab.presentation").joinpath("run.html.j2").read_text()
+
+
+@pytest.mark.usefixtures("drawn")
+def test_hostile_text_is_text(directory: RunDirectory) -> None:
+    """In tokens, in the config, in the name of the folder."""
+    directory.write_json("examples.json", [[token(HOSTILE, "</p><img src=x>", 0.5)]])
+    config = (directory.path / "config.yaml").read_text()
+    directory.write("config.yaml", config + f"# </pre>{HOSTILE}\n")
+    moved = RunDirectory(directory.path.rename(directory.path.with_name("<b onclick=x>")))
+    written = page(moved)
+    assert not {"script", "img", "b"} & set(written.tags)
+    assert not [name for name, _ in written.attributes if name == "onclick"]
+    assert "".join(written.parts).count(HOSTILE) == 2
+    assert "</p><img src=x>" in written.parts
+    assert "<b onclick=x>" in "".join(written.parts)

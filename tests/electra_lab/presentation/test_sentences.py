@@ -1,0 +1,278 @@
+"""The verdict in words claims no more than the corrected tests allow."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.analysis.comparisons import claims
+from electra_lab.analysis.statistics import Difference, Values, is_exploratory
+from electra_lab.analysis.verdict import sentences
+from tests.electra_lab.presentation.test_statistics import far, seeded
+
+
+def against(values: Values, baseline: str) -> dict[str, Difference]:
+    return claims({"auc": values}, "auc", baseline).against("auc")
+
+
+def pairwise(values: Values, baseline: str) -> dict[tuple[str, str], Difference]:
+    return claims({"auc": values}, "auc", baseline).pairs("auc")
+
+
+def verdict(*arguments: Any, **options: Any) -> str:
+    return " ".join(sentences(*arguments, **options))
+
+
+def test_a_difference_within_the_noise_is_called_nothing_else() -> None:
+    said = verdict("auc", far(0.70, 0.7005, 0.6995, spread=0.01), "v0")
+    assert said.startswith("Every variant has 5 seeds or more.")
+    assert "is not distinguishable from seed noise (Holm p = " in said or "No variant is distinguishable" in said
+    assert not re.search(r"distinguishably (better|worse)|is distinguishable from seed", said)
+    assert "equal" not in said
+
+
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_what_is_exploratory_has_intervals_but_neither_tests_nor_claims(seeds: int) -> None:
+    """However clear it seems: two seeds said "distinguishable, p < 0.001" next to "exploratory"."""
+    said = verdict("auc", far(0.70, 0.9, 0.3, 0.8, seeds=seeds), "v0")
+    assert said.startswith(f"With {seeds} seeds this is exploratory.")
+    assert re.search(r"its difference to the baseline v0, \+0\.\d+ \[\+0\.\d+, \+0\.\d+\], is not tested\.", said)
+    assert not re.search(r"distinguish|Holm|p [<=]", said)
+
+
+def test_what_the_tests_show_is_said() -> None:
+    said = sentences("auc", far(0.70, 0.75, 0.60, 0.7004), "v0")
+    assert said[0] == "Every variant has 5 seeds or more."
+    assert said[1].startswith("v1 has the best (the highest) mean auc, 0.7")
+    assert "is distinguishable from seed noise (Holm p < 0.001)." in said[1]
+    assert "v2 (Holm p < 0.001) is distinguishably worse than the baseline" in said[2]
+    assert "v3 is not distinguishable from it." in said[2]
+    assert said[3] == "The best can be distinguished from every variant beyond the baseline."
+
+
+def test_lower_can_be_better() -> None:
+    said = verdict("loss", far(5.0, 5.5, 4.5), "v0", higher_is_better=False)
+    assert "v2 has the best (the lowest) mean loss, 4.5" in said
+    assert "v1 (Holm p < 0.001) is distinguishably worse than the baseline" in said
+
+
+def test_rivals_are_named_by_tests_that_count_all_pairs() -> None:
+    values = far(0.60, 0.7495, 0.75, 0.70)
+    assert "The best cannot be distinguished from v1." in verdict("auc", values, "v0")
+    assert "v2 has the best" in verdict("auc", values, "v0")
+
+
+def test_on_a_numeric_key_the_place_of_the_best_is_told() -> None:
+    axis = {"v0": 0.25, "v1": 0.5, "v2": 1.0}
+    inside = verdict("auc", far(0.7, 0.8, 0.75), "v0", axis=axis, key="generator.scale")
+    assert "Of the values of generator.scale from 0.25 to 1 the best mean lies at 0.5, between 0.25 and 1." in inside
+    edge = verdict("auc", far(0.7, 0.75, 0.8), "v0", axis=axis, key="generator.scale")
+    assert "lies at 1, an end of the range: values beyond it were not tried." in edge
+    assert "lies at" not in verdict("auc", far(0.7, 0.75, 0.8), "v0")
+
+
+def test_one_seed_tells_nothing() -> None:
+    said = verdict("auc", far(0.7, 0.9, 0.5, seeds=1), "v0")
+    assert said.startswith("With 1 seed this is exploratory: nothing can be distinguished from seed noise.")
+    assert "cannot be tested (one seed: no interval)" in said
+    assert "Holm" not in said
+
+
+def test_what_is_missing_is_said() -> None:
+    values = far(0.7, 0.8, 0.75)
+    assert verdict("auc", {}, "v0") == "Nothing can be said yet: no cell has a auc."
+    assert "there is nothing to compare" in verdict("auc", {"v0": values["v0"], "v1": {}}, "v0")
+    assert "v2 has no auc." in verdict("auc", values | {"v2": {}}, "v0")
+    assert "the baseline v0 was not measured" in verdict("auc", values | {"v0": {}}, "v0")
+    shorter = values | {"v1": {s: v for s, v in values["v1"].items() if s < 3}}
+    few = "v1 is not tested, as fewer than 5 seeds are there in common with the baseline v0."
+    assert verdict("auc", shorter, "v0").startswith(few)
+    assert "The means below are not all over the same seeds" in verdict("auc", shorter, "v0")
+    assert "The means" not in verdict("auc", values, "v0")
+
+
+def test_a_name_of_words_stands_in_quotes() -> None:
+    values = far(0.7, 0.9, 0.8)
+    said = verdict("auc", {"as it was": values["v0"], "all tokens": values["v1"], "mlm": values["v2"]}, "as it was")
+    assert '"all tokens" has the best (the highest) mean auc' in said
+    assert 'the baseline "as it was"' in said
+
+
+def test_equal_means_are_no_victory() -> None:
+    same = seeded([0.7, 0.72, 0.71])
+    said = verdict("auc", {"a": same, "b": same, "c": seeded([0.6, 0.61, 0.62])}, "b")
+    assert "b (the baseline) has the best (the highest) mean auc, 0.7100, as has a." in said
+
+
+def without(values: dict[int, float], *seeds: int) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if seed not in seeds}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "label", "said"),
+    [
+        ((5, 6, 7), False, "v1 is not tested, as fewer than 5 seeds are there in common with the baseline v0."),
+        ((4, 5, 6, 7), True, "As a variant shares only one seed with the baseline v0, this is exploratory."),
+        ((3, 4, 5, 6, 7), True, "As a variant shares no seed with the baseline v0, this is exploratory."),
+        ((), False, "Every variant has 5 seeds or more."),
+    ],
+)
+def test_few_pairs_are_exploratory_however_many_seeds_each_has(theirs: tuple[int, ...], label: bool, said: str) -> None:
+    values = far(0.7, 0.8, 0.75, seeds=8)
+    values = {"v0": without(values["v0"], *theirs), "v1": without(values["v1"], 0, 1, 2), "v2": values["v2"]}
+    assert is_exploratory(values, "v0") is label
+    assert sentences("auc", values, "v0")[0] == said
+    apart = {"v0": {0: 0.1, 1: 0.2}, "v1": {2: 0.2, 3: 0.3}}
+    assert sentences("auc", apart, "v0") == [
+        "As a variant shares no seed with the baseline v0, this is exploratory.",
+        "There is no seed that all have, so none is called the best.",
+        "The means below are not all over the same seeds; the differences are, pair by pair.",
+    ]
+
+
+LUCK = seeded([0.50, 0.70, 0.71, 0.69, 0.72, 0.70])
+
+
+def beside(luck: dict[int, float], by: float) -> dict[int, float]:
+    """A variant so much better with every seed, but for a little."""
+    return {seed: value + by * (1 + 0.01 * (seed % 3)) for seed, value in luck.items()}
+
+
+def test_losing_an_unlucky_seed_wins_nothing() -> None:
+    values = {"base": LUCK, "x": without(beside(LUCK, -0.02), 0), "y": beside(LUCK, 0.01)}
+    said = sentences("auc", values, "base")
+    assert said == [
+        "Every variant has 5 seeds or more.",
+        "y has the best (the highest) mean auc over the 5 seeds that all have, 0.7141; its difference to the baseline "
+        "base over the 6 seeds that both have, +0.0101 [+0.0100, +0.0102], is distinguishable from seed noise "
+        "(Holm p < 0.001).",
+        "x (Holm p < 0.001) is distinguishably worse than the baseline.",
+        "The best can be distinguished from every variant beyond the baseline.",
+        "The means below are not all over the same seeds; the differences are, pair by pair.",
+    ]
+    losses = {label: {seed: -value for seed, value in each.items()} for label, each in values.items()}
+    assert sentences("loss", losses, "base", higher_is_better=False)[1].startswith("y has the best (the lowest)")
+
+
+def test_of_seeds_that_not_all_have_no_best_is_named_but_the_differences_are_told() -> None:
+    luck = seeded([0.6 + 0.01 * (seed**2 % 7) for seed in range(12)])
+    values = {
+        "v0": luck,
+        "v1": without(beside(luck, 0.02), *range(6)),
+        "v2": without(beside(luck, -0.02), *range(6, 12)),
+    }
+    said = sentences("auc", values, "v0", axis={"v0": 0.0, "v1": 1.0, "v2": 2.0}, key="key")
+    assert said == [
+        "Every variant has 6 seeds or more.",
+        "There is no seed that all have, so none is called the best.",
+        "v1 (Holm p < 0.001) is distinguishably better than the baseline; v2 (Holm p < 0.001) is distinguishably worse "
+        "than the baseline.",
+        "The means below are not all over the same seeds; the differences are, pair by pair.",
+    ]
+    alone = " ".join(sentences("auc", values | {"v0": {}}, "v0"))
+    assert "none is called the best; the baseline v0 was not measured, so nothing is compared to it." in alone
+
+
+def test_no_best_is_named_against_what_more_seeds_show() -> None:
+    """x is worse than the baseline but with the one seed that z has."""
+    x = {**beside(LUCK, -0.02), 5: LUCK[5] + 0.001}
+    x = {**x, **{seed: 0.68 - 0.0001 * seed for seed in range(6, 12)}}
+    base = {**LUCK, **dict.fromkeys(range(6, 12), 0.7)}
+    said = sentences("auc", {"base": base, "x": x, "z": {5: 0.5}}, "base")
+    assert said[1] == (
+        "x has the highest mean auc over the one seed that all have, but base is distinguishably better by more seeds, "
+        "so none is called the best."
+    )
+    assert said[2] == "x (Holm p < 0.001) is distinguishably worse than the baseline."  # z is not tested
+    assert "best can" not in " ".join(said)
+
+    x[5] = LUCK[5]
+    said = sentences("auc", {"base": base, "x": x, "z": {5: 0.5}}, "base")
+    assert said[1] == "base (the baseline) has the best (the highest) mean auc over the one seed that all have, 0.7000."
+
+
+def test_nor_against_what_the_tests_of_all_pairs_show() -> None:
+    """v1 is ahead with seed 0, the only one of the baseline; v2 with all others that these two share."""
+    v1, v2 = (beside(seeded([0.7] * 10), by) for by in (0.0, 0.05))
+    said = verdict("auc", {"v0": {0: 0.5}, "v1": v1 | {0: 0.9}, "v2": v2 | {0: 0.85}}, "v0")
+    assert "v1 has the highest mean auc over the one seed that all have; with so few, none is called the best." in said
+    assert "distinguishabl" not in said
+    assert "As a variant shares only one seed with the baseline v0, this is exploratory." in said
+
+
+@pytest.mark.parametrize("ahead", ["base", "x"])
+def test_nor_against_the_tests_with_the_baseline_alone(ahead: str) -> None:
+    """These two are compared as planned; no pair of the other variants is distinguishable."""
+    more, less = seeded([0.70, 0.71, 0.69, 0.72, 0.70, 0.71]), seeded([0.701, 0.692, 0.674, 0.702, 0.686, 0.690])
+    values = {"base": more, "x": less} if ahead == "base" else {"base": less, "x": more}
+    values |= {"y": seeded([0.69, 0.706, 0.68, 0.725, 0.706, 0.719]), "z": {0: 0.5}}
+    assert not any(d.distinguishable for d in pairwise(values, "base").values())
+    assert f"but {ahead} is distinguishably better by more seeds, so none is called the best." in verdict(
+        "auc", values, "base"
+    )
+
+
+@st.composite
+def with_missing(draw: st.DrawFn) -> tuple[dict[str, dict[int, float]], dict[str, dict[int, float]], bool]:
+    """Variants, well apart or not, under much luck of the seed: (all, what is there, whether higher is better)."""
+    seeds, unlucky = draw(st.integers(1, 8)), draw(st.integers(0, 1))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    luck = seeded(list(rng.normal(0.5, 0.1, seeds))) | {unlucky: -0.5}
+    values, there = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
+    missing = st.just(set[int]()) | st.just({unlucky}) | st.sets(st.sampled_from(sorted(luck))) | st.just({*luck} - {2})
+    for i in range(draw(st.integers(2, 4))):
+        offset = draw(st.sampled_from([-0.05, 0.05, 0.0]))
+        each = {seed: value + offset + 0.001 * float(rng.normal()) for seed, value in luck.items()}
+        values[f"v{i}"] = each | {2: 0.5 - 0.1 * offset}  # one seed tells another story
+        there[f"v{i}"] = without(values[f"v{i}"], *draw(missing))
+    return values, there, draw(st.booleans())
+
+
+@settings(max_examples=300, deadline=None)
+@given(with_missing())
+def test_whatever_is_missing_none_is_called_best_that_a_test_calls_worse(
+    drawn: tuple[dict[str, dict[int, float]], dict[str, dict[int, float]], bool],
+) -> None:
+    values, there, higher = drawn
+    said = sentences("auc", there, "v0", higher)
+    planned = {label: d for label, d in against(there, "v0").items() if d.distinguishable}
+    better = {label for label, d in planned.items() if ((d.mean or 0) > 0) == higher}
+    if len(said) > 1 and (named := re.match(r"(v\d)(?: \(the baseline\))? has the best [^;]*?", said[1])):
+        best = {named[1], *re.findall(r"v\d", said[1].partition(", as has ")[2].partition(";")[0])}
+        assert not best & (planned.keys() - better)
+        assert not ("v0" in best and better)
+        if any("The best can be distinguished from every variant" in each for each in said):
+            pairs = pairwise(there, "v0")
+            sign = 1 if higher else -1
+            others = there.keys() - {"v0", named[1]}
+            assert all(sign * (pairs[named[1], other].mean or 0) > 0 for other in others if there[other])
+    # With nothing missing the best is that of the plain means, and no words are lost on seeds in common.
+    whole = verdict("auc", values, "v0", higher)
+    assert not re.search("that all have|that both have|none is called|shares|The means below", whole)
+    if len(values) > 1:
+        named = re.search(r"(v\d)(?: \(the baseline\))? has the best", whole)
+        means = {label: float(np.mean(list(each.values()))) for label, each in values.items()}
+        assert named
+        assert means[named[1]] == pytest.approx((max if higher else min)(means.values()), rel=1e-12)
+
+
+@given(
+    st.lists(st.lists(st.floats(0.5, 1).map(lambda v: round(v, 4)), min_size=0, max_size=6), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_the_verdict_never_claims_what_the_corrected_tests_do_not(runs: list[list[float]], higher: bool) -> None:
+    values = {f"v{i}": seeded(each) for i, each in enumerate(runs)}
+    said = verdict("auc", values, "v0", higher, {f"v{i}": float(i) for i in range(len(runs))}, "key")
+    claims = re.findall(r"(v\d) \(Holm [^)]*\)(?=[^.;]*distinguishably (?:better|worse))", said)
+    planned = against(values, "v0")
+    assert all(planned[label].distinguishable for label in claims)
+    if " is distinguishable from seed noise" in said:
+        best = re.search(r"(v\d)[^.]* has the best", said)
+        assert best
+        assert planned[best[1]].distinguishable
+    assert not re.search(r"\b(nan|inf|None)\b", said)
