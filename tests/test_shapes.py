@@ -1,4 +1,4 @@
-"""The run-time checks of shapes: what they catch, what they let pass, and that the lab's own code is under them."""
+"""The run-time checks of shapes: what they refuse and accept, and that the lab's own code is under them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from tests.shapes import ShapeError
 SOURCE = """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,24 +48,12 @@ def as_int(x: Float[Tensor, "*N"]) -> Float[Tensor, "*N"]:
     return x.long()
 
 
-def nothing(x: Float[Tensor, "*N"]) -> Float[Tensor, "*N"]:
-    return None
-
-
 def both(x: Float[Tensor, "B T"], rows: int) -> tuple[Int[Tensor, "B"], Bool[Tensor, "B T"]]:
     return torch.arange(rows), x > 0
 
 
-def three(x: Float[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
-    return x, x, x
-
-
 def counts(x: Float[Tensor, "B T"]) -> Mapping[str, Int[Tensor, ""]]:
-    return {"rows": torch.tensor(len(x)), "other": x.long().sum(-1) if len(x) > 2 else x.long().sum()}
-
-
-def maybe(x: Float[Tensor, "B"]) -> Float[Tensor, "B"] | None:
-    return x if len(x) > 1 else None
+    return {"rows": x.long().sum(-1) if len(x) > 2 else x.long().sum()}
 
 
 def outer(x: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
@@ -75,21 +62,15 @@ def outer(x: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
 
 
 def inner(x: Float[Tensor, "B"]) -> Float[Tensor, "B"]:
-    if len(x) > 5:
-        raise LookupError
     return x * 1
 
 
-def each(x: Float[Tensor, "B T"]) -> Iterator[Float[Tensor, "T"]]:
+def rows(x: Float[Tensor, "B T"]) -> Iterator[Float[Tensor, "T"]]:
     yield from x
 
 
 def halves(x: Float[Tensor, "B T"]) -> Float[Tensor, "B T/2"]:
     return x[:, : x.shape[1] // 2]
-
-
-def unbound(x: Float[Tensor, "B T"]) -> Float[Tensor, "B D/2"]:
-    return x
 
 
 @torch.no_grad()
@@ -118,6 +99,8 @@ class Pair:
     first: Int[Tensor, "B T"]
     second: Bool[Tensor, "B"] | None = None
 """
+X = torch.zeros(3, 4)
+COLUMN, TOKENS = X[:, 0], X.long()
 
 
 @pytest.fixture(scope="module")
@@ -128,126 +111,67 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setattr(shapes, "ROOMS", ("made_for_shapes",))
-        patch.setattr(sys, "meta_path", [shapes._Finder(), *sys.meta_path])
+        patch.setattr(sys, "meta_path", [shapes.Finder(), *sys.meta_path])
         module = importlib.import_module("made_for_shapes")
     yield module
     del sys.modules["made_for_shapes"]
 
 
-X = torch.zeros(3, 4)
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "fewer axes": lambda made: made.add(COLUMN),
+    "another type": lambda made: made.add(TOKENS),
+    "another precision": lambda made: made.cut(X.double(), 4),
+    "no tensor": lambda made: made.add(1.0),
+    "None": lambda made: made.add(None),
+    "two sizes of an axis": lambda made: made.add(X, X.T),
+    "another type by keyword": lambda made: made.add(X, y=TOKENS),
+    "no member of a union": lambda made: made.add(X, X, rate=torch.ones(1)),
+    "the result's shape": lambda made: made.cut(X, 2),
+    "the result's type": lambda made: made.as_int(X),
+    "a part of a tuple": lambda made: made.both(X, 4),
+    "a value of a mapping": lambda made: made.counts(X),
+    "a method": lambda made: made.Owner().method(COLUMN, mask=COLUMN[:2] > 0),
+    "a static method": lambda made: made.Owner.static(X),
+    "a class method": lambda made: made.Owner.of_class(X),
+    "a property": lambda made: made.Owner().wide,
+    "a decorated function": lambda made: made.decorated(X),
+    "a generator's argument": lambda made: list(made.rows(COLUMN)),
+    "arithmetic of axes": lambda made: made.halves(torch.zeros(3, 5)),
+    "a field": lambda made: made.Pair(TOKENS, COLUMN[:2] > 0),
+    "a replaced field": lambda made: replace(made.Pair(TOKENS), first=X),
+}
+ACCEPTED: dict[str, Callable[[Any], object]] = {
+    "a default": lambda made: made.add(X),
+    "a number": lambda made: made.add(X, X, rate=2),
+    "a scalar": lambda made: made.add(X, X, rate=torch.tensor(2.0, dtype=torch.float64)),
+    "another size in another call": lambda made: [made.cut(X, 9), made.cut(X[:2, :3], 3)],
+    "a tuple": lambda made: made.both(X, 3),
+    "a mapping": lambda made: made.counts(X[:2]),
+    "sizes of a call inside": lambda made: made.outer(COLUMN),
+    "a method": lambda made: made.Owner().method(COLUMN, mask=COLUMN > 0),
+    "a class method": lambda made: made.Owner.of_class(COLUMN),
+    "a generator": lambda made: list(made.rows(X)),
+    "arithmetic of axes": lambda made: made.halves(X),
+    "a dataclass": lambda made: made.Pair(TOKENS, second=COLUMN > 0),
+}
 
 
-def refuse(sentence: str) -> Any:
-    return pytest.raises(ShapeError, match=sentence)
-
-
-def test_a_wrong_shape_and_a_wrong_type_are_named(made: Any) -> None:
-    """With the function, the argument, what it must be, what it is, and the other arguments."""
-    with refuse(r"^made_for_shapes\.add: 'x' must be Float\[Tensor, .B T.\], is float32\[3\]$"):
-        made.add(X[:, 0])
-    with refuse(r"^made_for_shapes\.add: 'x' must be Float\[.*, is int64\[3, 4\]$"):
-        made.add(X.long())
-    with refuse(r"^made_for_shapes\.cut: 'x' must be Float32\[.*, is float64\[3, 4\]$"):
-        made.cut(X.double(), 4)
-    with refuse(r"'x' must be Float\[Tensor, .B T.\], is float$"):
-        made.add(1.0)
-    with refuse(r"'x' must be Float\[Tensor, .B T.\], is None$"):
-        made.add(None)
-
-
-def test_an_axis_is_the_same_number_in_one_call(made: Any) -> None:
-    with refuse(r"add: 'y' must be Float\[Tensor, .B T.\] \| None, is float32\[3, 5\] \(with x float32\[3, 4\]\)"):
-        made.add(X, torch.zeros(3, 5))
-    with refuse("cut: the result must be .*, is float32.3, 2. .with x float32.3, 4..$"):
-        made.cut(X, 2)
-    assert made.cut(X, 4).shape == (3, 4)
-    assert made.cut(X, 9).shape == (3, 4), "another call may have other sizes"
-    assert made.cut(X[:2, :3], 3).shape == (2, 3)
-
-
-def test_a_call_that_was_right_excuses_no_other(made: Any) -> None:
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_refused(made: Any, call: Callable[[Any], object]) -> None:
     for _ in range(2):
-        made.add(X, X)
-        with refuse("'y'"):
-            made.add(X, X.T)
-        with refuse("'y'"):
-            made.add(X, y=X.long())
+        made.add(X, X)  # a correct call excuses no other
+        with pytest.raises(ShapeError, match="made_for_shapes"):
+            call(made)
 
 
-@pytest.mark.parametrize("name", ["as_int", "nothing"])
-def test_a_wrong_result(made: Any, name: str) -> None:
-    with refuse(rf"{name}: the result must be Float\[Tensor, .\*N.\], is (int64\[3, 4\]|None) \(with x float32"):
-        getattr(made, name)(X)
+@pytest.mark.parametrize("call", ACCEPTED.values(), ids=ACCEPTED)
+def test_accepted(made: Any, call: Callable[[Any], object]) -> None:
+    call(made)
 
 
-def test_tuples_and_mappings_are_checked_part_by_part(made: Any) -> None:
-    assert len(made.both(X, 3)) == 2
-    with refuse(r"is \(int64\[4\], bool\[3, 4\]\)"):
-        made.both(X, 4)
-    with refuse(r"is \(float32\[3\], float32\[3\], float32\[3\]\)"):
-        made.three(X[:, 0])
-    assert made.counts(X[:2])["rows"] == 2
-    with refuse(r"is {rows: int64\[\], other: int64\[3\]}"):
-        made.counts(X)
-
-
-def test_unions_take_any_of_their_members(made: Any) -> None:
-    assert made.maybe(X[:1, 0]) is None
-    assert made.maybe(X[:, 0]) is not None
-    for rate in (2.0, 2, torch.tensor(2.0), torch.tensor(2.0, dtype=torch.float64)):
-        made.add(X, X, rate=rate)
-    for rate in (torch.ones(1), torch.tensor(2)):
-        with refuse(r"'rate' must be float \| Float\[Tensor, ..\]"):
-            made.add(X, X, rate=rate)
-
-
-def test_calls_inside_have_sizes_of_their_own_and_an_error_leaves_nothing_behind(made: Any) -> None:
-    assert made.outer(X[:, 0]).shape == (3,)
-    with pytest.raises(LookupError):
-        made.inner(torch.zeros(6))
-    assert made.outer(X[:2, 0]).shape == (2,)
-
-
-def test_methods_of_all_kinds(made: Any) -> None:
-    owner = made.Owner()
-    owner.method(X[:, 0], mask=X[:, 0] > 0)
-    with refuse(r"Owner\.method: 'mask' must be"):
-        owner.method(X[:, 0], mask=X[:2, 0] > 0)
-    with refuse(r"Owner\.static: 'x'"):
-        owner.static(X)
-    assert made.Owner.of_class(X[0]) is made.Owner
-    with refuse(r"Owner\.of_class: 'x'"):
-        made.Owner.of_class(X)
-    with refuse(r"Owner\.wide: the result"):
-        _ = owner.wide
-    with refuse(r"decorated: 'x'"):
-        made.decorated(X)
-
-
-def test_what_a_generator_yields_is_its_own_affair_and_its_arguments_are_not(made: Any) -> None:
-    assert len(list(made.each(X))) == 3
-    with refuse("each: 'x'"):
-        made.each(X[0])
-
-
-def test_arithmetic_of_axes(made: Any) -> None:
-    assert made.halves(X).shape == (3, 2)
-    with refuse("halves: the result"):
-        made.halves(torch.zeros(3, 5))
-    with pytest.raises(Exception, match="symbolic axis"):
-        made.unbound(X)
-
-
-def test_a_dataclass_is_checked_when_it_is_constructed(made: Any) -> None:
-    tokens = torch.zeros(3, 4, dtype=torch.long)
-    pair = made.Pair(tokens, second=tokens[:, 0] > 0)
-    assert made.Pair(tokens).second is None
-    with refuse(
-        r"^made_for_shapes\.Pair: 'second' must be Bool\[Tensor, .B.\] \| None, is bool\[2\] \(with first int64"
-    ):
-        made.Pair(tokens, tokens[:2, 0] > 0)
-    with refuse("'first' must be Int"):
-        replace(pair, first=X)
+def test_the_message_names_function_argument_and_shape(made: Any) -> None:
+    with pytest.raises(ShapeError, match=r"(?s)made_for_shapes\.add\b.*\by\b.*3,5"):
+        made.add(X, torch.zeros(3, 5))
 
 
 def test_compiled_code_holds_no_checks(made: Any) -> None:
@@ -260,43 +184,25 @@ def test_compiled_code_holds_no_checks(made: Any) -> None:
 def test_names_and_defaults_stay(made: Any) -> None:
     assert made.add.__name__ == "add"
     assert list(inspect.signature(made.add).parameters) == ["x", "y", "rate"]
-    assert made.add.__kwdefaults__ == {"rate": 1.0}
-    assert not hasattr(made.Owner.__init__, "__wrapped__")
 
 
 # The lab itself
 
 installed = pytest.mark.skipif(
-    not any(isinstance(finder, shapes._Finder) for finder in sys.meta_path), reason="ELECTRA_LAB_SHAPES is 0"
+    not any(isinstance(finder, shapes.Finder) for finder in sys.meta_path), reason="ELECTRA_LAB_SHAPES is 0"
 )
 
 
-def modules() -> list[ModuleType]:
-    found = [module for package in (electra_lab, registry)
-             for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]  # fmt: skip
-    absent = ("electra_lab.launchers._worker",)
-    return [importlib.import_module(m.name) for m in found if shapes.is_covered(m.name) and m.name not in absent]
-
-
 @installed
-def test_every_function_of_the_lab_is_checked_and_all_annotations_can_be_read() -> None:
-    """Other than those that a decorator has turned into something else, and Protocols."""
-    seen = 0
-    for module in modules():
-        for owner in (module, *(value for value in vars(module).values() if inspect.isclass(value))):
-            if getattr(owner, "__module__", module.__name__) != module.__name__ or getattr(
-                owner, "_is_protocol", False
-            ):
-                continue
-            for function in filter(inspect.isfunction, vars(owner).values()):
-                written = map(shapes._uses_shapes, getattr(function, "__annotations__", {}).values())
-                if function.__module__ == module.__name__ and any(written):
-                    assert hasattr(function, "__wrapped__"), f"{module.__name__}.{function.__qualname__}"
-                    seen += 1
-    assert seen > 90
-    for promises in shapes._promises:
-        if not promises.name.startswith("made_for_shapes"):
-            assert promises.rules.keys() == promises.written.keys()
+def test_every_function_of_the_lab_is_checked() -> None:
+    """And its annotations can be read. Protocols are not checked."""
+    for package in (electra_lab, registry):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if shapes.is_covered(found.name) and found.name != "electra_lab.launchers._worker":
+                importlib.import_module(found.name)
+    names = {f"{function.__module__}.{function.__qualname__}" for function, _ in shapes.covered}
+    assert {"electra_lab.model.network.Network.hidden", "registry.contracts.data.Batch.__init__"} <= names
+    assert len([name for name in names if not name.startswith("made_for_shapes")]) > 140
 
 
 @installed
@@ -304,28 +210,20 @@ def test_registered_functions_are_the_checked_ones() -> None:
     rng = random_numbers(0, 2, "cpu")
     gumbel = samplers.get("gumbel").component
     assert gumbel(torch.zeros(2, 9), rng).shape == (2,)
-    with refuse(
-        r"electra_lab\.samplers\.gumbel\.gumbel: 'logits' must be .*Float32\[Tensor, .N V.\].*, is float64\[2, 9\]"
-    ):
+    with pytest.raises(ShapeError, match=r"gumbel\.gumbel"):
         gumbel(torch.zeros(2, 9, dtype=torch.float64), rng)
 
 
 @installed
 def test_values_that_cross_the_contracts_are_checked() -> None:
-    tokens = torch.zeros(2, 5, dtype=torch.long)
-    mask, rows = tokens == 0, torch.arange(2)
-    assert len(Batch(tokens, mask, tokens, rows)) == 2
-    assert len(Batch(tokens, mask, tokens, rows, documents=tokens)[:1]) == 1
-    with refuse(r"Batch: 'attention_mask' must be Bool\[Tensor, .B T.\], is int64\[2, 5\]"):
-        Batch(tokens, tokens, tokens, rows)
-    with refuse("Batch: 'example_ids'"):
-        Batch(tokens, mask, tokens, torch.arange(3))
-    with refuse("Batch: 'documents'"):
-        Batch(tokens, mask, tokens, rows, documents=tokens[:, 1:])
-    with refuse("Batch: 'sources'"):
-        Batch(tokens, mask, tokens, rows, sources=tokens[:, 1:])
+    mask, rows = TOKENS == 0, torch.arange(3)
+    assert len(Batch(TOKENS, mask, TOKENS, rows, documents=TOKENS)[:1]) == 1
+    wrong = {"attention_mask": TOKENS, "example_ids": torch.arange(4), "documents": TOKENS[:, 1:], "sources": X}
+    for field, value in wrong.items():
+        with pytest.raises(ShapeError, match="Batch"):
+            Batch(**{"tokens": TOKENS, "attention_mask": mask, "segments": TOKENS, "example_ids": rows, field: value})
     Term(torch.tensor(1.0), torch.tensor(1), torch.tensor(0.5))
-    with refuse("Term: 'count'"):
+    with pytest.raises(ShapeError, match="Term"):
         Term(torch.tensor(1.0), torch.tensor(1.0), 1.0)
 
 
@@ -334,18 +232,18 @@ def test_an_environment_variable_turns_the_checks_off(
     monkeypatch: pytest.MonkeyPatch, setting: str | None, expected: int
 ) -> None:
     """And they are installed once, however often they are asked for."""
-    monkeypatch.setattr(sys, "meta_path", [each for each in sys.meta_path if not isinstance(each, shapes._Finder)])
+    monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if not isinstance(f, shapes.Finder)])
     monkeypatch.setattr(sys, "modules", {})
     monkeypatch.delenv("ELECTRA_LAB_SHAPES", raising=False)
     if setting is not None:
         monkeypatch.setenv("ELECTRA_LAB_SHAPES", setting)
     for _ in range(2):
         shapes.install()
-    assert sum(isinstance(each, shapes._Finder) for each in sys.meta_path) == expected
+    assert sum(isinstance(finder, shapes.Finder) for finder in sys.meta_path) == expected
 
 
 def test_a_plug_in_may_be_wrong(tmp_path: Path) -> None:
-    """Its mistakes are for the lab to name, which other tests look at."""
+    """The lab itself names its mistakes, which other tests look at."""
     names: dict[str, Any] = {"__name__": "electra_lab_plugin_mine", "Batch": Batch, "x": torch.zeros(1)}
     exec("made = Batch(x, x, x, x)", names)
     assert isinstance(names["made"].tokens, Tensor)
