@@ -24,6 +24,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from electra_lab.assembly.build import BERT_VOCABULARY, Built, build, make_optimizer, vocabulary_size
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.model.attention import KERNELS, use_kernel
 from electra_lab.model.network import Network, everywhere
 from electra_lab.training.allocator import keep_freed_memory
 from electra_lab.training.compilation import compile_modules
@@ -87,11 +88,13 @@ def make(case: Case, way: str) -> Step:
 
 
 def ours(case: Case, how: str) -> Step:
-    """Return our step. `how`: fp32 or bf16, then + and a value of train.compile, + and a sampler."""
+    """Return our step. `how`: a precision, then each after a +: a kernel of attention, what is compiled, a sampler."""
     precision, *others = how.split("+")
-    compile_ = next((each for each in others if each in COMPILE), "off")
-    sampler = next((each for each in others if each not in COMPILE), "temperature")
+    compile_ = next((word for word in others if word in COMPILE), "off")
+    kernel = next((word for word in others if word in KERNELS), "fused")
+    sampler = next((word for word in others if word not in (*COMPILE, *KERNELS)), "temperature")
     loaded, built = case.built(f"sampler={{type: {sampler}}}", f"train.precision={precision}")
+    use_kernel(kernel, built.learner.objective)  # type: ignore[arg-type]
     compile_modules(compile_, built.learner.objective, built.networks.values())  # type: ignore[arg-type]
     optimizer = make_optimizer(loaded, built.learner.objective)
     for group in optimizer.param_groups:

@@ -3,8 +3,8 @@
     python benchmarks/step.py --length 128 --batch 16 --ours fp32 bf16
     python benchmarks/step.py --experiment reformer_small --length 512 --batch 4
 
-The ways are described in _steps.py; ours is written as precision[+compile][+sampler], with `temperature` unless another
-sampler is named. `--clock processor` counts the processor's time instead of the clock's.
+The ways are described in _steps.py; ours is written as precision[+attention][+compile][+sampler], with `temperature`
+unless another sampler is named. `--clock processor` counts the processor's time instead of the clock's.
 
 The share of the peak is FLOPs / seconds / peak, round by round. FLOPs are those that the step needs, by the formula of
 electra_lab/model/flops.py: 3 x batch x (generator + discriminator), with vocabulary logits at masked positions alone.

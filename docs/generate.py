@@ -13,18 +13,16 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from electra_lab.config.ablation import AblationConfig
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.config.suite import SuiteConfig
-from electra_lab.jobs.sweeps.file import AblationConfig
 
 PAGES = {
     "config.md": (file_schema(ExperimentConfig, "experiment"), ExperimentConfig),
     "config-ablation.md": (file_schema(AblationConfig, "ablation"), AblationConfig),
     "config-finetuning.md": (file_schema(FinetuningConfig, "fine-tuning"), FinetuningConfig),
-    "config-suite.md": (file_schema(SuiteConfig, "suite"), SuiteConfig),
 }
 
 README, OFFICIAL = Path(__file__).parents[1] / "README.md", Path(__file__).with_name("official.yaml")

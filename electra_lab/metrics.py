@@ -1,15 +1,16 @@
 """The metrics of pre-training: their declarations, the accumulator that objectives share, gains over baselines."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from registry import Batch, Detection, Example, Losses, Metric, Vocabulary
+from registry import Accumulator, Batch, Detection, Example, Losses, Metric, Vocabulary
 
 NATS = "nats"
 CONFIDENCE = 0.95
@@ -39,7 +40,7 @@ def _of_masked_tokens(network: str, title: str, subject: str) -> dict[str, Metri
 
 
 _WORDS = Metric("cross-entropy of add-one training frequencies", "word frequencies alone", NATS, higher_is_better=False)
-_Own = partial(Metric, own_task=True)  # of replacements by the run's own generator, which a better one makes harder
+_Own = partial(Metric, comparable=False)  # of replacements by the run's own generator, which a better one makes harder
 PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: those that compare runs come first
     **_of_masked_tokens("generator", "generator", "the generator"),
     **_of_masked_tokens("discriminator_token", "discriminator token", "a discriminator that predicts tokens"),
@@ -61,19 +62,31 @@ PRETRAINING: dict[str, Metric] = {  # in the order in which reports list them: t
 }  # fmt: skip
 
 
+def accumulator_of(objective: object, vocabulary: Vocabulary) -> Callable[[Collection[int]], Accumulator]:
+    """Return the maker of an objective's accumulator: its own, or PretrainingMetrics with the metrics it declares."""
+    common = partial(PretrainingMetrics, vocabulary, own=getattr(objective, "metrics", {}))
+    found: Callable[[Collection[int]], Accumulator] = getattr(objective, "accumulator", common)
+    return found
+
+
 class PretrainingMetrics:
-    """Metrics of masked language models and detectors over all maskable positions, from `predictions` and `detection`.
+    """Metrics of masked language models and detectors over all maskable positions, and an objective's own means.
 
     Of a detector 13 bytes are kept per position and of a masked language model 12 per [MASK], so that its AUC and the
     intervals over documents are exact.
 
     show  indices of the rows to return as examples
+    own   the metrics that the objective declares, whose sums and counts are in `Losses.metrics`
     """
 
-    metrics = PRETRAINING
+    metrics: Mapping[str, Metric] = PRETRAINING
 
-    def __init__(self, vocabulary: Vocabulary, show: Collection[int] = ()) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, show: Collection[int] = (), *, own: Mapping[str, Metric] = MappingProxyType({})
+    ) -> None:
         self.vocabulary, self.show = vocabulary, set(show)
+        self.metrics = {**self.metrics, **own}
+        self._means: dict[str, torch.Tensor] = {}  # by metric: sum and count
         frequencies = (vocabulary.counts + 1).double().masked_fill(vocabulary.is_special, 0)
         self._surprise = -(frequencies / frequencies.sum()).log()
         self._sums: dict[str, torch.Tensor] = {}
@@ -83,16 +96,19 @@ class PretrainingMetrics:
         self._examples: list[Example] = []
 
     def update(self, batch: Batch, losses: Losses) -> None:
-        documents = batch.example_ids.unsqueeze(1).expand_as(batch.tokens) if batch.sources is None else batch.sources
-        self._by_row |= batch.sources is None
+        documents = batch.source_document_ids
+        if documents is None:
+            self._by_row, documents = True, batch.example_ids.unsqueeze(1).expand_as(batch.tokens)
         for name, asked in losses.predictions.items():
             unigram = self._surprise[batch.tokens.gather(1, asked.positions)]
             columns = (torch.ones_like(asked.loss), asked.loss, unigram, asked.correct)
-            masks = asked.valid & asked.hidden
+            masks = asked.valid & asked.saw_mask
             sums = [column.double().masked_fill(~c, 0).sum() for c in (asked.valid, masks) for column in columns]
             self._sums[name] = self._sums.get(name, 0) + torch.stack(sums)
             saved = unigram - asked.loss
             self._guessed.setdefault(name, []).append(_chosen(masks, documents.gather(1, asked.positions).int(), saved))
+        for name, term in losses.metrics.items():
+            self._means[name] = self._means.get(name, 0) + torch.stack([term.sum.double(), term.count.double()])
         if (seen := losses.detection) is not None:
             maskable = batch.attention_mask & ~self.vocabulary.is_special[batch.tokens]
             found = _chosen(maskable, seen.replaced, seen.logits.float(), seen.inputs.int(), documents.int())
@@ -103,6 +119,8 @@ class PretrainingMetrics:
         for name, sums in other._sums.items():
             self._sums[name] = self._sums.get(name, 0) + sums
             self._guessed[name] = self._guessed.get(name, []) + other._guessed[name]
+        for name, mean in other._means.items():
+            self._means[name] = self._means.get(name, 0) + mean
         self._judged += other._judged
         self._by_row |= other._by_row
         self._examples += other._examples
@@ -114,6 +132,10 @@ class PretrainingMetrics:
         if self._judged:
             replaced, logits, tokens, _ = _joined(self._judged)
             values |= _of_detection(replaced, logits, self._rarity[tokens])
+        for name, mean in self._means.items():
+            total, count = mean.tolist()
+            if count:
+                values[name] = total / count
         return values
 
     def gains(self) -> dict[str, float]:

@@ -14,9 +14,10 @@ from registry.contracts.backbone import Backbone
 from registry.contracts.corpus import LONGEST, Corpus, Document, Skipped, Split
 from registry.contracts.data import Batch, Batches, Random, Streams, Vocabulary
 from registry.contracts.dataset import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample
+from registry.contracts.head import EmbeddingSizes, Head, Heads
 from registry.contracts.launcher import Launcher, Outcome, Work
 from registry.contracts.masking import Masked, MaskingStrategy, count
-from registry.contracts.measure import Measure, Sampled, Trained
+from registry.contracts.measure import Measure, MetricWithDocuments, Trained
 from registry.contracts.metric import Metric
 from registry.contracts.network import Generator, Network
 from registry.contracts.objective import (
@@ -68,13 +69,17 @@ objectives: Registry[Callable[..., Objective]] = Registry(
 generators: Registry[Callable[..., Generator]] = Registry(
     "generator", "generators", "Generator", ("vocabulary",), declares={"initialized_by_lab": False}
 )
+heads: Registry[Callable[..., Head]] = Registry(
+    "head", "heads", "Head", ("dim", "sizes", "vocabulary"),
+    declares={"initialized_by_lab": False, "exports_as": None},
+)  # fmt: skip
 corpora: Registry[Callable[..., Corpus]] = Registry("corpus", "corpora", "Corpus")
 tokenizers: Registry[TokenizerTrainer] = Registry(
     "tokenizer", "tokenizers", "TokenizerTrainer", ("documents",), declares={"trained": True}
 )
 packings: Registry[Callable[..., Packing]] = Registry(
     "packing", "packings", "Packing", ("tokens", "length", "vocabulary"),
-    declares={"crosses_documents": False, "separates_documents": False},
+    declares={"crosses_documents": False, "separates_documents": False}, renamed={"sources": "source_document_ids"},
 )  # fmt: skip
 optimizers: Registry[Callable[..., Optimizer]] = Registry(
     "optimizer", "optimizers", "Optimizer", ("parameters", "learning_rate"), declares={"elementwise": False}
@@ -83,26 +88,34 @@ schedules: Registry[Schedule] = Registry("schedule", "schedules", "Schedule", ("
 measures: Registry[Callable[..., Measure]] = Registry("measure", "measures", "Measure")
 datasets: Registry[Callable[..., Dataset]] = Registry("dataset", "datasets", "Dataset", declares={"yields": None})
 tasks: Registry[Callable[..., Judgement | Task]] = Registry(
-    "task", "tasks", "Task", declares={"takes": None, "trains": True, "initialized_by_lab": False}
-)
+    "task", "tasks", "Task", declares={"takes": None, "trains": True, "initialized_by_lab": False},
+    renamed={"learn": "fit_labels", "know": "set_labels", "lost": "truncation"},
+)  # fmt: skip
 launchers: Registry[Callable[..., Launcher]] = Registry(
-    "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}
+    "launcher", "launchers", "Launcher", required={"workers": int, "threads": int}, complete=True
 )
-trackers: Registry[Callable[..., Tracker]] = Registry("tracker", "trackers", "Tracker")
+trackers: Registry[Callable[..., Tracker]] = Registry("tracker", "trackers", "Tracker", complete=True)
 
 ALL: tuple[Registry[Any], ...] = (
-    backbones, masking_strategies, samplers, objectives, generators, corpora, tokenizers, packings, optimizers,
+    backbones, masking_strategies, samplers, objectives, generators, heads, corpora, tokenizers, packings, optimizers,
     schedules, measures, datasets, tasks, launchers, trackers,
 )  # fmt: skip
 
 __all__ = [
     "ALL", "LONGEST", "Accumulator", "Answer", "Backbone", "Batch", "Batches", "Corpus", "Dataset", "Detection",
-    "Document", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator", "Judgement", "LabError",
-    "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure", "Metric", "Needs", "Network",
-    "Objective", "Optimizer", "Outcome", "Packed", "Packing", "PairExample", "Plugin", "Prediction", "Pretrained",
-    "Price", "QuestionExample", "Random", "Registry", "Results", "Row", "Sampled", "Sampler", "Schedule", "Setup",
-    "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample", "TokenizerTrainer", "Tokens",
-    "Tracked", "Tracker", "Trained", "Vocabulary", "WordsExample", "Work", "backbones", "blame", "corpora", "count",
-    "datasets", "generators", "launchers", "load_plugin", "masking_strategies", "measures", "objectives", "optimizers",
-    "packings", "samplers", "schedules", "tasks", "tokenizers", "trackers", "using",
+    "Document", "EmbeddingSizes", "Encoded", "Encoder", "Ended", "Entry", "Example", "Flops", "Generator", "Head",
+    "Heads", "Judgement", "LabError", "Launcher", "Listing", "Losses", "Masked", "MaskingStrategy", "Measure",
+    "Metric", "MetricWithDocuments", "Needs", "Network", "Objective", "Optimizer", "Outcome", "Packed", "Packing",
+    "PairExample", "Plugin", "Prediction", "Pretrained", "Price", "QuestionExample", "Random", "Registry", "Results",
+    "Row", "Sampler", "Schedule", "Setup", "Skipped", "Split", "Streams", "Table", "Task", "Term", "TextExample",
+    "TokenizerTrainer", "Tokens", "Tracked", "Tracker", "Trained", "Vocabulary", "WordsExample", "Work", "backbones",
+    "blame", "corpora", "count", "datasets", "generators", "heads", "launchers", "load_plugin", "masking_strategies",
+    "measures", "objectives", "optimizers", "packings", "samplers", "schedules", "tasks", "tokenizers", "trackers",
+    "using",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Sampled":
+        raise ImportError("registry.Sampled is now called registry.MetricWithDocuments.")
+    raise AttributeError(f"module 'registry' has no attribute '{name}'")

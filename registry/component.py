@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -63,12 +64,12 @@ class Of:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return a permissive schema, for editors: `type` is one of the names, and its options have their types.
+        """Return a permissive schema for editors: `type` is one of the names, and its options have their types.
 
-        An option whose type is written elsewhere, by a parent or the discriminator, is not checked. Nor are those of
-        a component inside a component inside one of the same kind.
+        Options are not checked where their `type` is written elsewhere, by a parent or the discriminator, nor in a
+        component inside a component inside one of the same kind.
         """
-        entries = [entry for registry in self._registries() for entry in loadable(registry)]
+        entries = [*chain.from_iterable(map(loadable, self._registries()))]
         names = {entry.name: entry.summary for entry in entries}
         described: dict[str, Any] = {
             "type": ["object", "null"] if self.optional else "object",
@@ -78,13 +79,11 @@ class Of:
             return described
         self._describing.append(self.registry)
         try:
-            chosen = [
-                {
-                    "if": {"type": "object", "properties": {"type": {"const": entry.name}}, "required": ["type"]},
-                    "then": handler.resolve_ref_schema(handler(self._model(entry).__pydantic_core_schema__)),
-                }
-                for entry in entries
-            ]
+            chosen = []
+            for entry in entries:
+                named = {"type": "object", "properties": {"type": {"const": entry.name}}, "required": ["type"]}
+                options = handler.resolve_ref_schema(handler(self._model(entry).__pydantic_core_schema__))
+                chosen.append({"if": named, "then": options})
         finally:
             self._describing.pop()
         return {**described, "allOf": chosen}
@@ -154,5 +153,5 @@ def _entries_in(value: Any) -> Iterator[Entry[Any]]:
             else:
                 yield from _entries_in(inner)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _entries_in(each)
+        for item in value:
+            yield from _entries_in(item)

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet
@@ -64,7 +65,9 @@ class Registry(Generic[T]):
     lead: tuple[str, ...] = ()  # the names of the positional parameters that the lab passes to a component
     or_lead: tuple[str, ...] | None = None  # an alternative to them
     required: Mapping[str, type] = field(default_factory=dict)  # the options that every component has, and their types
-    declares: Mapping[str, Any] = field(default_factory=dict)  # what `register` takes beside the name, with defaults
+    declares: Mapping[str, Any] = field(default_factory=dict)  # other arguments of `register`, with their defaults
+    complete: bool = False  # a class without a method of the contract is refused at once; others are tried in checks
+    renamed: Mapping[str, str] = field(default_factory=dict)  # methods of earlier contracts, with their names today
     key: str | None = None  # of an experiment that holds such a component, where it is neither singular nor plural
     home: str = ""  # the package whose files are the built-ins; electra_lab.<plural> by default
 
@@ -99,13 +102,30 @@ class Registry(Generic[T]):
                 raise BadSignature(f"{at}: '{name}' is not a valid name: use letters, digits and _ only.")
             if not inspect.getdoc(component):
                 raise BadSignature(f"{at}: {which} has no docstring. Add one: listings show its first line.")
+            if reason := self._unlike_its_contract(component):
+                raise BadSignature(f"{at}: {which} has {reason}")
             lead, schema = schema_of(component, self.leads, at, self.required)
-            offer = next((o for o in offers(self.plural) if o.registers(component.__module__)), self._importing)
+            offered = (offer for offer in offers(self.plural) if offer.registers(component.__module__))
+            offer = next(offered, self._importing)
             facts, package = {**self.declares, **declared}, offer.package if offer else None
             self._entries[name] = Entry(self.singular, name, component, file, line, lead, schema, facts, package)
             return component
 
         return decorate
+
+    def _unlike_its_contract(self, component: T) -> str | None:
+        """Return the method that a class lacks or has by an earlier name; __init__ may set other members."""
+        if not inspect.isclass(component):
+            return None
+        for old, new in self.renamed.items():
+            if hasattr(component, old):
+                return f"a method '{old}', which is now called '{new}'."
+        protocol = getattr(sys.modules["registry"], self.contract, None) if self.complete else None
+        for name, member in vars(protocol).items() if protocol else ():
+            demanded = inspect.isfunction(member) and (not name.startswith("_") or name in ("__iter__", "__len__"))
+            if demanded and not callable(getattr(component, name, None)):
+                return f"no {name}; see registry/contracts ({self.contract})."
+        return None
 
     def _taken(self, name: str, module: str, file: Path) -> str | None:
         """Return where another component called `name` is defined, None if `module` may use the name."""
@@ -114,7 +134,7 @@ class Registry(Generic[T]):
         if home := self._home_files().get(name):
             return self._built_in(home).place if home != file else None
         offered = self._offers(name)
-        if not offered or any(o.registers(module) or o == self._importing for o in offered):
+        if not offered or any(offer.registers(module) or offer == self._importing for offer in offered):
             return None
         return f"{offered[0].module} (installed package {offered[0].package})"
 
@@ -125,7 +145,7 @@ class Registry(Generic[T]):
         """
         offered = self._offers(name)
         if name in self._entries and not offered:
-            return self._entries[name]  # files need not be looked for: a check of an experiment asks a hundred times
+            return self._entries[name]  # without a look at the files: checking an experiment asks a hundred times
         built_in = name in self._home_files()
         if not built_in and offered and (problem := self._conflict(offered)):
             raise DuplicateName(problem)
@@ -180,7 +200,7 @@ class Registry(Generic[T]):
         return [offer for offer in offers(self.plural) if offer.name == name]
 
     def _conflict(self, offered: list[Offer]) -> str | None:
-        """The reason why the components offered under a name cannot be used, if there is one."""
+        """Return the reason why the components offered under a name cannot be used, if there is one."""
         name, packages = offered[0].name, " and ".join(offer.package for offer in offered)
         if home := self._home_files().get(name):
             place = self._built_in(home).place
@@ -193,7 +213,7 @@ class Registry(Generic[T]):
         """Return the files of the built-ins, by name."""
         spec = importlib.util.find_spec(self.home)
         folders = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
-        files = [path for folder in folders for path in Path(folder).glob("*.py")]
+        files = chain.from_iterable(Path(folder).glob("*.py") for folder in folders)
         return {path.stem: path for path in files if not path.stem.startswith("_")}
 
     def _built_in(self, path: Path) -> Listing:
@@ -202,24 +222,33 @@ class Registry(Generic[T]):
 
     def plugged_in(self) -> list[Entry[T]]:
         """Return the components of plug-in files and installed packages."""
-        return [e for e in self._entries.values() if not e.component.__module__.startswith(f"{self.home}.")]
+        home = f"{self.home}."
+        return [entry for entry in self._entries.values() if not entry.component.__module__.startswith(home)]
+
+    @classmethod
+    def all_plugged_in(cls) -> list[Entry[Any]]:
+        """Return the same of all registries."""
+        return [*chain.from_iterable(registry.plugged_in() for registry in cls.instances)]
 
     @classmethod
     def forget_failed(cls) -> None:
         """Drop the components of modules whose import failed, in every registry; Python has dropped the modules."""
         for registry in cls.instances:
-            entries = registry._entries.items()
-            registry._entries = {name: e for name, e in entries if e.component.__module__ in sys.modules}
+            for name, entry in list(registry._entries.items()):
+                if entry.component.__module__ not in sys.modules:
+                    del registry._entries[name]
 
     @contextmanager
     def isolated(self) -> Iterator[None]:
-        """Drop at the end what is registered inside, for tests. Built-ins stay: their modules are imported once."""
+        """Drop registrations made inside, for tests. Built-ins stay: their modules are imported only once."""
         before = dict(self._entries)
         try:
             yield
         finally:
-            built_in = {n: e for n, e in self._entries.items() if e.component.__module__ == f"{self.home}.{n}"}
-            self._entries = before | built_in
+            for name, entry in self._entries.items():
+                if entry.component.__module__ == f"{self.home}.{name}":
+                    before[name] = entry
+            self._entries = before
 
 
 def _source(component: Callable[..., Any]) -> tuple[Path, int]:

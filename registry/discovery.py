@@ -1,8 +1,8 @@
 """Plug-ins by file: the files that an experiment lists under `imports:`; and the plug-in that caused an exception.
 
 A plug-in imports `registry` (and torch), registers components with the decorator, and is used by name like a
-built-in. Except for these files and installed packages (registry.installed), nothing ever loads code: an unknown name
-is an error, not an import.
+built-in. Nothing else but installed packages (registry.installed) loads code: an unknown name is an error, not an
+import.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def using(*entries: Entry[Any]) -> Iterator[None]:
-    """Let `blame` blame those of the components that are plug-ins for what fails in code that uses their results."""
+    """Let `blame` name the plug-ins among the components for errors in code that uses their results."""
     try:
         yield
     except Exception as error:
@@ -103,11 +103,11 @@ def using(*entries: Entry[Any]) -> Iterator[None]:
 
 
 def blame(error: BaseException) -> PluginError | None:
-    """Return the plug-in in whose code, or in code that it called, `error` arose: component, line, and the calls to it.
+    """Return an error that names the plug-in whose code raised `error`, or called the code that did, with its line.
 
-    Otherwise those that were used, as far as it is known; None if there were none.
+    Otherwise it names the plug-ins that are known to have been used. None if there were none.
     """
-    entries = [entry for registry in Registry.instances for entry in registry.plugged_in()]
+    entries = Registry.all_plugged_in()
     files = {str(entry.file) for entry in entries}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if not frames:
@@ -119,8 +119,9 @@ def blame(error: BaseException) -> PluginError | None:
         return PluginError(f"{used[0].place}: {who} does not follow its contract: {said}")
     last = frames[-1]
     # The definition that contains the line; a helper function above all of them belongs to the first.
-    own = sorted((e for e in entries if str(e.file) == last.filename), key=lambda e: (e.line, e.kind))
-    entry = next((e for e in reversed(own) if e.line <= (last.lineno or 0)), own[0])
-    calls = "".join(f"\n  {short(Path(f.filename))}:{f.lineno} in {f.name}: {f.line}" for f in frames)
+    of_file = [entry for entry in entries if str(entry.file) == last.filename]
+    of_file.sort(key=lambda entry: (entry.line, entry.kind))
+    entry = next((entry for entry in reversed(of_file) if entry.line <= (last.lineno or 0)), of_file[0])
+    calls = "".join(f"\n  {short(Path(call.filename))}:{call.lineno} in {call.name}: {call.line}" for call in frames)
     place = f"{short(entry.file)}:{last.lineno}"
     return PluginError(f"{place}: {entry.kind} '{entry.name}' failed: {type(error).__name__}: {_reason(error)}{calls}")

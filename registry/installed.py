@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 PREFIX = "electra_lab."
@@ -42,7 +43,7 @@ class Offer:
         if spec is None or not rest:
             return Path(spec.origin) if spec and spec.origin else None
         folders = [Path(folder, *rest[:-1]) for folder in spec.submodule_search_locations or ()]
-        candidates = [folder / (rest[-1] + end) for folder in folders for end in (".py", "/__init__.py")]
+        candidates = [folder / (rest[-1] + end) for folder, end in product(folders, (".py", "/__init__.py"))]
         return next((path for path in candidates if path.is_file()), None)
 
 
@@ -53,17 +54,22 @@ def offers(plural: str) -> list[Offer]:
 
 @lru_cache(maxsize=1)
 def _scan(path: tuple[str, ...]) -> tuple[Offer, ...]:
-    found: dict[str, tuple[Offer, ...]] = {}
+    found: list[Offer] = []
+    seen: set[str] = set()
     known = list(distributions(path=list(path)))
     if not any(map(_may_offer, known)):  # the names of all packages take a tenth of a second
         return ()
     for distribution in known:
         with suppress(Exception):  # a package with unreadable metadata offers nothing
             name = distribution.metadata["Name"]
-            points = [p for p in distribution.entry_points if p.group.startswith(PREFIX) and p.pattern.match(p.value)]
-            own = tuple(Offer(p.group, p.name, p.module, f"{name} {distribution.version}") for p in points)
-            found.setdefault(name, own)  # the first of a name on the path is the one that Python imports
-    return tuple(offer for own in found.values() for offer in own)
+            if name in seen:  # Python imports the first of a name on the path
+                continue
+            package = f"{name} {distribution.version}"
+            points = [point for point in distribution.entry_points if point.group.startswith(PREFIX)]
+            valid = [point for point in points if point.pattern.match(point.value)]
+            found += [Offer(point.group, point.name, point.module, package) for point in valid]
+            seen.add(name)
+    return tuple(found)
 
 
 def _may_offer(distribution: Distribution) -> bool:

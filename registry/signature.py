@@ -52,7 +52,8 @@ def validate(schema: type[M], values: Mapping[str, Any]) -> M:
     try:
         return schema.model_validate_json(json.dumps(_whole(values)))
     except ValidationError as error:
-        found = [_explained(cast("dict[str, Any]", e), schema) for e in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        found = [_explained(cast("dict[str, Any]", detail), schema) for detail in details]
         raise ValidationError.from_exception_data(error.title, found) from None
 
 
@@ -139,39 +140,35 @@ def schema_of(
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise refuse(f"{parameter} hides options; name each one after a bare `*`.")
-    options = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    positional = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+    options = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    positional = tuple(parameter.name for parameter in parameters if parameter not in options)
     if positional not in leads:
         allowed = " or ".join(f"({', '.join(lead)})" for lead in leads)
         raise refuse(f"must take {allowed} before its options, takes ({', '.join(positional)}).")
 
-    if missing := [name for name in required if name not in {p.name for p in options}]:
+    known = {parameter.name for parameter in options}
+    if missing := [name for name in required if name not in known]:
         raise refuse(f"must have the option {' and '.join(missing)}, which its contract demands.")
     for parameter in options:
-        if parameter.annotation is parameter.empty:
-            raise refuse(f"option '{parameter.name}' has no type; write for example `{parameter.name}: float = 1.0`.")
-        if parameter.name == "type":
-            raise refuse("an option may not be called 'type': that word selects the component in YAML.")
-        if parameter.name.startswith("_"):
-            raise refuse(f"option '{parameter.name}' starts with an underscore; options are public.")
-        if hasattr(Strict, parameter.name):
-            raise refuse(f"an option may not be called '{parameter.name}': pydantic's models use that name.")
+        if reason := _unusable(parameter):
+            raise refuse(reason)
 
     # Only the options' annotations are resolved: the positional ones may name types imported under TYPE_CHECKING.
-    holder = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in options})
+    holder = types.SimpleNamespace(__annotations__={option.name: option.annotation for option in options})
     try:
         hints = typing.get_type_hints(holder, globalns=getattr(function, "__globals__", {}), include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise refuse(f"an option's type cannot be resolved ({error}); import it at run time.") from None
-
     for name, demanded in required.items():
         hint = hints[name]
         plain = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
         if plain is not demanded:
             reason = f"must be of type {demanded.__name__}, is {getattr(plain, '__name__', plain)}."
             raise refuse(f"option '{name}' {reason}")
-    defaults = {p.name: p.default for p in options if p.default is not p.empty and p.default is not ...}
-    fields: dict[str, Any] = {p.name: (hints[p.name], defaults.get(p.name, ...)) for p in options}
+
+    # Defaults must fit their types.
+    defaults = {option.name: option.default for option in options if option.default not in (option.empty, ...)}
+    fields: dict[str, Any] = {option.name: (hints[option.name], defaults.get(option.name, ...)) for option in options}
     try:
         schema = create_model(component.__name__, __base__=Strict, **fields)
     except Exception as error:  # pydantic raises several types, all about one annotation or name
@@ -179,7 +176,22 @@ def schema_of(
     try:
         schema.model_validate(defaults)
     except ValidationError as error:
-        for e in error.errors():
-            if e["loc"][0] in defaults:  # otherwise a required option, which is missing by design here
-                raise refuse(f"the default of '{e['loc'][0]}' does not fit its type: {e['msg']}") from None
+        for detail in error.errors():
+            if detail["loc"][0] in defaults:  # otherwise a required option, which is missing by design here
+                reason = f"the default of '{detail['loc'][0]}' does not fit its type: {detail['msg']}"
+                raise refuse(reason) from None
     return positional, schema
+
+
+def _unusable(option: inspect.Parameter) -> str | None:
+    """Return the reason why a parameter cannot be an option, if there is one."""
+    name = option.name
+    if option.annotation is option.empty:
+        return f"option '{name}' has no type; write for example `{name}: float = 1.0`."
+    if name == "type":
+        return "an option may not be called 'type': that word selects the component in YAML."
+    if name.startswith("_"):
+        return f"option '{name}' starts with an underscore; options are public."
+    if hasattr(Strict, name):
+        return f"an option may not be called '{name}': pydantic's models use that name."
+    return None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import registry
-from tests.helpers import ROOT, python
+from tests.helpers import ROOT, python, write_experiment
 
 SOURCES = sorted(p for package in ("registry", "electra_lab") for p in (ROOT / package).rglob("*.py"))
 
@@ -57,9 +57,6 @@ UPWARD = {
     ("export", "electra_lab.presentation.data_summary"),
     ("jobs", "electra_lab.export.finetuned"),
     ("jobs", "electra_lab.inference.windows"),
-    ("planning", "electra_lab.assembly.budget"),
-    ("planning", "electra_lab.assembly.build"),
-    ("planning", "electra_lab.config.load"),
     ("presentation", "electra_lab.assembly.build"),
     ("presentation", "electra_lab.assembly.experiment"),
     ("presentation", "electra_lab.config.finetune"),
@@ -70,8 +67,6 @@ UPWARD = {
     ("presentation", "electra_lab.data.vocabulary"),
     ("presentation", "electra_lab.jobs.finetuning.experiment"),
     ("presentation", "electra_lab.jobs.provenance"),
-    ("presentation", "electra_lab.jobs.sweeps.file"),
-    ("presentation", "electra_lab.jobs.sweeps.plan"),
     ("presentation", "electra_lab.planning.forecast"),
     ("pretrained", "electra_lab.assembly.build"),
     ("pretrained", "electra_lab.assembly.experiment"),
@@ -82,6 +77,13 @@ UPWARD = {
     ("pretrained", "electra_lab.tokenizers.pretrained"),
     ("pretrained", "electra_lab.training.device"),
 }
+# Rooms with comprehensions that nest or have two loops. This list only ever shrinks.
+NESTED = {
+    "analysis", "assembly", "backbones", "checks", "corpora", "data", "datasets", "export", "inference", "interop",
+    "jobs", "measures", "metrics", "parallel", "planning", "presentation", "pretrained", "sources", "tasks",
+    "tokenizers", "training",
+}  # fmt: skip
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 # The rest is imported inside functions.
 AT_IMPORT_TIME = {"cli": {"registry", "config", "version"}, "__init__": {"registry", "version"}}
 QUICK = ("registry", "config", "cli", "__init__", "__main__", "version")
@@ -236,9 +238,55 @@ def test_quick_rooms_load_nothing_heavy(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+CHECK = """
+import sys
+from electra_lab.cli import main
+sys.argv = ["electra-lab", "check", sys.argv[1]]
+try:
+    main()
+finally:
+    print(sorted(name for name in sys.modules if name.count(".") < 2), file=sys.stderr)
+"""
+
+
+def test_a_check_does_not_load_torchs_compiler(tmp_path: Path) -> None:
+    """It would take longer than all else: the check of a small file takes less than twice as long as `import torch`."""
+    done = python("-c", CHECK, str(write_experiment(tmp_path)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    loaded = done.stderr.splitlines()[-1]
+    assert "'electra_lab.assembly'" in loaded
+    for module in ("torch._dynamo", "torch._inductor", "sympy", "scipy", "matplotlib", "transformers"):
+        assert f"'{module}'" not in loaded, module
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_a_file_is_short_enough_to_hold_in_the_head(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 400
+
+
+def nested(tree: ast.AST) -> list[int]:
+    """Return the lines of comprehensions with two loops, or with another comprehension inside."""
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, COMPREHENSIONS):
+            inside = [child for child in ast.walk(node) if isinstance(child, COMPREHENSIONS)]
+            if len(node.generators) > 1 or len(inside) > 1:
+                lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_comprehensions_do_not_nest(path: Path) -> None:
+    found = nested(ast.parse(path.read_text(encoding="utf-8")))
+    assert not found or room(name_of(path)) in NESTED, f"{path}: lines {found}"
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [("[a for b in c for a in b]", [1]), ("x = 1\n{a: [b for b in a] for a in c}", [2]), ("[f(a) for a in b]", [])],
+)
+def test_a_nested_comprehension_is_found(code: str, lines: list[int]) -> None:
+    assert nested(ast.parse(code)) == lines
 
 
 @pytest.mark.parametrize("each", registry.ALL, ids=lambda r: r.plural)
@@ -270,3 +318,13 @@ def test_exec_stands_in_one_place() -> None:
 def test_commands_to_be_copied_are_quoted(path: Path) -> None:
     """Names of files stand in them: registry.errors.command quotes these."""
     assert not re.findall(r"electra-lab [a-z]+[^\n`]*\{(?!command)", path.read_text(encoding="utf-8"))
+
+
+def test_every_path_of_the_contributing_guide_exists() -> None:
+    """NAME stands for a new file."""
+    words = re.findall(
+        r"`((?:electra_lab|registry|tests|docs|benchmarks)/[^` ]*)`", (ROOT / "CONTRIBUTING.md").read_text()
+    )
+    assert len(words) > 20
+    missing = [word for word in words if not (ROOT / re.sub(r"NAME\.py$", "", word)).exists()]
+    assert not missing

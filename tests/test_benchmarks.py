@@ -62,6 +62,16 @@ def test_step(run: Run, experiment: str, capsys: pytest.CaptureFixture[str]) -> 
         assert f"| {name} | {why} |" in shown
 
 
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the processor's name is read from Linux's /proc")
+def test_choices(run: Run) -> None:
+    found = run("choices.py", "--experiment", "bert_small", "--shapes", "16x2", "--widths", "32", "--rounds", "1")
+    ways = {
+        f"electra_lab {precision}+{kernel}+off" for precision in ("fp32", "bf16") for kernel in ("fused", "products")
+    }
+    assert found["seconds"].keys() == ways
+    assert found["rule"].keys() == {"precision", "attention", "compile"}
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="earlier commits are read from the git repository")
 def test_revisions(run: Run) -> None:
     found = run("revisions.py", "HEAD", "--experiment", "transformer_tiny", "--rounds", "2", "--steps", "1")

@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from electra_lab.config.ablation import AblationConfig
 from electra_lab.config.schema import ExperimentConfig
-from electra_lab.jobs.sweeps.file import AblationConfig
 from tests.helpers import ROOT
 
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
@@ -105,7 +105,6 @@ def test_exactly_the_keys_that_must_be_set_are_called_required() -> None:
         ],
         "config-ablation.md": ["name", "base", "vary", "seeds"],
         "config-finetuning.md": ["name", "model", "task", "dataset"],
-        "config-suite.md": ["name", "models", "tasks"],
     }
 
 

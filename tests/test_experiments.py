@@ -14,8 +14,8 @@ from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import build, sketch
 from electra_lab.assembly.experiment import check
 from electra_lab.backbones import _hashing
-from electra_lab.config.finetune import FinetuningConfig, FinetuningTrain
-from electra_lab.config.load import Loaded, dump, kind_of_file, load, load_finetuning, load_suite
+from electra_lab.config.finetune import FinetuningTrain
+from electra_lab.config.load import Loaded, dump, kind_of_file, load, load_finetuning
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.jobs.finetuning.experiment import absent_examples
 from electra_lab.jobs.sweeps.file import load_ablation
@@ -23,14 +23,15 @@ from electra_lab.jobs.sweeps.plan import checked
 from registry.errors import ConfigError
 from tests.helpers import ROOT
 
+GLUE = ROOT / "experiments" / "downstream" / "glue.yaml"  # an ablation of fine-tunings
 ABLATIONS = sorted((ROOT / "experiments" / "ablations").rglob("*.yaml"))
-DOWNSTREAM = sorted((ROOT / "experiments" / "downstream").rglob("*.yaml"))
-FILES = sorted(set((ROOT / "experiments").rglob("*.yaml")) - set(ABLATIONS) - set(DOWNSTREAM))
+DOWNSTREAM = sorted({*(ROOT / "experiments" / "downstream").rglob("*.yaml")} - {GLUE})
+FILES = sorted(set((ROOT / "experiments").rglob("*.yaml")) - {GLUE, *ABLATIONS, *DOWNSTREAM})
 
 
 def test_the_log_says_of_each_what_it_gave_or_that_it_was_not_run() -> None:
     folder = ROOT / "experiments"
-    names = {file.relative_to(folder).with_suffix("").as_posix() for file in (*FILES, *ABLATIONS, *DOWNSTREAM)}
+    names = {file.relative_to(folder).with_suffix("").as_posix() for file in (GLUE, *FILES, *ABLATIONS, *DOWNSTREAM)}
     logged = set(re.findall(r"`([a-z0-9_/]+)`", (folder / "LOG.md").read_text(encoding="utf-8")))
     assert names <= logged, sorted(names - logged)
 
@@ -55,26 +56,28 @@ def test_shipped_ablation(file: Path) -> None:
     assert file.read_text(encoding="utf-8").startswith("# ")
 
 
+def test_the_shipped_ablation_of_fine_tunings() -> None:
+    ablation = load_ablation(GLUE)
+    assert list(ablation.bases) == [file.stem for file in ablation.config.bases]
+    assert len(ablation.cells) == 2 * 5 * len(ablation.bases)
+
+
 @pytest.mark.parametrize("file", DOWNSTREAM, ids=lambda f: f.name)
 def test_shipped_downstream_file(file: Path, tmp_path: Path) -> None:
-    kind = load_suite if kind_of_file(file) == "suite" else load_finetuning
-    loaded = kind(file)
+    loaded = load_finetuning(file)
     assert loaded.config.name == file.stem
     assert file.read_text(encoding="utf-8").startswith("# ")
     again = tmp_path / "config.yaml"
     again.write_text(dump(loaded.config), encoding="utf-8")
-    assert kind(again).config == loaded.config
-    if isinstance(loaded.config, FinetuningConfig):
-        assert not isinstance(absent_examples(loaded), ConfigError)  # its data may be absent; nothing else is wrong
-    else:
-        assert {task.name for task in loaded.config.tasks} <= {each.name for each in DOWNSTREAM}
+    assert load_finetuning(again).config == loaded.config
+    assert not isinstance(absent_examples(loaded), ConfigError)  # its data may be absent; nothing else is wrong
 
 
 def test_fine_tuning_has_the_official_hyper_parameters() -> None:
     """configure_finetuning.py of google-research/electra; the learning rate is the paper's for Small (its Table 7)."""
     epochs = {"rte": 10, "stsb": 10, "squad1": 2, "squad2": 2, "docstring_origin": 10}
     for file in DOWNSTREAM:
-        if kind_of_file(file) == "suite" or not (config := load_finetuning(file).config).trains:
+        if not (config := load_finetuning(file).config).trains:
             continue
         if file.stem.endswith("_small"):  # for encoders that were pre-trained for minutes
             continue
@@ -189,9 +192,7 @@ def test_whole_files_that_the_docs_show_are_valid(tmp_path: Path, text: str) -> 
         (tmp_path / shipped.name).symlink_to(shipped)
     file = tmp_path / "shown.yaml"
     file.write_text(text, encoding="utf-8")
-    if kind_of_file(file) == "suite":
-        assert load_suite(file).config.tasks
-    elif kind_of_file(file) == "fine-tuning":
+    if kind_of_file(file) == "fine-tuning":
         load_finetuning(file)
     elif kind_of_file(file) == "ablation":
         load_ablation(file)
@@ -206,9 +207,11 @@ def reformers() -> Iterator[Any]:
         if "reformer" in (loaded.config.discriminator.type, getattr(loaded.config.generator, "type", None)):
             yield pytest.param(loaded, id=file.stem)
     for file in ABLATIONS:
-        for label, cell in load_ablation(file).firsts.items():
-            if cell.loaded.config.discriminator.type == "reformer":
-                yield pytest.param(cell.loaded, id=f"{file.stem}-{label}")
+        ablation = load_ablation(file)
+        for label, cell in ablation.firsts.items():
+            loaded = ablation.loaded[cell.id]
+            if loaded.config.discriminator.type == "reformer":
+                yield pytest.param(loaded, id=f"{file.stem}-{label}")
 
 
 @pytest.mark.parametrize("loaded", list(reformers()))

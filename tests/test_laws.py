@@ -10,6 +10,7 @@ import torch
 
 from electra_lab.testing import (
     BackboneContract,
+    HeadContract,
     LauncherContract,
     MaskingContract,
     MeasureContract,
@@ -22,6 +23,7 @@ from electra_lab.testing import (
 from registry import (
     Batch,
     backbones,
+    heads,
     launchers,
     masking_strategies,
     measures,
@@ -183,6 +185,14 @@ class TestPerformerLocalHeads(BackboneContract):
     name, options = "performer", {"features": 24, "local_heads": 1, "window": 4}
 
 
+class TestTokens(HeadContract):
+    name, reads = "tokens", "masked"
+
+
+class TestReplaced(HeadContract):
+    name = "replaced"
+
+
 class TestElectra(ObjectiveContract):
     name = "electra"
 
@@ -341,7 +351,7 @@ SUITES = [
 
 @pytest.mark.parametrize(
     "registry",
-    [backbones, masking_strategies, samplers, objectives, measures, optimizers, packings, schedules],
+    [backbones, heads, masking_strategies, samplers, objectives, measures, optimizers, packings, schedules],
     ids=lambda r: r.plural,
 )
 def test_every_component_has_its_suite(registry) -> None:

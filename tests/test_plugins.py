@@ -13,13 +13,26 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.cli import main
-from electra_lab.testing import BackboneContract, MaskingContract, SamplerContract, random_numbers, vocabulary
+from electra_lab.config.load import load
+from electra_lab.testing import (
+    BackboneContract,
+    HeadContract,
+    MaskingContract,
+    ObjectiveContract,
+    SamplerContract,
+    random_numbers,
+    vocabulary,
+)
+from electra_lab.training.evaluation import evaluate
 from registry import Masked, load_plugin
 from tests.helpers import ROOT, write_experiment
 
@@ -74,6 +87,44 @@ class TestRareTokens(MaskingContract):
 @pytest.mark.usefixtures("_examples")
 class TestLightConv(BackboneContract):
     name = "light_conv"
+
+
+@pytest.mark.usefixtures("_examples")
+class TestThreeClassHead(HeadContract):
+    name = "three_classes"
+
+
+@pytest.mark.usefixtures("_examples")
+class TestThreeClasses(ObjectiveContract):
+    name = "three_classes"
+
+
+def test_the_accuracy_of_three_classes_is_that_of_a_plain_count(tmp_path: Path) -> None:
+    """Over all held-out rows, token by token, from what the networks were given."""
+    corpus = write_experiment(tmp_path).with_name("corpus.txt")
+    small = [f"corpus={{type: text_files, paths: [{corpus}]}}", "tokenizer.vocab_size=200", "data.held_out=0.3"]
+    loaded = load(PLUGINS / "three_classes.yaml", [*small, f"data.store={tmp_path / 'store'}",
+                  "masking={type: replace_prob, mask_prob: 0.5, replace_prob: 0.6, random_prob: 0.4}"])  # fmt: skip
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    given: dict[str, list[torch.Tensor]] = {"generator": [], "discriminator": [], "logits": []}
+    objective: Any = made.run.learner.objective
+    for name in ("generator", "discriminator"):
+        embeddings = getattr(objective, name).embeddings
+        embeddings.register_forward_pre_hook(lambda _, inputs, name=name: given[name].append(inputs[0]))
+    objective.discriminator.heads["three_classes"].register_forward_hook(lambda *_: given["logits"].append(_[2]))
+    found = evaluate(made.run.learner, made.validation, made.accumulate, seed=0, batch_size=4, precision="fp32",
+                     device=made.device)  # fmt: skip
+    mask_id, right, number, classes = made.run.learner.objective.vocabulary.mask_id, 0, 0, Counter[int]()
+    embedded = given["generator"]  # both networks have one embedding: it is called for the one, then for the other
+    for index, batch in enumerate(made.validation.in_order(4, made.device)):
+        masked, inputs, logits = embedded[2 * index], embedded[2 * index + 1], given["logits"][index]
+        for row, place in batch.attention_mask.nonzero().tolist():
+            original, token, seen = (int(tokens[row, place]) for tokens in (batch.tokens, inputs, masked))
+            truth = 0 if token == original else 2 if seen not in (original, mask_id) else 1
+            right += int(logits[row, place].argmax()) == truth
+            number, classes[truth] = number + 1, classes[truth] + 1
+    assert found.metrics["class_accuracy"] == pytest.approx(right / number, rel=1e-12)
+    assert min(classes[truth] for truth in range(3)) > 10, "each class must be there, or this test says little"
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def _claim(gain: float, low: float | None, high: float | None, little: float, mu
 
 def own_task(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> str:
     """Return which numbers compare runs, if some of an evaluation do not."""
-    return OWN_TASK if any(metric.own_task and name in record for name, metric in metrics.items()) else ""
+    return OWN_TASK if any(not metric.comparable and name in record for name, metric in metrics.items()) else ""
 
 
 def advice(judged: Iterable[Verdict]) -> str:
@@ -134,7 +134,7 @@ def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[F
             unit = f", in {metric.unit}" if metric.unit else ""
             known = [each for each in metric.baselines if each in record]
             beside = ", ".join(f"{metrics[each].title} {number(record[each]).strip()}" for each in known)
-            own = "; on its own task" if metric.own_task else ""
+            own = "; on its own task" if not metric.comparable else ""
             meaning = f"{metric.summary}{unit}{f'; {beside}' if beside else ''}{own}"
             found.append(Finding(metric.title, record[name], meaning))
     return found

@@ -1,31 +1,61 @@
 """The folder of an ablation as values: the plan, and the result of each cell."""
 
 import json
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from electra_lab.analysis.comparisons import Claims, claims
 from electra_lab.analysis.records import last_number, training_seconds
 from electra_lab.analysis.statistics import Difference, Layers, difference
-from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State, Status
-from electra_lab.storage.plan import Plan, PlannedCell
+from electra_lab.storage.ablation_folder import AblationFolder, Failure
+from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError
 
+Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]
+TRAINING = "training"  # the first thing that a cell needs
+AVERAGE = "average"  # the metric that is the mean over all tasks
+
 
 @dataclass(frozen=True)
 class CellResult:
-    """A planned cell with its state and its run."""
+    """What there is of a cell, or of the run that a measure refers to.
 
-    plan: PlannedCell
-    state: State
+    missing   what is left to do: `training`, or the keys of measures; empty if it is done
+    error     why it is not done, after how many `attempts`; without attempts, of a damaged file
+    """
+
+    plan: Cell
     run: RunDirectory
+    missing: tuple[str, ...] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    attempts: int = 0
+
+    @property
+    def status(self) -> Status:
+        """Describe how far it is.
+
+        done        trained, and measured in full
+        unmeasured  trained; it lacks measures
+        unfinished  begun, but not trained to the end
+        missing     not begun
+        failed      not done, and `error` says why
+        """
+        if not self.missing:
+            return "done"
+        if self.attempts:
+            return "failed"
+        if self.trained:
+            return "unmeasured"
+        return "unfinished" if self.run.path.is_dir() else "missing"
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
@@ -48,13 +78,13 @@ class CellResult:
             raise CheckpointError(f"{error} Remove {self.run.path}, and `electra-lab ablate` recreates it.") from None
 
     @property
-    def costs(self) -> Provenance | PlannedCell:
+    def costs(self) -> Provenance | Cell:
         """Steps, FLOPs and parameters of the run; of the plan before it has begun, when the vocabulary is not known."""
         return self.provenance or self.plan
 
     @property
     def trained(self) -> bool:
-        return TRAINING not in self.state.missing
+        return TRAINING not in self.missing
 
     @property
     def tokens(self) -> float | None:
@@ -77,13 +107,14 @@ class Results:
 
     def values(self, metric: str) -> dict[str, dict[int, float]]:
         """Return the metric by variant and by seed, of the cells that have it."""
-        return {
-            v.label: {c.plan.seed: c.state.metrics[metric] for c in self.of(v.label) if metric in c.state.metrics}
-            for v in self.plan.variants
-        }
+        found: dict[str, dict[int, float]] = {variant.label: {} for variant in self.plan.variants}
+        for cell in self.cells:
+            if metric in cell.metrics:
+                found[cell.plan.variant][cell.plan.seed] = cell.metrics[metric]
+        return found
 
     def has(self, metric: str) -> bool:
-        return any(metric in cell.state.metrics for cell in self.cells)
+        return any(metric in cell.metrics for cell in self.cells)
 
     @cached_property
     def claims(self) -> Claims:
@@ -99,31 +130,39 @@ class Results:
         found, leading, here = {}, self.plan.metric, layers.get(self.plan.metric, {})
         for baseline in filter(self.has, self.plan.metrics[leading].baselines):
             theirs, there = self.values(baseline), layers[baseline]
+            title = self.plan.metrics[baseline].title or baseline
             for label, ours in self.values(leading).items():
-                units = {name: (here[name].get(label, {}), there[name].get(label, {})) for name in here.keys() & there}
-                found[label, self.plan.metrics[baseline].title or baseline] = difference(ours, theirs[label], units)
+                units = {}
+                for name in here.keys() & there:
+                    units[name] = here[name].get(label, {}), there[name].get(label, {})
+                found[label, title] = difference(ours, theirs[label], units)
         return found
 
     def trivial(self, metric: str) -> dict[str, float]:
         """Return, by its title, the mean over all cells of each baseline of a metric that needs no training."""
         found = {}
         for name in filter(self.has, self.plan.metrics[metric].baselines):
-            numbers = [cell.state.metrics[name] for cell in self.cells if name in cell.state.metrics]
+            numbers = [cell.metrics[name] for cell in self.cells if name in cell.metrics]
             found[self.plan.metrics[name].title or name] = sum(numbers) / len(numbers)
         return found
 
     def _layers(self, metric: str, parts: Sequence[str]) -> Layers:
         """Return what a metric's numbers would differ by if it were drawn again: the documents, its references."""
-        measured = {cell.plan.id: cell.state.metrics for cell in self.cells if metric in cell.state.metrics}
-        documents = {id: self._documents[id][metric] for id in measured if metric in self._documents[id]}
-        sizes = Counter(len(each) for each in documents.values())
+        documents, references = dict[str, Sequence[float]](), dict[str, Sequence[float]]()
+        for cell in self.cells:
+            if metric not in cell.metrics:
+                continue
+            if metric in self._documents[cell.plan.id]:
+                documents[cell.plan.id] = self._documents[cell.plan.id][metric]
+            by_reference = [cell.metrics[part] for part in parts if part in cell.metrics]
+            if len(by_reference) == len(parts) > 1:
+                references[cell.plan.id] = by_reference
+        sizes = Counter(map(len, documents.values()))
         if len(sizes) > 1:  # some are of other text, by an older version
             usual = max(sizes, key=lambda size: (sizes[size], size))
-            documents = {id: each for id, each in documents.items() if len(each) == usual}
-        references = {id: [found[part] for part in parts if part in found] for id, found in measured.items()}
-        references = {id: each for id, each in references.items() if len(each) == len(parts) > 1}
+            documents = {id: numbers for id, numbers in documents.items() if len(numbers) == usual}
         known = {"documents": documents, "references": references}
-        return {name: self._by_variant(each) for name, each in known.items() if each}
+        return {name: self._by_variant(units) for name, units in known.items() if units}
 
     @cached_property
     def _documents(self) -> dict[str, dict[str, list[float]]]:
@@ -131,30 +170,100 @@ class Results:
         return {cell.plan.id: folder.by_document(cell.plan.id, self.plan) for cell in self.cells}
 
     def _by_variant(self, units: Mapping[str, Sequence[float]]) -> dict[str, dict[int, Sequence[float]]]:
-        return {
-            v.label: {c.plan.seed: units[c.plan.id] for c in self.of(v.label) if c.plan.id in units}
-            for v in self.plan.variants
-        }
+        found: dict[str, dict[int, Sequence[float]]] = {variant.label: {} for variant in self.plan.variants}
+        for cell in self.cells:
+            if cell.plan.id in units:
+                found[cell.plan.variant][cell.plan.seed] = units[cell.plan.id]
+        return found
 
     def count(self, status: Status) -> int:
-        return sum(cell.state.status == status for cell in self.cells)
+        return sum(cell.status == status for cell in self.cells)
 
     @property
     def lacking(self) -> dict[str, list[CellResult]]:
         """By metric, the measured cells that do not have it."""
-        done = [cell for cell in self.cells if cell.state.status == "done"]
-        lacking = {name: [cell for cell in done if name not in cell.state.metrics] for name in self.plan.metrics}
-        return {name: cells for name, cells in lacking.items() if cells and name not in self.plan.trivial}
+        found, trivial = defaultdict[str, list[CellResult]](list), self.plan.trivial
+        for cell in self.cells:
+            if cell.status != "done":
+                continue
+            for measure in self.plan.measures_of(cell.plan):
+                for name in measure.metrics.keys() - cell.metrics.keys() - trivial:
+                    found[name].append(cell)
+        return {name: found[name] for name in self.plan.metrics if name in found}
 
 
 def read(path: Path) -> Results:
     """Read the folder of an ablation. Raises CheckpointError, which names the damaged file."""
     folder = AblationFolder(path)
     plan = folder.plan
-    cells = [CellResult(planned, folder.state(planned.id, plan), folder.run(planned.id)) for planned in plan.cells]
-    references = {id: folder.state(id, plan) for id in plan.references}
-    failed = {id: within(path, state.error) for id, state in references.items() if state.status == "failed"}
+    cells = _with_average(plan, [cell_result(folder, plan, cell.id) for cell in plan.cells])
+    references = {id: cell_result(folder, plan, id) for id in plan.references}
+    failed = {id: within(path, found.error) for id, found in references.items() if found.status == "failed"}
     return Results(path, plan, cells, failed)
+
+
+def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
+    """Return what there is of a cell, or of a reference: the one place that decides what is left to do.
+
+    A cell that is measured, and a reference that every measure has used, are done, whatever else is left of them.
+    Raises CheckpointError if the note of a failure is damaged.
+    """
+    cell, failure = plan.by_id[id], folder.failure(id)
+    if cell.task:
+        run = folder.finetuning(id).seed(cell.seed)
+        finished = (run.path / "results.json").is_file()
+    else:
+        run = folder.run(id)
+        finished = run.finished()
+    if id in plan.references:
+        used = finished or folder.is_used(id, plan)
+        return _failed(CellResult(cell, run, () if used else (TRAINING,)), failure)
+    measured, error = dict[str, dict[str, float | None]](), ""
+    try:
+        measured = folder.measured(id)
+    except CheckpointError as damaged:
+        error = str(damaged)
+    metrics, missing = dict[str, float](), list[str]()
+    for measure in plan.measures_of(cell):
+        if measure.key not in measured:
+            missing.append(measure.key)
+        for name, value in measured.get(measure.key, {}).items():
+            if name in measure.metrics and value is not None and math.isfinite(value):
+                metrics[name] = value
+    if missing and not finished:
+        missing = [TRAINING]
+    return _failed(CellResult(cell, run, tuple(missing), metrics, error if missing else ""), failure)
+
+
+def _failed(result: CellResult, failure: Failure | None) -> CellResult:
+    """Add why it failed; what is done is done, whatever happened to an earlier attempt."""
+    if not result.missing or failure is None:
+        return result
+    return replace(result, error=failure.error, attempts=failure.attempts)
+
+
+def is_ready(folder: AblationFolder, plan: Plan, measure: PlannedMeasure) -> bool:
+    """Return True if a measure can be taken: all of its references are trained, or were used before."""
+    lacking = (cell_result(folder, plan, id).missing for id in measure.references.values())
+    return folder.shared(measure).is_dir() or not any(lacking)
+
+
+def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
+    """Give the cells of a variant and a seed the mean over all tasks, if each of these has a number."""
+    numbers = defaultdict[tuple[str, int], dict[str, float]](dict)
+    for cell in cells:
+        if cell.plan.task in cell.metrics:
+            numbers[cell.plan.variant, cell.plan.seed][cell.plan.task] = cell.metrics[cell.plan.task]
+    tasks = plan.tasks
+    if len(tasks) < 2:
+        return cells
+    found = []
+    for cell in cells:
+        of_tasks = numbers[cell.plan.variant, cell.plan.seed]
+        whole = len(of_tasks) == len(tasks)
+        average = {AVERAGE: sum(of_tasks.values()) / len(tasks)} if whole else {}
+        found.append(replace(cell, metrics=cell.metrics | average))
+    return found
 
 
 def within(folder: Path, text: str) -> str:

@@ -54,11 +54,8 @@ def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int:
 
 def count_parameters(networks: Mapping[str, nn.Module]) -> dict[str, int]:
     """Count the parameters of each network; `shared` ones are counted in both, and once in `total`."""
-
-    def number(*modules: nn.Module) -> int:
-        return sum(p.numel() for p in {p for m in modules for p in m.parameters()})
-
-    parts, total = {name: number(network) for name, network in networks.items()}, number(*networks.values())
+    parts = {name: _size(network) for name, network in networks.items()}
+    total = _size(nn.ModuleList(networks.values()))
     return {**parts, "shared": sum(parts.values()) - total, "total": total}
 
 
@@ -67,3 +64,7 @@ def largest_mask_prob(config: ExperimentConfig) -> float:
     given: float = config.masking.keywords()["mask_prob"]
     schedule = config.schedules.get("masking.mask_prob")
     return max(map(value_of(schedule), (i / 1000 for i in range(1001)))) if schedule else given
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -1,7 +1,7 @@
-"""The one builder of networks and objectives, for runs, forecasts, trial steps and checks."""
+"""The one builder of networks, objectives and optimizers, for runs, forecasts, trial steps and checks."""
 
-import traceback
 from collections.abc import Callable, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,19 @@ from torch.optim import Optimizer
 from electra_lab.assembly.budget import budgeted_steps, largest_mask_prob, training_flops
 from electra_lab.checks.guards import GuardedMasking, GuardedSampler, refuse_backbone, try_optimizer
 from electra_lab.config.component import Component
+from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
-from electra_lab.config.schedule import value_of
+from electra_lab.config.schedule import rate_of, value_of
+from electra_lab.config.schema import ExperimentConfig
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.model.pair import CURE_OF_ALL, HEADS, EmbeddingSizes, make_pair
-from electra_lab.planning.memory import shapes_only
+from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, make_pair
+from electra_lab.planning.memory import without_numbers
 from electra_lab.training.compilation import layers_of
+from electra_lab.training.device import Precision
+from electra_lab.training.loop import Settings
 from electra_lab.training.random import digest
 from electra_lab.training.recompute import recompute
 from electra_lab.training.scheduled import Number, Schedules
@@ -32,6 +36,7 @@ from registry import (
     Vocabulary,
     backbones,
     generators,
+    heads,
     masking_strategies,
     objectives,
     optimizers,
@@ -40,7 +45,7 @@ from registry import (
     tokenizers,
     using,
 )
-from registry.errors import BadResult, DataError, LabError, did_you_mean
+from registry.errors import DataError, LabError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -50,7 +55,7 @@ BERT_VOCABULARY = 30_522  # google-research/electra's too; assumed where a token
 
 @dataclass(frozen=True)
 class Built:
-    """The objective of an experiment with its networks; inside `shapes_only`, without memory."""
+    """The objective of an experiment with its networks; those of an outline have no memory."""
 
     learner: Learner
     networks: dict[str, nn.Module]  # `generator`, if there is one, and `discriminator`
@@ -61,34 +66,35 @@ class Built:
     vocabulary: Vocabulary
     brought: Set[nn.Parameter]  # by components, which the lab does not initialize
 
+    def own_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters of the objective that no network has, such as those of a gate."""
+        inside = set(nn.ModuleDict(self.networks).parameters())
+        named = self.learner.objective.named_parameters()
+        return {f"objective.{name}": parameter for name, parameter in named if parameter not in inside}
+
 
 def sketch(loaded: Loaded) -> Built:
-    """Build an experiment from shapes alone, to learn its sizes and what its components refuse. Raises ConfigError."""
-    tried_optimizer(loaded)
-    return outline(loaded, stand_in_vocabulary(vocabulary_size(loaded) or BERT_VOCABULARY))
+    """Build an experiment from shapes, for its sizes and the refusals of its components. Raises ConfigError."""
+    try_plugged_in_optimizer(loaded)
+    return outline(loaded, vocabulary_or_bert(loaded))
 
 
-def outline(loaded: Loaded, vocabulary: Vocabulary) -> Built:
-    """Build networks and objective from shapes alone. Raises ConfigError.
+def outline(loaded: Loaded, vocabulary: Vocabulary, place: AbstractContextManager[Any] | None = None) -> Built:
+    """Build networks and objective from shapes, without memory. Raises ConfigError.
 
-    Components that read numbers while they are built, such as rates of their own, are built with memory.
+    Components that read numbers while they are built, such as the rates of layers, are built with memory.
+
+    place  `shapes_only()` if something will be computed with them; by default nothing can be
     """
     try:
-        with shapes_only():
+        with place or without_numbers():
             return build(loaded, vocabulary)
     except Exception as error:
-        # A refusal of the lab's own is final: a network that is too large must not be built to be refused again.
-        if isinstance(error, LabError) and not _may_be_about_numbers(loaded, error.__cause__):
+        # Other refusals are final, so that a network that is too large is not built with memory to be refused again.
+        if isinstance(error, LabError) and not isinstance(error.__cause__, RuntimeError):
             raise
     with using(*used(loaded)):
         return build(loaded, vocabulary)
-
-
-def _may_be_about_numbers(loaded: Loaded, error: BaseException | None) -> bool:
-    """Return whether torch refuses, or a library that a plug-in calls, as one that reads weights from a file does."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)] if error else []
-    own = [file for file in files if file in {str(plugin.file) for plugin in loaded.plugins}]
-    return isinstance(error, RuntimeError) or (bool(own) and files[-1] not in own)
 
 
 def used(loaded: Loaded) -> list[Entry[Any]]:
@@ -97,7 +103,8 @@ def used(loaded: Loaded) -> list[Entry[Any]]:
     found: list[Entry[Any]] = [backbones.get(config.discriminator.type), objectives.get(config.objective.type)]
     if chosen:
         found.insert(0, (backbones if chosen.sizes else generators).get(chosen.type))
-    return [packings.get(config.packing.type), *found]
+    asked = [heads.get(name) for name, _ in config.needs.all_heads]
+    return [packings.get(config.packing.type), *asked, *found]
 
 
 def vocabulary_size(loaded: Loaded) -> int | None:
@@ -105,6 +112,11 @@ def vocabulary_size(loaded: Loaded) -> int | None:
     if tokenizer := untrained_tokenizer(loaded):
         return tokenizer.get_vocab_size()
     return getattr(loaded.config.tokenizer.options, "vocab_size", None)
+
+
+def vocabulary_or_bert(loaded: Loaded) -> Vocabulary:
+    """Return a vocabulary of the largest possible size, or of BERT's if the tokenizer has no limit."""
+    return stand_in_vocabulary(vocabulary_size(loaded) or BERT_VOCABULARY)
 
 
 def untrained_tokenizer(loaded: Loaded) -> "Tokenizer | None":
@@ -122,28 +134,33 @@ def untrained_tokenizer(loaded: Loaded) -> "Tokenizer | None":
 def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) -> Built:
     """Build networks and objective. Raises ConfigError at the line that caused it.
 
-    seed  draw the initial weights of what the lab builds and of components that ask for it, each from the seed, its
-          network, its name and its shape, so that parts which two experiments have in common start equal. What a
-          component draws itself, while it is built, comes from torch's global generator, which is seeded for each
-          network; the caller restores it
+    seed  draw the initial weights, each from the seed, its network, its name and its shape, so that parts which two
+          experiments share start equal. Components that bring weights keep them. Components that draw numbers while
+          they are built use torch's global generator, which is seeded for each network; the caller restores it
     """
     config = loaded.config
     if config.data.group_by_length and not hasattr(packings.get(config.packing.type).component, "lengths"):
         reason = f"rows of {config.packing.type} are all full. Use packing: {{type: documents}}, or remove this key."
         raise loaded.problem(("data", "group_by_length"), reason)
+    # Networks
     generator, model = _pair(loaded, vocabulary, seed)
     networks: dict[str, nn.Module] = {"discriminator": model}
     if generator is not None:
         networks = {"generator": generator, **networks}
-    # What both networks share belongs to the discriminator, with which it is the same for all generators.
+    # Initial weights. Shared parts are the discriminator's, so that they do not depend on the generator.
     parts = nn.ModuleDict({"discriminator": model, **networks})
     brought = brought_by(backbones.get(config.discriminator.type), model.backbone)
     if chosen := config.generator:
         guessing: Any = generator  # around a backbone, or a component itself
         source = (backbones if chosen.sizes else generators).get(chosen.type)
         brought |= brought_by(source, guessing.backbone if chosen.sizes else guessing)
+    for network in networks.values():
+        own_heads: Any = getattr(network, "heads", {})
+        for name, head in own_heads.items():
+            brought |= brought_by(heads.get(name), head)
     if seed is not None:
         initialise(parts, partial(weights_from, seed), config.init.distribution, brought)
+    # Objective
     strategy = masking_strategies.get(config.masking.type)
     masking = GuardedMasking(strategy, largest_mask_prob(config), **config.masking.keywords())
     sampler = None
@@ -153,19 +170,22 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     given = {parameter: parameter._version for parameter in parts.parameters()}
     _seed(seed, "objective")
     objective = entry.component(generator, model, masking, sampler, vocabulary, **config.objective.keywords())
-    # torch counts the changes of a tensor: those that the objective filled are its own.
+    # torch counts the changes of a tensor: the objective brings the weights that it has filled.
     brought |= {parameter for parameter, version in given.items() if parameter._version != version}
     brought |= brought_by(entry, objective) - given.keys()
     if seed is not None:
         others = {name: part for name, part in objective.named_children() if part not in networks.values()}
-        own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # what the objective itself learns, such as a gate
+        own = nn.ModuleDict({"objective": nn.ModuleDict(others)})  # parameters of the objective itself, such as a gate
         initialise(own, partial(weights_from, seed), config.init.distribution, brought | given.keys())
     if config.train.activation_checkpointing:
         if any(getattr(getattr(network, "backbone", None), "reversible", False) for network in networks.values()):
             reason = "reversible layers already keep no activations. Remove this key, or write reversible: false."
             raise loaded.problem(("train", "activation_checkpointing"), reason)
-        recompute(module for layer in layers_of(networks.values()) for module in layer)
-    flops, paper_flops = (training_flops(objective, networks, config, each) for each in (MATRIX_PRODUCTS, PAPER))
+        for layer in layers_of(networks.values()):
+            recompute(layer)
+    # Budget and schedules
+    flops = training_flops(objective, networks, config, MATRIX_PRODUCTS)
+    paper_flops = training_flops(objective, networks, config, PAPER)
     steps = budgeted_steps(loaded, flops, paper_flops)
     numbers = []
     for key, schedule in config.schedules.items():
@@ -187,53 +207,85 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
     )
 
 
-def tried_optimizer(loaded: Loaded) -> Any:
-    """Try the optimizer on small parameters, and return it. Raises ConfigError."""
+def try_plugged_in_optimizer(loaded: Loaded) -> None:
+    """Try an optimizer of a plug-in on small parameters; ours are tried by the tests. Raises ConfigError.
+
+    A step of an optimizer imports torch's compiler, which takes longer than everything else that is checked.
+    """
     chosen, entry = loaded.config.optimizer, optimizers.get(loaded.config.optimizer.type)
+    if entry.built_in:
+        return
     try:
         with using(entry):
-            return try_optimizer(entry, loaded.config.train.learning_rate, chosen.keywords())
+            try_optimizer(entry, loaded.config.train.learning_rate, chosen.keywords())
     except ValueError as error:
         raise loaded.problem(("optimizer",), f"{chosen.type} refuses this: {error}") from error
 
 
 def make_optimizer(loaded: Loaded, objective: nn.Module) -> Optimizer:
-    """Build the optimizer of everything that learns, each shared parameter once."""
+    """Build the optimizer of all trainable parameters, each shared one once."""
     return optimizer_of(loaded.config.optimizer, loaded.config.train.learning_rate, objective)
 
 
 def optimizer_of(chosen: Component, learning_rate: float, objective: nn.Module) -> Optimizer:
-    """The same from its parts."""
+    """Build an optimizer of the trainable parameters of a module."""
     learning = [(name, parameter) for name, parameter in objective.named_parameters() if parameter.requires_grad]
     component: Any = optimizers.get(chosen.type).component
     made: Optimizer = component(learning, learning_rate, **chosen.keywords())
     return made
 
 
+def loop_settings(
+    config: ExperimentConfig | FinetuningConfig,
+    *,
+    seed: int,
+    steps: int,
+    flops: Flops,
+    examples: int,
+    precision: Precision,
+) -> Settings:
+    """Return the parts of a config that the loop needs."""
+    train = config.train
+    return Settings(
+        seed=seed,
+        steps=steps,
+        batch_size=train.batch_size,
+        micro_batch_size=train.micro_batch_size if isinstance(train.micro_batch_size, int) else train.batch_size,
+        learning_rate=train.learning_rate,
+        rate=rate_of(config.schedules["learning_rate"]),
+        clip_norm=train.clip_norm,
+        precision=precision,
+        log_every=train.log_every,
+        evaluate_every=config.evaluate.every,
+        evaluate_batch_size=config.evaluate.batch_size,
+        on_non_finite=train.on_non_finite,
+        skip_limit=getattr(train, "skip_limit", None),
+        most_rollbacks=getattr(train, "most_rollbacks", 0),
+        spike=getattr(train, "spike", None),
+        flops=flops,
+        examples=examples,
+    )
+
+
 def weights_from(seed: int, name: str, shape: torch.Size) -> torch.Generator:
-    """Return the random numbers that a weight is drawn from."""
+    """Return the generator that a weight is drawn from."""
     return torch.Generator().manual_seed(digest("weights", seed, name, tuple(shape)) % 2**63)
 
 
 def brought_by(entry: Entry[Any], module: nn.Module) -> set[nn.Parameter]:
-    """Return the parameters of a component that the lab does not initialize: if it asks for that, the frozen ones."""
+    """Return the parameters of a component that the lab must not initialize: all, or the frozen ones if it asks."""
     asks = entry.declared["initialized_by_lab"]
     return {parameter for parameter in module.parameters() if not asks or not parameter.requires_grad}
 
 
 def _seed(seed: int | None, role: str) -> None:
-    """Seed torch's global generator for what the component of this role draws itself."""
+    """Seed torch's global generator for the draws of a component while it is built."""
     if seed is not None:
         torch.manual_seed(digest("weights", seed, role) % 2**63)
 
 
 def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.Module | None, Network]:
     config, embedding, chosen = loaded.config, loaded.config.embedding, loaded.config.generator
-    for head in config.needs.heads:
-        if head not in HEADS:
-            entry = objectives.get(config.objective.type)
-            raise BadResult(f"{entry.place}: {entry.kind} '{entry.name}' needs the head '{head}', which does not exist."
-                            f"{did_you_mean(head, HEADS)}")  # fmt: skip
     _seed(seed, "discriminator")
     discriminator = _backbone(loaded, "discriminator", config.discriminator)
     if embedding.tie == "all" and chosen and chosen.dump() != config.discriminator.dump():
@@ -242,11 +294,16 @@ def _pair(loaded: Loaded, vocabulary: Vocabulary, seed: int | None) -> tuple[nn.
     _seed(seed, "generator")
     generator, width = _backbone(loaded, "generator", chosen) if chosen and chosen.sizes else (None, 0)
     sizes = EmbeddingSizes(vocabulary.size, embedding.dim, embedding.max_length, embedding.dropout)
+    _seed(seed, "heads")
     try:
-        pair = make_pair(generator, width, *discriminator, sizes, embedding.tie, vocabulary.pad_id, config.needs.heads)
+        pair = make_pair(
+            generator, width, *discriminator, sizes, embedding.tie, vocabulary.pad_id,
+            config.needs.heads, config.needs.generator_heads, vocabulary,
+        )  # fmt: skip
     except ValueError as error:
         raise loaded.problem(("embedding", "tie"), str(error)) from None
     if chosen and not chosen.sizes:
+        _seed(seed, "generator")
         made: Any = generators.get(chosen.type).component(vocabulary, **chosen.keywords())
         return made, pair[1]
     return pair

@@ -13,35 +13,41 @@ import numpy as np
 import torch
 
 from electra_lab.assembly.budget import count_parameters
-from electra_lab.assembly.build import Built, build, make_optimizer, sketch, untrained_tokenizer, used
-from electra_lab.assembly.choices import Choices, decide
-from electra_lab.assembly.initial_weights import origins, refuse_start, start
-from electra_lab.assembly.parallelize import refuse_uneven, share
-from electra_lab.assembly.parent_runs import load_earlier, refuse_other_runs
+from electra_lab.assembly.build import (
+    Built,
+    build,
+    loop_settings,
+    make_optimizer,
+    sketch,
+    untrained_tokenizer,
+    used,
+)
+from electra_lab.assembly.choices import Choices, Scale, decide
+from electra_lab.assembly.initial_weights import load_initial_weights, origins, refuse_initial_weights
+from electra_lab.assembly.needs import rows_at_a_time
+from electra_lab.assembly.parallelize import parallelize, refuse_uneven
+from electra_lab.assembly.parent_runs import load_parents, refuse_other_parents
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
-from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
-from electra_lab.config.schedule import rate_of
-from electra_lab.config.schema import ExperimentConfig
 from electra_lab.data.build import Recipe
 from electra_lab.data.raw_documents import Progress, TooLittleText
 from electra_lab.data.rows import Rows
 from electra_lab.data.store import FORMAT, Store, is_store, load_store, open_store
 from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary, stand_in_vocabulary
-from electra_lab.metrics import PretrainingMetrics
+from electra_lab.metrics import accumulator_of
+from electra_lab.model.attention import use_kernel
 from electra_lab.model.network import Network
 from electra_lab.parallel.world import ALONE, World
 from electra_lab.planning.forecast import SMALL
 from electra_lab.storage.provenance import Environment, Start
 from electra_lab.training.compilation import compile_modules
-from electra_lab.training.device import Precision, choose_precision
+from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.loop import Run, Settings
 from registry import (
     Batches,
     Corpus,
-    Flops,
     Launcher,
     Tokens,
     Vocabulary,
@@ -71,7 +77,7 @@ class Experiment:
     parameters: dict[str, int]  # by network, `shared` and `total`
     model: Network
     accumulate: Accumulate  # makes the accumulator of the objective's metrics
-    earlier: dict[str, str]  # by network, the checkpoint of another run that its weights come from
+    parents: dict[str, str]  # by network, the checkpoint of another run that its weights come from
     init: dict[str, Start]  # by network, the weights that `init` named
     weights: dict[str, str]  # by part, where they come from; not known if a checkpoint will be loaded
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
@@ -81,22 +87,19 @@ class Experiment:
 def check(loaded: Loaded) -> LabError | None:
     """Find every problem that does not require reading the corpus. Raises ConfigError.
 
-    What is not on this machine is not an error of the file: the error that a run would raise for it is returned.
+    Data or libraries that this machine lacks are not errors of the file: the error of a run is returned.
     """
     return absent_data(loaded, sketch(loaded))
 
 
 def absent_data(loaded: Loaded, built: Built) -> LabError | None:
-    """Return the error that a run would raise for data or a tracker's library that is not here, None if there is none.
-
-    Raises ConfigError.
-    """
+    """Return the error of a run for data or libraries that this machine lacks, if any. Raises ConfigError."""
     absent: LabError | None = None
     looks: list[Callable[[], object]] = [
         lambda: _try_plugins(loaded, built),
         lambda: None if is_store(loaded.config.data.store) else open_corpus(loaded),
-        lambda: refuse_other_runs(loaded, built.learner.objective),
-        lambda: refuse_start(loaded, built),
+        lambda: refuse_other_parents(loaded, built.learner.objective),
+        lambda: refuse_initial_weights(loaded, built),
     ]
     for look in looks:
         try:
@@ -123,9 +126,7 @@ def open_data(
     folder = loaded.config.data.store
     if is_store(folder):
         if rebuild:
-            reason = (
-                f"{folder} is a token store itself, and is used as it is. Name the folder that it is to be built in."
-            )
+            reason = f"{folder} is a finished token store, which cannot be rebuilt. Name the folder around it."
             raise loaded.problem(("data", "store"), reason)
         return _given_store(loaded, folder, announce)
     try:
@@ -137,11 +138,11 @@ def open_data(
 
 
 def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None = None) -> Recipe:
-    """Return what the store of an experiment is made of. Raises DataError, ConfigError."""
+    """Return the recipe of an experiment's store. Raises DataError, ConfigError."""
     config, data = loaded.config, loaded.config.data
     entry = tokenizers.get(config.tokenizer.type)
     # Only the plug-ins that produce data: a changed sampler is no reason to tokenize again.
-    sources = {entry.file, *(each.file for each in entries_of(corpora, config.corpus))}
+    sources = {entry.file, *(source.file for source in entries_of(corpora, config.corpus))}
     tokenizer: Any = {"type": config.tokenizer.type, "options": config.tokenizer.dump()}
     if made := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
         tokenizer = {"sha256": hashlib.sha256(made.to_str().encode()).hexdigest()}
@@ -183,13 +184,14 @@ def _processes(shards: int) -> Launcher | None:
 def _given_store(loaded: Loaded, folder: Path, announce: Callable[[str], None]) -> Store:
     """Open the store that `data.store` names, without its corpus. Raises ConfigError if it was made otherwise."""
     store = load_store(folder, "Copy it again, or name another folder.")
-    mine, theirs = (_without_fingerprint(each) for each in (recipe_of(loaded, None).identity, store.manifest.identity))
+    mine = _without_fingerprint(recipe_of(loaded, None).identity)
+    theirs = _without_fingerprint(store.manifest.identity)
     for key in ("format", "corpus", "held_out", "overlap", "tokenizer"):
         if mine[key] != theirs.get(key):
             raise loaded.problem(
                 ("data", "store"),
-                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine[key]}). Write "
-                "what it was made with, or name another folder.",
+                f"the token store {folder} was made with another {key} ({theirs.get(key)}, here {mine[key]}). Use "
+                "the same value, or name another folder.",
             )
     announce(f"using the token store {folder} of a corpus {theirs['corpus']['type']}, which is not read")
     return store
@@ -219,38 +221,45 @@ def assemble(
     restored: bool = False,
     world: World = ALONE,
     began: Environment | None = None,
-    shared: Path | None = None,
+    scale: Scale | None = None,
 ) -> Experiment:
     """Assemble an experiment. Raises ConfigError at the line that caused it, OutOfMemoryError.
 
     restored  a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
     world     the processes that train it
-    began     what a run that is resumed on the same device computes with
-    shared    the folder of what is decided once for experiments that are compared
+    began     the environment of a run that is resumed on the same device
+    scale     the numbers that the rules of `auto` depend on; by default the experiment's own
     """
     config = loaded.config
     refuse_uneven(loaded, world)
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
-    # Weights are drawn on the CPU, so that a seed means the same ones on every device.
+    # Weights are drawn on the CPU, so that a seed means the same weights on every device.
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, vocabulary, seed=config.seed)
-    earlier = {} if restored else load_earlier(loaded, built, store)
-    init = {} if restored else start(loaded, built, store.tokenizer)
-    weights = {} if restored else origins(built, earlier, init)
+    parents = {} if restored else load_parents(loaded, built, store)
+    init = {} if restored else load_initial_weights(loaded, built, store.tokenizer)
+    weights = {} if restored else origins(built, parents, init)
     objective = built.learner.objective.to(device)
-    settings = loop_settings(
-        config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples, device=device
-    )
-    accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary))
+    choices = decide(config.train, scale or Scale.of(loaded, built.flops.total(built.steps)), device, world, began)
+    if not use_kernel(choices.attention, objective):  # no backbone has exact attention
+        choices.reasons.pop("attention", None)
+    accumulate = accumulator_of(objective, vocabulary)
     with using(objectives.get(config.objective.type)):
         _refuse_unknown_metric(loaded, accumulate(()).metrics)
-    rows, validation, test = (pack(loaded, each, vocabulary) for each in (store.train, store.validation, store.test))
-    reached = _rehearsed(loaded, built, rows, accumulate, device, settings.precision)
-    choices = decide(loaded, built, rows, device, world, began=began, shared=shared)
-    settings = replace(settings, precision=choices.precision, micro_batch_size=choices.micro_batch_size)
+    splits = (store.train, store.validation, store.test)
+    rows, validation, test = (pack(loaded, split, vocabulary) for split in splits)
+    reached = _rehearsed(loaded, built, rows, accumulate, device, choices.precision)
+    settings = loop_settings(
+        config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples,
+        precision=choices.precision,
+    )  # fmt: skip
+    if config.train.micro_batch_size == "auto":
+        known = began.micro_batch_size if began is not None and began.processes == world.size else None
+        size = known or rows_at_a_time(loaded, built, rows, device, world, choices.precision)
+        settings = replace(settings, micro_batch_size=size)
     compile_modules(choices.compile, objective, built.networks.values())
     # An objective that changes with the step may leave out other parameters later.
-    share(loaded, built, world, device, partly=not reached or hasattr(objective, "at_step"))
+    parallelize(loaded, built, world, device, partly=not reached or hasattr(objective, "at_step"))
     run, parameters = Run(built.learner, make_optimizer(loaded, objective)), count_parameters(built.networks)
     return Experiment(
         run=run,
@@ -264,7 +273,7 @@ def assemble(
         parameters=parameters,
         model=built.model,
         accumulate=accumulate,
-        earlier=earlier,
+        parents=parents,
         init=init,
         weights=weights,
         paper_flops=built.paper_flops.total(built.steps),
@@ -296,7 +305,7 @@ def _try_plugins(loaded: Loaded, built: Built) -> None:
     text = ArrayTokens([words.ordinary_ids[chosen].tolist() for chosen in places], words.sep_id)
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, words)
-    accumulate = getattr(built.learner.objective, "accumulator", partial(PretrainingMetrics, words))
+    accumulate = accumulator_of(built.learner.objective, words)
     try:
         _rehearsed(loaded, built, pack(loaded, text, words), accumulate, torch.device("cpu"), "fp32")
     except (IndexError, RuntimeError):
@@ -313,38 +322,6 @@ def _refuse_unknown_metric(loaded: Loaded, known: Collection[str]) -> None:
         )
 
 
-def loop_settings(
-    config: ExperimentConfig | FinetuningConfig,
-    *,
-    seed: int,
-    steps: int,
-    flops: Flops,
-    examples: int,
-    device: torch.device,
-) -> Settings:
-    """Return what the loop needs of a config."""
-    train = config.train
-    return Settings(
-        seed=seed,
-        steps=steps,
-        batch_size=train.batch_size,
-        micro_batch_size=train.micro_batch_size if isinstance(train.micro_batch_size, int) else train.batch_size,
-        learning_rate=train.learning_rate,
-        rate=rate_of(config.schedules["learning_rate"]),
-        clip_norm=train.clip_norm,
-        precision=choose_precision(train.precision, device),
-        log_every=train.log_every,
-        evaluate_every=config.evaluate.every,
-        evaluate_batch_size=config.evaluate.batch_size,
-        on_non_finite=train.on_non_finite,
-        skip_limit=getattr(train, "skip_limit", None),
-        most_rollbacks=getattr(train, "most_rollbacks", 0),
-        spike=getattr(train, "spike", None),
-        flops=flops,
-        examples=examples,
-    )
-
-
 def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
     """Pack the tokens of a split. Raises ConfigError."""
     chosen, length = loaded.config.packing, loaded.config.data.sequence_length
@@ -355,7 +332,9 @@ def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
         raise loaded.problem(("packing",), f"{chosen.type} refuses this: {error}") from error
     with using(entry):
         rows, first = Rows(packing, group_by_length=loaded.config.data.group_by_length), np.zeros(1, dtype=np.int64)
-        arrays = [*vars(packing.rows(first)).values(), packing.sources(first) if hasattr(packing, "sources") else None]
+        arrays = list(vars(packing.rows(first)).values())
+        if hasattr(packing, "source_document_ids"):
+            arrays.append(packing.source_document_ids(first))
         if (shapes := {array.shape for array in arrays if array is not None}) != {(1, length)}:
             raise TypeError(f"one row has arrays of the shapes {sorted(shapes)}, must be {(1, length)}.")
         return rows

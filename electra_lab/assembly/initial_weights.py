@@ -1,4 +1,4 @@
-"""Weights that training starts from: models in Hugging Face format and earlier runs, as `init` names them."""
+"""Initial weights that `init` names: models in Hugging Face format and parent runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
-from electra_lab.assembly.parent_runs import config_of, earlier_runs, place_of
+from electra_lab.assembly.parent_runs import config_of, parent_runs, place_of
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import mark_at
 from electra_lab.model.network import Network
@@ -46,42 +46,39 @@ class Model:
     kind: Kind | None = None  # of a model in Hugging Face format
 
 
-def start(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> dict[str, Start]:
+def load_initial_weights(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> dict[str, Start]:
     """Fill the networks with the weights that `init` names; returns their origins. Raises ConfigError, DataError."""
     models = _fitting(loaded, built, tokenizer)
     for network, (model, _) in models.items():
         fill(cast("Network", built.networks[network]), model.tensors)
-    inside = {id(p) for each in built.networks.values() for p in each.parameters()}
-    others = [f"objective.{n}" for n, p in built.learner.objective.named_parameters() if id(p) not in inside]
-    return {
-        network: Start(
+    others = built.own_parameters()
+    starts = {}
+    for network, (model, account) in models.items():
+        starts[network] = Start(
             source=str(loaded.config.init.models[network]),
             sha256=model.sums,
             tokenizer=model.tokenizer is not None,
             new=[*account.new, *others],
             unused=list(account.unused),
         )
-        for network, (model, account) in models.items()
-    }
+    return starts
 
 
-def origins(built: Built, earlier: Mapping[str, str] = {}, init: Mapping[str, Start] = {}) -> dict[str, str]:
-    """Say where the first weights of each part of the networks, and of the objective, come from.
+def origins(built: Built, parents: Mapping[str, str] = {}, init: Mapping[str, Start] = {}) -> dict[str, str]:
+    """Return the origin of the initial weights of each part of the networks and of the objective.
 
-    earlier, init  the networks whose weights were loaded, as in provenance.json
+    parents, init  the networks whose weights were loaded, as in provenance.json
     """
     found, objective = dict.fromkeys(built.brought, BROUGHT), built.learner.objective
     for network, module in built.networks.items():
         for name, parameter in module.named_parameters():
             # To this table, which is the generator's, that of a discriminator may be a difference.
             of_generator = name.startswith("embeddings.tokens.table.")
-            if network in earlier:
-                found[parameter] = f"loaded from {earlier_runs(objective)[network]}"
+            if network in parents:
+                found[parameter] = f"loaded from {parent_runs(objective)[network]}"
             elif network in init and name not in init[network].new and not of_generator:
                 found[parameter] = f"loaded from {init[network].source}"
-    networks = nn.ModuleDict(built.networks)
-    named, inside = dict(networks.named_parameters(remove_duplicate=False)), set(networks.parameters())
-    named |= {f"objective.{name}": each for name, each in objective.named_parameters() if each not in inside}
+    named = dict(nn.ModuleDict(built.networks).named_parameters(remove_duplicate=False)) | built.own_parameters()
     parts: dict[str, set[str]] = {}
     for name, parameter in named.items():
         part = re.sub(r"^(\w+(\.heads)?\.\w+).*", r"\1", name)
@@ -89,13 +86,13 @@ def origins(built: Built, earlier: Mapping[str, str] = {}, init: Mapping[str, St
     return {part: " and ".join(sorted(ways)) for part, ways in parts.items()}
 
 
-def refuse_start(loaded: Loaded, built: Built) -> None:
-    """Raise what `start` would raise, as far as it can be known without the corpus: ConfigError, DataError."""
+def refuse_initial_weights(loaded: Loaded, built: Built) -> None:
+    """Raise the errors of `load_initial_weights` that show without the corpus: ConfigError, DataError."""
     _fitting(loaded, built, untrained_tokenizer(loaded))
 
 
 def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[str, tuple[Model, Account]]:
-    """Read the models, and compare them with the networks. A mistake of the file comes before data that is not here.
+    """Read the models, and compare them with the networks. Mistakes of the file are raised before missing data.
 
     tokenizer  the experiment's, None if it is not known yet
     """
@@ -105,7 +102,7 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
         source, loc = loaded.config.init.models.get(network), ("init", network)
         if source is None:
             continue
-        if run := earlier_runs(built.learner.objective).get(network):
+        if run := parent_runs(built.learner.objective).get(network):
             key = ".".join(map(str, place_of(loaded, run)))
             raise loaded.problem(loc, f"the {network} comes from {key} already. Remove one of the two keys.")
         own = own_tensors(cast("Network", built.networks[network]))
@@ -135,7 +132,7 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
 
 
 def _without_padding(model: Model, size: int) -> tuple[Model, list[str]]:
-    """Leave out the rows that no token of the model's own tokenizer has, and name their tensors.
+    """Leave out the rows of padding, which no token of the model's tokenizer uses, and name their tensors.
 
     Some tables are padded to a multiple of 8 or 64 for speed.
     """
@@ -190,7 +187,11 @@ def _of_run(path: Path, network: str, own: Mapping[str, Tensor]) -> Model:
 
 def _network_of(saved: Mapping[str, Tensor], network: str, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a network of a checkpoint, where shared ones are only under the network that came first."""
-    parts = {each: {n[len(each) + 1 :]: t for n, t in saved.items() if n.startswith(f"{each}.")} for each in NETWORKS}
+    parts: dict[str, dict[str, Tensor]] = {"generator": {}, "discriminator": {}}
+    for key, tensor in saved.items():
+        owner, _, name = key.partition(".")
+        if owner in parts:
+            parts[owner][name] = tensor
     generator, discriminator = parts["generator"], parts["discriminator"]
     if "embeddings.tokens.difference.weight" in discriminator:  # tie: gradient_disentangled
         table = discriminator.pop("embeddings.tokens.table.weight", generator.get(TABLE))
@@ -207,13 +208,11 @@ def _network_of(saved: Mapping[str, Tensor], network: str, own: Mapping[str, Ten
 
 
 def _refuse_other_sizes(loaded: Loaded, source: str, model: Model) -> None:
-    ours = loaded.config.model_dump(mode="json")
-    wrong = {
-        f"{section}.{key}": f"{section}.{key} is {ours[section].get(key)} here and {value} there"
-        for section, theirs in model.sections.items()
-        for key, value in theirs.items()
-        if ours[section].get(key) != value
-    }
+    ours, wrong = loaded.config.model_dump(mode="json"), dict[str, str]()
+    for section, theirs in model.sections.items():
+        for key, value in theirs.items():
+            if (here := ours[section].get(key)) != value:
+                wrong[f"{section}.{key}"] = f"{section}.{key} is {here} here and {value} there"
     types = [reason for key, reason in wrong.items() if key.endswith(".type")]  # other options follow from it
     if wrong:
         reason = "; ".join(types or wrong.values())
@@ -239,11 +238,10 @@ def _refuse_two_values(loaded: Loaded, built: Built, found: Mapping[str, tuple[M
     """Raise ConfigError if both networks share a tensor for which their models have different values."""
     if len(found) < len(NETWORKS):
         return
-    (generator, its), (discriminator, others) = (
-        (own_tensors(cast("Network", built.networks[each])), found[each][0].tensors) for each in NETWORKS
-    )
+    generator, discriminator = (own_tensors(cast("Network", built.networks[network])) for network in NETWORKS)
+    first, second = (found[network][0].tensors for network in NETWORKS)
     for name, tensor in generator.items():
-        if tensor is discriminator.get(name) and not torch.equal(its[name].float(), others[name].float()):
+        if tensor is discriminator.get(name) and not torch.equal(first[name].float(), second[name].float()):
             raise loaded.problem(
                 ("init", "discriminator"),
                 f"the two models have different values of {name}, which both networks share (embedding.tie: "

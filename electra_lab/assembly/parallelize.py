@@ -1,4 +1,4 @@
-"""Share the training of an experiment among several processes."""
+"""Train an experiment in several processes."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ def refuse_uneven(loaded: Loaded, world: World) -> None:
         raise loaded.problem(("train", "batch_size"), reason)
 
 
-def share(loaded: Loaded, built: Built, world: World, device: torch.device, *, partly: bool) -> None:
-    """Let the learner exchange gradients, and with fsdp divide its parameters, before there is an optimizer for them.
+def parallelize(loaded: Loaded, built: Built, world: World, device: torch.device, *, partly: bool) -> None:
+    """Wrap the objective in DDP or FSDP, before the optimizer is built. Raises ConfigError.
 
-    partly  a step may leave parameters without a gradient. Raises ConfigError.
+    partly  a step may leave parameters without a gradient
     """
     if world.size == 1:
         return

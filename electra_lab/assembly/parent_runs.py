@@ -1,4 +1,4 @@
-"""Weights that come from earlier runs."""
+"""Weights that an objective takes from parent runs."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -19,14 +19,14 @@ from registry.errors import CheckpointError, DataError
 SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
 
 
-def earlier_runs(objective: nn.Module) -> Mapping[str, Path]:
-    """Return the run directories that an objective starts from, by the name of its own network."""
+def parent_runs(objective: nn.Module) -> Mapping[str, Path]:
+    """Return the run directories whose weights an objective takes, by the name of its network."""
     runs: Mapping[str, Path] = getattr(objective, "earlier_runs", dict)()
     return runs
 
 
 def config_of(run: Path, network: str) -> Any:
-    """Return the config of a run; the section of a generator that it lacks is that of its model. Raises DataError."""
+    """Return the config of a run; its discriminator stands in for a missing generator. Raises DataError."""
     if not (run / "config.yaml").is_file() or not any((run / "checkpoints").glob("step-*")):
         raise DataError(f"{run} is not a run directory with a checkpoint.")
     config: Any = read_file(run / "config.yaml").plain()
@@ -34,10 +34,10 @@ def config_of(run: Path, network: str) -> Any:
     return config
 
 
-def refuse_other_runs(loaded: Loaded, objective: nn.Module) -> None:
-    """Raise ConfigError if an earlier run has other data or another network, DataError if it is not there."""
+def refuse_other_parents(loaded: Loaded, objective: nn.Module) -> None:
+    """Raise ConfigError if a parent run has other data or another network, DataError if it is missing."""
     ours = loaded.config.model_dump(mode="json", exclude_none=True)
-    for network, run in earlier_runs(objective).items():
+    for network, run in parent_runs(objective).items():
         try:
             theirs = config_of(run, network)
         except DataError as error:
@@ -45,19 +45,19 @@ def refuse_other_runs(loaded: Loaded, objective: nn.Module) -> None:
         for key in (*SAME[:2], network, *SAME[2:]):
             loc: Loc = tuple(key.split("."))
             try:
-                one, two = (reduce(getitem, loc, config) for config in (ours, theirs))
+                mine, other = (reduce(getitem, loc, config) for config in (ours, theirs))
             except (KeyError, TypeError):
                 reason = f"{run / 'config.yaml'} is not a complete experiment: it lacks {key}."
                 raise loaded.problem(place_of(loaded, run), reason) from None
-            if one != two:
+            if mine != other:
                 cure = "Write the run's own section, or name another run."
-                raise loaded.problem(loc, f"is {one}, but the run whose {network} is used, {run}, has {two}. {cure}")
+                raise loaded.problem(loc, f"is {mine}, but the run whose {network} is used, {run}, has {other}. {cure}")
 
 
-def load_earlier(loaded: Loaded, built: Built, store: Store) -> dict[str, str]:
-    """Load the weights of earlier runs; returns the checkpoint of each network. Raises DataError, CheckpointError."""
+def load_parents(loaded: Loaded, built: Built, store: Store) -> dict[str, str]:
+    """Load the weights of parent runs; returns the checkpoint of each network. Raises DataError, CheckpointError."""
     used = {}
-    for network, path in earlier_runs(built.learner.objective).items():
+    for network, path in parent_runs(built.learner.objective).items():
         run = RunDirectory(path)
         try:
             provenance = run.provenance()

@@ -22,21 +22,48 @@ Pair = tuple[Float[Tensor, "B t D"], Float[Tensor, "B t D"]]
 EVALUATION_SEED = 0x5EED  # any constant: in eval the hash rotations must be the same for every call
 
 
-def use_own_layers(encoder: nn.Module) -> None:
-    """Let the layers of a library.Reformer, which it builds itself, compute as this module does."""
-    below = 0
-    for module in encoder.modules():
-        if isinstance(module, library.LSHSelfAttention):
-            module.__class__ = _SelfAttention
-            module.lsh_attn.__class__ = _HashedAttention
-            module.lsh_attn.below, below = below, below + 1
-            module.local_attn.__class__ = _LocalAttention
-        elif isinstance(module, reversible.IrreversibleBlock):
-            module.__class__ = _Block
+class Encoder(nn.Module):
+    """library.Reformer with the layers of this module; parameters have the names that they have there."""
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        *,
+        bucket_size: int,
+        hashes: int,
+        local_heads: int,
+        memory: int,
+        ff_mult: int,
+        glu: bool,
+        dropout: float,
+        reverse: bool,
+    ) -> None:
+        super().__init__()
+        blocks = []
+        for below in range(depth):
+            attention = SelfAttention(
+                dim, heads, bucket_size, hashes, dropout=dropout, post_attn_dropout=dropout,
+                num_mem_kv=memory, n_local_attn_heads=local_heads, below=below,
+            )  # fmt: skip
+            feed_forward = library.FeedForward(dim, dropout=dropout, mult=ff_mult, glu=glu)
+            feed_forward = library.Chunk(1, feed_forward, along_dim=-2)  # the library's 100 are slow at our lengths
+            layers = library.PreNorm(nn.LayerNorm, dim, attention), library.PreNorm(nn.LayerNorm, dim, feed_forward)
+            blocks.append(nn.ModuleList(layers))
+        threshold = 0 if reverse else 1 << 62  # the length above which it runs reversibly
+        self.layers = reversible.ReversibleSequence(blocks, reverse_thres=threshold, send_signal=True)
+        self.layers.irrev_blocks = nn.ModuleList(Block(attends, feeds) for attends, feeds in blocks)
+
+    def forward(self, x: Float[Tensor, "B t D"], **attends: Any) -> Float[Tensor, "B t D"]:
+        """Run reversibly: both streams of states side by side."""
+        first, second = self.layers(torch.cat([x, x], dim=-1), **attends).chunk(2, dim=-1)
+        mean: Tensor = torch.stack((first, second)).mean(dim=0)
+        return mean
 
 
-class _Block(reversible.IrreversibleBlock):  # type: ignore[misc]  # the library has no types
-    """A layer that takes and returns both streams of states as they are, not side by side in one tensor."""
+class Block(reversible.IrreversibleBlock):  # type: ignore[misc]  # the library has no types
+    """A layer that takes and returns the two streams of states as a pair, not joined in one tensor."""
 
     def forward(self, states: Pair, **attends: Any) -> Pair:
         """attends  keyword arguments of the attention"""
@@ -45,11 +72,20 @@ class _Block(reversible.IrreversibleBlock):  # type: ignore[misc]  # the library
         return first, second + self.g(first)
 
 
-class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]
+class SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]
     """Attention by hashed and local heads, without copies of the states.
 
     All heads have rotary positions; the library gives them to hashed heads alone. Hashing ignores them.
+
+    below  number of layers below this one
     """
+
+    def __init__(self, dim: int, heads: int, bucket_size: int, hashes: int, *, below: int, **options: Any) -> None:
+        super().__init__(dim, heads, bucket_size, hashes, **options)
+        dropout = options["dropout"]
+        self.lsh_attn = HashedAttention(bucket_size=bucket_size, n_hashes=hashes, dropout=dropout)
+        self.lsh_attn.below = below
+        self.local_attn = LocalAttention(2 * bucket_size, dropout=dropout, shared_qk=True, look_forward=1)
 
     def forward(
         self, x: Float[Tensor, "B t D"], input_mask: Bool[Tensor, "B t"], turn: Turn | None = None, **signal: Any
@@ -68,9 +104,8 @@ class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]
             placed = turned(qk[:, :, :length], *turn)
             qk = torch.cat((placed, qk[:, :, length:]), dim=2) if self.num_mem_kv else placed
         heads = [local, self.heads - local]
-        (near_qk, qk), (near_v, v) = (
-            [part.flatten(0, 1) for part in torch.split(each, heads, dim=1)] for each in (qk, v)
-        )
+        near_qk, qk = (part.flatten(0, 1) for part in torch.split(qk, heads, dim=1))
+        near_v, v = (part.flatten(0, 1) for part in torch.split(v, heads, dim=1))
         mask = mask.unsqueeze(1).expand(-1, self.heads - local, -1).flatten(0, 1)
         attended = self.lsh_attn(to_hash, qk, v, mask, length, **signal).unflatten(0, (rows, -1))
         if local:
@@ -80,8 +115,8 @@ class _SelfAttention(library.LSHSelfAttention):  # type: ignore[misc]
         return out
 
 
-class _LocalAttention(library.LocalAttention):  # type: ignore[misc]
-    """Attention within a window and the two beside it; queries are the keys.
+class LocalAttention(library.LocalAttention):  # type: ignore[misc]
+    """Attention within a window and its two neighbours; queries are the keys.
 
     Hidden scores get a large negative number added, so that neither the softmax nor its gradient feels them, instead of
     being filled in copies.
@@ -91,13 +126,13 @@ class _LocalAttention(library.LocalAttention):  # type: ignore[misc]
         self, query: Float[Tensor, "BH t d"], value: Float[Tensor, "BH t d"], input_mask: Bool[Tensor, "B t"]
     ) -> Float[Tensor, "BH t d"]:
         windows = (-1, query.shape[1] // self.window_size, self.window_size)  # [BH W S]
-        queries, values = (each.reshape(*windows, each.shape[-1]) for each in (query, value))
+        queries, values = (vectors.reshape(*windows, vectors.shape[-1]) for vectors in (query, value))
         both = torch.cat((_unit(queries), values), dim=-1)
-        # The first and the last window of a row are beside each other here, but hidden from each other.
+        # The first and the last window of a row are neighbours here, but hidden from each other.
         keys, values = torch.cat((both.roll(1, dims=1), both, both.roll(-1, dims=1)), dim=2).flatten(0, 1).chunk(2, -1)
         scores = torch.bmm((queries * query.shape[-1] ** -0.5).flatten(0, 1), keys.transpose(1, 2))
-        beside = F.pad(input_mask.reshape(windows), (0, 0, 1, 1), value=False)
-        hidden = ~torch.cat((beside[:, :-2], beside[:, 1:-1], beside[:, 2:]), dim=2)
+        near = F.pad(input_mask.reshape(windows), (0, 0, 1, 1), value=False)
+        hidden = ~torch.cat((near[:, :-2], near[:, 1:-1], near[:, 2:]), dim=2)
         by_row = scores.view(len(input_mask), -1, *hidden.shape[1:2], *scores.shape[1:])  # [B H W S A], A = 3 S
         by_row.add_(_lowest(hidden, scores)[:, None, :, None])
         _avoid_itself(scores, self.window_size)
@@ -105,7 +140,7 @@ class _LocalAttention(library.LocalAttention):  # type: ignore[misc]
         return torch.bmm(attention, values).view_as(value)
 
 
-class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
+class HashedAttention(library.LSHAttention):  # type: ignore[misc]
     """Attention within a bucket and the one before it, in one or more rounds of hashing.
 
     Positions are sorted once and gathered as whole vectors. A single round needs no weights of rounds.
@@ -117,7 +152,7 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
         attended: Tensor = self._attended(*given, **signal) if self.training else self._by_length(*given)
         return attended
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # each number of rows would be compiled by itself
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # or torch would compile once per number of rows
     def _by_length(
         self, to_hash: Tensor, qk: Tensor, v: Tensor, input_mask: Tensor, query_len: int
     ) -> Float[Tensor, "BH t d"]:
@@ -155,7 +190,7 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
         (rows, length, dim), size, rounds = qk.shape, self.bucket_size, self.n_hashes
         buckets = self.hash_vectors(
             length // size, to_hash, key_namespace=_depth, fetch=_reverse, set_cache=self.training
-        )  # [BH M], M = rounds * T; each round has numbers of its own
+        )  # [BH M], M = rounds * T; bucket numbers of different rounds differ
         positions = torch.arange(length, device=qk.device).repeat(rounds)
         order = (length * buckets + positions).argsort(-1)  # by bucket and position
         back = torch.empty_like(order).scatter_(
@@ -178,10 +213,10 @@ class _HashedAttention(library.LSHAttention):  # type: ignore[misc]
 
         attention = self.dropout(scores.softmax(-1)).flatten(0, 1)
         attended = _chosen(torch.bmm(attention, values).view(rows, -1, dim), back)
-        if rounds > 1:  # each counts as much as what it saw
+        if rounds > 1:  # each is weighted by the sum of its attention scores
             seen = scores.logsumexp(-1).view(rows, -1).gather(1, back).view(rows, rounds, length, 1)
             attended = (attended.view(rows, rounds, length, dim) * seen.softmax(1)).sum(1)
-        # A position of padding sees itself alone: as all of padding stays alike, it shares buckets in the next layer.
+        # A position of padding sees itself alone, so all padding has one state and shares buckets in the next layer.
         real = input_mask[:, :query_len].unsqueeze(-1)
         return torch.where(real, attended[:, :query_len], v[:, :query_len].to(attended.dtype))
 

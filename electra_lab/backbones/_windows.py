@@ -16,7 +16,7 @@ def local_attention(
     dropout: float,
     kernel: Kernel = "fused",
 ) -> Float[Tensor, "B H T d"]:
-    """Exact softmax attention of each window of positions over itself and the windows beside it; T is whole windows.
+    """Exact softmax attention of each window of positions over itself and its two neighbours; `window` divides T.
 
     A query for which none of these is visible has an arbitrary finite result.
     """

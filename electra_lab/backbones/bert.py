@@ -25,7 +25,7 @@ class _Layer(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B 1 #T T"]) -> Float[Tensor, "B T D"]:
         p = self.dropout if self.training else 0.0
         whole = self.query(x), self.key(x), self.value(x)
-        q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
+        q, k, v = [columns.unflatten(-1, (self.heads, -1)).transpose(1, 2) for columns in whole]
         attended = attend(q, k, v, visible, p, self.kernel)
         x = add_linear(x, attended.transpose(1, 2).flatten(2), self.attended, p)
         x = add_feed_forward(x, self.attention_norm, self.expand, self.contract, p, pre=False)

@@ -23,7 +23,7 @@ def random_features(features: int, width: int, generator: torch.Generator) -> Fl
     blocks = math.ceil(features / width)
     gaussian = torch.randn(blocks, width, width, generator=generator, device="cpu", dtype=torch.float32)
     q, r = torch.linalg.qr(gaussian)
-    # LAPACK's signs are a convention and no draw: left as they are, directions are not uniform (Mezzadri 2007).
+    # LAPACK's signs are a convention, not random: with them, directions are not uniform (Mezzadri 2007).
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     directions: Tensor = q.transpose(-2, -1).flatten(0, 1)[:features]
     others = torch.randn(features, width, generator=generator, device="cpu", dtype=torch.float32)
@@ -88,7 +88,7 @@ class _Layer(nn.Module):
         p = self.dropout if self.training else 0.0
         normed = self.attention_norm(x)
         whole = self.query(normed), self.key(normed), self.value(normed)
-        q, k, v = [each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in whole]
+        q, k, v = [columns.unflatten(-1, (self.heads, -1)).transpose(1, 2) for columns in whole]
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
         n = self.local_heads
@@ -107,8 +107,8 @@ class Performer(nn.Module):
     rotary        rotary positions (Su et al. 2021) in every layer; without, the lab adds learned positions
     features      random features that estimate the softmax, shared by a layer's heads; more are nearer to it, and cost
                   in proportion. For heads of width d the paper has d log d in mind: 111 at 32, 266 at 64; see below
-    local_heads   how many of the heads have, instead of features, exact attention over their window of positions and
-                  the two beside it: sharp among neighbours, where an estimate is poor, and blind to what is far
+    local_heads   number of heads with exact attention over their window of positions and its two neighbours, instead
+                  of features: sharp nearby, where an estimate is poor, and blind to distant positions
     window        positions in a window; with local heads, the lab pads the length to a multiple of it
     redraw_every  steps after which new features are drawn, so that weights do not grow used to one draw; 0 keeps
                   the first, the same for every seed
@@ -154,7 +154,7 @@ class Performer(nn.Module):
         self.positions = "own" if rotary else "lab"
         self.length_multiple = window if local_heads else 1
         self.redraw_every = redraw_every
-        # Of each layer its own: with shared ones, all layers would err in the same directions, and errors add up.
+        # Separate ones per layer: with shared ones, all layers would err in the same directions, and errors add up.
         self.register_buffer("features", torch.empty(depth, features, width))
         self.layers = nn.ModuleList(_Layer(dim, heads, local_heads, window, self.inner, dropout) for _ in range(depth))
         self.norm = nn.LayerNorm(dim)
@@ -181,7 +181,7 @@ class Performer(nn.Module):
             self._drawn = (*wanted, self.features._version)
 
     def _draw(self, seed: int, interval: int) -> None:
-        # On the CPU and from a generator of its own: the same features on every device and rank.
+        # On the CPU, from a separate generator: the same features on every device and rank.
         key = hashlib.blake2b(f"performer {seed} {interval}".encode(), digest_size=8).digest()
         generator = torch.Generator("cpu").manual_seed(int.from_bytes(key, "big", signed=True))
         depth, number, width = self.features.shape

@@ -10,7 +10,7 @@ from pydantic import Field
 from reformer_pytorch import reformer_pytorch as library
 from torch import Tensor, nn
 
-from electra_lab.backbones._hashing import use_own_layers
+from electra_lab.backbones._hashing import Encoder
 from electra_lab.backbones._windows import check_local_heads
 from registry import backbones
 
@@ -34,9 +34,9 @@ class Reformer(nn.Module):
                  the lab adds learned positions. Hashing ignores rotary positions, attention within a bucket sees them
     bucket_size  positions that share a bucket; the lab pads the length to a multiple of twice that
     hashes       rounds of hashing; more are nearer to full attention, and cost in proportion
-    local_heads  how many of the heads, instead of hashing, see their window of 2 bucket_size positions and the two
-                 beside it: neighbours for certain, and nothing far
-    memory       learned vectors that every hashed head may attend to, beside the row's own positions (Sukhbaatar et al.
+    local_heads  number of heads that do not hash, but see their window of 2 bucket_size positions and its two
+                 neighbours
+    memory       learned vectors that every hashed head may attend to, as well as the row (Sukhbaatar et al.
                  2019, "Augmenting self-attention with persistent memory"); a multiple of twice the bucket size
     glu          gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
     reversible   keep no activations and recompute them in the backward pass: memory that does not grow with depth,
@@ -44,7 +44,7 @@ class Reformer(nn.Module):
                  (the second overwrites the first's buckets), torch.compile, and frozen input embeddings; under
                  bf16 the recomputation runs in fp32. Off, as lengths up to 2,048 rarely need it.
 
-    Padding takes no part: what it holds never matters. In training, how much of it there is changes which positions
+    Padding takes no part: its tokens never matter. In training, the amount of padding changes which positions
     share a bucket, as the hash depends on the length, and hash rotations come from torch's global generator, which
     the lab seeds at every step. In eval a row is hashed at its own length, by rotations that depend on nothing else.
 
@@ -84,23 +84,10 @@ class Reformer(nn.Module):
         self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
         self.memory, self.glu, self.local_dim = memory, glu, dim // heads * local_heads
         self.reversible = reversible
-        self.encoder = library.Reformer(
-            dim,
-            depth,
-            heads,
-            bucket_size=bucket_size,
-            n_hashes=hashes,
-            n_local_attn_heads=local_heads,
-            num_mem_kv=memory,
-            ff_chunks=1,  # the library's 100 are slow at our lengths
-            ff_mult=ff_mult,
-            ff_glu=glu,
-            lsh_dropout=dropout,
-            ff_dropout=dropout,
-            post_attn_dropout=dropout,
-            reverse_thres=0 if reversible else 1 << 62,  # the length above which it runs reversibly
-        )
-        use_own_layers(self.encoder)
+        self.encoder = Encoder(
+            dim, depth, heads, bucket_size=bucket_size, hashes=hashes, local_heads=local_heads, memory=memory,
+            ff_mult=ff_mult, glu=glu, dropout=dropout, reverse=reversible,
+        )  # fmt: skip
         self.norm = nn.LayerNorm(dim)  # reformer-pytorch leaves it to its language model
 
     @property
@@ -119,7 +106,7 @@ class Reformer(nn.Module):
                 turn = angles.cos(), angles.sin()
             if self.reversible:
                 return self.norm(self.encoder(x, input_mask=attention_mask, turn=turn))  # type: ignore[no-any-return]
-            first, second = x, x.view_as(x)  # one tensor twice would need compiled code of its own
+            first, second = x, x.view_as(x)  # the same tensor twice would be compiled separately
             for layer in self.layers:
                 first, second = layer((first, second), input_mask=attention_mask, turn=turn)
             states: Tensor = self.norm((first + second) / 2)

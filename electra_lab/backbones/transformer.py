@@ -16,7 +16,7 @@ from electra_lab.model.attention import Kernel, attend
 from registry import backbones
 
 
-class _Attention(Attention):  # type: ignore[misc]  # the library has no types
+class KernelAttention(Attention):  # type: ignore[misc]  # the library has no types
     """The library's attention by the lab's own kernels, in fewer passes over memory.
 
     The library expands the mask of the keys to every head and query before it reads it, and turns queries and keys by
@@ -56,7 +56,7 @@ class _Attention(Attention):  # type: ignore[misc]  # the library has no types
         return self.to_out(attended.transpose(1, 2).flatten(2)), None
 
 
-class _LayerNorm(LayerNorm):  # type: ignore[misc]
+class OnePassNorm(LayerNorm):  # type: ignore[misc]
     """The library's norm without a bias, in one pass over memory instead of two."""
 
     def forward(self, x: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
@@ -75,7 +75,7 @@ class Transformer(nn.Module):
     rmsnorm      RMSNorm (Zhang and Sennrich 2019) instead of LayerNorm
     glu          gated feed-forward (Shazeer 2020); adds half as many feed-forward weights again
     flash        torch's fused attention kernels, unless the lab finds that others are faster
-    local_heads  in how many of the heads a position sees only its own window and the two beside it, not the whole
+    local_heads  number of heads in which a position sees only its window and the two neighbouring ones, not the whole
                  row; needs flash. As windows are the row's, documents in a row cannot be separated then
     window       positions in a window; with local heads, the lab pads the length to a multiple of it
     """
@@ -107,7 +107,7 @@ class Transformer(nn.Module):
             raise ValueError("local_heads needs flash: true.")
         self.positions = "own" if rotary else "lab"
         self.length_multiple = window if local_heads else 1
-        self.separates_documents = not local_heads  # what a window holds depends on a document's place in the row
+        self.separates_documents = not local_heads  # the tokens of a window depend on a document's place in the row
         self.local_dim, self.window = dim // heads * local_heads, window
         self.dim, self.depth, self.ff_mult, self.glu = dim, depth, ff_mult, glu
         self.encoder = Encoder(
@@ -126,12 +126,16 @@ class Transformer(nn.Module):
             use_rmsnorm=rmsnorm,
         )
         self.flash = flash
-        for module in self.encoder.modules():  # the library builds its layers itself
-            if flash and type(module) is Attention:
-                module.__class__ = _Attention
-                module.local_heads, module.window = local_heads, window
-            if type(module) is LayerNorm:
-                module.__class__ = _LayerNorm
+        # The library builds its layers itself; ours take their places, under the same names.
+        for number, (norms, _, _) in enumerate(self.encoder.layers):
+            if not rmsnorm:
+                norms[0] = OnePassNorm(dim, unit_offset=norms[0].unit_offset)
+            if flash and number % 2 == 0:
+                attention = KernelAttention(dim, heads=heads, dim_head=dim // heads, flash=True, dropout=dropout)
+                attention.local_heads, attention.window = local_heads, window
+                self.encoder.layers[number][1] = attention
+        if not rmsnorm:
+            self.encoder.final_norm = OnePassNorm(dim, unit_offset=self.encoder.final_norm.unit_offset)
         # x-transformers alternates attention and feed-forward; a depth of ours is one of each.
         blocks = list(self.encoder.layers)
         self.layers = [nn.ModuleList(blocks[i : i + 2]) for i in range(0, len(blocks), 2)]
@@ -161,7 +165,7 @@ class Transformer(nn.Module):
     def _turns(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]]:
         """Return the cosines and sines of all positions' angles, once for all layers."""
         angles, _ = self.encoder.rotary_pos_emb(torch.arange(x.shape[1], device=x.device))
-        angles = angles[0, :, ::2]  # each stands there twice: neighbours in a vector are a pair
+        angles = angles[0, :, ::2]  # each occurs twice: neighbours in a vector are a pair
         return angles.cos(), angles.sin()
 
     def at_step(self, seed: int, step: int) -> None:

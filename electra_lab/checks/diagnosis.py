@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, Self
 
 import torch
@@ -93,7 +94,7 @@ class Probe:
         views: dict[int, Tensor] = {}
 
         def own(value: Any) -> Any:
-            """Return a view for this module alone, whose gradient has nothing of what other modules do with it."""
+            """Return a view for this module alone, so that its gradient excludes those of other modules."""
             if not isinstance(value, Tensor) or isinstance(value, nn.Parameter) or not value.requires_grad:
                 return value
             return views.setdefault(id(value), value.view_as(value))
@@ -131,9 +132,9 @@ class Probe:
         if finite or self.backward is not None:
             return
         readers = [call for call in passed.read if call.sound]
-        outer = {name for call in readers for name in _outside(call.name)}
+        outer = set(chain.from_iterable(_outside(call.name) for call in readers))
         innermost = [call for call in readers if call.name not in outer]
-        # If no module is to blame that read it, it was the code around the one that made it.
+        # If no module that read it is to blame, the code around the module that made it is.
         around = passed.made[-1].parent if passed.made else None
         while around is not None and not around.sound:
             around = around.parent
@@ -143,8 +144,9 @@ class Probe:
     def _weighed(self, name: str, owners: list[str], gradient: Tensor) -> None:
         """Look at the gradient of a parameter."""
         if self.backward is None and not _finite(gradient):
-            calls = [call for owner in owners for call in self._calls.get(owner, [])]
-            self.backward = Found("backward", next((call for call in reversed(calls) if call.sound), None), name)
+            calls = chain.from_iterable(self._calls.get(owner, []) for owner in owners)
+            sound = [call for call in calls if call.sound]
+            self.backward = Found("backward", sound[-1] if sound else None, name)
 
 
 def _outside(name: str) -> list[str]:
@@ -168,11 +170,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         if value.is_floating_point():
             yield value
     elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from tensors_in(each)
+        for item in value.values():
+            yield from tensors_in(item)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_in(each)
+        for item in value:
+            yield from tensors_in(item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for each in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, each.name))
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))

@@ -1,9 +1,8 @@
-"""Checks of what components return, so that a mistake is reported under the component's name.
+"""Checks of the results of components, so that a mistake is reported under the component's name.
 
-Shapes and types are checked at every call, which costs nothing. The values of tensors are checked at the first call
-and, on the CPU, at the first ALL calls, which are the rehearsal's and those of the first step, and then at every
-EVERY-th, so that a component that goes wrong later is caught within EVERY calls. Elsewhere reading values would make
-the host wait for the device.
+Shapes and types are checked at every call, which costs nothing. The values of tensors are checked at the first call. On
+the CPU they are checked at the first ALL calls, those of the rehearsal and of the first step, and then at every
+EVERY-th call. On a GPU reading values would make the host wait.
 """
 
 import inspect
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.random import Streams
-from electra_lab.training.step import Learner, backward, update
+from electra_lab.training.step import Learner, backward, parameters_of, update
 from registry import Batch, Entry, Example, Losses, Masked, Metric, Random, Term, Vocabulary, count, using
 from registry.errors import BadResult, ConfigError
 
@@ -56,12 +55,12 @@ class _Guard:
 
     def called(self, function: Callable[..., Any], names: tuple[str, ...], *arguments: Any, **options: Any) -> Any:
         """Call a function of the component, whose first arguments have `names`. Raises BadResult like `returned`."""
-        tensors = [each for each in arguments if isinstance(each, Tensor)]
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         # Compiled code has no version counters; the rehearsal has checked the component by then.
-        before = [] if torch.compiler.is_compiling() else [each._version for each in tensors]
+        before = [] if torch.compiler.is_compiling() else [tensor._version for tensor in tensors]
         returned = function(*arguments, **options)
-        for name, each, version in zip(names, tensors, before, strict=False):
-            if each._version != version:
+        for name, tensor, version in zip(names, tensors, before, strict=False):
+            if tensor._version != version:
                 raise self.refuse(f"changed {name} in place; it must not modify its arguments.")
         return returned
 
@@ -78,11 +77,11 @@ class GuardedSampler(_Guard):
 
     names = ("logits",)
 
-    def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, "N"]:
+    def __call__(self, logits: Float32[Tensor, "N V"], rng: Random) -> Int[Tensor, " N"]:
         return self._checked(self.returned(logits, rng), logits, float("-inf"))
 
     @property
-    def of_softmax(self) -> Callable[[Float32[Tensor, "N V"], Random], Int[Tensor, "N"]] | None:
+    def of_softmax(self) -> Callable[[Float32[Tensor, "N V"], Random], Int[Tensor, " N"]] | None:
         """The sampler as a function of softmax(logits), None if it cannot be one with these options."""
         declared, warmth = self.entry.declared["of_softmax"], self.options.get("temperature", 1.0)
         if not callable(declared) or isinstance(warmth, Tensor) or warmth != 1:
@@ -190,7 +189,7 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
 
 
 def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str, Any]) -> Any:
-    """Try an optimizer on two small parameters, and return it. Raises BadResult, or what the optimizer raises."""
+    """Try an optimizer on two small parameters, and return it. Raises BadResult, or the optimizer's own error."""
 
     def made() -> tuple[Any, list[nn.Parameter]]:
         named = {"weight": nn.Parameter(torch.ones(2, 3)), "bias": nn.Parameter(torch.ones(3))}
@@ -199,12 +198,12 @@ def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str,
         return entry.component(list(named.items()), learning_rate, **options), list(named.values())
 
     def groups(optimizer: Any) -> list[dict[str, Any]]:
-        return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        return [group | {"params": None} for group in optimizer.param_groups]
 
     optimizer, parameters = made()
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise _bad(entry, "must be a class derived from torch.optim.Optimizer.")
-    known = [p for group in optimizer.param_groups for p in group["params"]]
+    known = parameters_of(optimizer)
     if sorted(map(id, known)) != sorted(map(id, parameters)):
         raise _bad(entry, "must have every parameter that it is given in exactly one group.")
     optimizer.step()
@@ -223,21 +222,20 @@ def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str,
     for finite in (False, True):
         update(other, torch.tensor(finite))
     for one, two in zip(parameters, skipping, strict=True):
-        pairs = [(one, two), *((value, other.state[two][key]) for key, value in optimizer.state[one].items())]
-        if not all(torch.equal(first, second) for first, second in pairs):
-            raise _bad(
-                entry, "continues differently after a skipped step; every tensor of its state must begin at zero."
-            )
+        state, theirs = optimizer.state[one], other.state[two]
+        if not (torch.equal(one, two) and all(torch.equal(value, theirs[key]) for key, value in state.items())):
+            reason = "continues differently after a skipped step; every tensor of its state must begin at zero."
+            raise _bad(entry, reason)
     return optimizer
 
 
 def rehearse(
     learner: Learner, entry: Entry[Any], batch: Batch, seed: int, precision: Precision, accumulate: Accumulate | None
 ) -> bool:
-    """Run one forward and backward pass and one evaluation on a few rows, without metrics if there is no accumulator.
+    """Run a forward and a backward pass and an evaluation on a few rows, with metrics if there is an accumulator.
 
-    So a component that fails, fails before anything is written. Leaves neither gradients nor changed buffers behind.
-    Returns whether every parameter that learns got a gradient. Raises BadResult, or what the component raises.
+    A component that fails does so here, before anything is written. No gradients or changed buffers remain. Returns
+    whether every trainable parameter received a gradient. Raises BadResult, or the component's own error.
     """
     objective: Any = learner.objective
     with on_trial(objective), using(entry):
@@ -261,7 +259,7 @@ def rehearse(
 
 @contextmanager
 def _kernels_for(precision: Precision) -> Iterator[None]:
-    """Turn torch's complaint about a kernel that it has not in fp16 into a ConfigError; on CPUs there are some."""
+    """Turn torch's error for a missing fp16 kernel into a ConfigError; on CPUs some are missing."""
     try:
         yield
     except (RuntimeError, NotImplementedError) as error:
@@ -275,13 +273,15 @@ def _kernels_for(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def on_trial(objective: nn.Module) -> Iterator[None]:
-    """Train inside the block without a trace: neither gradients, changed weights or buffers, nor random numbers remain.
+    """Train inside the block, and restore weights, buffers, gradients and the random state at its end.
 
-    An objective may change weights in at_step, as one that starts a network from another.
+    An objective may change weights in at_step, for example to start one network from another.
     """
-    # Modules with at_step draw for themselves, and would not notice that their buffers have changed back.
+    # Modules with at_step redraw their buffers themselves, and would not notice a restored one.
     unaware = [module for module in objective.modules() if not hasattr(module, "at_step")]
-    changing = [*objective.parameters(), *(buffer for module in unaware for buffer in module.buffers(recurse=False))]
+    changing: list[Tensor] = list(objective.parameters())
+    for module in unaware:
+        changing += module.buffers(recurse=False)
     before = [(tensor, tensor.detach().clone()) for tensor in changing]
     devices = {parameter.device for parameter in objective.parameters() if parameter.device.type == "cuda"}
     objective.train()
@@ -312,10 +312,12 @@ def refuse_losses(losses: object, counts: Mapping[str, object], entry: Entry[Any
     """Raise BadResult unless an objective returned Losses with the terms that its counts() has, fit for metrics."""
     if not isinstance(losses, Losses):
         raise _bad(entry, f"returned a {type(losses).__name__}, must be a registry.Losses.")
-    for name, term in losses.terms.items():
+    for name, term in [*losses.terms.items(), *losses.metrics.items()]:
         if not isinstance(name, str):
             raise _bad(entry, f"returned a term called {name!r:.80}; a name must be a string.")
-        if not (isinstance(term, Term) and _is_scalar(term.sum, True) and _is_scalar(term.count, False)):
+        kinds = (True,) if name in losses.terms else (True, False)  # the sum of a metric may be an integer
+        scalar = isinstance(term, Term) and any(_is_scalar(term.sum, floating) for floating in kinds)
+        if not (scalar and _is_scalar(term.count, False)):
             raise _bad(entry, f"returned '{name}', which is not a registry.Term of a scalar sum and a scalar count.")
         if not (isinstance(term.weight, Real) or _is_scalar(term.weight, True)):
             raise _bad(entry, f"returned '{name}' with the weight {term.weight!r:.80}, must be a number.")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-import registry
 from electra_lab.cli import (
     ablate,
     check,
@@ -27,14 +26,15 @@ from electra_lab.cli import (
 )  # fmt: skip
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
+from registry.core import Registry
 from registry.errors import Reported, shown
 
 app = typer.Typer(
     name="electra-lab",
     help="The lab for ELECTRA pre-training: describe an experiment in YAML, run it, read its results.",
-    epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, or the answer cannot be written, 4 checkpoint, "
+    epilog="Exit codes: 0 done, 1 internal error, 2 config, 3 data, or output cannot be written, 4 checkpoint, "
     "5 diverged, 6 out of memory, 7 some cells of an ablation failed, 75 preempted and saved, 130 interrupted and "
-    "saved, 141 nobody reads the answer.",
+    "saved, 141 output pipe closed.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -101,5 +101,5 @@ def _complain(text: object) -> None:
 
 def _or_in_plugins() -> str:
     """Name the plug-ins: autograd and CUDA report some mistakes where a component no longer shows in the traceback."""
-    files = sorted({str(entry.file) for each in registry.ALL for entry in each.plugged_in()})
+    files = sorted({str(entry.file) for entry in Registry.all_plugged_in()})
     return f", or of the plug-ins that were loaded ({', '.join(files)})" if files else ", not of your experiment"

@@ -1,4 +1,4 @@
-"""The standard streams of a command: an answer that cannot be printed is an error, a message that cannot is not."""
+"""Standard streams of a command. An answer that cannot be printed is an error; a lost message is not."""
 
 import io
 import os
@@ -15,7 +15,7 @@ _ANSWERS: ContextVar[TextIO] = ContextVar("answers")  # standard output, while s
 
 
 class _Messages(io.FileIO):
-    """Standard error. What cannot be written, to a closed terminal or a full disk, is lost, and training goes on."""
+    """Standard error. Text that cannot be written (closed terminal, full disk) is lost, and training continues."""
 
     def write(self, data: Any) -> int:
         with suppress(OSError):
@@ -25,13 +25,13 @@ class _Messages(io.FileIO):
 
 @contextmanager
 def usable() -> Iterator[None]:
-    """Let a command print, whatever it was started with as standard input, output and error."""
-    # The next file that is opened would take the number of a closed stream, and what libraries print would go into it.
+    """Make standard input, output and error usable, even if the command was started without some of them."""
+    # Otherwise the next file to be opened takes the number of a closed stream, and output of libraries goes into it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     if sys.stdout is None:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)  # whatever is written to it fails, as before
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 1)  # writing to it fails, as before
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     for descriptor in range(3) if os.name == "posix" else ():
         os.set_blocking(descriptor, True)
@@ -59,7 +59,7 @@ def _messages() -> AbstractContextManager[Any]:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Let a verb print by `answer` alone. What plug-ins print goes to standard error."""
+    """Reserve standard output for `answer`. Output of plug-ins goes to standard error."""
     before = _ANSWERS.set(sys.stdout)
     try:
         with redirect_stdout(sys.stderr):
@@ -79,11 +79,11 @@ def is_utf8() -> bool:
 
 
 def answer(text: object, *, folds: bool = False) -> None:
-    """Print an answer unchanged; on a terminal, with its control characters escaped.
+    """Print an answer; on a terminal, with its control characters escaped.
 
     folds  fold it to the width of a terminal
 
-    An OSError ends the command: `electra_lab.cli.main` knows what it means.
+    An OSError ends the command; `electra_lab.cli.main` reports it.
     """
     said = shown(str(text)) if stdout().isatty() else str(text)
     if folds:

@@ -1,4 +1,4 @@
-"""The options and the output of verbs that a pre-trained pair does to texts."""
+"""Options and output of the verbs that apply a pre-trained model to texts."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -23,16 +23,15 @@ class OnError(StrEnum):
 Model = Annotated[
     str,
     typer.Argument(
-        help="A run directory, an exported folder, or an ELECTRA or BERT in Hugging Face's format: a folder, or a name "
-        "on the hub."
+        help="A run directory, an export, or an ELECTRA or BERT in Hugging Face format (a folder or a name on the hub)."
     ),
 ]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
 File = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the texts from this file, one a line.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page in colour to this file instead.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]
 Wrong = Annotated[OnError, typer.Option("--on-error", help="For texts that are not UTF-8: stop, or skip with a note.")]
-Batch = Annotated[int, typer.Option(min=1, help="Windows that the networks read at once.")]
+Batch = Annotated[int, typer.Option(min=1, help="Number of windows per batch.")]
 Step = Annotated[int | None, typer.Option(min=0, help="Checkpoint of a run directory to use. Default: the newest.")]
 Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each masked token.")]
 
@@ -75,10 +74,10 @@ def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[
 
     for place, line in lines:
         try:
-            yield decoded(line, place, "Convert it to UTF-8, or use --on-error skip.")
+            yield decoded(line, place)
         except BadInput as error:
             if on_error == OnError.stop:
-                raise
+                raise DataError(f"{error} To leave it out, use --on-error skip.") from None
             Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
 
 
@@ -92,7 +91,7 @@ def show(
     html: Path | None,
     **options: Any,
 ) -> None:
-    """Print each result as soon as it is known, or write them to a page."""
+    """Print each result once it is known, or write all to a page."""
     import json
 
     from rich.console import Console as RichConsole

@@ -21,14 +21,14 @@ def ablate(
     launcher: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Where cells run: {WHERE}. Default: as in the file.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Number of cells at a time.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Maximum number of cells at a time.")] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only show the cells with parameters, FLOPs, memory and time; reads no corpus."),
+        typer.Option("--dry-run", help="Show the cells with parameters, FLOPs, memory and time without training."),
     ] = False,
 ) -> None:
     """Train the missing cells of an ablation, measure them, and report."""
-    from electra_lab.jobs.sweeps import run
+    from electra_lab.jobs.kinds import ABLATION
 
-    found = (run.dry_run if dry_run else run.ablate)(file, set_ or [], out, device.value, launcher, workers)
+    found = ABLATION.do("dry_run" if dry_run else "run", file, set_ or [], out, device.value, launcher, workers)
     answer(found, folds=dry_run)

@@ -13,9 +13,11 @@ def corrupt(
     texts: Texts = None,
     file: File = None,
     mask_prob: Annotated[float, typer.Option(help="Share of the tokens that are masked.")] = 0.15,
-    temperature: Annotated[float, typer.Option(help="Of the softmax that replacements are drawn from.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of the softmax that replacements are drawn from.")
+    ] = 1.0,
     top: Top = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Decides masks and draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of masks and draws.")] = 0,
     json_: Json = False,
     html: Html = None,
     on_error: Wrong = OnError.stop,
@@ -23,6 +25,6 @@ def corrupt(
     batch_size: Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Let the generator replace tokens of a text, and the discriminator look for them."""
+    """Replace tokens of a text by the generator's, and show which ones the discriminator detects."""
     show("corrupt", model, step, device, texts_of(texts, file, on_error), json_, html, batch_size=batch_size,
           mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip

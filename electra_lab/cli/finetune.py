@@ -7,11 +7,10 @@ import typer
 
 from electra_lab.cli._streams import answer
 from electra_lab.cli.run import Device, OnDevice, Set
-from registry.errors import ConfigError
 
 
 def finetune(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The fine-tuning or the suite, a YAML file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The fine-tuning, a YAML file.")],
     set_: Set = None,
     model: Annotated[
         str | None,
@@ -27,21 +26,13 @@ def finetune(
     ] = None,
     device: OnDevice = Device.auto,
 ) -> None:
-    """Fine-tune a pre-trained model for a task, once per seed, or judge it as it is; report the results.
+    """Fine-tune a pre-trained model on a task, once per seed, or evaluate it without training.
 
-    A suite does so for several models and tasks. To continue what stopped: electra-lab resume DIR
+    To continue what stopped: electra-lab resume DIR. For several models or tasks: electra-lab ablate FILE
     """
     import json
 
-    from electra_lab.config.load import kind_of_file
-    from electra_lab.jobs.finetuning.run import finetune
-    from electra_lab.jobs.finetuning.suite import run_suite
+    from electra_lab.jobs.kinds import FINETUNING
 
     overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
-    if kind_of_file(file) == "suite":
-        if overrides:
-            raise ConfigError("a suite takes neither --set nor --model: write them in the file.")
-        folder = run_suite(file, out, device.value)
-    else:
-        folder = finetune(file, overrides, out, device.value)
-    answer(folder)
+    answer(FINETUNING.do("run", file, overrides, out, device.value))

@@ -15,25 +15,23 @@ from registry.errors import ConfigError, UnknownName, command, did_you_mean
 
 def new(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="An experiment, as the list shows it: reformer_small.")
+        str | None, typer.Argument(metavar="NAME", help="Name of a shipped experiment, such as reformer_small.")
     ] = None,
     folder: Annotated[
         Path,
-        typer.Argument(
-            metavar="DEST", help="The folder to copy into. Default: the working directory.", show_default=False
-        ),
+        typer.Argument(metavar="DEST", help="Folder to copy into. Default: the working directory.", show_default=False),
     ] = Path(),
 ) -> None:
-    """Copy an experiment that comes with electra_lab, to change and run it. Without NAME, list them all.
+    """Copy a shipped experiment, to edit and run it. Without NAME, list all of them.
 
     The files that it extends, varies, imports or lists as tasks are copied too. Existing files are never overwritten.
     """
     root = _shipped()
     known = {file.relative_to(root).with_suffix("").as_posix(): file for file in root.rglob("*.yaml")}
     if name is None:
-        for each in sorted(known, key=lambda name: (name.count("/"), name)):
-            comment = known[each].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-            answer(f"{each:<32}  {comment}")
+        for shipped in sorted(known, key=lambda name: (name.count("/"), name)):
+            comment = known[shipped].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+            answer(f"{shipped:<32}  {comment}")
         return
     name = name.removesuffix(".yaml")
     if name not in known:
@@ -48,7 +46,7 @@ def new(
 
 
 def _shipped() -> Path:
-    """Return the folder of experiments: inside the package where it is installed, beside it in the repository."""
+    """Return the folder of experiments: inside the installed package, or next to it in the repository."""
     package = Path(__file__).parents[1]
     inside = package / "experiments"
     return inside if inside.is_dir() else package.parent / "experiments"
@@ -64,9 +62,11 @@ def _with_needs(file: Path, root: Path) -> Iterator[Path]:
     if file.suffix == ".yaml":
         values = parse(file.read_text(encoding="utf-8"), str(file), file.parent).plain()
         assert isinstance(values, dict)
-        several = [values.get(key) for key in ("imports", "tasks")]
-        listed = [path for paths in several if isinstance(paths, list) for path in paths]
-        for path in (values.get("extends"), values.get("base"), *listed):
+        listed: list[object] = []
+        for key in ("extends", "base", "imports"):
+            value = values.get(key)
+            listed += value if isinstance(value, list) else [value]
+        for path in listed:
             if isinstance(path, str):
                 yield from _with_needs(Path(os.path.normpath(file.parent / path)), root)
     yield file

@@ -16,7 +16,7 @@ def prepare(
     file: File,
     set_: Set = None,
     inspect: Annotated[
-        bool, typer.Option("--inspect", help="Also write a page with statistics and with rows as the model reads them.")
+        bool, typer.Option("--inspect", help="Also write a page with statistics and sample rows of tokens.")
     ] = False,
     launcher: Annotated[
         str | None,
@@ -26,10 +26,10 @@ def prepare(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of shards at a time, with --launcher.")] = None,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build the token store even if it is there.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild an existing token store.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
-    """Read and tokenize the corpus of an experiment without training, and show what came out."""
+    """Read and tokenize the corpus of an experiment without training, and print statistics."""
     from electra_lab.jobs.pretraining import prepare as prepared
 
     made = prepared.prepare(file, set_ or [], launcher, workers, rebuild=rebuild, inspect=inspect)

@@ -4,6 +4,7 @@ import json
 import types
 import typing
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,23 +38,27 @@ def list_(
 
     With --from, only the components of that file, which is loaded.
     """
-    chosen = [_registry(kind)] if kind else list(registry.ALL)
     files = {plugin.file for plugin in _load(from_)}
-    names = {r.plural: [e.name for e in r.plugged_in() if e.file in files] if from_ else r.names() for r in chosen}
-    chosen = [r for r in chosen if names[r.plural] or not from_]
+    names: dict[Registry[Any], list[str]] = {}
+    for r in [_registry(kind)] if kind else registry.ALL:
+        found = [entry.name for entry in r.plugged_in() if entry.file in files] if from_ else r.names()
+        if found or not from_:
+            names[r] = found
     if as_json:
-        described = {r.plural: [_described_or_problem(r, name) for name in names[r.plural]] for r in chosen}
+        described: dict[str, list[Any]] = {}
+        for r, known in names.items():
+            described[r.plural] = [_described_or_problem(r, name) for name in known]
         answer(json.dumps(described, indent=1, default=str))
         return
-    for number, r in enumerate(chosen):
-        listings = [listing for listing in r.listings() if listing.name in names[r.plural]]
-        answer(f"{chr(10) if number else ''}{r.plural} ({len(listings)})  registry/contracts: {r.contract}")
-        for listing in listings:
-            package = f"  ({listing.package})" if listing.package else ""
-            answer(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
-            if listing.problem:
-                answer(f"    ! {listing.problem}")
-    if from_ and not chosen:
+    for number, (r, known) in enumerate(names.items()):
+        answer(f"{chr(10) if number else ''}{r.plural} ({len(known)})  registry/contracts: {r.contract}")
+        for listing in r.listings():
+            if listing.name in known:
+                package = f"  ({listing.package})" if listing.package else ""
+                answer(f"  {listing.name + '  ':<18}{listing.place:<44}  {listing.summary}{package}".rstrip())
+                if listing.problem:
+                    answer(f"    ! {listing.problem}")
+    if from_ and not names:
         answer("none: it registers no component of this kind" if kind else "none: it registers nothing")
 
 
@@ -77,8 +82,12 @@ def describe(
         answer(f"  {option['name'] + '  ':<18}{option['type'] + '  ':<28}{default}{bounds}")
     if not options:
         answer("  (no options)")
+    if r is registry.heads:
+        answer(f'\n  needs = Needs(heads=("{name}",))  # in an objective')
+        return
     sizes = list(Sizes.model_fields) if r is registry.backbones else []
-    required = "".join(f", {key}: ..." for key in [*sizes, *(o["name"] for o in options if "default" not in o)])
+    needed = [option["name"] for option in options if "default" not in option]
+    required = "".join(f", {key}: ..." for key in [*sizes, *needed])
     answer(f"\n  {{type: {name}{required}}}")
 
 
@@ -87,7 +96,7 @@ def _load(files: list[Path] | None) -> list[Plugin]:
         return []
     from electra_lab.config.load import load_plugins
 
-    return [plugin for file in files for plugin in load_plugins(file)]
+    return [*chain.from_iterable(map(load_plugins, files))]
 
 
 def _described_or_problem(r: Registry[Any], name: str) -> dict[str, Any]:
@@ -100,11 +109,11 @@ def _described_or_problem(r: Registry[Any], name: str) -> dict[str, Any]:
 
 def _described(r: Registry[Any], name: str) -> dict[str, Any]:
     entry = r.get(name)
-    options = [
-        {"name": option, "type": _type(field.annotation), "bounds": _bounds(field.annotation, field.metadata)}
-        | ({} if field.is_required() else {"default": field.default})
-        for option, field in entry.schema.model_fields.items()
-    ]
+    options = []
+    for name_, field in entry.schema.model_fields.items():
+        bounds = _bounds(field.annotation, field.metadata)
+        option = {"name": name_, "type": _type(field.annotation), "bounds": bounds}
+        options.append(option if field.is_required() else {**option, "default": field.default})
     described = {"name": name, "summary": entry.summary, "place": entry.place, "options": options}
     return described | ({"package": entry.package} if entry.package else {})
 
@@ -114,10 +123,12 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "multiple
 
 def _bounds(annotation: Any, marks: Iterable[Any] = ()) -> str:
     """Return the bounds of a type, and of the types inside it."""
-    found = [f"{sign} {getattr(mark, key)}" for mark in marks for key, sign in _SIGNS.items() if hasattr(mark, key)]
+    found = []
+    for mark in marks:
+        found += [f"{sign} {getattr(mark, key)}" for key, sign in _SIGNS.items() if hasattr(mark, key)]
     for inner in typing.get_args(annotation) if typing.get_origin(annotation) is not typing.Literal else ():
-        own = getattr(inner, "__metadata__", ())  # of Annotated
-        found.append(_bounds(inner, [mark for each in own for mark in getattr(each, "metadata", [each])]))
+        annotated = getattr(inner, "__metadata__", ())
+        found.append(_bounds(inner, chain.from_iterable(getattr(mark, "metadata", [mark]) for mark in annotated)))
     return ", ".join(dict.fromkeys(filter(None, found)))
 
 
@@ -131,7 +142,7 @@ def _type(annotation: Any) -> str:
         return " | ".join(map(json.dumps, inner))
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(_type, inner))
-    return f"{origin.__name__}[{', '.join('...' if each is ... else _type(each) for each in inner)}]"
+    return f"{origin.__name__}[{', '.join('...' if part is ... else _type(part) for part in inner)}]"
 
 
 def _registry(kind: str) -> Registry[Any]:

@@ -19,7 +19,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a YA
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="A.B=C", help="Override one value of the file, or of an ablation's base; may be repeated."
+        "--set", metavar="A.B=C", help="Override a value of the file, or of an ablation's base; can be repeated."
     ),
 ]
 OnDevice = Annotated[Device, typer.Option("--device", help="Where to compute; auto uses CUDA if there is a device.")]
@@ -34,13 +34,13 @@ def run(
     ] = None,
     device: OnDevice = Device.auto,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show parameters, memory, FLOPs, steps and tokens; reads no corpus.")
+        bool, typer.Option("--dry-run", help="Show parameters, memory, FLOPs, steps and tokens without training.")
     ] = False,
 ) -> None:
     """Train an experiment and report its results."""
-    from electra_lab.jobs.pretraining import execute
+    from electra_lab.jobs.kinds import EXPERIMENT
     from electra_lab.parallel.session import is_first
 
-    found = (execute.dry_run if dry_run else execute.run)(file, set_ or [], out, device.value)
+    found = EXPERIMENT.do("dry_run" if dry_run else "run", file, set_ or [], out, device.value)
     if is_first():
         answer(found, folds=dry_run)

@@ -1,4 +1,4 @@
-"""The budget of a training, which an experiment has in `train`, and an ablation for all cells."""
+"""The budget of a training: in `train` of an experiment, or for all cells of an ablation."""
 
 from typing import Annotated, Self
 
@@ -18,7 +18,7 @@ class Budget(Strict):
         None, description="Floating point operations of matrix products; see electra_lab/model/flops.py."
     )
     paper_flops: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="The same, counted as in Clark et al. (2020) and google-research/electra."
+        None, description="Floating point operations counted as in Clark et al. (2020) and google-research/electra."
     )
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
-"""Components in a config: those that have sizes, and the generator, beside what every component has."""
+"""Components in a config: those with sizes, and the generator."""
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationInfo
 
@@ -13,6 +13,8 @@ from registry.core import Entry, Registry
 from registry.signature import Strict, problem, validate
 
 __all__ = ["Component", "Of", "Sizes", "default", "loadable"]
+
+M = TypeVar("M", bound=Strict)
 
 
 def default(registry: Registry[Any], name: str) -> Component:
@@ -26,7 +28,7 @@ class Of(component.Of):
 
     sized: bool = False  # it has Sizes next to its options
     scaled: bool = False  # the generator: sizes and options may come from the discriminator
-    also: Registry[Any] | None = None  # a second registry whose names may stand there, without sizes
+    also: Registry[Any] | None = None  # a second registry whose names are allowed there, without sizes
 
     def _registries(self) -> tuple[Registry[Any], ...]:
         return (self.registry, self.also) if self.also else (self.registry,)
@@ -53,11 +55,7 @@ class Of(component.Of):
         if not self.sized or registry is self.also:
             return super()._with_options(registry, name, schema, values)
         both = validate(_sizes_and_options(schema, self.scaled), values)
-        sizes, options = (
-            model.model_construct(**{key: getattr(both, key) for key in model.model_fields})
-            for model in (Sizes, schema)
-        )
-        assert isinstance(sizes, Sizes)
+        sizes, options = _part(both, Sizes), _part(both, schema)
         if sizes.dim % sizes.heads:
             raise problem(("heads",), f"{sizes.heads} heads do not divide dim {sizes.dim}.", sizes.heads)
         return Component(name, options, sizes)
@@ -68,6 +66,10 @@ def _sizes_and_options(schema: type[Strict], scaled: bool) -> type[Strict]:
     """Return one model of both, so that all errors and suggestions come at once."""
     bases: tuple[type, ...] = (schema, Sizes, *[_Scaled] * scaled)
     return type(schema.__name__, bases, {"__module__": __name__})
+
+
+def _part(values: Strict, model: type[M]) -> M:
+    return model.model_construct(**{key: getattr(values, key) for key in model.model_fields})
 
 
 class _Scaled(Strict):

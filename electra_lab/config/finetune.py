@@ -23,47 +23,47 @@ class FinetuningData(Strict):
 
     max_length: Annotated[int, Field(ge=8)] | None = Field(
         None,
-        description="Longest row in tokens, [CLS] and [SEP] included; by default that of the rows of pre-training. "
-        "What happens to longer examples depends on the task.",
+        description="Maximum tokens per row, [CLS] and [SEP] included; by default as in pre-training. The task decides "
+        "how longer examples are cut.",
     )
     group_by_length: bool = Field(
-        True, description="Put rows of similar lengths into one batch. Batches are cut to their longest row anyway."
+        True, description="Batch rows of similar lengths together. Batches are cut to their longest row in any case."
     )
     train_examples: Positive | None = Field(
-        None, description="Train on so many examples, drawn by the seed, instead of on all."
+        None, description="Number of training examples, drawn by the seed. All if null."
     )
 
 
 class FinetuningTrain(Strict):
     """How to fine-tune."""
 
-    epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="How often every training example is read.")
+    epochs: Annotated[float, Field(gt=0)] = Field(3.0, description="Number of passes over the training examples.")
     batch_size: Rows = Field(32, description="Rows per optimizer step.")
-    micro_batch_size: Rows | None = Field(None, description="Rows at a time, if a batch does not fit into memory.")
+    micro_batch_size: Rows | None = Field(
+        None, description="Rows per forward pass, if a batch does not fit into memory."
+    )
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         "auto", description="Precision of matrix products; auto is bf16 on CUDA, or fp16 without it, otherwise fp32."
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
-        1e-4, description="Peak learning rate of the task's own layers; `schedules.learning_rate` multiplies it."
+        1e-4, description="Peak learning rate of the task's head; `schedules.learning_rate` multiplies it."
     )
     layer_decay: Annotated[float, Field(gt=0, le=1)] = Field(
         0.8,
-        description="The learning rate of each layer, relative to that of the layer above it. The embeddings are the "
-        "lowest layer, the task's own layers the highest.",
+        description="Learning rate of each layer relative to the layer above it. The embeddings are the lowest layer, "
+        "the task's head is the highest.",
     )
     layer_decay_rule: Literal["exact", "official"] = Field(
         "exact",
-        description="official: all but the task's own layers learn slower by one more factor, as in "
-        "google-research/electra, whose count of layers is off by one.",
+        description="official: one more factor of decay for all layers below the head, as in google-research/electra, "
+        "which counts layers off by one.",
     )
-    frozen: bool = Field(
-        False, description="Train the task's own layers alone, on the states of the model as it is: probing."
-    )
+    frozen: bool = Field(False, description="Probing: train only the task's head, on the states of the frozen model.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout before the task's output layer.")
-    clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Largest norm of the gradient.")
-    log_every: Positive = Field(50, description="Steps between two log lines; a shorter run has its first and last.")
+    clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Maximum norm of the gradient.")
+    log_every: Positive = Field(50, description="Steps between log lines. A shorter run logs its first and last step.")
     on_non_finite: Literal["stop", "skip"] = Field(
-        "stop", description="What to do at a step whose loss or gradient is not finite. It is never taken."
+        "stop", description="Action at a step with a non-finite loss or gradient. Such a step changes no weights."
     )
 
     @model_validator(mode="after")
@@ -76,29 +76,27 @@ class FinetuningEvaluate(Strict):
     """Evaluation on validation data while training, and on all held-out data at the end."""
 
     every: Positive | None = Field(
-        None, description="Steps between two evaluations on validation data. The end of training is always evaluated."
+        None, description="Steps between evaluations on validation data. The end of training is always evaluated."
     )
-    batch_size: Rows = Field(32, description="Rows at a time, which affects only speed and memory.")
+    batch_size: Rows = Field(32, description="Rows per batch. Affects only speed and memory.")
     select: Literal["last", "best"] = Field(
         "last",
-        description="The weights that are kept and judged: those after the last step, or those with the best `metric` "
-        "on validation data. A best one is chosen on the data that it is then judged by, so its number is too good.",
+        description="Weights to keep and evaluate: those of the last step, or those with the best validation `metric`. "
+        "The validation result of the best weights is optimistic.",
     )
-    metric: str | None = Field(None, description="The metric that reports lead with; by default the first of the task.")
-    errors: Annotated[int, Field(ge=0, le=1000)] = Field(
-        10, description="Number of wrong predictions that the report shows."
-    )
+    metric: str | None = Field(None, description="Main metric of the reports; by default the first one of the task.")
+    errors: Annotated[int, Field(ge=0, le=1000)] = Field(10, description="Number of wrong predictions in the report.")
 
 
 class FinetuningCheckpoint(Strict):
     """Checkpoints."""
 
-    every: Positive = Field(1000, description="Steps between two checkpoints. The end of training is always saved.")
+    every: Positive = Field(1000, description="Steps between checkpoints. The end of training is always saved.")
     keep: Positive = Field(1, description="Number of newest checkpoints to keep.")
 
 
 def _with_warmup(values: Any) -> Any:
-    """Complete the schedule of the learning rate; its warm-up is a share of the steps unless something else is said."""
+    """Complete the schedule of the learning rate. By default its warm-up is a share of the steps."""
     values = with_learning_rate(values)
     rate = values["learning_rate"] if isinstance(values, dict) else None
     if isinstance(rate, dict) and rate.get("type") == DEFAULTS["schedules", "learning_rate"]:
@@ -114,8 +112,8 @@ class FinetuningConfig(Strict):
     name: Name = Field(description="Name of the fine-tuning: lower-case letters, digits, `.`, `_` and `-`.")
     seeds: Seeds = Field(
         default_factory=lambda: [0],
-        description="The model is fine-tuned once with each. A seed decides the task's own layers, the order of "
-        "the data and dropout, and all weights with init: random.",
+        description="The model is fine-tuned once per seed. The seed sets the head's initial weights, data order and "
+        "dropout; with init: random, all weights.",
     )
     imports: list[Path] = Field(default_factory=list, description="Plug-in files, relative to this file.")
     model: FolderOrName = Field(
@@ -123,11 +121,10 @@ class FinetuningConfig(Strict):
         "a folder relative to this file or a name on the hub."
     )
     network: Literal["discriminator", "generator"] = Field(
-        "discriminator", description="The network of the pre-trained pair that is fine-tuned."
+        "discriminator", description="Network of the pre-trained pair to fine-tune."
     )
     init: Literal["pretrained", "random"] = Field(
-        "pretrained",
-        description="random: the same network with random weights, which shows what pre-training is worth.",
+        "pretrained", description="random: the same network with random weights, a baseline without pre-training."
     )
     task: Annotated[Component, Of(registry.tasks)] = Field(description="The task.")
     dataset: Annotated[Component, Of(registry.datasets)] = Field(description="The examples.")
@@ -142,7 +139,7 @@ class FinetuningConfig(Strict):
     ] = Field(
         default_factory=lambda: _with_warmup({}),
         validate_default=True,
-        description=f"The learning rate; by default its warm-up takes {WARMUP:.0%} of the steps.",
+        description=f"The learning rate. By default, its warm-up takes {WARMUP:.0%} of the steps.",
     )
     train: FinetuningTrain = Field(FinetuningTrain.model_validate({}), description="How to fine-tune.")
     evaluate: FinetuningEvaluate = Field(
@@ -154,13 +151,13 @@ class FinetuningConfig(Strict):
 
     @property
     def trains(self) -> bool:
-        """The task trains a model; otherwise it judges one as it is."""
+        """The task trains a model; otherwise it evaluates one without training."""
         return bool(registry.tasks.get(self.task.type).declared["trains"])
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialize(self)
-        return values if self.trains else {key: each for key, each in values.items() if key not in OF_TRAINING}
+        return values if self.trains else {key: value for key, value in values.items() if key not in OF_TRAINING}
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
@@ -172,9 +169,9 @@ class FinetuningConfig(Strict):
         task, dataset = registry.tasks.get(self.task.type), registry.datasets.get(self.dataset.type)
         takes, yields = task.declared["takes"], dataset.declared["yields"]
         if takes is not yields:
-            theirs, ours = (getattr(each, "__name__", str(each)) for each in (yields, takes))
-            fitting = [name for name in registry.datasets.names()
-                       if registry.datasets.get(name).declared["yields"] is takes]  # fmt: skip
+            theirs, ours = (getattr(kind, "__name__", str(kind)) for kind in (yields, takes))
+            datasets = map(registry.datasets.get, registry.datasets.names())
+            fitting = [entry.name for entry in datasets if entry.declared["yields"] is takes]
             reason = f"yields {theirs}, but the task {self.task.type} takes {ours}. Use {' or '.join(fitting) or '?'}."
             yield ("dataset", "type"), f"{self.dataset.type} {reason}", None
         if not self.trains:

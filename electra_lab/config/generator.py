@@ -10,8 +10,8 @@ DEFAULT_SCALE = 0.25  # generator_hidden_size of google-research/electra, a quar
 def scaled_generator(values: dict[str, Any], discriminator: dict[str, Any]) -> dict[str, Any]:
     """Complete the generator's values from the discriminator's.
 
-    A generator of the same type takes all options over; width and heads are scaled, depth is not (the feed-forward
-    width is a multiple of the width, so it scales along). Explicit sizes are used as they are.
+    A generator of the same type takes over all options. Width and heads are scaled, depth is not (the feed-forward
+    width is a multiple of the width, so it scales as well). Explicit sizes are not scaled.
     """
     values = {"type": discriminator["type"], **values}
     scale = values.pop("scale", None)
@@ -48,6 +48,6 @@ def _sizes(scale: float, discriminator: dict[str, Any]) -> tuple[int, int]:
 
 def _nearest(scale: float, discriminator: dict[str, Any]) -> float:
     width: int = discriminator["dim"]
-    scales = [float(f"{dim / width:g}") for dim in range(1, 8 * width + 1)]  # as they are printed
-    works = [s for s in scales if (sizes := _sizes(s, discriminator))[0] % sizes[1] == 0]
-    return min(works, key=lambda s: (abs(s - scale), s))
+    scales = [float(f"{dim / width:g}") for dim in range(1, 8 * width + 1)]  # as printed
+    works = [found for found in scales if (sizes := _sizes(found, discriminator))[0] % sizes[1] == 0]
+    return min(works, key=lambda found: (abs(found - scale), found))

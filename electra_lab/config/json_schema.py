@@ -1,7 +1,7 @@
-"""Experiment files as JSON schemas (draft 2020-12), for editors that complete and check while one writes.
+"""JSON schemas (draft 2020-12) of experiment files, for completion and checks in editors.
 
-The schema is permissive: everything that `check` accepts passes, also a file that extends another one. Nothing is
-required, and an option is checked only next to its `type`. The rest is left to `check`.
+A schema is permissive: everything that `check` accepts passes, including a file that extends another one. No key is
+required, and an option is checked only next to its `type`.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ def file_schema(model: type[BaseModel], kind: str) -> Schema:
 
 
 def left_out() -> list[str]:
-    """Return a sentence for each component that cannot be loaded, and so is not in the schema."""
+    """Return a sentence for each component that cannot be loaded and is missing from the schema."""
     sentences: dict[str, None] = {}
     for registry in ALL:
         for name in registry.names():

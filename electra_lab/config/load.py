@@ -1,5 +1,6 @@
 """From an experiment file to its complete config, with all its errors at once."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -7,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, cast
 
+import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypeVar
 
@@ -15,15 +17,14 @@ from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.problems import sentences
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, Mark, Node, mark_at, parse, read_file, to_yaml, with_overrides
-from electra_lab.config.suite import SuiteConfig
-from registry import Plugin, load_plugin, schedules
+from registry import Entry, Plugin, heads, load_plugin, schedules
 from registry.component import entries_of
 from registry.discovery import packaged
 from registry.errors import ConfigError, LabError, command
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
-# Keys that a file of a kind has at least one of, and experiments have not.
+# A file of a kind has at least one of its keys; an experiment has none.
 KINDS = {"ablation": {"base", "vary"}, "suite": {"models", "tasks"}, "fine-tuning": {"task", "dataset"}}
 C = TypeVar("C", bound=Strict, default=ExperimentConfig)
 
@@ -37,12 +38,12 @@ class Loaded(Generic[C]):
     plugins: tuple[Plugin, ...]
 
     def problem(self, loc: Loc, reason: str, kind: type[LabError] = ConfigError) -> LabError:
-        """Return an error that was found later, during assembly, at the line that caused it."""
+        """Return an error found during assembly, at the line that caused it."""
         return kind(f"{mark_at(self.marks, loc)}: {'.'.join(map(str, loc))}: {reason}")
 
     def caused(self, loc: Loc, error: LabError) -> LabError:
         """Return an error of the same documented kind, at the line of the config that led to it."""
-        kind = next(each for each in type(error).__mro__ if each.__module__ == LabError.__module__)
+        kind = next(base for base in type(error).__mro__ if base.__module__ == LabError.__module__)
         return self.problem(loc, str(error), kind)
 
 
@@ -52,6 +53,7 @@ Source = Path | Mapping[str, Any]  # an experiment file or its content; then pat
 def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
     """Read, merge, override, validate. Raises ConfigError listing every problem as file:line: key: reason."""
     root = _root(source)
+    refuse_suite(root)
     if (kind := kind_of(root)) != "experiment":
         article, verb = ("an", "ablate") if kind == "ablation" else ("a", "finetune")
         run = command(verb, Path(root.mark.file))
@@ -62,6 +64,7 @@ def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
 def load_finetuning(source: Source, overrides: Sequence[str] = ()) -> Loaded[FinetuningConfig]:
     """Read a fine-tuning file. Raises ConfigError listing every problem."""
     root = _root(source)
+    refuse_suite(root)
     if kind_of(root) != "fine-tuning":
         reason = "is not a fine-tuning: it has neither `task` nor `dataset`. To run an experiment:"
         raise ConfigError(f"{root.mark.file}: {reason} {command('run', Path(root.mark.file))}")
@@ -75,7 +78,7 @@ def _root(source: Source) -> Node:
 
 
 def text_of(source: Source) -> str:
-    """Return an experiment as it was written."""
+    """Return the text of an experiment."""
     if isinstance(source, Path):
         return source.read_text(encoding="utf-8-sig")
     plain = TypeAdapter(dict[str, Any]).dump_python(dict(source), mode="json")  # paths become text
@@ -89,16 +92,25 @@ def kind_of(root: Node) -> str:
 
 
 def kind_of_file(path: Path) -> str:
-    """The same of a file; "experiment" if it cannot be read, as loading it says why."""
+    """Return the kind of a file; "experiment" if it cannot be read: loading it reports the reason."""
     try:
         return kind_of(read_file(path))
     except ConfigError:
         return "experiment"
 
 
-def load_suite(path: Path) -> Loaded[SuiteConfig]:
-    """Read a suite file. Raises ConfigError listing every problem."""
-    return validated_as(SuiteConfig, read_file(path))
+def refuse_suite(root: Node) -> None:
+    """Raise ConfigError for a suite file of an earlier version, with the form that replaced it."""
+    if kind_of(root) != "suite" or not isinstance(root.value, dict):
+        return
+    old = {"base": root.value.get("tasks"), "vary": root.value.get("models"), "seeds": root.value.get("seeds")}
+    new = {key: node.plain() if node else "..." for key, node in old.items()}
+    first = next(key for key in ("models", "tasks") if key in root.value)
+    form = yaml.safe_dump(new, default_flow_style=True, sort_keys=False, width=math.inf).strip()[1:-1]
+    raise ConfigError(
+        f"{root.value[first].mark}: {first}: suites are now ablations of fine-tunings. Write {form}, and run it with: "
+        f"{command('ablate', Path(root.mark.file))}"
+    )
 
 
 def validated(root: Node) -> Loaded:
@@ -107,7 +119,7 @@ def validated(root: Node) -> Loaded:
 
 
 def validated_as(schema: type[C], root: Node) -> Loaded[C]:
-    """The same for another kind of file."""
+    """Validate a file of any kind. Raises ConfigError listing every problem."""
     plugins = tuple(imports(root))
     marks = dict(root.marks())
     try:
@@ -140,14 +152,17 @@ def imports(root: Node) -> Iterator[Plugin]:
 
 def _packaged(config: Any) -> Iterator[Plugin]:
     """Return the files of the components that came with installed packages."""
-    entries = [
-        entry
-        for name, field in type(config).model_fields.items()
-        for of in field.metadata
-        if isinstance(of, Of) and (component := getattr(config, name)) is not None
-        for entry in entries_of(of.also if of.also and not component.sizes else of.registry, component)
+    entries: list[Entry[Any]] = [
+        schedules.get(component.type) for component in getattr(config, "schedules", {}).values()
     ]
-    entries += [schedules.get(component.type) for component in getattr(config, "schedules", {}).values()]
+    for name, field in type(config).model_fields.items():
+        component = getattr(config, name)
+        for of in field.metadata:
+            if isinstance(of, Of) and component is not None:
+                registry = of.also if of.also and not component.sizes else of.registry
+                entries += entries_of(registry, component)
+    if needs := getattr(config, "needs", None):
+        entries += [heads.get(name) for name, _ in needs.all_heads]
     yield from {entry.file: packaged(entry) for entry in entries if entry.package}.values()
 
 

@@ -1,4 +1,4 @@
-"""The complete config with the origin of every value, for people to read."""
+"""The complete config with the origin of every value."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +17,9 @@ def dump_with_origins(loaded: Loaded[Any]) -> str:
     lines = text.split("\n")
     root = parse(text, "", Path())
     starts = [(loc, int(mark.place.removeprefix(":")) - 1) for loc, mark in root.marks() if loc]
-    # A text may take several lines; its comment is at the end of the last. Mappings have no comment of their own.
-    ends = [
-        (loc, following - 1)
-        for (loc, _), (inner, following) in pairwise([*starts, ((), len(lines) - 1)])
-        if inner[: len(loc)] != loc
-    ]
+    # A text may take several lines; its comment is at the end of the last. Mappings have no comment.
+    following = pairwise([*starts, ((), len(lines) - 1)])
+    ends = [(loc, line - 1) for (loc, _), (inner, line) in following if inner[: len(loc)] != loc]
     width = max(len(lines[end]) for _, end in ends if len(lines[end]) <= WIDEST)
     for loc, end in ends:
         # A file name may contain anything, a comment ends with its line.
@@ -37,7 +34,7 @@ def _origin(loaded: Loaded[Any], loc: Loc) -> str:
         return str(marks[loc])
     if loc[0] != "generator" or loc[:2] in marks:
         return "default"
-    # What the generator leaves out; see scaled_generator.
+    # Options that the generator takes over; see scaled_generator.
     if loc[1] in ("dim", "heads") and not {("generator", "dim"), ("generator", "heads")} & set(marks):
         scale = marks.get(("generator", "scale"))
         return f"scale, {scale}" if scale else f"default scale {DEFAULT_SCALE}"

@@ -1,4 +1,4 @@
-"""Errors at a place of the config, and how they are printed."""
+"""Errors at a place of the config, as printed."""
 
 from collections.abc import Mapping
 
@@ -22,9 +22,9 @@ MOVED: dict[Loc, str] = {
 def sentences(error: ValidationError, marks: Mapping[Loc, Mark]) -> ConfigError:
     """List the errors in line order: `a.yaml:9: sampler.temprature: unknown parameter. Did you mean 'temperature'?`"""
     lines: list[tuple[Mark, str]] = []
-    for e in error.errors(include_url=False):
-        loc, reason, mark = e["loc"], e["msg"], mark_at(marks, e["loc"])
-        if loc in MOVED and e.get("ctx", {}).get("kind") == "extra_forbidden":
+    for detail in error.errors(include_url=False):
+        loc, reason, mark = detail["loc"], detail["msg"], mark_at(marks, detail["loc"])
+        if loc in MOVED and detail.get("ctx", {}).get("kind") == "extra_forbidden":
             reason = f"has moved: write it as {MOVED[loc]}."
         key = ".".join(map(str, loc))
         lines.append((mark, f"{mark}: {key + ': ' if key else ''}{reason}"))

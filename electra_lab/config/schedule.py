@@ -1,4 +1,4 @@
-"""The numbers that schedules give."""
+"""The values of schedules."""
 
 import math
 from collections.abc import Callable
@@ -8,12 +8,8 @@ from electra_lab.config.component import Component
 from registry import schedules, using
 
 
-def value_of(schedule: Component) -> Callable[[float], float]:
-    """Return the function from a progress of 0 to 1 to the number."""
-    return _number_of(schedule)
-
-
-def _number_of(schedule: Component) -> Callable[..., float]:
+def value_of(schedule: Component) -> Callable[..., float]:
+    """Return the function from the arguments of the schedule, such as a progress of 0 to 1, to the number."""
     entry, options = schedules.get(schedule.type), schedule.keywords()
 
     def number(*progress: float) -> float:
@@ -30,12 +26,12 @@ def rate_of(schedule: Component) -> Callable[[int, int], float]:
 
     It may raise ValueError.
     """
-    factor, by_progress = _number_of(schedule), schedules.get(schedule.type).lead == ("progress",)
+    factor, by_progress = value_of(schedule), schedules.get(schedule.type).lead == ("progress",)
     return (lambda step, steps: factor(step / max(steps - 1, 1))) if by_progress else factor
 
 
 def rate_problem(schedule: Component, steps: int) -> str | None:
-    """Return the reason why a schedule cannot lead the learning rate through `steps` of training, if there is one."""
+    """Return the reason why a schedule cannot be used for the learning rate of `steps` steps, if there is one."""
     rate = rate_of(schedule)
     try:
         for step in sorted({0, steps // 4, steps // 2, 3 * steps // 4, steps - 1}):

@@ -1,4 +1,4 @@
-"""The keys of an experiment file; docs/official.yaml lists where defaults differ from google-research/electra's."""
+"""The keys of an experiment file; docs/official.yaml lists the defaults that differ from google-research/electra."""
 
 import math
 from collections.abc import Iterator
@@ -14,17 +14,18 @@ from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
 from electra_lab.config.source import DEFAULTS, Loc
 from registry import Needs, Setup, using
-from registry.errors import BadResult, did_you_mean
+from registry.contracts.head import options_by_name
+from registry.errors import BadResult, UnknownName, did_you_mean
 from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
 Positive = Annotated[int, Field(gt=0, le=10**9)]
-Rows = Annotated[int, Field(gt=0, le=1 << 20)]  # of a batch: more are a slip, and would be asked of the memory
+Rows = Annotated[int, Field(gt=0, le=1 << 20)]  # of a batch: larger values are typos and would exhaust memory
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Wrong: TypeAlias = tuple[Loc, str, Any]  # the key, the reason, its value
 
-TRACKERS = "Programs and services that the records are sent to, beside metrics.jsonl; see docs/trackers.md."
+TRACKERS = "Programs and services that also receive the records of metrics.jsonl; see docs/trackers.md."
 
 
 def distinct(seeds: list[int]) -> list[int]:
@@ -49,25 +50,21 @@ class Data(Strict):
     sequence_length: Annotated[int, Field(ge=8)] = Field(128, description="Tokens per row, [CLS] and [SEP] included.")
     held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.05,
-        description="Share of the documents that is never trained on: half of it is for validation, half for the test "
-        "at the end. A corpus that brings its own splits ignores it.",
+        description="Share of the documents that is never trained on, half for validation and half for the final test. "
+        "Ignored if the corpus has its own splits.",
     )
     overlap: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.1,
-        description="A training document is left out if more than this share of its runs of 13 tokens is also in "
-        "held-out text.",
+        0.1, description="Drop a training document if held-out text contains more than this share of its 13-grams."
     )
     tokenizer_characters: Annotated[float, Field(ge=1000)] = Field(
-        3e7, description="At most so many characters of the training split train the tokenizer."
+        3e7, description="Maximum number of characters of the training split to train the tokenizer on."
     )
     group_by_length: bool = Field(
-        False,
-        description="Put rows of similar lengths into one batch, which is cut to its longest row. For packings "
-        "whose rows are not full: documents, segments.",
-    )
+        False, description="Batch rows of similar lengths together and cut each batch to its longest row. For packings "
+        "with rows that are not full: documents, segments.",
+    )  # fmt: skip
     engine: Literal["auto", "tokenizers"] = Field(
-        "auto",
-        description="Has no effect, and is accepted for older files: the tokenizers library tokenizes all text.",
+        "auto", description="No effect; accepted for older files. The tokenizers library tokenizes all text."
     )
     store: Path = Field(Path("runs/.store"), description="Folder of the tokenized corpora, which runs share.")
 
@@ -76,11 +73,11 @@ class Embedding(Strict):
     """The embeddings of both networks."""
 
     dim: Annotated[int, Field(gt=0, le=65_536)] = Field(
-        128, description="Width of the embeddings; a network of another width projects them."
+        128, description="Width of the embeddings. A network of a different width projects them."
     )
-    max_length: Annotated[int, Field(gt=0, le=1 << 24)] = Field(512, description="Longest row that a network can read.")
+    max_length: Annotated[int, Field(gt=0, le=1 << 24)] = Field(512, description="Maximum length of a row.")
     tie: Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"] = Field(
-        "embeddings", description="The parameters that generator and discriminator share; see docs/objectives.md."
+        "embeddings", description="Parameters shared by generator and discriminator; see docs/objectives.md."
     )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="Dropout of the embeddings.")
 
@@ -90,20 +87,20 @@ class Init(Strict):
 
     distribution: Literal["official", "normal"] = Field(
         "official",
-        description="Distribution of random weights. official: that of google-research/electra, normal(0, 0.02) "
-        "truncated at two deviations, and Glorot's uniform for the projection of the embeddings and the last layer of "
-        "the detection head. normal: normal(0, 0.02) for all.",
+        description="Distribution of random weights. official: as in google-research/electra, normal(0, 0.02) "
+        "truncated at two standard deviations, and Glorot uniform for the embedding projection and the last layer of "
+        "the detection head. normal: normal(0, 0.02) everywhere.",
     )
     discriminator: FolderOrName | None = Field(
         None,
-        description="ELECTRA or BERT in Hugging Face format, a folder relative to this file or a name on the hub; or a "
-        "run directory.",
+        description="Initial weights of the discriminator: an ELECTRA or BERT in Hugging Face format (a folder "
+        "relative to this file, or a name on the hub) or a run directory.",
     )
-    generator: FolderOrName | None = Field(None, description="The same for the generator.")
+    generator: FolderOrName | None = Field(None, description="Initial weights of the generator, given in the same way.")
 
     @property
     def models(self) -> dict[str, FolderOrName]:
-        """By network, what its weights are taken from."""
+        """The source of the weights, by network."""
         named = {"discriminator": self.discriminator, "generator": self.generator}
         return {network: source for network, source in named.items() if source is not None}
 
@@ -114,48 +111,47 @@ class Train(Budget):
     batch_size: Rows = Field(128, description="Rows per optimizer step.")
     micro_batch_size: Rows | Literal["auto"] | None = Field(
         None,
-        description="Rows at a time, if a batch does not fit into memory; auto halves them until they fit. Changes no "
-        "mask and no draw.",
+        description="Rows per forward pass, if a batch does not fit into memory. auto halves the number until it fits. "
+        "Masks and draws do not depend on it.",
     )
     parallel: Literal["auto", "ddp", "fsdp"] = Field(
         "auto",
-        description="What several processes share, if torchrun or accelerate starts them: with ddp, which is auto, "
-        "each holds all parameters; with fsdp each holds a part of them, and of the optimizer's state. Changes no "
-        "mask and no draw.",
+        description="How processes started by torchrun or accelerate share the work. With ddp (auto) each holds all "
+        "parameters; with fsdp each holds a shard of the parameters and of the optimizer state. Masks and draws do not "
+        "depend on it.",
     )
     precision: Literal["auto", "bf16", "fp16", "fp32"] = Field(
         "auto",
-        description="Precision of matrix products; auto is fp32, unless the device has bf16 and long trainings are "
-        "measured to be faster in it; short ones take bf16 on CUDA. Where CUDA has no bf16, fp16 takes its place, with "
-        "a loss scale that adapts.",
+        description="Precision of matrix products. auto is bf16 on GPUs, and on CPUs with AVX-512 BF16 or AMX if the "
+        "discriminator is at least 256 wide; otherwise fp32. GPUs without bf16 take fp16, with an adaptive loss scale.",
     )
     attention: Literal["auto", "fused", "products"] = Field(
         "auto",
         description="How exact attention is computed: by torch's fused kernels, or by two batched matrix products. "
-        "auto is fused, unless the other is measured to be faster for a long training.",
+        "auto is products on CPUs in bf16 for rows of up to 512 tokens, otherwise fused.",
     )
     compile: Literal["auto", "off", "layers", "full"] = Field(
         "auto",
         description="What torch.compile compiles: each layer of the backbones, or the whole objective, which takes "
-        "minutes. auto is layers for long trainings on CUDA and on CPUs with bf16 matrix units, otherwise off.",
+        "minutes. auto is layers for long trainings on GPUs and on CPUs in bf16, otherwise off.",
     )
     activation_checkpointing: bool = Field(
         False,
-        description="Keep only the inputs of each layer and compute its activations again in the backward pass: less "
-        "memory for about a third more time, and the same numbers.",
+        description="Recompute the activations of each layer in the backward pass. Uses less memory, takes about a "
+        "third longer, and gives the same numbers.",
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         5e-4, description="Peak learning rate; `schedules.learning_rate` multiplies it."
     )
-    clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Largest norm of the gradient.")
-    log_every: Positive = Field(50, description="Steps between two log lines; a shorter run has its first and last.")
+    clip_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Maximum norm of the gradient.")
+    log_every: Positive = Field(50, description="Steps between log lines. A shorter run logs its first and last step.")
     on_non_finite: Literal["stop", "skip", "roll_back"] = Field(
-        "stop", description="What to do at a step whose loss or gradient is not finite; see docs/trouble.md."
+        "stop", description="Action at a step with a non-finite loss or gradient; see docs/trouble.md."
     )
-    skip_limit: Positive = Field(100, description="With skip: the most steps to skip; one more stops the run.")
-    most_rollbacks: Positive = Field(3, description="With roll_back: how often; once more stops the run.")
+    skip_limit: Positive = Field(100, description="With skip: maximum number of skipped steps before the run stops.")
+    most_rollbacks: Positive = Field(3, description="With roll_back: maximum number of rollbacks before the run stops.")
     spike: Annotated[float, Field(gt=1)] | None = Field(
-        None, description="A gradient whose norm is above so many times its running average counts as not finite."
+        None, description="Treat a gradient as non-finite if its norm exceeds this multiple of its running average."
     )
 
     @model_validator(mode="after")
@@ -168,44 +164,39 @@ class Evaluate(Strict):
     """Evaluation on held-out documents: validation while training, a test at the end."""
 
     every: Positive | None = Field(
-        None, description="Steps between two evaluations. The end of training is always evaluated."
+        None, description="Steps between evaluations. The end of training is always evaluated."
     )
-    batch_size: Rows = Field(32, description="Rows at a time, which affects only speed and memory.")
-    tokens: Positive = Field(
-        65_536, description="Validation reads a fixed sample of about so many tokens, or all rows if there are fewer."
-    )
-    test_tokens: Positive = Field(
-        262_144, description="The test at the end reads a fixed sample of about so many tokens."
-    )
+    batch_size: Rows = Field(32, description="Rows per batch. Affects only speed and memory.")
+    tokens: Positive = Field(65_536, description="Approximate number of tokens of the fixed validation sample.")
+    test_tokens: Positive = Field(262_144, description="Approximate number of tokens of the fixed test sample.")
     examples: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="Number of test rows to show at the end.")
 
 
+MILESTONES = "Points of training at which a checkpoint is kept permanently, in addition to step 0."
+
+
 class Milestones(Strict):
-    """Amounts of training at which a checkpoint is kept for good, beside one of step 0."""
+    __doc__ = MILESTONES
 
     tokens: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] = Field(
-        description="Tokens read in training, padding included; the first step that reaches an amount counts."
+        description="Numbers of training tokens, padding included. The first step that reaches a number is kept."
     )
 
 
 class Checkpoint(Strict):
     """Checkpoints."""
 
-    every: Positive = Field(1000, description="Steps between two checkpoints. The end of training is always saved.")
-    keep: Positive = Field(5, description="Number of newest checkpoints to keep; milestones do not count.")
+    every: Positive = Field(1000, description="Steps between checkpoints. The end of training is always saved.")
+    keep: Positive = Field(5, description="Number of newest checkpoints to keep, milestones not included.")
     minutes: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Minutes after which a checkpoint is written, too, if none has been since."
+        None, description="Maximum number of minutes between checkpoints, in addition to `every`."
     )
     best: str | None = Field(
-        None,
-        description="A metric, such as generator_mask_loss: the checkpoint with its best value on validation text is "
-        "kept as well.",
+        None, description="Also keep the checkpoint with the best validation value of this metric: generator_mask_loss."
     )
-    milestones: Milestones | None = Field(
-        None, description="Amounts of training at which a checkpoint is kept for good, beside one of step 0."
-    )
+    milestones: Milestones | None = Field(None, description=MILESTONES)
     asynchronous: bool = Field(
-        False, description="Train on while a checkpoint is written, from a copy in the memory of the CPU."
+        False, description="Write checkpoints in the background, from a copy in CPU memory, while training continues."
     )
 
 
@@ -214,8 +205,8 @@ class Process(Strict):
 
     max_minutes: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="Minutes after which `run` or `resume` saves and stops with exit code 75, to be resumed: for a "
-        "cluster that gives so much time.",
+        description="Minutes after which `run` or `resume` saves and stops with exit code 75, to be resumed later. For "
+        "clusters with a time limit.",
     )
 
 
@@ -236,7 +227,7 @@ class ExperimentConfig(Strict):
     """An experiment file."""
 
     name: Name = Field(description="Name of the experiment: lower-case letters, digits, `.`, `_` and `-`.")
-    seed: Seed = Field(0, description="Decides initial weights, order of the data, masks, draws and dropout.")
+    seed: Seed = Field(0, description="Seed of initial weights, data order, masks, draws and dropout.")
     imports: list[Path] = Field(default_factory=list, description="Plug-in files, relative to this file.")
     corpus: Annotated[Component, Of(registry.corpora)] = Field(description="The text.")
     tokenizer: Annotated[Component, Of(registry.tokenizers)] = Field(
@@ -249,11 +240,11 @@ class ExperimentConfig(Strict):
     )
     embedding: Embedding = Field(Embedding.model_validate({}), description="The embeddings of both networks.")
     discriminator: Annotated[Component, Of(registry.backbones, sized=True)] = Field(
-        description="The discriminator, which is evaluated and kept."
+        description="The discriminator, the network that is evaluated and exported."
     )
     generator: Annotated[
         Component | None, Of(registry.backbones, sized=True, scaled=True, optional=True, also=registry.generators)
-    ] = Field(None, description="The network that fills in masked tokens, or a generator that learns nothing.")
+    ] = Field(None, description="The network that fills in masked tokens, or a generator without training.")
     init: Annotated[Init, BeforeValidator(lambda given: {} if given is None else given)] = Field(
         Init.model_validate({}), description="The weights that training starts from."
     )
@@ -269,8 +260,8 @@ class ExperimentConfig(Strict):
         dict[str, Annotated[Component, Of(registry.schedules)]], BeforeValidator(with_learning_rate)
     ] = Field(
         default_factory=lambda: {"learning_rate": default(registry.schedules, RATE)},
-        description="Numbers that change during training: learning_rate, masking.mask_prob, and numbers of sampler and "
-        "objective by their dotted keys.",
+        description="Numbers that change during training: learning_rate, masking.mask_prob, and numeric options of "
+        "sampler and objective by their dotted keys.",
     )
     train: Train = Field(description="How long and how to train.")
     evaluate: Evaluate = Field(Evaluate.model_validate({}), description="Evaluation on held-out documents.")
@@ -280,11 +271,20 @@ class ExperimentConfig(Strict):
 
     @property
     def needs(self) -> Needs:
-        """The inputs and parts that the objective asks for. Raises BadResult."""
+        """The inputs and heads that the objective asks for. Raises BadResult."""
         entry = registry.objectives.get(self.objective.type)
-        needs = getattr(entry.component, "needs", Needs())
+        with using(entry):
+            needs = Needs.of(entry.component, self.objective.keywords())
         if not isinstance(needs, Needs):
             raise BadResult(f"{entry.place}: objective '{entry.name}' has needs that are not registry.Needs.")
+        for name, options in needs.all_heads:
+            try:
+                validate(registry.heads.get(name).schema, options)
+            except UnknownName as error:
+                raise BadResult(f"{entry.place}: objective '{entry.name}': {error}") from None
+            except ValidationError as error:
+                reason = f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}"
+                raise BadResult(f"{entry.place}: objective '{entry.name}': head '{name}': {reason}") from None
         return needs
 
     @property
@@ -293,12 +293,12 @@ class ExperimentConfig(Strict):
 
     @property
     def milestones(self) -> list[int]:
-        """The steps whose checkpoints are kept for good, step 0 first; none without `checkpoint.milestones`."""
+        """The steps whose checkpoints are kept permanently, step 0 first; none without `checkpoint.milestones`."""
         wanted = self.checkpoint.milestones
         return sorted({0, *(math.ceil(tokens / self.tokens_per_step) for tokens in wanted.tokens)}) if wanted else []
 
     def conflicts(self, steps: int | None) -> Iterator[Wrong]:
-        """Yield everything that does not go together in `steps` of training, None if these are not known yet."""
+        """Yield conflicts between keys for a training of `steps`, None if the number is not known yet."""
         generator, unbiased = self.generator, None
         if self.sampler is not None:
             declared = registry.samplers.get(self.sampler.type).declared["unbiased"]
@@ -323,8 +323,8 @@ class ExperimentConfig(Strict):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        """Report everything at once, except for what follows from a missing part."""
-        wrong = [*self._unlike_the_objectives_needs(), *self._no_numbers(), *self._does_not_fit()]
+        """Report all conflicts at once, except those that follow from a missing part."""
+        wrong = [*self._unlike_the_objectives_needs(), *self._wrong_schedules(), *self._does_not_fit()]
         missing = self.needs.generator and self.generator is None
         if wrong := wrong + ([] if missing else list(self.conflicts(self.train.steps))):
             raise problems(wrong)
@@ -340,15 +340,19 @@ class ExperimentConfig(Strict):
                 reason = f"{name} does not use a {key}; remove this key (to override a parent's, write {key}: null)."
                 yield (key,), reason, None
 
-    def _no_numbers(self) -> Iterator[Wrong]:
-        """Yield schedules of something that cannot change, or that leave the bounds of their number."""
-        numbers = {
-            f"{section}.{option}": component.options
-            for section in ("sampler", "masking", "objective")
-            if (component := getattr(self, section)) is not None
-            for option, field in type(component.options).model_fields.items()
-            if field.annotation is float and (section != "masking" or option == "mask_prob")
-        }
+    def _numbers(self) -> dict[str, Strict]:
+        """Return the options that hold each number that may change, by its dotted key."""
+        numbers: dict[str, Strict] = {}
+        for section in ("sampler", "masking", "objective"):
+            component = getattr(self, section)
+            for option, field in type(component.options).model_fields.items() if component else ():
+                if field.annotation is float and (section != "masking" or option == "mask_prob"):
+                    numbers[f"{section}.{option}"] = component.options
+        return numbers
+
+    def _wrong_schedules(self) -> Iterator[Wrong]:
+        """Yield schedules of keys that cannot change, and those that leave the bounds of their number."""
+        numbers = self._numbers()
         for key, schedule in self.schedules.items():
             if key == "learning_rate":
                 continue
@@ -358,7 +362,7 @@ class ExperimentConfig(Strict):
                     yield ("schedules", key), f"cannot be scheduled.{hint}", key
                 continue
             if registry.schedules.get(schedule.type).lead != ("progress",):
-                yield ("schedules", key, "type"), f"{schedule.type} is a schedule of the learning rate only.", None
+                yield ("schedules", key, "type"), f"{schedule.type} can schedule only the learning rate.", None
                 continue
             options, option, value = numbers[key], key.split(".")[1], value_of(schedule)
             for progress in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -370,6 +374,10 @@ class ExperimentConfig(Strict):
                     break
 
     def _does_not_fit(self) -> Iterator[Wrong]:
+        others = options_by_name(self.needs.generator_heads).keys() - {"tokens"}
+        if others and self.generator is not None and not self.generator.sizes:
+            reason = f"{self.objective.type} needs a network as generator, with the head '{min(others)}'."
+            yield ("generator", "type"), reason, None
         if self.init.generator and (self.generator is None or not self.generator.sizes):
             reason = f"{self.generator.type} learns nothing" if self.generator else "there is no generator"
             yield ("init", "generator"), f"{reason}, so it starts from no weights. Remove this key.", None

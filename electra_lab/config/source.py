@@ -1,4 +1,4 @@
-"""YAML 1.2 with line marks, `extends` and `--set`: from files to plain values, each with the place that wrote it.
+"""YAML 1.2 with line marks, `extends` and `--set`: from files to plain values, each with its place.
 
 PyYAML scans and composes; its YAML 1.1 constructors, which read `1e-4` as text and `no` as false, are not used.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,14 +21,14 @@ import yaml
 from registry.errors import ConfigError
 
 MAX_BYTES = 1 << 20
-MAX_NODES = 20_000  # aliases are expanded, so this is what an alias bomb runs into
+MAX_NODES = 20_000  # aliases are expanded, so this bounds alias bombs
 MAX_DEPTH = 50
 
 Scalar: TypeAlias = str | int | float | bool | None
 Value: TypeAlias = "Scalar | list[Value] | dict[str, Value]"
 Loc: TypeAlias = tuple[str | int, ...]
 
-# Sections whose `type` may be left out, with the type that they have then.
+# Sections whose `type` may be left out, with their default type.
 DEFAULTS: dict[Loc, str] = {
     ("packing",): "contiguous",
     ("optimizer",): "adamw",
@@ -60,12 +61,12 @@ class _Refused(ConfigError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Add no tags, so that every tag that was written can be seen; refuse deep nesting, however deep Python may go."""
+    """Add no tags, so that every written tag can be seen; refuse deep nesting, whatever Python's recursion limit."""
 
     depth = 0
 
     def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
-        """Stop at once: for each further bracket, the scanner looks at all that are open."""
+        """Stop at once: for each further bracket, the scanner looks at all open ones."""
         if self.flow_level > 2 * MAX_DEPTH:
             raise RecursionError
         super().fetch_flow_collection_start(kind)
@@ -126,8 +127,8 @@ class Node:
     def over(self, base: Node, loc: Loc = ()) -> Node:
         """Merge this node into `base`, at `loc` of a file: mappings merge by key, everything else is replaced.
 
-        If `type` changes, the whole mapping is replaced: the options of another component mean nothing to this one. A
-        key also replaces those that it excludes.
+        If `type` changes, the whole mapping is replaced: the options belong to another component. A key also replaces
+        those that it excludes.
         """
         if not (isinstance(self.value, dict) and isinstance(base.value, dict)):
             return self
@@ -146,16 +147,15 @@ class Node:
 def rivals(loc: Loc) -> list[Loc]:
     """Return the keys that exclude this one."""
     groups = EXCLUSIVE.get(loc[:-1], ())
-    if not any(loc[-1] in group for group in groups):
-        return []
-    return [(*loc[:-1], key) for group in groups if loc[-1] not in group for key in group]
+    others = [group for group in groups if loc[-1] not in group]
+    return [(*loc[:-1], key) for key in chain.from_iterable(others)] if len(others) < len(groups) else []
 
 
 def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
     """Return the mapping in a YAML file, merged into the files that it extends. Raises ConfigError.
 
-    children  the files that extend this one. An error quotes nothing from a file that only they name: whoever sends an
-              experiment may be somebody else than who may read all files here.
+    children  the files that extend this one. An error quotes nothing from a file that only they name: the author of an
+              experiment may not be allowed to read all files here.
     """
     try:
         if path.is_dir():
@@ -198,7 +198,7 @@ def read_file(path: Path, children: tuple[Path, ...] = ()) -> Node:
 def _instead_of(path: Path) -> str:
     """Return a hint at a file of a similar name, if there is one."""
     try:
-        close = get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1, cutoff=0.8)
+        close = get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1, cutoff=0.8)
     except OSError:
         return ""
     return f" Did you mean {path.parent / close[0]}?" if close and not os.path.lexists(path) else ""
@@ -226,7 +226,7 @@ def with_change(root: Node, dotted: str, value: Node) -> Node:
     return Node(value.over(root).value, root.mark)  # a key that the file lacks is missing in the file
 
 
-@lru_cache(maxsize=16)  # a command reads the same file for the experiment, the ablations and the pages around it
+@lru_cache(maxsize=16)  # a command reads the same file several times
 def _remembered(text: str) -> yaml.Node | None:
     return yaml.compose(text, Loader=_Loader)
 
@@ -325,7 +325,7 @@ def _scalar(text: str, mark: Mark) -> Scalar:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quote text that YAML 1.2 would read as a number, or PyYAML, which follows 1.1, as a line break."""
+    """Quote text that YAML 1.2 reads as a number, or PyYAML (YAML 1.1) as a line break."""
 
 
 def _quoted(dumper: _Dumper, text: str) -> yaml.Node:

@@ -13,8 +13,8 @@ from pydantic import Field
 from electra_lab.sources.docstrings import Sources, documentation, installed_files
 from registry import Document, corpora
 
-# Decides which modules are held out. Of 1,000 such draws it is one of the two that hold out about as much text for
-# validation as for the test, and share least of it (1 %) with the other modules of Python 3.11 and torch 2.13.
+# Determines which modules are held out. Of 1,000 such draws it is one of the two that hold out about as much text for
+# validation as for the test, and share the least of it (1 %) with the other modules of Python 3.11 and torch 2.13.
 DRAW = "docstrings 353 "
 FORMAT = 2  # raise it when the same files would give other documents
 
@@ -24,11 +24,11 @@ FORMAT = 2  # raise it when the same files would give other documents
 class Docstrings:
     """Docstrings and help topics of the installed Python, its standard library and torch; no download.
 
-    About 7 MB of real, if technical, English. What exactly it holds depends on the installed versions, which the
-    run directory records. All documents of a module of the standard library, of a subpackage of torch and of a help
-    topic are in one split; a text that several have belongs to the first.
+    About 7 MB of technical English. The content depends on the installed versions, which the run directory records.
+    All documents of a module of the standard library, of a subpackage of torch or of a help topic are in one split. A
+    text that occurs several times belongs to the first.
 
-    min_characters  shorter docstrings are left out; they say little
+    min_characters  shorter docstrings are left out, as they say little
     """
 
     min_characters: Annotated[int, Field(ge=1, le=10**9)] = 80
@@ -40,18 +40,20 @@ class Docstrings:
         from pydoc_data.topics import topics
 
         seen: set[str] = set()
-        texts = ((text, f"topics.{name}") for name, text in topics.items())
-        found = (
-            (text, _key(name)) for file, name in installed_files() for text in documentation(self._sources.read(file))
-        )
-        for text, key in chain(texts, found):
+        for text, key in chain(((text, f"topics.{name}") for name, text in topics.items()), self._docstrings()):
             document = inspect.cleandoc(text).strip()
             if len(document) >= self.min_characters and document not in seen:
                 seen.add(document)
                 yield Document(document, DRAW + key)
 
+    def _docstrings(self) -> Iterator[tuple[str, str]]:
+        """Yield all docstrings with their keys."""
+        for file, name in installed_files():
+            for text in documentation(self._sources.read(file)):
+                yield text, _key(name)
+
     def fingerprint(self) -> str:
-        """A hash of the files and of the names that decide keys and order; and Python's version, which parses them."""
+        """Return a hash of the files, of the names that determine keys and order, and of the version of Python."""
         from pydoc_data.topics import topics
 
         state = hashlib.sha256(f"{FORMAT} {DRAW} {sys.version_info[:3]} {self.min_characters} {topics}".encode())

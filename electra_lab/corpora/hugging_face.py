@@ -1,12 +1,13 @@
 """Datasets of the Hugging Face hub, and folders in its formats."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from electra_lab.corpora._records import documents_in
+from electra_lab.corpora._common import FieldName, documents_in, left_out
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.hugging_face import HuggingFaceSource
 from registry import Document, Skipped, Split, corpora
@@ -17,7 +18,7 @@ FILES = "For files there are json_lines, parquet and text_files."
 
 
 class Splits(Strict):
-    """The names of the dataset's splits that are ours."""
+    """The dataset's names for the lab's splits."""
 
     train: str = "train"
     validation: str = "validation"
@@ -26,7 +27,7 @@ class Splits(Strict):
     @model_validator(mode="after")
     def _differ(self) -> Self:
         if len(names := [self.train, self.validation, self.test]) != len({*names}):
-            raise problem((), f"must name three different splits, names {', '.join(names)}.")
+            raise problem((), f"must name three different splits, not {', '.join(names)}.")
         return self
 
 
@@ -34,17 +35,17 @@ class Splits(Strict):
 class HuggingFace:
     """A dataset of the Hugging Face hub, or a local folder; each row is one document. Needs `electra-lab[data]`.
 
-    Empty texts are no documents. One above 1,000,000 characters becomes several, cut at white space. In CSV files of a
-    folder all values stay text as written; on the hub, the library turns some into numbers.
+    Empty texts are ignored. A text above 1,000,000 characters becomes several documents, cut at white space. The values
+    of CSV files in a folder are read as text; for those on the hub, the library turns some into numbers.
 
     path      a name such as `wikimedia/wikipedia`, which is downloaded once, or a folder: one that `save_to_disk`
               wrote, or one of JSON, CSV, Parquet or text files; relative to the experiment file
     name      the dataset's configuration, such as `20231101.simple`
     field     the field with the text; `a.b` is the field b of the object in field a
-    splits    the dataset's splits that are train, validation and test, such as `{validation: dev}`; without it the
+    splits    the dataset's splits to use as train, validation and test, such as `{validation: dev}`; by default the
               split `train` is read, and the lab splits it
-    key       without `splits`, the field that decides the split: documents of one value stay together; without it
-              the text decides
+    key       without `splits`, the field that determines the split: documents with the same value stay together; by
+              default the text
     revision  a branch, tag or commit of the dataset on the hub
     on_error  at a row whose text or key is null: `stop`, or `skip` it
     """
@@ -55,14 +56,14 @@ class HuggingFace:
         *,
         path: FolderOrName,
         name: str | None = None,
-        field: Annotated[str, Field(min_length=1)] = "text",
+        field: FieldName = "text",
         splits: Splits | None = None,
-        key: Annotated[str, Field(min_length=1)] | None = None,
+        key: FieldName | None = None,
         revision: str | None = None,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
-        self.path = path
-        self.field, self.key, self.skips = field, key, on_error == "skip"
+        self.path, self.field, self.key = path, field, key
+        self._on_error = on_error
         ours = splits.model_dump() if splits else None
         options = {"name": name, "field": field, "key": key, "splits": ours, "on_error": on_error}
         self._source = HuggingFaceSource(path, name, revision, options, FILES)
@@ -80,15 +81,13 @@ class HuggingFace:
             rows = self._source.rows(theirs, dataset, filter(None, (self.field, self.key)))
             for number, row in enumerate(rows, start=1):
                 try:
-                    for each in documents_in(row, f"{self.path}: {theirs}: row {number}", self.field, self.key):
-                        document = each if isinstance(each, Document) else Document(each)
-                        yield each if ours is None else Document(document.text, document.key, ours)
+                    for document in documents_in(row, f"{self.path}: {theirs}: row {number}", self.field, self.key):
+                        with_key = Document(document) if isinstance(document, str) else document
+                        yield document if ours is None else replace(with_key, split=ours)
                 except BadInput as error:
-                    if not self.skips:
-                        raise
-                    yield error.skipped
+                    yield left_out(error, self._on_error)
         self._source.check()
 
     def fingerprint(self) -> str:
-        """A hash of the folder's files, or of what identifies the downloaded data."""
+        """Return a hash of the folder's files, or of the fingerprints of the downloaded splits."""
         return self._source.fingerprint(self._ours)

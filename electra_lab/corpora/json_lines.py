@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from electra_lab.corpora._files import FileCorpus
-from electra_lab.corpora._records import CURE, documents_in
+from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.records import EXTENSIONS, record_in, records
 from registry import Document, Skipped, corpora
@@ -17,14 +14,14 @@ from registry import Document, Skipped, corpora
 class JsonLines(FileCorpus):
     """Files with a JSON object on each line, plain or compressed (.gz, .xz, .zst); each is one document.
 
-    A file may also be one array of objects. Lines and texts that are empty are no documents. One above 1,000,000
-    characters becomes several, cut at white space.
+    A file may also be one array of objects. Empty lines and empty texts are ignored. A text above 1,000,000 characters
+    becomes several documents, cut at white space.
 
     paths     files, patterns such as `wiki/*.jsonl.gz`, or folders, of which all .jsonl, .ndjson and .json files are
               read; relative to the experiment file
     field     the field with the text; `a.b` is the field b of the object in field a
-    key       the field that decides the split, such as an article's number: documents of one value stay together;
-              without it the text decides
+    key       the field that determines the split, such as an article's number: documents with the same value stay
+              together; by default the text
     on_error  at a line that is not such an object: `stop`, or `skip` it; of a damaged file all lines before the damage
               are kept
     """
@@ -33,9 +30,9 @@ class JsonLines(FileCorpus):
         self,
         /,
         *,
-        paths: Annotated[list[Path], Field(min_length=1)],
-        field: Annotated[str, Field(min_length=1)] = "text",
-        key: Annotated[str, Field(min_length=1)] | None = None,
+        paths: Paths,
+        field: FieldName = "text",
+        key: FieldName | None = None,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self.field, self.key = field, key
@@ -44,6 +41,6 @@ class JsonLines(FileCorpus):
     def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:
         for place, line in records(self._files, file):
             try:
-                yield from documents_in(record_in(line, place, CURE), place, self.field, self.key)
+                yield from documents_in(record_in(line, place), place, self.field, self.key)
             except BadInput as error:
                 yield self.left_out(error)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -27,7 +27,7 @@ class Part(Strict):
 class Mixture:
     """Several corpora one after the other, the more important ones several times.
 
-    Each part keeps its keys and splits: one that brings splits is used as it is, the others are split by the lab.
+    Each part keeps its keys and its splits; the lab splits parts that have none.
 
     parts  a list of `{corpus: {type: ..., ...}, repeats: 1}`: an epoch reads the training documents of a part
            `repeats` times; held-out documents are read once
@@ -42,18 +42,24 @@ class Mixture:
         for corpus, repeats in self.parts:
             yield from corpus
             for _ in range(repeats - 1):
-                for each in corpus:
-                    if not isinstance(each, Skipped):  # those are counted once
-                        yield replace(each if isinstance(each, Document) else Document(each), again=True)
+                for document in corpus:
+                    if isinstance(document, str):
+                        yield Document(document, again=True)
+                    elif isinstance(document, Document):  # what is skipped counts once
+                        yield replace(document, again=True)
 
     def files(self) -> tuple[list[Path], list[Path]]:
-        """Return the files of all parts, those that are read and those that are passed over."""
-        members: list[Any] = [corpus for corpus, _ in self.parts]
-        parts = [corpus.files() for corpus in members if callable(getattr(corpus, "files", None))]
-        read = dict.fromkeys(file for files, _ in parts for file in files)
-        return list(read), [file for _, files in parts for file in files if file not in read]
+        """Return the files of all parts that are read, and those that are passed over."""
+        read: dict[Path, None] = {}  # an ordered set
+        passed_over: list[Path] = []
+        for corpus, _ in self.parts:
+            if callable(files := getattr(corpus, "files", None)):
+                of_part, ignored = files()
+                read.update(dict.fromkeys(of_part))
+                passed_over += ignored
+        return list(read), [file for file in passed_over if file not in read]
 
     def fingerprint(self) -> str:
-        """A hash of the parts' fingerprints and repeats."""
+        """Return a hash of the parts' fingerprints and repeats."""
         state = [[corpus.fingerprint(), repeats] for corpus, repeats in self.parts]
         return hashlib.sha256(json.dumps(state).encode()).hexdigest()

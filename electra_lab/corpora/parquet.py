@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
-
-from electra_lab.corpora._files import FileCorpus
-from electra_lab.corpora._records import CURE, documents_in
+from electra_lab.corpora._common import FieldName, FileCorpus, Paths, documents_in
 from electra_lab.sources.files import BLOCK, BadInput, needed, opened
 from registry import Document, Skipped, corpora
 from registry.contracts.corpus import Unit
@@ -20,24 +17,24 @@ BATCH = 1 << 23  # bytes of text that are in memory at a time, about
 class Parquet(FileCorpus):
     """A column of Parquet files; each row is one document. Needs `electra-lab[data]`.
 
-    Empty texts are no documents. One above 1,000,000 characters becomes several, cut at white space.
+    Empty texts are ignored. A text above 1,000,000 characters becomes several documents, cut at white space.
 
     paths     files, patterns such as `data/*.parquet`, or folders, of which all .parquet files are read; relative to
               the experiment file
     column    the column with the text
-    key       the column that decides the split, such as a book's name: documents of one value stay together; without
-              it the text decides
-    on_error  at a row whose text or key is null, or not UTF-8: `stop`, or `skip` it; a damaged group of rows is
-              left out from the batch on that has the damage
+    key       the column that determines the split, such as a book's name: documents with the same value stay together;
+              by default the text
+    on_error  at a row whose text or key is null or not UTF-8: `stop`, or `skip` it; a damaged group of rows is left out
+              from the damaged batch on
     """
 
     def __init__(
         self,
         /,
         *,
-        paths: Annotated[list[Path], Field(min_length=1)],
-        column: Annotated[str, Field(min_length=1)] = "text",
-        key: Annotated[str, Field(min_length=1)] | None = None,
+        paths: Paths,
+        column: FieldName = "text",
+        key: FieldName | None = None,
         on_error: Literal["stop", "skip"] = "stop",
     ) -> None:
         self.column, self.key = column, key
@@ -49,7 +46,7 @@ class Parquet(FileCorpus):
     def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:
         """Yield the documents of a file and what is left out. Raises BadInput, or DataError for a missing column."""
         columns = [self.column, self.key] if self.key else [self.column]
-        number = end = 0  # of the row, and of the last row of its group
+        number = end = 0  # of the current row, and of the last row of its group
         with opened(file) as raw:
             try:
                 parquet = self._parquet.ParquetFile(raw, buffer_size=BLOCK, pre_buffer=False)
@@ -76,7 +73,7 @@ class Parquet(FileCorpus):
             record = dict(zip(names, (cell.as_py() for cell in cells), strict=True))
             yield from documents_in(record, place, self.column, self.key)
         except UnicodeDecodeError:
-            yield self.left_out(BadInput(place, "is not UTF-8", CURE))
+            yield self.left_out(BadInput(place, "is not UTF-8"))
         except BadInput as error:
             yield self.left_out(error)
 
@@ -99,7 +96,7 @@ def _damage(error: Exception, place: str, number: int, unit: Unit) -> BadInput:
 
 
 def _rows(group: Any, columns: list[str]) -> int:
-    """Return how many rows of a group have about BATCH bytes."""
-    chunks = [group.column(index) for index in range(group.num_columns)]
-    size = sum(each.total_uncompressed_size for each in chunks if each.path_in_schema in columns)
+    """Return the number of rows of a group that have about BATCH bytes."""
+    chunks = map(group.column, range(group.num_columns))
+    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
     return int(min(10_000, max(1, BATCH * group.num_rows // max(size, 1))))

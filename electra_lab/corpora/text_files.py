@@ -2,13 +2,11 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from electra_lab.corpora._files import FileCorpus
+from electra_lab.corpora._common import FileCorpus, Paths
 from electra_lab.sources.files import BadInput
 from registry import LONGEST, Skipped, corpora
 from registry.documents import cut, pieces
@@ -17,7 +15,6 @@ EXTENSIONS = (".txt", ".text", ".md")
 BLANK_LINES = re.compile(r"\n\s*\n")
 SEPARATORS = {"paragraphs": BLANK_LINES, "lines": re.compile("\n"), "files": None}
 PART = 1 << 18  # bytes of a line that are decoded at once
-CURE = "Convert it, for example by iconv, or set on_error: skip_line."
 
 
 @corpora.register("text_files")
@@ -29,24 +26,26 @@ class TextFiles(FileCorpus):
 
     paths       files, patterns such as `books/*.txt`, or folders, of which all .txt, .text and .md files are read;
                 relative to the experiment file
-    documents   what one document is: `paragraphs` (blank lines separate them, as google-research/electra reads its
-                corpora), `lines`, or `files` (each file whole)
+    documents   the unit of text: `paragraphs` (separated by blank lines, as in google-research/electra), `lines`, or
+                whole `files`
     join_lines  join the lines of a paragraph by spaces, for text with hard line breaks
     on_error    at bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which leaves out
                 this line and the rest of the file. Of a damaged file both keep all lines before the damage
     """
 
+    skip = "skip_line"
+
     def __init__(
         self,
         /,
         *,
-        paths: Annotated[list[Path], Field(min_length=1)],
+        paths: Paths,
         documents: Literal["paragraphs", "lines", "files"] = "paragraphs",
         join_lines: bool = False,
         on_error: Literal["stop", "skip", "skip_line"] = "stop",
     ) -> None:
         self.separator, self.skips_line = SEPARATORS[documents], on_error == "skip_line"
-        self.join_lines = join_lines and documents != "lines"
+        self._finish = joined if join_lines and documents != "lines" else str
         options = {"documents": documents, "join_lines": join_lines, "on_error": on_error}
         super().__init__(paths, EXTENSIONS, options)
 
@@ -63,11 +62,8 @@ class TextFiles(FileCorpus):
             for text in filter(None, map(str.strip, whole)):
                 texts += [text] if len(text) <= LONGEST else pieces(text)
             begun, rest = cut(rest)
-            yield from self._joined(texts + begun)
-        yield from self._joined(pieces(rest))
-
-    def _joined(self, texts: list[str]) -> Iterable[str]:
-        return map(joined, texts) if self.join_lines else texts
+            yield from map(self._finish, texts + begun)
+        yield from map(self._finish, pieces(rest))
 
     def _text(self, file: Path) -> Iterator[str | Skipped]:
         """Yield the text of a file in parts, and what is left out of it. Raises BadInput."""
@@ -76,14 +72,15 @@ class TextFiles(FileCorpus):
         try:
             for part in parts:
                 end = at + len(part)
-                # Of a part that is not UTF-8, each line is a piece, so that no more is lost than those that are not.
+                # A part that is not UTF-8 is decoded line by line, so that only bad lines are lost.
                 for piece in [part] if _is_utf8(part) else part.splitlines(keepends=True):
                     try:
                         text = piece.decode().replace("\r\n", "\n").replace("\r", "\n")
                         yield text if at else text.removeprefix("\ufeff")
                     except UnicodeDecodeError as error:
-                        damage = BadInput(f"{file}:{line}", f"byte {at + error.start} is not UTF-8", CURE, unit="lines")
-                        skipped = self.left_out(damage)
+                        place, reason = f"{file}:{line}", f"byte {at + error.start} is not UTF-8"
+                        cure = "Convert it, for example with iconv."
+                        skipped = self.left_out(BadInput(place, reason, cure, unit="lines"))
                         if not self.skips_line:
                             yield from _rest_left_out(skipped, end - at, parts)
                             return
@@ -95,21 +92,21 @@ class TextFiles(FileCorpus):
 
 
 def _parts(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the blocks cut after ends of lines, so that a line is in one part unless it has more than PART bytes."""
+    """Yield the blocks cut at line ends, so that a line is in one part unless it has more than PART bytes."""
     rest = b""
     for block in blocks:
         rest += block
         # A carriage return at the end of the block may be half of a line end.
         end = 1 + max(rest.rfind(b"\n"), rest.rfind(b"\r", 0, -1))
         if not end and len(rest) > PART and not rest.endswith(b"\r"):
-            _, end = codecs.utf_8_decode(rest, "replace", False)  # without a character that goes on
+            _, end = codecs.utf_8_decode(rest, "replace", False)  # without an incomplete character
         yield rest[:end]
         rest = rest[end:]
     yield rest
 
 
 def _rest_left_out(skipped: Skipped, lost: int, parts: Iterator[bytes]) -> Iterator[Skipped]:
-    """Yield that a file is left out from a line on; where its end is cut off, that as well."""
+    """Yield that a file is left out from a line on, and also that it is truncated if it is."""
     try:
         for part in parts:
             lost += len(part)
@@ -129,4 +126,5 @@ def _is_utf8(data: bytes) -> bool:
 
 def joined(text: str) -> str:
     """Join the lines of each paragraph by spaces."""
-    return "\n\n".join([" ".join(map(str.strip, each.split("\n"))) for each in BLANK_LINES.split(text)])
+    paragraphs = [paragraph.split("\n") for paragraph in BLANK_LINES.split(text)]
+    return "\n\n".join([" ".join(map(str.strip, lines)) for lines in paragraphs])

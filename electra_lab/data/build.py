@@ -25,13 +25,13 @@ from electra_lab.data.raw_documents import (
     Progress,
     Sample,
     TooLittleText,
+    read_contents,
     read_piece,
-    read_spool,
-    write_spool,
+    write_documents,
 )
 from electra_lab.data.shards import (
     PLAN,
-    SPOOL,
+    RAW,
     TOKENIZER,
     Plan,
     Shard,
@@ -129,7 +129,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
-    contents = _spooled(folder, recipe, announce, progress)
+    contents = _raw_documents(folder, recipe, announce, progress)
     tokenizer = _tokenizer(folder, recipe, contents, progress)
     held, hashes = _held_out(folder, recipe, contents, tokenizer)
     names = [f"train-{piece:05}" for piece in range(contents.pieces["train"])]
@@ -144,27 +144,27 @@ def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progres
     _finish(folder, recipe, contents, hashes, shards)
 
 
-def _spooled(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> Contents:
-    spool, mark = folder / SPOOL, folder / "identity.json"
+def _raw_documents(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> Contents:
+    raw, mark = folder / RAW, folder / "identity.json"
     identity = json.dumps(recipe.identity, sort_keys=True, default=str)
-    if mark.exists() and mark.read_bytes() == identity.encode() and (spool / SEAL).exists():
-        damaged = damage(spool)
+    if mark.exists() and mark.read_bytes() == identity.encode() and (raw / SEAL).exists():
+        damaged = damage(raw)
         if damaged is None:
             announce("continuing a build that was interrupted")
-            return read_spool(spool)
+            return read_contents(raw)
         announce(f"a build that was interrupted cannot be continued: {damaged}")
     shutil.rmtree(folder, ignore_errors=True)
-    spool.mkdir(parents=True)
+    raw.mkdir(parents=True)
     write_text(mark, identity)
     announce("reading the corpus (once; the result is kept)")
-    contents = write_spool(recipe.corpus, recipe.fingerprint, recipe.held_out, spool, progress)
-    seal(spool)
+    contents = write_documents(recipe.corpus, recipe.fingerprint, recipe.held_out, raw, progress)
+    seal(raw)
     return contents
 
 
 def _tokenizer(folder: Path, recipe: Recipe, contents: Contents, progress: Progress) -> Tokenizer:
     if damage(folder, [TOKENIZER], TOKENIZER_SEAL) is not None:
-        made = recipe.train_tokenizer(Sample(folder / SPOOL, contents, recipe.tokenizer_characters, progress))
+        made = recipe.train_tokenizer(Sample(folder / RAW, contents, recipe.tokenizer_characters, progress))
         special_ids(made)  # refuses one without them
         write_text(folder / TOKENIZER, made.to_str())
         seal(folder, [TOKENIZER], TOKENIZER_SEAL)
@@ -184,7 +184,7 @@ def _held_out(
     hashes: list[Hashes] = []
     for split in HELD_OUT:
         pieces = range(contents.pieces[split])
-        documents = [text for piece in pieces for text in read_piece(folder / SPOOL, split, piece)]
+        documents = [text for piece in pieces for text in read_piece(folder / RAW, split, piece)]
         texts = encode_texts(tokenizer, documents, plan)
         keep, _ = texts.without_overlap(known, recipe.overlap)
         if not keep.any():
@@ -247,7 +247,7 @@ def _finish(
 def _tidy(folder: Path) -> None:
     """Remove what only the build needed."""
     manifest = read_as(Manifest, folder / MANIFEST)
-    shutil.rmtree(folder / SPOOL, ignore_errors=True)
+    shutil.rmtree(folder / RAW, ignore_errors=True)
     for path in folder.iterdir():
         if path.is_dir():  # a launcher's logs
             shutil.rmtree(path, ignore_errors=True)

@@ -62,11 +62,11 @@ class Contents(BaseModel):
         return {name: value for name, value in dump(self).items() if name != "lost" or value}
 
 
-def read_spool(folder: Path) -> Contents:
+def read_contents(folder: Path) -> Contents:
     return read_as(Contents, folder / "spool.json")
 
 
-def write_spool(corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress) -> Contents:
+def write_documents(corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress) -> Contents:
     """Read a corpus into an empty folder. Raises DataError, also if its fingerprint is not the one that is given."""
     writers = {split: _Writer(folder, split) for split in SPLITS}
     held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}

@@ -56,7 +56,7 @@ class Rows:
             attention_mask=moved(packed.attention_mask),
             segments=moved(packed.segments),
             example_ids=_moved(example_ids, device),
-            documents=None if packed.documents is None else moved(packed.documents),
+            attention_document_ids=None if packed.documents is None else moved(packed.documents),
         )
 
     def training_batch(
@@ -80,8 +80,10 @@ class Rows:
         for start in range(0, self.number, size)[part]:
             rows = self._spread(np.arange(start, min(start + size, self.number)))
             batch = self.batch(rows, rows, device)
-            if hasattr(self.packing, "sources"):
-                batch = replace(batch, sources=torch.from_numpy(self.packing.sources(rows)).to(device))
+            if hasattr(self.packing, "source_document_ids"):
+                batch = replace(
+                    batch, source_document_ids=torch.from_numpy(self.packing.source_document_ids(rows)).to(device)
+                )
             yield batch
 
     def example_ids(self, places: Sequence[int]) -> list[int]:

@@ -28,7 +28,7 @@ from registry import Outcome
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-PLAN, TOKENIZER, SPOOL = "plan.json", "tokenizer.json", "spool"
+PLAN, TOKENIZER, RAW = "plan.json", "tokenizer.json", "spool"
 
 
 class Plan(BaseModel):
@@ -59,7 +59,7 @@ def encode_shard(folder: str, name: str) -> Outcome:
     if is_complete(place, name):
         return Outcome("done")
     plan, known = read_as(Plan, place / PLAN), Known.load(place)
-    texts = read_piece(place / SPOOL, "train", int(name.removeprefix("train-")))
+    texts = read_piece(place / RAW, "train", int(name.removeprefix("train-")))
     file = place / TOKENIZER
     encoded = encode_texts(_tokenizer(file, file.stat().st_mtime_ns), texts, plan)
     keep, seen = encoded.without_overlap(known, plan.overlap)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from electra_lab.datasets._files import CURE, FileSplits, text_of
-from electra_lab.datasets._splits import Found, attempted
+from electra_lab.datasets._splits import TEST, FileSplits, Found, attempted
+from electra_lab.datasets._texts import whole_text
 from electra_lab.sources.files import BadInput, Files, uncompressed
 from electra_lab.sources.records import record_in, records, value_of
 from registry import PairExample, datasets
@@ -17,17 +17,19 @@ from registry import PairExample, datasets
 class Blimp(FileSplits[PairExample]):
     """BLiMP (Warstadt et al., 2020) and others in its format: JSON lines, plain or compressed (.gz, .xz, .zst).
 
-    Each object has `sentence_good` and `sentence_bad`. The paradigm is its `UID`, otherwise the name of the file. There
-    is one split, test, and ids are the paradigm with the number of the pair in it.
+    Each object has `sentence_good` and `sentence_bad`. The paradigm is its `UID`, or by default the name of the file.
+    The only split is test, and an id is the paradigm with the number of the pair in it.
 
-    folder    with .jsonl files, or such a file, or a pattern; relative to the fine-tuning file
-    group_by  the field of the objects that results are grouped by, if they have it; BLiMP's `field` has four values and
+    folder    a folder with .jsonl files, a file, or a pattern; relative to the fine-tuning file
+    group_by  the field by which results are grouped, if objects have it; BLiMP's `field` has four values and
               `linguistics_term` twelve
     """
 
+    extensions = (".jsonl",)
+
     def __init__(self, /, *, folder: Path, group_by: Literal["field", "linguistics_term"] = "field") -> None:
         self._group_by = group_by
-        super().__init__({"test": folder}, [".jsonl"], {"group_by": group_by})
+        super().__init__({TEST: folder}, {"group_by": group_by})
 
     def _examples(self, source: str) -> Iterator[Found[PairExample]]:
         numbers: Counter[str] = Counter()
@@ -43,8 +45,8 @@ class Blimp(FileSplits[PairExample]):
             yield attempted(self._example, line, place, file)
 
     def _example(self, line: bytes, place: str, file: Path) -> tuple[str, PairExample]:
-        record = record_in(line, place, CURE)
-        good, bad = (text_of(value_of(record, place, name, CURE), name, place) for name in
-                     ("sentence_good", "sentence_bad"))  # fmt: skip
-        paradigm, field = (text_of(record.get(name, ""), name, place) for name in ("UID", self._group_by))
+        record = record_in(line, place)
+        sides = ("sentence_good", "sentence_bad")
+        good, bad = (whole_text(value_of(record, place, side), side, place) for side in sides)
+        paradigm, field = (whole_text(record.get(name, ""), name, place) for name in ("UID", self._group_by))
         return "", PairExample(good, bad, paradigm or uncompressed(file).stem, field, place=place)

@@ -3,79 +3,78 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines
 from electra_lab.datasets._schemes import OUTSIDE, SCHEMES, TAG, misfit, to_iob2
-from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
+from electra_lab.datasets._splits import Found, NamedFiles, attempted, columns
 from electra_lab.sources.files import BadInput, Files
+from electra_lab.sources.records import check_utf8, text_lines
 from registry import WordsExample, datasets
+from registry.errors import DataError
 
 TABS, SPACES = re.compile("\t+"), re.compile("[ \t]+")  # other spaces may be in words
 BREAK = "-DOCSTART-"  # between documents
 COMMENT = re.compile(r"#\s*(\S+\s+=\s|newdoc\b|newpar\b)")  # of CoNLL-U
-MARK = re.compile(r"#(\s|#|$|\w+=|(begin|end) document)")  # where a comment may begin, and a hashtag does not
-NO_WORD = re.compile(r"\d+[-.]\d+")  # 1-2 is a word that consists of two others, 1.1 one that is not written
+MARK = re.compile(r"#(\s|#|$|\w+=|(begin|end) document)")  # may begin a comment, but not a hashtag
+NO_WORD = re.compile(r"\d+[-.]\d+")  # 1-2 is a word that consists of two others, 1.1 is not written
 SEVERAL = re.compile(r"[|,;]| +")  # between the tags of one column
-UPOS, CONLL_U = 3, 10  # its column of CoNLL-U's ten
+UPOS, CONLL_U = 3, 10  # the column of parts of speech in CoNLL-U, and its number of columns
 Column = Annotated[int, Field(ge=-100, le=100)]
 Sentence = list[tuple[str, list[str]]]  # the places and the columns of its lines
 
 
 @datasets.register("conll", yields=WordsExample)
-class Conll(FileSplits[WordsExample]):
+@dataclass(kw_only=True, eq=False)
+class Conll(NamedFiles[WordsExample]):
     """Words with tags in columns, one word on a line, plain or compressed (.gz, .xz, .zst).
 
-    Blank lines separate sentences. Where most lines of a file have a tab, tabs alone separate columns, and words may
-    have spaces in them; in other files spaces do, too. Lines that begin with -DOCSTART- are left out, and so are
+    Blank lines separate sentences. If most lines of a file have a tab, only tabs separate columns, and words may
+    contain spaces; otherwise spaces separate columns too. Lines that begin with -DOCSTART- are left out, and so are
     comments: lines before a sentence that begin with # and have another number of columns than most lines, or the form
-    `# key = value`, or no tag of an entity in its column. Where the first of three or more columns counts the words of
-    each sentence, as in CoNLL-U, lines with a number such as 1-2 or 1.1 are left out. Tags of entities are read as
-    IOB2, whatever their scheme is. Files of a single column are words whose tags are not known.
+    `# key = value`, or no entity tag in the tag column. If the first of three or more columns counts the words of each
+    sentence, as in CoNLL-U, lines with a number such as 1-2 or 1.1 are left out. Entity tags of any scheme are read as
+    IOB2. In files with a single column the tags are unknown.
 
     train, validation, test  a file, a pattern such as `eng.train*`, or a folder; relative to the fine-tuning file
     word_column              counted from 0; -1 is the last one. By default the first, or the one after the numbers
-    tag_column               the same. By default the last, or of CoNLL-U's ten the part of speech, UPOS
-    layer                    of several tags in one column, such as B-ORG|B-LOC, the one to read, counted from 0; words
-                             that have fewer are outside
-    scheme                   of the tags: auto finds out which one all tags of a split fit, BILOU and BMES are BIOES in
-                             other letters; plain takes tags as they are, such as parts of speech
+    tag_column               the same. By default the last, or the part of speech, UPOS, if there are ten as in CoNLL-U
+    layer                    which tag to read if a column has several, such as B-ORG|B-LOC, counted from 0; words with
+                             fewer are outside
+    scheme                   of the tags: auto chooses the one that all tags of a split fit; BILOU and BMES are BIOES
+                             with other letters; plain keeps tags unchanged, such as parts of speech
     on_error                 at a sentence with a line or a tag that does not fit: `stop`, or `skip` it
-    held_out                 without a file for validation, the share of train that it gets, by a hash of the words
+    held_out                 without a file for validation, its share of train, chosen by a hash of the words
     """
 
-    def __init__(
-        self,
-        /,
-        *,
-        train: Path | None = None,
-        validation: Path | None = None,
-        test: Path | None = None,
-        word_column: Column | None = None,
-        tag_column: Column | None = None,
-        layer: Annotated[int, Field(ge=0, le=100)] | None = None,
-        scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "BMES", "plain"] = "auto",
-        on_error: OnError = "stop",
-        held_out: HeldOut = 0.1,
-    ) -> None:
-        self._word, self._tag, self._layer = word_column, tag_column, layer
-        self._scheme = "BIOES" if scheme in ("BILOU", "BMES") else scheme
-        paths = {"train": train, "validation": validation, "test": test}
-        options = {"word_column": word_column, "tag_column": tag_column, "scheme": scheme}
-        options |= {} if layer is None else {"layer": layer}
-        super().__init__(paths, [""], options, held_out, on_error)
+    word_column: Column | None = None
+    tag_column: Column | None = None
+    layer: Annotated[int, Field(ge=0, le=100)] | None = None
+    scheme: Literal["auto", "IOB1", "IOB2", "BIOES", "BILOU", "BMES", "plain"] = "auto"
+
+    def _options(self) -> dict[str, Any]:
+        options = {"word_column": self.word_column, "tag_column": self.tag_column, "scheme": self.scheme}
+        return options if self.layer is None else {**options, "layer": self.layer}
 
     def _examples(self, source: str) -> Iterator[Found[WordsExample]]:
         found = list(super()._examples(source))
-        sentences = [entry[1].tags or () for entry in found if not isinstance(entry, BadInput)]
-        wrong = {name: sum(misfit(tags, name) is not None for tags in sentences) for name in SCHEMES}
-        scheme = min(wrong, key=wrong.__getitem__) if self._scheme == "auto" else self._scheme
+        scheme = self._best_scheme(found) if self.scheme == "auto" else self.scheme
+        if scheme in ("BILOU", "BMES"):
+            scheme = "BIOES"
         for entry in found:
             yield entry if isinstance(entry, BadInput) else attempted(self._in_iob2, *entry, scheme)
+
+    @staticmethod
+    def _best_scheme(found: Sequence[Found[WordsExample]]) -> str:
+        """Return the scheme that the fewest sentences do not fit."""
+        tagged = [entry[1].tags or () for entry in found if not isinstance(entry, BadInput)]
+        wrong = {}
+        for scheme in SCHEMES:
+            wrong[scheme] = sum(misfit(tags, scheme) is not None for tags in tagged)
+        return min(wrong, key=wrong.__getitem__)
 
     def _in_iob2(self, places: str, example: WordsExample, scheme: str) -> tuple[str, WordsExample]:
         """Return a sentence with its key. Raises BadInput for tags that do not fit the scheme."""
@@ -83,15 +82,15 @@ class Conll(FileSplits[WordsExample]):
             word = misfit(example.tags, scheme)
             if word is not None:
                 reason = f"the tag '{example.tags[word]}' does not fit {scheme}"
-                reason += ", and the other schemes fit even less" * (self._scheme == "auto")
-                cure = f"{CURE} To take tags as they are set scheme: plain."
+                reason += ", and the other schemes fit even less" * (self.scheme == "auto")
+                cure = "Correct it. To keep tags unchanged, set scheme: plain."
                 raise BadInput(places.split("\n")[word], reason, cure)
             example = replace(example, tags=to_iob2(example.tags, scheme))
         return " ".join(example.words), example
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[WordsExample]]:
-        """Yield the sentences; the key of one is the places of its words, one on each line."""
-        # The columns are those of most lines.
+        """Yield the sentences; the key of a sentence is the places of its words, one on each line."""
+        # The number of columns is that of most lines.
         lines = [(place, "" if line.startswith(BREAK) else line) for place, line in text_lines(files, file)]
         written = [(place, line) for place, line in lines if line.strip(" \t")]
         written = [(place, line) for place, line in written if not line.startswith("#")] or written
@@ -100,7 +99,7 @@ class Conll(FileSplits[WordsExample]):
         tabs = 2 * sum("\t" in line for _, line in written) > len(written)
         number = Counter(len(_columns(line, tabs)) for _, line in written).most_common(1)[0][0]
         self._refuse_columns(number, written[0][0])
-        # Sentences, without the comments before them.
+        # Sentences are groups of lines, without the comments before them.
         sentences: list[Sentence] = [[]]
         for place, line in lines:
             row = _columns(line, tabs)
@@ -110,41 +109,44 @@ class Conll(FileSplits[WordsExample]):
                 sentences.append([])
             elif sentences[-1] or not self._is_comment(line, row, number):
                 sentences[-1].append((place, row))
-        # The columns of words and tags.
-        whole = [sentence for sentence in sentences if sentence and all(len(row) == number for _, row in sentence)]
+        # The columns of words and tags depend on whether the first one counts the words.
+        whole = [sentence for sentence in sentences if _widths(sentence) == {number}]
         numbered = number > 2 and max(map(len, whole), default=0) > 1 and all(map(_is_numbered, whole))
-        word = int(numbered) if self._word is None else self._word
-        tag = (UPOS if numbered and number == CONLL_U else -1) if self._tag is None else self._tag
+        word = int(numbered) if self.word_column is None else self.word_column
+        tag = UPOS if numbered and number == CONLL_U else -1
+        if self.tag_column is not None:
+            tag = self.tag_column
         for sentence in sentences:
             words = [(place, row) for place, row in sentence if not (numbered and NO_WORD.fullmatch(row[0]))]
             if words:
                 yield attempted(self._sentence, words, number, word, tag)
 
     def _refuse_columns(self, number: int, place: str) -> None:
-        """Raise BadInput if the words' or the tags' is not among the columns."""
-        word, tag = self._word or 0, -1 if self._tag is None else self._tag
+        """Raise DataError if the column of words or of tags does not exist."""
+        word, tag = self.word_column or 0, -1 if self.tag_column is None else self.tag_column
         wanted = {"word_column": word} | ({"tag_column": tag} if number > 1 else {})
         for name, column in wanted.items():
             if not -number <= column < number:
-                raise BadInput(place, f"has {columns(number)}, but {name} is {column}", "They are counted from 0.")
+                raise DataError(f"{place}: has {columns(number)}, but {name} is {column}. They are counted from 0.")
         if number > 1 and word % number == tag % number:
-            raise BadInput(place, "word_column and tag_column are the same column", "Change one of them.")
+            raise DataError(f"{place}: word_column and tag_column are the same column. Change one of them.")
 
     def _is_comment(self, line: str, row: Sequence[str], number: int) -> bool:
-        """Return whether a line before a sentence is a comment: `#` may be a word, too."""
+        """Return whether a line before a sentence is a comment; `#` may also be a word."""
         if COMMENT.match(line):
             return True
         if not MARK.match(line) or len(row) != number:
             return MARK.match(line) is not None
-        tags = _parts(row[-1 if self._tag is None else self._tag])
-        return number > 1 and self._scheme != "plain" and not all(map(TAG.fullmatch, tags))
+        tags = _parts(row[-1 if self.tag_column is None else self.tag_column])
+        return number > 1 and self.scheme != "plain" and not all(map(TAG.fullmatch, tags))
 
     def _sentence(self, lines: Sentence, number: int, word: int, tag: int) -> tuple[str, WordsExample]:
         """Return a sentence with the places of its words. Raises BadInput."""
         tags = []
         for place, row in lines:
+            check_utf8(row, place)
             if len(row) != number:
-                raise BadInput(place, f"has {columns(len(row))}, not {number} as most lines", CURE)
+                raise BadInput(place, f"has {columns(len(row))}, not {number} as most lines")
             tags.append(self._tag_in(row[tag], place) if number > 1 else "")
         places, rows = zip(*lines, strict=True)
         words = tuple(row[word] for row in rows)
@@ -152,12 +154,12 @@ class Conll(FileSplits[WordsExample]):
 
     def _tag_in(self, column: str, place: str) -> str:
         """Return the tag in a column. Raises BadInput."""
-        if self._scheme == "plain":
+        if self.scheme == "plain":
             return column
         tags = _parts(column)
-        if len(tags) > 1 and self._layer is None:
+        if len(tags) > 1 and self.layer is None:
             raise BadInput(place, f"there are several tags in one column, '{column}'", "Set `layer` to one of them.")
-        layer = self._layer or 0
+        layer = self.layer or 0
         tag = tags[layer] if layer < len(tags) else OUTSIDE
         if not TAG.fullmatch(tag):
             reason = f"the tag '{tag}' is neither O nor B-, I-, E- or S- with a type"
@@ -169,20 +171,25 @@ class Conll(FileSplits[WordsExample]):
 
         Spaces in words become underscores, as they separate the columns.
         """
-        text = ""
+        lines: list[str] = []
         for example, found in zip(self.read(split), predictions, strict=True):
             words = [word.replace(" ", "_") for word in example.words]
-            read = [words, example.tags] if example.tags else [words]
-            text += "".join(" ".join(row) + "\n" for row in zip(*read, found["prediction"], strict=True)) + "\n"
-        return f"{split}.txt", text
+            known = [words, example.tags] if example.tags else [words]
+            lines += map(" ".join, zip(*known, found["prediction"], strict=True))
+            lines += [""]
+        return f"{split}.txt", "".join(f"{line}\n" for line in lines)
 
 
 def _columns(line: str, tabs: bool) -> list[str]:
-    """Return the columns of a line; between tabs, a word may be a space."""
+    """Return the columns of a line. Between tabs, a word may be a space."""
     if not line.strip(" \t"):
         return []
     found = [column for column in (TABS if tabs else SPACES).split(line) if column]
     return [column.strip(" ") or " " for column in found]
+
+
+def _widths(sentence: Sentence) -> set[int]:
+    return {len(row) for _, row in sentence}
 
 
 def _is_numbered(sentence: Sentence) -> bool:
@@ -192,6 +199,7 @@ def _is_numbered(sentence: Sentence) -> bool:
 
 
 def _parts(column: str) -> list[str]:
-    """Return the tags in a column, if it has several of entities; otherwise the column."""
+    """Return the entity tags in a column that has several, otherwise the column."""
     parts = SEVERAL.split(column)
-    return parts if all(part == OUTSIDE or (TAG.fullmatch(part) and "-" in part) for part in parts) else [column]
+    are_tags = all(part == OUTSIDE or (TAG.fullmatch(part) and "-" in part) for part in parts)
+    return parts if are_tags else [column]

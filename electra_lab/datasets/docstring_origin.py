@@ -28,19 +28,19 @@ Package = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
 class DocstringOrigin(Splits[TextExample]):
     """Which package a docstring of the standard library or of torch comes from; no download.
 
-    By default about 3,000 docstrings of eight packages, what exactly depends on the installed versions. All docstrings
-    of a module are in one split: in the order of a hash of its name, a package's module goes to validation if it fits
-    in what is left of that share, otherwise to the test on the same terms, otherwise to train. A text that several
-    modules have belongs to the first. The corpus `docstrings` has these texts too, without labels, and other splits: a
-    package is held out as a whole there, so pre-training on it has read most of what is validation and test here.
+    By default about 3,000 docstrings of eight packages; the number depends on the installed versions. All docstrings of
+    a module are in one split. In the order of a hash of their names, the modules of a package go to validation while
+    its share has room for them, otherwise to the test on the same terms, otherwise to train. A text that occurs in
+    several modules belongs to the first. The corpus `docstrings` has these texts too, without labels, and with other
+    splits: it holds out packages as a whole, so pre-training on it has read most of validation and test.
 
-    packages       the labels; of one inside another the longer name counts
-    most           examples of a package; of more, those whose texts have the smallest hashes
+    packages       the labels; if one contains another, the longer name counts
+    most           largest number of examples of a package; those whose texts have the smallest hashes are kept
     min_characters shorter docstrings are left out
     max_characters longer ones are cut at white space
-    hide_names     write `package` for the packages' names and the parts of these, in all texts: `torch.nn` and PyTorch,
-                   but not NNModule
-    held_out       the share of each package that validation gets, and the test as well
+    hide_names     write `package` for the packages' names and their parts in all texts: `torch.nn` and PyTorch, but not
+                   NNModule
+    held_out       share of each package for validation, and the same for the test
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class DocstringOrigin(Splits[TextExample]):
         held_out: Annotated[float, Field(gt=0, le=0.4)] = 0.1,
     ) -> None:
         if twice := [name for name, times in Counter(packages).items() if times > 1]:
-            raise ValueError(f"packages: {twice[0]} is there twice.")
-        super().__init__()
-        self._packages, self._most, self._share = packages, most, held_out
+            raise ValueError(f"packages: {twice[0]} is listed twice.")
+        super().__init__(held_out)
+        self._packages, self._most = packages, most
         self._shortest, self._longest = min_characters, max_characters
         self._options = [packages, most, min_characters, max_characters, hide_names, held_out]
         self._names = _pattern(packages) if hide_names else None
@@ -75,16 +75,19 @@ class DocstringOrigin(Splits[TextExample]):
 
     def _examples(self, source: str) -> Iterator[tuple[str, TextExample]]:
         self._found = self._found or self._all()
-        yield from (("", example) for example in self._found[source])
+        for example in self._found[source]:
+            yield "", example
 
     def _all(self) -> dict[str, list[TextExample]]:
         """Return the examples of all splits. Raises DataError."""
-        found: dict[str, list[TextExample]] = {split: [] for split in self._sources()}
+        # Each text belongs to the first module that has it.
         origins: dict[str, tuple[Path, str, str]] = {}
         for origin in self._files():
             for text in documentation(self._read.read(origin[0])):
                 if cleaned := self._cleaned(text):
                     origins.setdefault(cleaned, origin)
+        # The modules of each package are divided among the splits.
+        found: dict[str, list[TextExample]] = {split: [] for split in self._sources()}
         for package in self._packages:
             own = [text for text, (_, _, name) in origins.items() if name == package]
             chosen = {*sorted(own, key=number_of)[: self._most]}
@@ -112,11 +115,11 @@ class DocstringOrigin(Splits[TextExample]):
         """Yield the files of the packages, with the module of each and its package."""
         for file, name in installed_files():
             module = name.removesuffix(".py").removesuffix("/__init__").removeprefix("python/").replace("/", ".")
-            if inside := [each for each in self._packages if f"{module}.".startswith(f"{each}.")]:
+            if inside := [package for package in self._packages if f"{module}.".startswith(f"{package}.")]:
                 yield file, module, max(inside, key=len)
 
     def fingerprint(self) -> str:
-        """Return a hash of the options, the files and their names; and of Python's version, which parses them."""
+        """Return a hash of the options, the files, their names, and the version of Python."""
         self._found = None
         options = [FORMAT, sys.version_info[:3], self._options]
         state = hashlib.sha256(json.dumps(options).encode())
@@ -126,8 +129,8 @@ class DocstringOrigin(Splits[TextExample]):
 
 
 def _pattern(packages: Sequence[str]) -> re.Pattern[str]:
-    """Return what finds the parts of the packages' names, alone or joined by dots, also after "py" as in PyTorch."""
-    parts = sorted({part for package in packages for part in package.split(".")}, key=len, reverse=True)
+    """Return a pattern of the parts of the packages' names, alone or joined by dots, also after "py" as in PyTorch."""
+    parts = sorted({*".".join(packages).split(".")}, key=len, reverse=True)
     names = f"(?:py)?(?:{'|'.join(map(re.escape, parts))})"
     return re.compile(rf"(?<![^\W_]){names}(?:\.{names})*(?![^\W_])", re.IGNORECASE)
 

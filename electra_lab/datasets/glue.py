@@ -4,13 +4,14 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines
-from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION, Found, attempted
+from electra_lab.datasets._splits import TEST, TRAIN, VALIDATION, FileSplits, Found, attempted, columns
 from electra_lab.datasets._texts import key_of, label_of
 from electra_lab.sources.files import COMPRESSED, BadInput, Files
+from electra_lab.sources.records import check_utf8, text_lines
 from registry import TextExample, datasets
 from registry.errors import DataError, did_you_mean
 
@@ -60,7 +61,7 @@ FORMATS = {
             MISMATCHED: ["dev_mismatched.tsv"],
             TEST: ["test_matched.tsv"],
             TEST_MISMATCHED: ["test_mismatched.tsv"],
-            DIAGNOSTICS: [*AX, *(f"../{folder}/{name}" for folder in ("AX", "diagnostic") for name in AX)],
+            DIAGNOSTICS: [*AX, *(f"../AX/{name}" for name in AX), *(f"../diagnostic/{name}" for name in AX)],
         },
     ),
     "QNLI": Format(("question", "sentence"), "label", ENTAILED, FILES),
@@ -79,8 +80,8 @@ class Glue(FileSplits[TextExample]):
     There is a split for each file: train, validation, test; of MNLI also validation_mismatched, test_mismatched and, if
     diagnostics.tsv is in its folder or in AX or diagnostic next to it, diagnostics. Labels are those of GLUE's
     submissions: 0 and 1, entailment and so on; scores from 0 to 5 for STS-B. Quotes are ordinary characters, and white
-    space around texts is removed. Lines of QQP's train and dev with columns missing, some questions broken over several
-    lines, are left out, as in google-research/electra. MRPC may also be Microsoft's msr_paraphrase_train.txt and
+    space around texts is removed. Lines of QQP's train and dev with missing columns (questions broken over several
+    lines) are left out, as in google-research/electra. MRPC may also be Microsoft's msr_paraphrase_train.txt and
     msr_paraphrase_test.txt with GLUE's dev_ids.tsv, the ids of the training pairs that are its validation.
 
     name              of the task; AX is the diagnostics alone
@@ -94,7 +95,7 @@ class Glue(FileSplits[TextExample]):
         self.name, self.format, self._doubles = name, FORMATS[name], double_unordered
         paths = {split: _first(folder, names) for split, names in self.format.files.items()}
         if not any(paths.values()):
-            here = (each for names in self.format.files.values() for each in names if not each.startswith(".."))
+            here = [file for file in chain.from_iterable(self.format.files.values()) if not file.startswith("..")]
             inside = f" Did you mean {folder / name}?" if os.path.isdir(folder / name) else ""
             raise DataError(f"{folder}: has no file of {name}. Looked for {', '.join(here)}.{inside}")
         train, listed = paths.get(TRAIN), _first(folder, ["dev_ids.tsv"])
@@ -102,7 +103,7 @@ class Glue(FileSplits[TextExample]):
         self._listed = Files([listed], [""], {}) if original and listed else None
         if self._listed:
             paths[VALIDATION] = None  # it is in the file of train
-        super().__init__(paths, [""], {"name": name, "double_unordered": double_unordered})
+        super().__init__(paths, {"name": name, "double_unordered": double_unordered})
 
     def _holds_out(self, sources: Sequence[str]) -> bool:
         return self._listed is not None
@@ -115,8 +116,8 @@ class Glue(FileSplits[TextExample]):
             self._ids = {line for _, line in text_lines(self._listed, self._listed.files[0])}
         yield from super().read(split)
         if self._doubles and split == TRAIN:
-            for each in super().read(split):
-                yield replace(each, text=each.pair or "", pair=each.text, id=f"{each.id} swapped")
+            for example in super().read(split):
+                yield replace(example, text=example.pair or "", pair=example.text, id=f"{example.id} swapped")
 
     def fingerprint(self) -> str:
         """Return a hash of the options and the content of the files."""
@@ -126,6 +127,7 @@ class Glue(FileSplits[TextExample]):
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
         rows = ((place, line.split("\t")) for place, line in text_lines(files, file) if line)
+        # The header, which two files do not have.
         if self.name == "CoLA" and source != TEST:
             at, header = str(file), COLA
         else:
@@ -133,11 +135,12 @@ class Glue(FileSplits[TextExample]):
         if not header:
             return
         places = self._columns(header, at, source)
+        # The rows.
         for place, row in rows:
             if len(row) < len(header) and self.name == "QQP" and source != TEST:
                 continue
             if len(row) != len(header):
-                yield BadInput(place, f"has {columns(len(row))}, not {len(header)}", CURE)
+                yield BadInput(place, f"has {columns(len(row))}, not {len(header)}")
                 continue
             yield attempted(self._example, {name: row[at] for name, at in places.items()}, place)
 
@@ -158,6 +161,7 @@ class Glue(FileSplits[TextExample]):
         return found
 
     def _example(self, row: Mapping[str, str], place: str) -> tuple[str, TextExample]:
+        check_utf8(row.values(), place)
         text, pair = row["text"].strip(), row["pair"].strip() if "pair" in row else None
         key = f"{row['first']}\t{row['second']}" if "first" in row else key_of(text, pair)
         return key, TextExample(text, pair, self._label(row.get("label"), place), row.get("id", ""), place)
@@ -167,11 +171,11 @@ class Glue(FileSplits[TextExample]):
             return None
         if labels := self.format.labels:
             if value not in labels:
-                raise BadInput(place, f"the label '{value}' is not {' or '.join(labels)}", CURE)
+                raise BadInput(place, f"the label '{value}' is not {' or '.join(labels)}")
             return value
         score = label_of(value, self.format.label, "number", place)
         if not isinstance(score, float) or not 0 <= score <= BEST_SCORE:
-            raise BadInput(place, f"the score '{value}' is not a number from 0 to {BEST_SCORE:g}", CURE)
+            raise BadInput(place, f"the score '{value}' is not a number from 0 to {BEST_SCORE:g}")
         return score
 
     def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
@@ -180,7 +184,7 @@ class Glue(FileSplits[TextExample]):
         name = matched.get(split) if self.name == "MNLI" else self.name if split == TEST else None
         if name is None:
             return None
-        lines = [f"{each['id']}\t{self._written(each['prediction'])}\n" for each in predictions]
+        lines = [f"{found['id']}\t{self._written(found['prediction'])}\n" for found in predictions]
         return f"{name}.tsv", "index\tprediction\n" + "".join(lines)
 
     def _written(self, prediction: Any) -> str:
@@ -190,6 +194,8 @@ class Glue(FileSplits[TextExample]):
 
 
 def _first(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first of the files that is there, plain or compressed."""
-    found = (os.path.normpath(folder / f"{name}{ending}") for name in names for ending in ("", *COMPRESSED))
-    return next((Path(path) for path in found if os.path.isfile(path)), None)
+    """Return the first of the files that exists, plain or compressed."""
+    for name, ending in product(names, ("", *COMPRESSED)):
+        if os.path.isfile(path := os.path.normpath(folder / f"{name}{ending}")):
+            return Path(path)
+    return None

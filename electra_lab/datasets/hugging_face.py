@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.datasets._files import CURE
 from electra_lab.datasets._splits import TEST, Found, HeldOut, OnError, Splits, attempted
-from electra_lab.datasets._texts import Fields, LabelType, Name
+from electra_lab.datasets._texts import LabelType, Name, TextFields
 from electra_lab.sources.files import BadInput
 from electra_lab.sources.hugging_face import HuggingFaceSource
 from electra_lab.sources.records import value_of
@@ -22,9 +21,10 @@ FILES = "For files there are json_lines and table."
 class HuggingFace(Splits[TextExample]):
     """A dataset of the Hugging Face hub, or a local folder; each row is one example. Needs `electra-lab[data]`.
 
-    A field `a.b` is the field b of the object in field a. White space around texts and labels is removed. Labels with
-    names have these; one that is null, empty or, with names, -1 is not known, and the test may be without the field. In
-    CSV files of a folder all values stay text as written; on the hub, the library turns some into numbers.
+    A field `a.b` is the field b of the object in field a. White space around texts and labels is removed. Labels are
+    read by their names if they have names. A label that is null, empty or, with names, -1 is unknown, and the test may
+    lack the field. The values of CSV files in a folder are read as text; for those on the hub, the library turns some
+    into numbers.
 
     path        a name such as `nyu-mll/glue`, which is downloaded once, or a folder: one that `save_to_disk` wrote, or
                 one of JSON, CSV, Parquet or text files; relative to the fine-tuning file
@@ -33,11 +33,11 @@ class HuggingFace(Splits[TextExample]):
     pair        the field with the second text, for pairs
     label       the field with the label
     label_type  word, for classification, or number, for regression
-    id          the field with the example's id; without it examples are numbered
-    splits      the names of the splits in the dataset, by the names that they get here, such as
-                `{train: train, validation: validation_matched}`; without it all splits are read
+    id          the field with the example's id; by default examples are numbered
+    splits      the dataset's names of the splits, by the names to give them, such as
+                `{train: train, validation: validation_matched}`; by default all splits are read
     on_error    at a row that cannot be an example, such as one without a label: `stop`, or `skip` it
-    held_out    without a split for validation, the share of train that it gets, by a hash of the texts
+    held_out    without a split for validation, its share of train, chosen by a hash of the texts
     revision    a branch, tag or commit of the dataset on the hub
     """
 
@@ -58,8 +58,9 @@ class HuggingFace(Splits[TextExample]):
         revision: str | None = None,
     ) -> None:
         super().__init__(held_out, on_error)
-        self._fields, self._chosen = Fields(text, pair, label, id, label_type), splits
-        options = {"name": name, "fields": [text, pair, label, label_type, id], "splits": splits, "held_out": held_out}
+        self._fields = TextFields(text=text, pair=pair, label=label, label_type=label_type, id=id)
+        self._chosen = splits
+        options = {"name": name, **self._fields._options(), "splits": splits, "held_out": held_out}
         options |= {"on_error": on_error} if on_error == "skip" else {}
         self._source = HuggingFaceSource(path, name, revision, options, FILES)
 
@@ -89,8 +90,8 @@ class HuggingFace(Splits[TextExample]):
     def _value(self, row: dict[str, Any], place: str, words: list[str] | None, labelled: bool, field: str) -> Any:
         """Return the value of a field; of a label that has a name, its name. Raises BadInput."""
         if field != self._fields.label:
-            return value_of(row, place, field, CURE)
-        found = value_of(row, place, field, CURE) if labelled else None
+            return value_of(row, place, field)
+        found = value_of(row, place, field) if labelled else None
         return _word(found, words) if words else found
 
     def fingerprint(self) -> str:
@@ -101,7 +102,7 @@ class HuggingFace(Splits[TextExample]):
 def _names_of(features: Any, field: str) -> list[str] | None:
     """Return the names of a field's labels if the dataset has them."""
     try:
-        return getattr(value_of(features, "", field, ""), "names", None)
+        return getattr(value_of(features, "", field), "names", None)
     except BadInput:
         return None
 

@@ -2,44 +2,35 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from electra_lab.datasets._files import CURE, FileSplits, text_of
-from electra_lab.datasets._splits import Found, HeldOut, OnError, attempted
-from electra_lab.datasets._texts import id_of
+from electra_lab.datasets._splits import Found, NamedFiles, attempted
+from electra_lab.datasets._texts import id_of, whole_text
 from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput, Files
 from electra_lab.sources.records import kind_of, value_of
 from registry import Answer, QuestionExample, datasets
 
 
 @datasets.register("squad", yields=QuestionExample)
-class Squad(FileSplits[QuestionExample]):
+@dataclass(kw_only=True, eq=False)
+class Squad(NamedFiles[QuestionExample]):
     """SQuAD 1.1 and 2.0 and others in their JSON format, plain or compressed (.gz, .xz, .zst).
 
-    Questions with `is_impossible: true` have no answer; the answers of questions without `answers` are not known.
+    Questions with `is_impossible: true` have no answer; the answers of questions without `answers` are unknown.
 
     train, validation, test  a file, a pattern, or a folder, of which all .json files are read; relative to the
                              fine-tuning file
     on_error                 at a question that cannot be an example: `stop`, or `skip` it; of several answers, only
                              those that are not at their place in the context are skipped
-    held_out                 without a file for validation, the share of train that it gets, by a hash of the articles'
-                             titles
+    held_out                 without a file for validation, its share of train, chosen by a hash of the articles' titles
     """
 
-    def __init__(
-        self,
-        /,
-        *,
-        train: Path | None = None,
-        validation: Path | None = None,
-        test: Path | None = None,
-        on_error: OnError = "stop",
-        held_out: HeldOut = 0.1,
-    ) -> None:
-        self._skips = on_error == "skip"
-        paths = {"train": train, "validation": validation, "test": test}
-        super().__init__(paths, [".json"], {"on_error": on_error}, held_out, on_error)
+    extensions = (".json",)
+
+    def _options(self) -> dict[str, Any]:
+        return {"on_error": self.on_error}
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[QuestionExample]]:
         top = str(file)
@@ -56,30 +47,30 @@ class Squad(FileSplits[QuestionExample]):
 
     def _example(self, question: Any, context: str, file: Path, where: str) -> QuestionExample:
         """Return an example. Raises BadInput."""
-        name = id_of(value_of(question, where, "id", CURE), "id", where)
+        name = id_of(value_of(question, where, "id"), "id", where)
         if not name:
-            raise BadInput(where, "the field 'id' is empty", CURE)
+            raise BadInput(where, "the field 'id' is empty")
         place = f"{file}: question {name}"
         asked = _text(question, place, "question")
         impossible = question.get("is_impossible") or False
         if not isinstance(impossible, bool):
-            raise BadInput(place, f"the field 'is_impossible' is {kind_of(impossible)}, not true or false", CURE)
+            raise BadInput(place, f"the field 'is_impossible' is {kind_of(impossible)}, not true or false")
         if not impossible and "answers" not in question:
             return QuestionExample(asked, context, (), False, name, place)
         answers = [] if impossible else _items(question, place, "answers")
         if not impossible and not answers:
-            cure = 'Set "is_impossible": true if it has none, or remove "answers" if they are not known.'
+            cure = 'Set "is_impossible": true if it has none, or remove "answers" if they are unknown.'
             raise BadInput(place, "the list of answers is empty", cure)
         read = [attempted(_answer, answer, context, place) for answer in answers]
         wrong = [answer for answer in read if isinstance(answer, BadInput)]
         found = [answer for answer in read if isinstance(answer, Answer)]
-        if wrong and not (self._skips and found):
+        if wrong and not (self.on_error == "skip" and found):
             raise wrong[0]
         return QuestionExample(asked, context, tuple(found), True, name, place)
 
     def submission(self, split: str, predictions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        """Return what the official scripts evaluate: a JSON object of the predicted texts by the questions' ids."""
-        texts = {each["id"]: each["prediction"] for each in predictions}
+        """Return the input of the official scripts: a JSON object of the predicted texts by the questions' ids."""
+        texts = {found["id"]: found["prediction"] for found in predictions}
         return f"{split}.json", json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -93,27 +84,27 @@ def _parsed(files: Files, file: Path) -> Any:
         raise BadInput(f"{file}:{line}", f"byte {error.start} is not UTF-8", "Convert the file.") from None
     except json.JSONDecodeError as error:
         reason = f"is not JSON ({error.msg} at column {error.colno})"
-        raise BadInput(f"{file}:{error.lineno}", reason, CURE) from None
+        raise BadInput(f"{file}:{error.lineno}", reason) from None
     except (ValueError, RecursionError):
-        raise BadInput(str(file), "is JSON that Python cannot read", CURE) from None
+        raise BadInput(str(file), "is JSON that Python cannot read") from None
 
 
 def _items(record: Any, place: str, field: str) -> list[Any]:
-    found = value_of(record, place, field, CURE)
+    found = value_of(record, place, field)
     if not isinstance(found, list):
-        raise BadInput(place, f"the field '{field}' is {kind_of(found)}, not a list", CURE)
+        raise BadInput(place, f"the field '{field}' is {kind_of(found)}, not a list")
     return found
 
 
 def _text(record: Any, place: str, field: str) -> str:
-    return text_of(value_of(record, place, field, CURE), field, place)
+    return whole_text(value_of(record, place, field), field, place)
 
 
 def _answer(answer: Any, context: str, place: str) -> Answer:
     """Return an answer that is at its place. Raises BadInput."""
-    text, start = _text(answer, place, "text"), value_of(answer, place, "answer_start", CURE)
+    text, start = _text(answer, place, "text"), value_of(answer, place, "answer_start")
     if isinstance(start, bool) or not isinstance(start, int):
-        raise BadInput(place, f"the field 'answer_start' is {kind_of(start)}, not a whole number", CURE)
+        raise BadInput(place, f"the field 'answer_start' is {kind_of(start)}, not a whole number")
     if not text or start < 0 or not context.startswith(text, start):
-        raise BadInput(place, f"the answer '{text}' is not in its context at character {start}", CURE)
+        raise BadInput(place, f"the answer '{text}' is not in its context at character {start}")
     return Answer(text, start)

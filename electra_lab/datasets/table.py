@@ -2,30 +2,32 @@
 
 import csv
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from electra_lab.datasets._files import CURE, FileSplits, columns, text_lines
-from electra_lab.datasets._splits import TEST, Found, HeldOut, OnError, attempted
-from electra_lab.datasets._texts import Fields, LabelType, Name
+from electra_lab.datasets._splits import TEST, Found, NamedFiles, attempted, columns
+from electra_lab.datasets._texts import Name, TextFields
 from electra_lab.sources.files import LONGEST_LINE, BadInput, Files, uncompressed
+from electra_lab.sources.records import check_utf8, text_lines
 from registry import TextExample, datasets
-from registry.errors import did_you_mean
+from registry.errors import DataError, did_you_mean
 
-EXTENSIONS = (".csv", ".tsv")
 CHARACTERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 
 
+Row = list[str] | BadInput
+
+
 @datasets.register("table", yields=TextExample)
-class TableFiles(FileSplits[TextExample]):
+@dataclass(kw_only=True, eq=False)
+class TableFiles(TextFields, NamedFiles[TextExample]):
     """CSV and TSV files, plain or compressed (.gz, .xz, .zst); each row is one example.
 
     Columns between commas or semicolons may be quoted, as in RFC 4180; between tabs, quotes are ordinary characters.
-    White space around texts and labels is removed. A label that is empty is not known, and the test may be without the
-    column.
+    White space around texts and labels is removed. An empty label is unknown, and the test may lack the column.
 
     train, validation, test  a file, a pattern such as `*.tsv.gz`, or a folder, of which all .csv and .tsv files are
                              read; relative to the fine-tuning file
@@ -33,96 +35,108 @@ class TableFiles(FileSplits[TextExample]):
     pair                     the column with the second text, for pairs
     label                    the column with the label
     label_type               word, for classification, or number, for regression
-    id                       the column with the example's id; without it examples are numbered
-    columns                  names of the columns, of files without a header
+    id                       the column with the example's id; by default examples are numbered
+    columns                  names of the columns, for files without a header
     delimiter                auto is a tab in .tsv files and a comma in others, unless only another of the three gives
-                             the columns that are named here
+                             the named columns
     on_error                 at a row that cannot be an example, such as one without a label: `stop`, or `skip` it
-    held_out                 without a file for validation, the share of train that it gets, by a hash of the texts
+    held_out                 without a file for validation, its share of train, chosen by a hash of the texts
     """
 
-    def __init__(
-        self,
-        /,
-        *,
-        train: Path | None = None,
-        validation: Path | None = None,
-        test: Path | None = None,
-        text: Name = "text",
-        pair: Name | None = None,
-        label: Name = "label",
-        label_type: LabelType = "word",
-        id: Name | None = None,
-        columns: Annotated[list[Name], Field(min_length=1)] | None = None,
-        delimiter: Literal["auto", "comma", "semicolon", "tab"] = "auto",
-        on_error: OnError = "stop",
-        held_out: HeldOut = 0.1,
-    ) -> None:
-        self._fields = Fields(text, pair, label, id, label_type)
-        self._columns, self._delimiter = columns, delimiter
-        options = {"fields": [text, pair, label, label_type, id], "columns": columns, "delimiter": delimiter}
-        paths = {"train": train, "validation": validation, "test": test}
-        super().__init__(paths, EXTENSIONS, options, held_out, on_error)
+    extensions = (".csv", ".tsv")
+
+    columns: Annotated[list[Name], Field(min_length=1)] | None = None
+    delimiter: Literal["auto", "comma", "semicolon", "tab"] = "auto"
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "columns": self.columns, "delimiter": self.delimiter}
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
-        rows = self._rows(files, file, self._delimiter_of(files, file))
-        header, at = self._columns, str(file)
+        rows = _rows(files, file, self._delimiter_of(files, file))
+        header, at = self.columns, str(file)
         if header is None:
-            at, header = next(rows, (at, []))
-            header = [name.strip() for name in header]
+            at, first = next(rows, (at, []))
+            if isinstance(first, BadInput):
+                raise DataError(str(first))
+            header = [name.strip() for name in first]
         if not header:
             return
-        places = {name: self._column(name, header, at, source) for name in self._fields.names()}
+        places = {name: self._column(name, header, at, source) for name in self.names()}
         for place, row in rows:
-            if len(row) == len(header):
+            if isinstance(row, BadInput):
+                yield row
+            elif len(row) == len(header):
                 cells = {name: None if column is None else row[column] for name, column in places.items()}
-                yield attempted(self._fields.example, cells.__getitem__, place)
+                yield attempted(self.example, cells.__getitem__, place)
             else:
-                yield BadInput(place, f"has {columns(len(row))}, but there are names for {len(header)}", CURE)
+                yield BadInput(place, f"has {columns(len(row))}, but there are names for {len(header)}")
 
     def _column(self, name: str, header: list[str], place: str, source: str) -> int | None:
-        """Return the place of a column in the header, None for labels that the test is without. Raises BadInput."""
+        """Return the place of a column in the header, None for missing labels of the test. Raises DataError."""
         if header.count(name) > 1:
-            raise BadInput(place, f"{header.count(name)} columns are called '{name}'", "Rename all but one of them.")
+            raise DataError(f"{place}: {header.count(name)} columns are called '{name}'. Rename all but one of them.")
         if name in header:
             return header.index(name)
-        if name == self._fields.label and source == TEST:
+        if name == self.label and source == TEST:
             return None
-        known = did_you_mean(name, header).strip()
-        raise BadInput(place, f"there is no column '{name}'", f"{known} Files without a header need `columns`.")
+        known = did_you_mean(name, header)
+        raise DataError(f"{place}: there is no column '{name}'.{known} Files without a header need `columns`.")
 
     def _delimiter_of(self, files: Files, file: Path) -> str:
         """Return the delimiter that gives the named columns, or else the most of them; of several, the usual one."""
-        if self._delimiter != "auto":
-            return CHARACTERS[self._delimiter]
+        if self.delimiter != "auto":
+            return CHARACTERS[self.delimiter]
         usual = "\t" if uncompressed(file).suffix.lower() == ".tsv" else ","
         found = {usual: (False, 0)}  # whether the first row fits, and its number of columns
         for delimiter in (usual, *CHARACTERS.values()):
-            with suppress(BadInput):
-                _, row = next(self._rows(files, file, delimiter), ("", []))
+            _, row = next(_rows(files, file, delimiter), ("", []))
+            if not isinstance(row, BadInput):
                 found[delimiter] = self._has_columns(row), len(row)
         return max(found, key=found.__getitem__)
 
     def _has_columns(self, row: list[str]) -> bool:
-        """Return whether a file's first row fits the columns that are named; the label may be missing."""
-        if self._columns:
-            return len(row) == len(self._columns)
-        return {*self._fields.names()[:-1]} <= {name.strip() for name in row}
+        """Return whether a file's first row fits the named columns; the label may be missing."""
+        if self.columns:
+            return len(row) == len(self.columns)
+        return {*self.names()[:-1]} <= {name.strip() for name in row}
 
-    def _rows(self, files: Files, file: Path, delimiter: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield the places and the columns of the rows that are not blank. Raises DataError."""
-        if delimiter == "\t":
-            yield from ((place, line.split("\t")) for place, line in text_lines(files, file) if line.strip())
+
+def _rows(files: Files, file: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
+    """Yield the places and the cells of the rows that are not blank; for a bad row its error."""
+    lines = text_lines(files, file)
+    split = ((place, line.split("\t")) for place, line in lines) if delimiter == "\t" else _quoted(lines, delimiter)
+    for place, row in split:
+        if isinstance(row, BadInput):
+            yield place, row
+        elif any(cell.strip() for cell in row):
+            yield place, attempted(_whole, row, place)
+
+
+def _whole(row: list[str], place: str) -> list[str]:
+    check_utf8(row, place)
+    return row
+
+
+def _quoted(lines: Iterator[tuple[str, str]], delimiter: str) -> Iterator[tuple[str, Row]]:
+    """Yield the places and the cells of rows that may have quotes. Only the first line of a bad row is lost."""
+    csv.field_size_limit(LONGEST_LINE)
+    row_lines: list[tuple[str, str]] = []
+    again: list[tuple[str, str]] = []  # lines that a bad row read beyond its first one, the last first
+
+    def feed() -> Iterator[str]:
+        while (line := again.pop() if again else next(lines, None)) is not None:
+            row_lines.append(line)
+            yield line[1] + "\n"
+
+    reader = csv.reader(feed(), delimiter=delimiter, strict=True)
+    while True:
+        row_lines.clear()
+        try:
+            row: Row | None = next(reader, None)
+        except csv.Error as error:
+            row = BadInput(row_lines[0][0], f"is not a row of columns ({error})", "Is a quote missing?")
+            again += reversed(row_lines[1:])
+            reader = csv.reader(feed(), delimiter=delimiter, strict=True)
+        if row is None:
             return
-        csv.field_size_limit(LONGEST_LINE)
-        rows = csv.reader((line + "\n" for _, line in text_lines(files, file)), delimiter=delimiter, strict=True)
-        while True:
-            place = f"{file}:{rows.line_num + 1}"
-            try:
-                row = next(rows, None)
-            except csv.Error as error:
-                raise BadInput(place, f"is not a row of columns ({error})", "Is a quote missing?") from None
-            if row is None:
-                return
-            if any(cell.strip() for cell in row):
-                yield place, row
+        yield row_lines[0][0], row

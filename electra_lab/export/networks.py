@@ -18,9 +18,9 @@ from electra_lab.model.network import Network
 from electra_lab.model.weights import own_tensors
 from electra_lab.pretrained.opened import Opened
 from electra_lab.pretrained.transformers_names import to_transformers
-from registry import Plugin, backbones
+from registry import Plugin, backbones, heads
 
-CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}  # by the first head that a network has
+CLASSES = ("ForPreTraining", "ForMaskedLM")  # of transformers; the first that a network has a head for is written
 REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
 
 
@@ -50,11 +50,12 @@ class Exportable:
 
     @property
     def auto_class(self) -> str:
-        return "AutoModel" + CLASSES[self.head].removeprefix("Model")
+        return "AutoModel" + _ending(self.head).removeprefix("Model")
 
     @property
     def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        left_out = {parameter for head in others(self.network) for parameter in self.network.heads[head].parameters()}
+        return sum(parameter.numel() for parameter in self.network.parameters() if parameter not in left_out)
 
     @property
     def plugin_file(self) -> str | None:
@@ -72,11 +73,27 @@ class Exportable:
         return [REGISTER, "import pathlib", "import registry", load]
 
 
+def others(network: Network) -> list[str]:
+    """Return the names of the heads that transformers has no class for."""
+    return [name for name in network.heads if heads.get(name).declared["exports_as"] is None]
+
+
+def _ending(head: str) -> str:
+    """Return the ending of the class that has this head, and that of the encoder alone for no head."""
+    return str(heads.get(head).declared["exports_as"]) if head else "Model"
+
+
 def tensors_of(network: Network) -> dict[str, Tensor]:
-    """Return the tensors of a network by the names that transformers knows; what the network shares is there once."""
+    """Return the tensors of a network by the names that transformers knows; what the network shares is there once.
+
+    Heads that transformers has no class for are left out.
+    """
+    left_out = tuple(f"heads.{name}." for name in others(network))
     if type(network.backbone) is Bert:
-        return {name: tensor.contiguous() for name, tensor in to_transformers(network).items()}
-    own, first = own_tensors(network), dict[int, str]()
+        named = to_transformers(network).items()
+        return {name: tensor.contiguous() for name, tensor in named if not name.startswith(left_out)}
+    own = {name: tensor for name, tensor in own_tensors(network).items() if not name.startswith(left_out)}
+    first = dict[int, str]()
     once = {name: tensor for name, tensor in own.items() if first.setdefault(id(tensor), name) == name}
     return {f"electra_lab.network.{name}": tensor.detach().contiguous() for name, tensor in once.items()}
 
@@ -92,7 +109,8 @@ def exportable(opened: Opened) -> Iterator[Exportable]:
 
 def _exportable(opened: Opened, name: str, network: Network, component: Component) -> Exportable:
     config = opened.loaded.config
-    head = next((head for head in CLASSES if head in network.heads), "")
+    exported = {heads.get(name).declared["exports_as"]: name for name in network.heads}
+    head = next((exported[ending] for ending in CLASSES if ending in exported), "")
     shared = {"vocab_size": opened.vocabulary.size, "pad_token_id": opened.vocabulary.pad_id, "dtype": "float32"}
     plugin = next((p for p in opened.loaded.plugins if p.file == backbones.get(component.type).file), None)
     known = {code.sha256: Path(code.file).name for code in opened.provenance.plugins}
@@ -111,7 +129,8 @@ def _exportable(opened: Opened, name: str, network: Network, component: Componen
             "plugin": plugin and (plugin.package or known.get(plugin.sha256, plugin.file.name)),
         } | shared
     prefix = "Electra" if described["model_type"] == "electra" else "ElectraLab"
-    described = {"architectures": [prefix + CLASSES[head]]} | described
+    described = {"architectures": [prefix + _ending(head)]} | described
+    limits += [f"The head `{name}` was not exported: transformers has no class for it." for name in others(network)]
     if head == "replaced" and "tokens" in network.heads:
         notes.append("The file has a masked language modelling head too, for `AutoModelForMaskedLM`.")
     if other := electra_options(opened.tokenizer)[1]:

@@ -231,7 +231,7 @@ class Pair:
             return self.discriminator
         raise ConfigError(f"{self.name}: has no generator and no head that predicts tokens.")
 
-    def _chosen(self, text: Tokenized, mask_prob: float, draws: Float[Tensor, "N"]) -> list[int]:
+    def _chosen(self, text: Tokenized, mask_prob: float, draws: Float[Tensor, " N"]) -> list[int]:
         """Return the tokens to be masked, those of the lowest ranks, in order."""
         ranks = draws[: len(text.ids)].tolist()
         allowed = [i for i, id in enumerate(text.ids) if id not in self.vocabulary.special_ids]

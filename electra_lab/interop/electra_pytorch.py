@@ -37,7 +37,7 @@ class _Global(Random):
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def uniform(self, rows: int, *shape: int) -> Float[Tensor, "rows *shape"]:
+    def uniform(self, rows: int, *shape: int) -> Float[Tensor, " rows *shape"]:
         return torch.rand(rows, *shape, device=self._device).mul_(1 - 2.0**-23).add_(2.0**-24)
 
 
@@ -295,7 +295,7 @@ def _real(tokens: Int[Tensor, "B T"], pad: int | None, options: Mapping[str, Any
     return torch.ones_like(tokens, dtype=torch.bool) if pad is None else tokens != pad
 
 
-def _contents(tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> Int[Tensor, "B"]:
+def _contents(tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> Int[Tensor, " B"]:
     """Return a hash of each row's real tokens, which takes the place of the example id in eval mode."""
     places = torch.arange(tokens.shape[1], device=tokens.device)
     words = mix_((tokens * 0x1F123BB5 + places * 0x2545F491).to(torch.int32))
@@ -303,7 +303,7 @@ def _contents(tokens: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> Int[Tens
 
 
 @lru_cache(maxsize=16)
-def _ids(ids: tuple[int, ...], device: torch.device) -> Int[Tensor, "S"]:
+def _ids(ids: tuple[int, ...], device: torch.device) -> Int[Tensor, " S"]:
     """Move ids to the device once, not at every step."""
     return torch.tensor(ids, device=device)
 

@@ -1,4 +1,4 @@
-"""What an error is for the user: one of the lab's, with its exit code, or an internal error."""
+"""Errors as the user sees them: one of the lab's, with its exit code, or an internal error."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import sys
 from registry import blame
 from registry.errors import ConfigError, DataError, LabError, OutOfMemoryError
 
-# Errors of the system that say what is wrong with a path or a disk, wherever it is used.
+# Errors of the system that concern a path or a disk, wherever it is used.
 PATHS = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS}
 DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF}  # EBADF: it is closed
 
@@ -45,7 +45,7 @@ def _is_somewhere() -> bool:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return what a command ends with: 1 if the error is internal."""
+    """Return the exit code of an error, 1 if it is internal."""
     found = known(error)
     return found.exit_code if found else 1
 

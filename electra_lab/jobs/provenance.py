@@ -15,8 +15,8 @@ import torch
 
 import registry
 from electra_lab.assembly.experiment import Experiment
-from electra_lab.config.load import Loaded
-from electra_lab.jobs.pretraining.changes import content
+from electra_lab.config.load import Loaded, dump
+from electra_lab.jobs.changes import content
 from electra_lab.storage.provenance import FORMAT, Code, Data, Environment, Provenance
 from electra_lab.version import __version__
 from registry import Plugin
@@ -25,14 +25,14 @@ CODE = Path(__file__).parents[1], Path(registry.__file__ or "").parent  # the fo
 PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy", "safetensors", "pydantic")
 
 
-def provenance(loaded: Loaded, experiment: Experiment, config_yaml: str) -> Provenance:
+def provenance(loaded: Loaded, experiment: Experiment) -> Provenance:
+    """Return the provenance of a run that begins."""
     return began(
-        config_yaml,
+        loaded,
         loaded.plugins,
         environment_of(experiment),
-        config=content(loaded),
         data=data_of(experiment),
-        earlier_runs=experiment.earlier,
+        earlier_runs=experiment.parents,
         init=experiment.init,
         weights=experiment.weights,
         parameters=experiment.parameters,
@@ -52,15 +52,16 @@ def length(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def began(config_yaml: str, plugins: Sequence[Plugin], environment: Environment, **facts: Any) -> Provenance:
-    """Return the provenance of what begins now; `facts` are the keys that only its kind knows."""
+def began(loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any) -> Provenance:
+    """Return the provenance of a training that begins now; `facts` are the keys that only its kind knows."""
     return Provenance(
         format=FORMAT,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=sys.argv,
         electra_lab=__version__,
         git=_git(),
-        config_sha256=hashlib.sha256(config_yaml.encode()).hexdigest(),
+        config_sha256=hashlib.sha256(dump(loaded.config).encode()).hexdigest(),
+        config=content(loaded),
         plugins=[Code(file=str(p.file), sha256=p.sha256, package=p.package) for p in plugins],
         environment=environment,
         platform=platform.platform(),
@@ -80,7 +81,7 @@ def data_of(experiment: Experiment) -> Data:
 
 
 def environment_of(experiment: Experiment) -> Environment:
-    """Return what an experiment's numbers can depend on beside its config."""
+    """Return what an experiment's numbers can depend on besides its config."""
     choices = experiment.choices
     return environment(
         experiment.device,
@@ -88,7 +89,8 @@ def environment_of(experiment: Experiment) -> Environment:
         processes=experiment.run.learner.world.size,
         compile=choices.compile,
         attention=choices.attention,
-        micro_batch_size=choices.micro_batch_size,
+        micro_batch_size=experiment.settings.micro_batch_size,
+        reasons=choices.reasons,
     )
 
 
@@ -113,7 +115,11 @@ def device_name(device: torch.device) -> str:
 def differences(before: Environment, now: Environment) -> list[str]:
     """Describe the changes of the environment: `threads 2 -> 1`."""
     unknown = {key for key in ("electra_lab", "micro_batch_size") if getattr(before, key) is None}  # to older versions
-    then, today = ({**each.model_dump(exclude={"packages", *unknown}), **each.packages} for each in (before, now))
+
+    def flat(environment: Environment) -> dict[str, Any]:
+        return environment.model_dump(exclude={"packages", "reasons", *unknown}) | environment.packages
+
+    then, today = flat(before), flat(now)
     return [f"{key} {then.get(key)} -> {today[key]}" for key in today if then.get(key) != today[key]]
 
 
@@ -127,7 +133,7 @@ def _code() -> str:
     return f"{__version__} ({state.hexdigest()[:8]})"
 
 
-@cache  # what has been imported stays as it was
+@cache  # imported packages do not change
 def _version(name: str) -> str | None:
     try:
         return version(name)

@@ -1,4 +1,4 @@
-"""When a run's checkpoints are written, and how."""
+"""When a run's checkpoints are written and read."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -8,11 +8,22 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from electra_lab.storage.checkpoint import Best, not_finite, prune, save, steps, sweep, tensors_of
+from electra_lab.config.finetune import FinetuningCheckpoint
+from electra_lab.config.schema import Checkpoint
+from electra_lab.storage.checkpoint import Best, load_newest, not_finite, prune, save, steps, sweep, tensors_of
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training.divergence import spoilt_weights
+from electra_lab.training.divergence import non_finite_weights
 from electra_lab.training.loop import Run, Settings
 from registry import Metric
+
+
+def restore(directory: RunDirectory, run: Run, say: Callable[[str], None]) -> bool:
+    """Put a run back to its newest sound checkpoint; False if there is none. Raises CheckpointError."""
+    state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, say)
+    if state is None:
+        return False
+    run.restore(state)
+    return True
 
 
 class Saver:
@@ -26,18 +37,15 @@ class Saver:
         directory: RunDirectory,
         run: Run,
         settings: Settings,
+        options: Checkpoint | FinetuningCheckpoint,
         *,
-        every: int,
-        keep: int,
-        minutes: float | None = None,
         milestones: Collection[int] = (),
         best: tuple[str, Metric] | None = None,
-        asynchronous: bool = False,
     ) -> None:
         self._directory, self._run, self._settings = directory, run, settings
-        self._every, self._keep, self._minutes, self._milestones = every, keep, minutes, milestones
-        self._chosen = best
-        self._pool = ThreadPoolExecutor(1, "checkpoint") if asynchronous else None
+        self._every, self._keep, self._milestones, self._chosen = options.every, options.keep, milestones, best
+        self._minutes = getattr(options, "minutes", None)
+        self._pool = ThreadPoolExecutor(1, "checkpoint") if getattr(options, "asynchronous", False) else None
         self._writing: Future[None] | None = None
         self._last = time.monotonic()
         self.saved = run.step if directory.has_checkpoint(run.step) else None  # the newest step that is
@@ -51,20 +59,20 @@ class Saver:
         return step % self._every == 0 or step in self._milestones
 
     def overdue(self) -> bool:
-        """Return True, once, if so many minutes have passed since the last checkpoint."""
+        """Return True, once, if `checkpoint.minutes` have passed since the last checkpoint."""
         if self._minutes is None or time.monotonic() - self._last < 60 * self._minutes:
             return False
         self._last = time.monotonic()
         return True
 
-    def best(self, record: Mapping[str, Any]) -> bool:
+    def is_best(self, record: Mapping[str, Any]) -> bool:
         """Return True if a record, which rank 0 has written already, has the best value of the chosen metric so far."""
         if self._chosen is None:
             return False
         return self._run.learner.world.once(lambda: str(self._best()(record["step"]) == record["step"])) == "True"
 
     def save(self) -> None:
-        """Save the run as it is, with all records before it on the disk. Raises DivergedError, CheckpointError."""
+        """Save the run, with all its records on the disk first. Raises DivergedError, CheckpointError."""
         run = self._run
         if self.saved == run.step:
             self.prune()
@@ -74,7 +82,9 @@ class Saver:
         # Rank 0 alone has tensors that are divided.
         names = learner.world.once(lambda: "\n".join(not_finite(tensors, learner.objective)))
         if names:
-            raise spoilt_weights([name.removeprefix("model.") for name in names.split("\n")], run.step, run.step - 1)
+            raise non_finite_weights(
+                [name.removeprefix("model.") for name in names.split("\n")], run.step, run.step - 1
+            )
         if learner.world.first:
             self.wait()
             if self._pool is None:
@@ -84,6 +94,18 @@ class Saver:
                 self._writing = self._pool.submit(self._write, run.step, copies, state)
         learner.world.wait()  # so that nobody stops, or is waited for, before it is there
         self.saved, self._last = run.step, time.monotonic()
+
+    def save_before_the_end(self, say: Callable[[str], None]) -> None:
+        """Save the run before an error ends it, unless an update is half done."""
+        learner, step = self._run.learner, self._run.step
+        if learner.updating or learner.world.size > 1:
+            return
+        try:
+            self.save()
+            self.wait()
+            say(f"saved after step {step}, before this error:")
+        except Exception as other:  # the first error matters
+            say(f"note: nothing could be saved after step {step} ({other})")
 
     def wait(self) -> None:
         """Wait until the checkpoint that is being written is on the disk. Raises CheckpointError."""
@@ -106,7 +128,7 @@ class Saver:
                 sweep(self._directory.checkpoints)  # again: the disk may have refused to remove something
 
     def prune(self) -> None:
-        """Remove what retention no longer keeps: a killed process could not, or another checkpoint is the best now."""
+        """Remove checkpoints that are no longer kept: a killed process could not, or another one is the best now."""
         if self._run.learner.world.first and self.saved is not None:
             self.wait()
             prune(self._directory.checkpoints, self.saved, self._keep, self._milestones, self._best())
@@ -134,15 +156,3 @@ class Saver:
         there = {self._run.step, *steps(self._directory.checkpoints)}
         ranked = [(value, step) for value, step in self._ranked() if step in there]
         return lambda last: min((pair for pair in ranked if pair[1] <= last), default=(0.0, None))[1]
-
-
-def save_before_the_end(saver: Saver, run: Run, say: Callable[[str], None]) -> None:
-    """Save what a run has learned before an error ends it, if nothing is half done."""
-    if run.learner.updating or run.learner.world.size > 1:
-        return
-    try:
-        saver.save()
-        saver.wait()
-        say(f"saved after step {run.step}, before this error:")
-    except Exception as other:  # the first error matters
-        say(f"note: nothing could be saved after step {run.step} ({other})")

@@ -1,4 +1,4 @@
-"""Signals that end a run: Ctrl-C, and what schedulers send."""
+"""Signals that end a run: Ctrl-C, and those of schedulers."""
 
 import signal
 import threading
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from registry.errors import Interrupted, Preempted, Stopped
 
-# What schedulers send before they kill: all but the first two are unknown to Windows.
+# Signals that schedulers send before they kill; Windows knows only the first two.
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 ECHO = 0.5  # seconds within which a second Ctrl-C is the first one's echo, to a process and to its group
 
 
 class Signalled(BaseException):
-    """A signal arrived. Not an Exception, so that no library takes it for a failure of its own."""
+    """A signal arrived. Not an Exception, so that no library handles it as its own failure."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -43,7 +43,7 @@ def name_of(number: int) -> str:
 def ending(cure: Callable[[], str]) -> Iterator[None]:
     """Let a signal end the block where it is. Raises Interrupted or Preempted, which say `cure`."""
     try:
-        with _handled(_raise):
+        with handled(_raise):
             yield
     except Signalled as arrived:
         raise stopped(arrived.number, f"stopped by {name_of(arrived.number)}. {cure()}") from None
@@ -71,26 +71,26 @@ def noted(say: Callable[[str], None], *, alone: bool) -> Iterator[Arrived]:
             second = "; a second Ctrl-C stops without saving" if alone and number == signal.SIGINT else ""
             say(f"{name_of(number)}: saving after this step{second}")
 
-    with _handled(note):
+    with handled(note):
         yield arrived
 
 
 def _raise(number: int) -> None:
-    for each in STOPPING:  # until the block is left, so that nothing breaks off what it tidies up
-        signal.signal(each, signal.SIG_IGN)
+    for other in STOPPING:  # until the block is left, so that nothing interrupts its clean-up
+        signal.signal(other, signal.SIG_IGN)
     raise Signalled(number)
 
 
 @contextmanager
-def _handled(act: Callable[[int], None]) -> Iterator[None]:
-    """Call `act` at a signal, except for those that are ignored, as under nohup; then put back what was there."""
+def handled(act: Callable[[int], None]) -> Iterator[None]:
+    """Call `act` at a signal, except for those that are ignored, as under nohup; then restore the earlier handlers."""
     can = threading.current_thread() is threading.main_thread()  # signals are handled only there
-    handlers = {each: signal.getsignal(each) for each in STOPPING if can}
-    before = {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-    for each in before:
-        signal.signal(each, lambda number, _: act(number))
+    handlers = {number: signal.getsignal(number) for number in STOPPING if can}
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, lambda number, _: act(number))
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -24,7 +24,7 @@ Line = Mapping[str, Any]  # of metrics.jsonl
 
 
 class Known(BaseModel):
-    """What is kept of a tracker until the run is resumed."""
+    """The notes about a tracker that are kept until the run is resumed."""
 
     type: str
     id: str | None = None  # of the tracker's own run
@@ -36,7 +36,7 @@ class Trackers:
 
     def __init__(self, chosen: Sequence[Component], directory: RunDirectory, say: Callable[[str], None]) -> None:
         self._chosen, self._directory, self._say = chosen, directory, say
-        self._known = [Known(type=each.type) for each in chosen]
+        self._known = [Known(type=component.type) for component in chosen]
         self._live: dict[int, Tracker] = {}  # by their place in the config
         self._lines = 0  # of metrics.jsonl
         self._run: Tracked | None = None
@@ -46,7 +46,7 @@ class Trackers:
             return
         with suppress(CheckpointError):  # none yet, or damaged
             kept = read_as(list[Known], self._directory.path / FILE)
-            if [each.type for each in kept] == [each.type for each in self._known]:
+            if [known.type for known in kept] == [known.type for known in self._known]:
                 self._known = kept
         lines, self._run = self._directory.records(), run
         self._lines = len(lines)
@@ -94,7 +94,7 @@ class Trackers:
 
     def _keep(self) -> None:
         with suppress(CheckpointError):  # if the disk is full, metrics.jsonl and the checkpoints say it
-            self._directory.write_json(FILE, [each.model_dump() for each in self._known])
+            self._directory.write_json(FILE, [known.model_dump() for known in self._known])
 
     def close(self, outcome: Ended) -> None:
         for place in list(self._live):
@@ -125,7 +125,7 @@ def tracking(
     name: str,
     step: int,
 ) -> Iterator[Trackers]:
-    """Yield what takes each record once it is in metrics.jsonl.
+    """Yield the trackers, which are given each record once it is in metrics.jsonl.
 
     name  of the run; that of its group is the config's
     step  that the run has reached

@@ -1,15 +1,27 @@
-"""One piece of work: the function that every launcher calls in its worker processes, and their environment."""
+"""One piece of work, as launchers run it in their worker processes, and the environment of these."""
 
 import sys
 import traceback
+from importlib import import_module
+from typing import Any
 
 from registry import LabError, Outcome, Work
+from registry.errors import ConfigError
 
 
 def variables(threads: int) -> dict[str, str]:
     """Return the environment variables that limit the threads of a process; tokenizers use one."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {**dict.fromkeys(names, str(threads)), "TOKENIZERS_PARALLELISM": "false"}
+
+
+def library(launcher: str, name: str) -> Any:
+    """Import a library that a launcher needs. Raises ConfigError."""
+    try:
+        return import_module(name)
+    except ImportError:
+        cure = "Install it: pip install 'electra-lab[clusters]'."
+        raise ConfigError(f"launcher '{launcher}' needs {name}. {cure}") from None
 
 
 def attempt(work: Work, folder: str, piece: str) -> Outcome:

@@ -1,9 +1,9 @@
 """The main program of a worker process of the local launcher: `python -P _worker.py <connection> <lifeline>`.
 
-It is a program of its own and not multiprocessing's spawn, because that imports the launcher's main program again, and
-keeps another process besides the workers. Its imports at the top are quick: the launcher's sys.path comes by message.
+A separate program instead of multiprocessing's spawn, which would import the launcher's main program again and keep an
+extra process. Only quick imports are at the top: the launcher's sys.path comes by message.
 
-Nothing is ever written to the lifeline. Its end asks the worker to stop; the launcher closes it, or dies.
+Nothing is ever written to the lifeline. When the launcher closes it or dies, its end asks the worker to stop.
 """
 
 import os
@@ -17,13 +17,13 @@ from multiprocessing.connection import Connection
 
 
 def main(connection: Connection, lifeline: Connection) -> None:
-    """Do the pieces that come, one after the other, until the connection ends."""
+    """Do the pieces that arrive, one after the other, until the connection ends."""
     path, argv, cpus, grace = connection.recv()
     if cpus:
         os.sched_setaffinity(0, cpus)  # before any library counts its cores
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a launcher that ignores it must not pass that on
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a launcher that ignores it must not pass this on
     threading.Thread(target=_stop_at_the_end_of, args=(lifeline, grace), daemon=True).start()
-    sys.path[:], sys.argv[:] = path, argv  # runs record the command that they came from
+    sys.path[:], sys.argv[:] = path, argv  # runs record their command
 
     from electra_lab.launchers._piece import attempt, sentence
     from registry import Outcome
@@ -42,7 +42,7 @@ def main(connection: Connection, lifeline: Connection) -> None:
 
 
 def _stop_at_the_end_of(lifeline: Connection, grace: float) -> None:
-    """Wait for it; then ask the running piece to stop, and kill it after `grace` seconds with all its processes."""
+    """Wait for the end of the lifeline; ask the piece to stop, and kill it with its processes after `grace` seconds."""
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
     # To the main thread, which runs Python's handlers, so that it wakes from any wait.

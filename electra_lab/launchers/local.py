@@ -1,4 +1,4 @@
-"""Pieces of work in processes of this machine."""
+"""Pieces of work in processes on this machine."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from multiprocessing.connection import Pipe, wait
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -27,16 +27,16 @@ GRACE = 60.0  # seconds that a run has to save, once it was asked to stop
 @launchers.register("local")
 @dataclass(kw_only=True)
 class Local:
-    """Run pieces of work in processes of this machine, each of which does one piece after the other.
+    """Run pieces of work in processes on this machine. Each process does one piece after the other.
 
-    workers  processes at a time; each needs the memory of a whole run
-    threads  of each process, for OpenMP, MKL and OpenBLAS; tokenizers use one
-    gpus     how many GPUs of CUDA_VISIBLE_DEVICES, or else nvidia-smi, are used; each worker gets one of them in turn.
-             None: all of them, 0: none
-    pin      bind each process to `threads` cores of its own, if there are enough for all. Turn it off if other work is
-             bound to cores of this machine too, such as another local launcher's
+    workers  number of processes; each needs the memory of a whole run
+    threads  per process, for OpenMP, MKL and OpenBLAS; tokenizers use one
+    gpus     number of GPUs of CUDA_VISIBLE_DEVICES or nvidia-smi to use, assigned to the workers in turn. None: all,
+             0: none
+    pin      bind each process to `threads` separate cores, if there are enough for all. Turn it off if other work,
+             such as another local launcher's, is bound to cores of this machine
 
-    A running piece has a minute to save, once it is asked to stop. A second Ctrl-C ends it at once.
+    A running piece has a minute to save once it is asked to stop. A second Ctrl-C ends it at once.
     """
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -58,6 +58,7 @@ class Local:
                 team.append(_Worker(*place))
                 team[-1].give(work, folder, waiting.popleft())
             while busy := [worker for worker in team if worker.piece is not None]:
+                # Collect outcomes, and give new work to the workers that are free.
                 wait([worker.connection for worker in busy], timeout=0.5)  # then look anyway: see _Worker.outcome
                 came: list[tuple[str, Outcome]] = []
                 for worker in busy:
@@ -83,24 +84,24 @@ def _places(number: int, threads: int, gpus: int | None, pin: bool) -> list[tupl
     """Return the share of the machine that each worker gets: its environment, and its cores or ()."""
     allowed = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_getaffinity") else []
     pinned = number * threads <= len(allowed)
-    shared = {**os.environ, **variables(threads)}
     devices = _devices(gpus)
-    return [
-        (
-            shared | ({"CUDA_VISIBLE_DEVICES": devices[n % len(devices)]} if devices else {}),
-            tuple(allowed[n * threads : (n + 1) * threads]) if pinned else (),
-        )
-        for n in range(number)
-    ]
+    places = []
+    for n in range(number):
+        environment = {**os.environ, **variables(threads)}
+        if devices:
+            environment["CUDA_VISIBLE_DEVICES"] = devices[n % len(devices)]
+        places.append((environment, tuple(allowed[n * threads : (n + 1) * threads]) if pinned else ()))
+    return places
 
 
 def _devices(gpus: int | None) -> list[str]:
-    """Return CUDA_VISIBLE_DEVICES for one worker after the other; empty if it should not be set. Raises ConfigError."""
+    """Return CUDA_VISIBLE_DEVICES of one worker after the other; empty if it is not to be set. Raises ConfigError."""
     if gpus == 0:
         return [""]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:  # CUDA itself reads as far as the first that does not exist
-        found = list(takewhile(lambda name: name not in ("", "-1"), (name.strip() for name in visible.split(","))))
+    if visible is not None:  # CUDA itself stops at the first that does not exist
+        names = (name.strip() for name in visible.split(","))
+        found = list(takewhile(lambda name: name not in ("", "-1"), names))
     else:
         found = [str(n) for n in range(_nvidia_gpus())]
     if gpus is not None and gpus > len(found):
@@ -109,19 +110,17 @@ def _devices(gpus: int | None) -> list[str]:
 
 
 def _nvidia_gpus() -> int:
-    """Return their number. torch knows it too, but then the launcher itself would hold some of their memory."""
+    """Return the number of GPUs. Asking torch would take some of their memory."""
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     try:
-        command = ["nvidia-smi", "-L"]
-        listed = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True
-        )
+        listed = subprocess.run(["nvidia-smi", "-L"], timeout=30, check=True, **quiet)
     except (OSError, subprocess.SubprocessError):
         return 0
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
 class _Worker:
-    """A worker process as its launcher sees it. `piece` is the id of its current piece."""
+    """A worker process, seen by its launcher. `piece` is the id of its current piece."""
 
     def __init__(self, environment: dict[str, str], cpus: tuple[int, ...]) -> None:
         self.place = environment, cpus
@@ -129,8 +128,8 @@ class _Worker:
         self.connection, theirs = Pipe()
         ending, self._lifeline = Pipe(duplex=False)
         with theirs, ending:
-            # -P: nothing must be imported from the worker's folder, which has a ray.py. A session of its own protects
-            # it from the terminal's Ctrl-C, which the launcher handles.
+            # -P: nothing must be imported from the worker's folder, which has a ray.py. A new session protects it from
+            # the terminal's Ctrl-C, which the launcher handles.
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(Path(_worker.__file__)), str(theirs.fileno()), str(ending.fileno())],
                 env=environment,
@@ -145,7 +144,7 @@ class _Worker:
         self._send((work, folder, piece))
 
     def _send(self, message: object) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has died, as `outcome` will find
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has died; `outcome` will notice
             self.connection.send(message)
 
     def outcome(self) -> Outcome | None:
@@ -170,15 +169,15 @@ class _Worker:
     def stop(self) -> None:
         """Ask it to stop, by one SIGTERM if it is running a piece.
 
-        It sends the signal to itself: a launcher that is killed by SIGKILL asks in the same way, and none asks twice,
-        which would mean to stop without saving.
+        It sends the signal to itself, as when the launcher is killed by SIGKILL. So it is asked only once: a second
+        SIGTERM means to stop without saving.
         """
         self.connection.close()
         if self.piece is not None:
             self._lifeline.close()
 
     def end(self, patience: float) -> None:
-        """Wait for its end, then kill it and all processes that it left."""
+        """Wait for its end, then kill it and the processes that it started."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, patience))
         with suppress(ProcessLookupError, PermissionError):
@@ -204,6 +203,6 @@ def _end(team: list[_Worker]) -> None:
 def _death(code: int) -> str:
     if code >= 0:
         return f"the worker process ended with exit code {code} before its piece was done."
-    name = next((each.name for each in signal.Signals if each == -code), "a real-time signal")
+    name = next((known.name for known in signal.Signals if known == -code), "a real-time signal")
     hint = "; the system sends it when memory runs out" if -code == signal.SIGKILL else ""
     return f"the worker process died by signal {-code} ({name}{hint})."

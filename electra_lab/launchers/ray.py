@@ -1,4 +1,4 @@
-"""Pieces of work as tasks of a Ray cluster: an existing one, or one of this machine that lasts as long as the work."""
+"""Pieces of work as tasks of a Ray cluster: an existing one, or a temporary one on this machine."""
 
 import os
 import signal
@@ -13,26 +13,26 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.launchers._piece import sentence
+from electra_lab.launchers._piece import library, sentence
 from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
-SAVING = 70.0  # seconds to wait for pieces to stop: launcher 'local', which runs them there, gives them a minute
-STORE = 80 * 2**20  # bytes of shared memory for the objects of a cluster of our own: outcomes are small
+SAVING = 70.0  # seconds to wait for pieces to stop; launcher 'local', which runs them there, gives them a minute
+STORE = 80 * 2**20  # bytes of shared memory for the objects of a temporary cluster: outcomes are small
 
 
 @launchers.register("ray")
 @dataclass(kw_only=True)
 class Ray:
-    """Run pieces of work as Ray tasks, each in a process of its own.
+    """Run pieces of work as Ray tasks, each in a separate process.
 
-    workers  tasks at a time, if the cluster has room for them
-    threads  CPUs of each task
-    gpus     GPUs of each task; 0.5 lets two tasks share one
-    address  of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: RAY_ADDRESS, or else a cluster of this
-             machine, which ends with the last piece
+    workers  maximum number of tasks at a time
+    threads  CPUs per task
+    gpus     GPUs per task; 0.5 lets two tasks share one
+    address  of the cluster: "auto", "ray://head:10001", "10.0.0.1:6379". None: RAY_ADDRESS, or else a temporary cluster
+             on this machine
 
-    Its nodes must see the folder, and have the same packages installed.
+    The nodes must see the folder and have the same packages installed.
     """
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 1
@@ -43,16 +43,16 @@ class Ray:
     here = False
 
     def check(self) -> None:
-        _ray()
+        library("ray", "ray")
 
     def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
-        library = _ray()
+        ray = library("ray", "ray")
         if not ids:
             return
-        with _connected(library, self.address, self.workers, self.gpus) as ours:
-            # A cluster that others use too counts CPUs; one of our own has `workers` places, of which a task takes one.
+        with _connected(ray, self.address, self.workers, self.gpus) as ours:
+            # A shared cluster counts CPUs; a temporary one has `workers` places, and a task takes one.
             share = {"num_cpus": 1 if ours else self.threads, "num_gpus": self.gpus}
-            task = library.remote(max_retries=0, max_calls=1, **share)(_task)
+            task = ray.remote(max_retries=0, max_calls=1, **share)(_task)
             waiting: deque[str] = deque(ids)
             running: dict[Future[Outcome], tuple[str, Any]] = {}
             try:
@@ -64,9 +64,9 @@ class Ray:
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
                         piece, _ = running.pop(future)
-                        yield piece, _outcome(library, future)
+                        yield piece, _outcome(ray, future)
             finally:
-                _end(library, running)
+                _end(ray, running)
 
 
 def _task(work: Work, folder: str, piece: str, threads: int, gpus: bool) -> Outcome:
@@ -83,50 +83,50 @@ def _task(work: Work, folder: str, piece: str, threads: int, gpus: bool) -> Outc
             return Outcome("preempted", "was stopped by Ray")
 
 
-def _outcome(library: Any, future: Future[Outcome]) -> Outcome:
+def _outcome(ray: Any, future: Future[Outcome]) -> Outcome:
     try:
         return future.result()
-    except library.exceptions.RayTaskError as error:
+    except ray.exceptions.RayTaskError as error:
         return Outcome("failed", f"Ray could not start the piece ({sentence(error.cause or error)})")
-    except library.exceptions.RayError as error:
+    except ray.exceptions.RayError as error:
         first = next(iter(str(error).splitlines()), "")
         return Outcome("lost", f"Ray lost it ({type(error).__name__}: {first})")
 
 
-def _end(library: Any, running: dict[Future[Outcome], tuple[str, Any]]) -> None:
+def _end(ray: Any, running: dict[Future[Outcome], tuple[str, Any]]) -> None:
     """Ask the running pieces to stop, and wait for them."""
     for _, reference in running.values():
-        library.cancel(reference, force=False)
+        ray.cancel(reference, force=False)
     for future in wait(running, timeout=SAVING).not_done:
-        library.cancel(running[future][1], force=True)
+        ray.cancel(running[future][1], force=True)
 
 
 @contextmanager
-def _connected(library: Any, address: str | None, workers: int, gpus: float) -> Iterator[bool]:
-    """Connect to a Ray cluster; yields True if it is one of our own, which ends with the connection."""
-    if library.is_initialized():  # by the program that called us
+def _connected(ray: Any, address: str | None, workers: int, gpus: float) -> Iterator[bool]:
+    """Connect to a Ray cluster; yields True if it is a temporary one, which ends with the connection."""
+    if ray.is_initialized():  # by the program that called us
         yield False
         return
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address:
         _refuse_silent(address)
-    own = {"num_cpus": workers, "object_store_memory": STORE, "include_dashboard": False}
+    place = {"address": address or "local", "log_to_driver": False, "logging_level": "ERROR"}
+    if not address:
+        place |= {"num_cpus": workers, "object_store_memory": STORE, "include_dashboard": False}
     handler = signal.getsignal(signal.SIGTERM)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         try:
-            library.init(
-                address=address or "local", log_to_driver=False, logging_level="ERROR", **({} if address else own)
-            )
+            ray.init(**place)
         except ConnectionError as error:
             raise _no_cluster(address, error) from None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray replaced it, but the caller decides when to stop and save
-        if not address and gpus > (here := library.cluster_resources().get("GPU", 0)):
+        if not address and gpus > (here := ray.cluster_resources().get("GPU", 0)):
             raise ConfigError(f"launcher 'ray': gpus is {gpus:g}, but this machine has {here:g}. Ask for fewer.")
         yield not address
     finally:
-        library.shutdown()
+        ray.shutdown()
 
 
 def _refuse_silent(address: str) -> None:
@@ -144,11 +144,3 @@ def _no_cluster(address: str | None, error: Exception) -> ConfigError:
         f"launcher 'ray' finds no cluster at {address} ({sentence(error)}). Start one there with "
         "`ray start --head`, or leave out address and RAY_ADDRESS for one of this machine."
     )
-
-
-def _ray() -> Any:
-    try:
-        import ray as library
-    except ImportError:
-        raise ConfigError("launcher 'ray' needs Ray. Install it: pip install 'electra-lab[clusters]'.") from None
-    return library

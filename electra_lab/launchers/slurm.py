@@ -1,8 +1,7 @@
 """Pieces of work as the tasks of one Slurm job array, submitted by submitit.
 
-The outcome of a piece travels through a small JSON file next to its logs; Slurm's queue has the state of those that
-write none. So neither the accounting database nor a connection to the nodes is needed, and the launcher may be killed
-without harm to the running pieces.
+A piece writes its outcome to a small JSON file next to its logs; the state of the others comes from Slurm's queue. So
+neither the accounting database nor a connection to the nodes is needed, and running pieces survive the launcher.
 """
 
 import json
@@ -22,12 +21,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from electra_lab.launchers._piece import attempt, variables
+from electra_lab.launchers._piece import attempt, library, variables
 from registry import Outcome, Work, launchers
 from registry.errors import ConfigError
 
 LOOK = 0.5  # seconds between two looks for outcomes
-LATE = 5.0  # seconds that a file system may need to show the last file of a job on another machine
+LATE = 5.0  # seconds until a file system shows the last file of a job on another machine
 SAVING = 90  # seconds between the signal that the time limit is near and the limit
 REQUEUES = 100  # a piece that is stopped more often is given up
 ENDING = 120.0  # seconds that Slurm may need to end jobs: they have 30 of them to save, by its defaults
@@ -44,17 +43,17 @@ ENDED = {
 class Slurm:
     """Run pieces of work as a Slurm job array, one task each.
 
-    workers    tasks that run at a time
-    threads    cores of each task
-    gpus       GPUs of each task; an experiment uses one
-    partition, account  as of sbatch; None: the site's default
-    minutes    time limit of a task. A longer one is saved shortly before, requeued, and continues
-    memory_gb  memory of each task; None: the site's default
-    setup      lines of shell that run before each piece, such as `module load cuda`
+    workers    maximum number of tasks at a time
+    threads    cores per task
+    gpus       GPUs per task; an experiment uses one
+    partition, account  as for sbatch; None: the site's default
+    minutes    time limit of a task. A longer one is saved shortly before, requeued, and continued
+    memory_gb  memory per task; None: the site's default
+    setup      shell lines to run before each piece, such as `module load cuda`
     sbatch     other options of sbatch: {qos: long, constraint: a100}
 
-    A task that Slurm preempts or requeues, or whose node fails, comes back and continues. The logs are in slurm/ in the
-    folder, which all nodes must see. Start it where sbatch is available.
+    A task that Slurm preempts or requeues, or whose node fails, is continued. The logs are in slurm/ in the folder,
+    which all nodes must see. Start it where sbatch is available.
     """
 
     workers: Annotated[int, Field(ge=1, le=100_000)] = 8
@@ -78,19 +77,20 @@ class Slurm:
             return
         logs = _logs(folder)
         executor = submitit.AutoExecutor(folder=logs, cluster="slurm")
-        given = {"slurm_partition": self.partition, "slurm_account": self.account, "mem_gb": self.memory_gb,
-                 "gpus_per_node": self.gpus or None}  # fmt: skip
-        # SIGTERM, and not submitit's SIGUSR2, so that a run sees the same signal whoever stops it.
+        optional = {"slurm_partition": self.partition, "slurm_account": self.account, "mem_gb": self.memory_gb,
+                    "gpus_per_node": self.gpus or None}  # fmt: skip
+        exports = [f"export {name}={value}" for name, value in variables(self.threads).items()]
+        # SIGTERM instead of submitit's SIGUSR2, so that a run sees the same signal whoever stops it.
         limit = {"requeue": True, "signal": f"TERM@{min(SAVING, 15 * self.minutes)}"}
         executor.update_parameters(
             name="electra-lab",
             timeout_min=self.minutes,
             cpus_per_task=self.threads,
             slurm_array_parallelism=self.workers,
-            slurm_setup=[*(f"export {name}={value}" for name, value in variables(self.threads).items()), *self.setup],
+            slurm_setup=[*exports, *self.setup],
             slurm_srun_args=[f"--cpus-per-task={self.threads}"],  # since 22.05 srun does not take it from the job
             slurm_additional_parameters={**limit, **(self.sbatch or {})},
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in optional.items() if value is not None},
         )
         try:
             with _outside_of_a_job():
@@ -108,7 +108,7 @@ class Slurm:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A task of the array: a function by its name, and two strings."""
+    """A task of the array: a function, given by its name, and its two arguments."""
 
     work: Work
     folder: str
@@ -124,7 +124,7 @@ class _Piece:
                 outcome = attempt(self.work, self.folder, self.piece)
             except KeyboardInterrupt:
                 outcome = Outcome("preempted", "was stopped by Slurm")
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not interrupt what follows
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one must not interrupt the report
             stopped = outcome.status == "preempted" and stops() > 0
             self._report(job.job_id, file, outcome, stopped)
 
@@ -134,8 +134,8 @@ class _Piece:
         writing = file.with_suffix(".tmp")
         writing.write_text(json.dumps({**asdict(outcome), "stopped": stopped}), encoding="utf-8")
         writing.rename(file)
-        # A job that is cancelled or requeued is no longer "running" at this point: the former must not come back, the
-        # latter will. A job is still running if it was warned of its time limit or its preemption.
+        # A job that was warned of its time limit or preemption is still running, and must be requeued. One that was
+        # cancelled or requeued already is not.
         if stopped and _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T").stdout.strip() == "RUNNING":
             _ask("scontrol", "requeue", job)
 
@@ -144,8 +144,8 @@ class _Piece:
 def _stops() -> Iterator[Callable[[], int]]:
     """Turn SIGTERM into KeyboardInterrupt, and count it. A repeated one does nothing.
 
-    Slurm ends a job by one SIGTERM to its processes and another that srun passes on, some milliseconds later. What
-    training has handled itself does not come here, but Python's wakeup descriptor shows that it was there.
+    Slurm ends a job by one SIGTERM to its processes and another that srun passes on, some milliseconds later. Signals
+    that training handled itself do not come here, but Python's wakeup descriptor shows them.
     """
     reading, writing = os.pipe()
     for end in (reading, writing):
@@ -174,10 +174,11 @@ def _stops() -> Iterator[Callable[[], int]]:
 
 
 def _outcomes(array: str, jobs: dict[str, str], logs: Path) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of each piece in `jobs`, which has the job's id, once it is known."""
+    """Yield the outcome of each piece once it is known. `jobs` has the id of each piece's job."""
     started = next_question = time.monotonic()
     ended: dict[str, float] = {}  # when Slurm first showed it as ended, without an outcome or likely to come back
     while jobs:
+        # Ask Slurm now and then, and look for files of outcomes each time.
         states, now = None, time.monotonic()
         if now >= next_question:
             states = _states(array)
@@ -247,10 +248,7 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise ConfigError("launcher 'slurm' needs submitit. Install it: pip install 'electra-lab[clusters]'.") from None
+    submitit = library("slurm", "submitit")
     for program in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
         if shutil.which(program) is None:
             raise ConfigError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from electra_lab.metrics import auc_by_document
-from registry import Batch, Sampled, Vocabulary, count
+from registry import Batch, MetricWithDocuments, Vocabulary, count
 from registry.errors import DivergedError
 
 
@@ -86,17 +86,21 @@ def filled(batch: Batch, chosen: NDArray[np.bool_], tokens: NDArray[Any]) -> NDA
 
 def documents_of(batch: Batch) -> Int[Tensor, "B T"]:
     """Return the number of the document that each position is from; rows take their place if batches do not tell."""
-    return batch.example_ids.unsqueeze(1).expand_as(batch.tokens) if batch.sources is None else batch.sources
+    if batch.source_document_ids is None:
+        return batch.example_ids.unsqueeze(1).expand_as(batch.tokens)
+    return batch.source_document_ids
 
 
-def sampled_auc(replaced: NDArray[np.bool_], scores: NDArray[Any], documents: NDArray[np.integer]) -> Sampled:
+def auc_with_documents(
+    replaced: NDArray[np.bool_], scores: NDArray[Any], documents: NDArray[np.integer]
+) -> MetricWithDocuments:
     """Return the AUC of detecting replaced tokens, with what each document contributes, if there are several."""
     from sklearn.metrics import roc_auc_score
 
     value = float(roc_auc_score(replaced, scores))
     kinds = [np.unique(documents[kind]) for kind in (replaced, ~replaced)]
     several = min(map(len, kinds)) > 1
-    return Sampled(value, auc_by_document(replaced, scores, documents).tolist() if several else [])
+    return MetricWithDocuments(value, auc_by_document(replaced, scores, documents).tolist() if several else [])
 
 
 def rankable(replaced: NDArray[np.bool_], scores: NDArray[Any]) -> bool:

@@ -12,10 +12,18 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.measures._corruption import choose, documents_of, judged, numbers, rankable, sampled_auc, some, unigram
-from electra_lab.model.heads import ReplacedHead
+from electra_lab.measures._corruption import (
+    auc_with_documents,
+    choose,
+    documents_of,
+    judged,
+    numbers,
+    rankable,
+    some,
+    unigram,
+)
 from electra_lab.model.initialise import initialise
-from registry import Batch, Metric, Sampled, Trained, measures
+from registry import Batch, Metric, MetricWithDocuments, Trained, heads, measures
 
 # Half the squared weights, on standardised features, relative to the mean loss per token. States are wide and their
 # features similar: with less, a fit takes several times as many steps and generalises worse.
@@ -85,9 +93,11 @@ class DetectionProbe:
                     scores[name].append(detect(scaler.transform(unseen)))
         labels, documents = np.concatenate(truth), np.concatenate(text)
         found = {name: np.concatenate(parts) for name, parts in scores.items()}
-        auc = {name: sampled_auc(labels, each, documents) for name, each in found.items() if rankable(labels, each)}
+        auc = {
+            name: auc_with_documents(labels, each, documents) for name, each in found.items() if rankable(labels, each)
+        }
         size = max((len(each.documents) for each in auc.values()), default=0)
-        return auc | ({"probe_chance": Sampled(0.5, [0.5] * size)} if auc else {})
+        return auc | ({"probe_chance": MetricWithDocuments(0.5, [0.5] * size)} if auc else {})
 
     def _states(self, run: Trained, batch: Batch, split: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return Float[N D] and Bool[N]: the state of each maskable position, and True if its token was replaced.
@@ -99,7 +109,7 @@ class DetectionProbe:
         chosen = choose(maskable.cpu().numpy(), self.mask_prob, numbers(batch, self.seed, f"chosen {split}"))
         text = unigram(batch, run.vocabulary, chosen, numbers(batch, self.seed, f"unigram {split}"))
         inputs = torch.from_numpy(text).to(batch.tokens.device)
-        hidden = run.model.hidden(inputs, batch.attention_mask, batch.segments, batch.documents)
+        hidden = run.model.hidden(inputs, batch.attention_mask, batch.segments, batch.attention_document_ids)
         return hidden[maskable].float().cpu().numpy(), (inputs != batch.tokens)[maskable].cpu().numpy()
 
 
@@ -115,7 +125,8 @@ def _regression(states: NDArray[Any], replaced: NDArray[np.bool_]) -> Detector:
 def _head(states: NDArray[Any], replaced: NDArray[np.bool_], seed: int) -> Detector:
     """Train the lab's detection head, on the CPU and over all states at once, so that no order or device matters."""
     with torch.random.fork_rng(devices=[]):
-        head = ReplacedHead(states.shape[1])  # whose constructor draws from the global generator
+        built: Any = heads.get("replaced").component  # whose constructor draws from the global generator
+        head = built(states.shape[1], None, None)
     generator = torch.Generator().manual_seed(seed)
     initialise(head, lambda *_: generator)
     known, truth = torch.from_numpy(states)[None], torch.from_numpy(replaced).float()[None]
@@ -124,7 +135,7 @@ def _head(states: NDArray[Any], replaced: NDArray[np.bool_], seed: int) -> Detec
     def loss() -> Tensor:
         optimizer.zero_grad()
         size = head.dense.weight.square().sum() + head.out.weight.square().sum()
-        value = F.binary_cross_entropy_with_logits(head(known), truth) + PENALTY / 2 * size
+        value: Tensor = F.binary_cross_entropy_with_logits(head(known), truth) + PENALTY / 2 * size
         value.backward()  # type: ignore[no-untyped-call]
         return value
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from safetensors.numpy import load_file, save_file
 
 from electra_lab.measures._corruption import (
+    auc_with_documents,
     choose,
     documents_of,
     draw,
@@ -21,10 +22,9 @@ from electra_lab.measures._corruption import (
     judged,
     numbers,
     rankable,
-    sampled_auc,
     unigram,
 )
-from registry import Batch, Metric, Network, Sampled, Trained, Vocabulary, measures
+from registry import Batch, Metric, MetricWithDocuments, Network, Trained, Vocabulary, measures
 from registry.errors import DataError
 
 FILE = "corruption.safetensors"
@@ -120,33 +120,36 @@ class FixedCorruption:
             _refuse_unlike(batch.tokens.cpu().numpy(), saved["tokens"][rows], folder)
             for name, parts in scores.items():
                 inputs = torch.from_numpy(saved[name][rows]).to(batch.tokens)
-                states = run.model.hidden(inputs, batch.attention_mask, batch.segments, batch.documents)
+                states = run.model.hidden(inputs, batch.attention_mask, batch.segments, batch.attention_document_ids)
                 parts.append(run.model.replaced_logits(states).float().cpu().numpy())
             documents.append(documents_of(batch).cpu().numpy())
             start += len(batch)
         _refuse_unlike(saved["tokens"][start:], saved["tokens"][total:], folder)
 
         text = np.concatenate(documents)[saved["maskable"]]
-        auc, rarity, precision = dict[str, Sampled](), list[Sampled](), list[float]()
+        auc, rarity, precision = dict[str, MetricWithDocuments](), list[MetricWithDocuments](), list[float]()
         counts = run.vocabulary.counts.cpu().numpy()
         for name, parts in scores.items():
             replaced = (saved[name] != saved["tokens"])[saved["maskable"]]
             logits = np.concatenate(parts)[saved["maskable"]]
             if rankable(replaced, logits):
-                auc[f"corruption_auc_{name}"] = sampled_auc(replaced, logits, text)
-                rarity.append(sampled_auc(replaced, -counts[saved[name][saved["maskable"]]], text))
+                auc[f"corruption_auc_{name}"] = auc_with_documents(replaced, logits, text)
+                rarity.append(auc_with_documents(replaced, -counts[saved[name][saved["maskable"]]], text))
                 precision.append(float(average_precision_score(replaced, logits)))
         if len(auc) < len(REFERENCES):  # a mean over fewer would not compare
             return auc
         mean = _mean([*auc.values()])
-        trivial = {"corruption_rarity": _mean(rarity), "corruption_chance": Sampled(0.5, [0.5] * len(mean.documents))}
+        trivial = {
+            "corruption_rarity": _mean(rarity),
+            "corruption_chance": MetricWithDocuments(0.5, [0.5] * len(mean.documents)),
+        }
         return {"corruption_auc": mean, **trivial, "corruption_average_precision": fmean(precision), **auc}
 
 
-def _mean(auc: Sequence[Sampled]) -> Sampled:
+def _mean(auc: Sequence[MetricWithDocuments]) -> MetricWithDocuments:
     by_document = [each.documents for each in auc]
     same = len({len(values) for values in by_document}) == 1  # every reference ranks the same documents
-    return Sampled(fmean(auc), np.mean(by_document, axis=0).tolist() if same else [])
+    return MetricWithDocuments(fmean(auc), np.mean(by_document, axis=0).tolist() if same else [])
 
 
 def _scaled(study: Mapping[str, Any], scale: float) -> Mapping[str, Any]:
@@ -167,7 +170,7 @@ def _guesses(
     """Return Int[N], a reference's draws at the chosen positions, row by row, with [MASK] at all of them."""
     device = batch.tokens.device
     shown = torch.where(torch.from_numpy(chosen).to(device), words.mask_id, batch.tokens)
-    states = network.hidden(shown, batch.attention_mask, batch.segments, batch.documents)
+    states = network.hidden(shown, batch.attention_mask, batch.segments, batch.attention_document_ids)
     # A row's chosen positions first, then any others, to get a rectangle.
     positions = (~chosen).argsort(axis=1, kind="stable")[:, : int(chosen.sum(1).max(initial=1))]
     wanted, luck = np.take_along_axis(chosen, positions, 1), np.take_along_axis(luck, positions, 1)

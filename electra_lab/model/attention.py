@@ -15,7 +15,7 @@ def attend(
     query: Float[Tensor, "B H T d"],
     key: Float[Tensor, "B H S d"],
     value: Float[Tensor, "B H S e"],
-    visible: Bool[Tensor, "B #H #T S"],
+    visible: Bool[Tensor, " B #H #T S"],
     dropout: float,
     kernel: Kernel,
 ) -> Float[Tensor, "B H T e"]:

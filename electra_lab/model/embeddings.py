@@ -39,7 +39,7 @@ class Embeddings(nn.Module):
         return self.tokens.embedding_dim
 
 
-def within_documents(places: Int[Tensor, "T"], documents: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+def within_documents(places: Int[Tensor, " T"], documents: Int[Tensor, "B T"]) -> Int[Tensor, "B T"]:
     """Return each position's distance from the first position of its document in the row."""
     begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
     return places - places.masked_fill(~begins, 0).cummax(-1).values

@@ -21,6 +21,7 @@ for small networks. Of the positions, 15.625 % have vocabulary logits there, wha
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,11 +45,8 @@ def network_flops(network: Network, length: int, masked: int) -> int:
     flops = backbone_flops(network.backbone, padded, dim)
     if network.project is not None:
         flops += 2 * padded * embedding * dim
-    if "tokens" in network.heads:
-        flops += 2 * masked * (dim * embedding + embedding * network.embeddings.tokens.num_embeddings)
-    if "replaced" in network.heads:
-        flops += 2 * length * (dim * dim + dim)
-    return flops
+    heads: Any = network.heads.values()
+    return flops + sum(int(head.flops(length, masked)) for head in heads)
 
 
 def backbone_flops(backbone: nn.Module, length: int, dim: int) -> int:
@@ -79,8 +77,8 @@ OUTPUTS = 0.15625  # share of the positions with vocabulary logits: 20 of 128, 8
 def paper_flops(network: Network, length: int, masked: int) -> float:
     """Return the FLOPs of a forward pass over one row as flops_computation.py of google-research/electra counts them.
 
-    A backbone gives its own as `paper_flops(length)`; for others than BERT, which the script does not know, their
-    matrix products stand in. With logits at every position, `masked` is `length`.
+    Backbones and heads that the script knows have their own formula, `paper_flops`; for the others, their matrix
+    products stand in. With logits at every position, `masked` is `length`.
     """
     dim, embedding, words = network.dim, network.embeddings.dim, network.embeddings.tokens.num_embeddings
     backbone = network.backbone
@@ -90,12 +88,9 @@ def paper_flops(network: Network, length: int, masked: int) -> float:
     flops += length * (look_ups + (2 + NORM + DROPOUT) * embedding)
     if network.project is not None:
         flops += length * (2 * dim * embedding + dim)
-    if "tokens" in network.heads:
-        hidden = 2 * dim * embedding + (1 + GELU + NORM) * embedding
-        share = 1.0 if masked == length else OUTPUTS
-        flops += share * length * (hidden + (2 * embedding + SOFTMAX + 2) * words)
-    if "replaced" in network.heads:
-        flops += length * (2 * dim * dim + (1 + GELU + 2) * dim)
+    heads: Any = network.heads.values()
+    for head in heads:
+        flops += getattr(head, "paper_flops", head.flops)(length, masked)
     return flops
 
 

@@ -7,8 +7,6 @@ import torch
 from torch import Generator, Size, nn
 
 from electra_lab.model.embeddings import Shifted
-from electra_lab.model.heads import ReplacedHead
-from electra_lab.model.network import Network
 
 STANDARD_DEVIATION = 0.02
 Distribution = Literal["official", "normal"]
@@ -57,7 +55,8 @@ def truncated_normal_(weight: torch.Tensor, generator: Generator | None = None) 
 
 
 def glorot_layers(module: nn.Module) -> set[nn.Module]:
-    """Return the layers of the networks in `module` that the official code draws from Glorot's uniform distribution."""
-    networks = [part for part in module.modules() if isinstance(part, Network)]
-    projections = [each.project for each in networks if each.project is not None]
-    return {*projections, *(part.out for part in module.modules() if isinstance(part, ReplacedHead))}
+    """Return the layers of networks and heads that the official code draws from Glorot's uniform distribution."""
+    found: set[nn.Module] = set()
+    for part in module.modules():
+        found.update(getattr(part, "glorot_layers", ()))
+    return found

@@ -1,6 +1,7 @@
 """A network: embeddings, a projection if widths differ, a backbone, heads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -75,12 +76,30 @@ class Network(nn.Module):
         self._refuse_unlike(states, x)
         return states[:, :length]
 
-    def _head(self, name: str) -> nn.Module:
-        if name not in self.heads:
+    @property
+    def glorot_layers(self) -> Sequence[nn.Module]:
+        """The official code names no initializer for the projection."""
+        return [] if self.project is None else [self.project]
+
+    def predict(
+        self, head: str, hidden: Float[Tensor, "B T D"], *inputs: Any, positions: Int[Tensor, "B K"] | None = None
+    ) -> Tensor:
+        """Return the output of a head for all states, or for those at `positions` alone.
+
+        inputs  what the head's forward takes after the states
+
+        Raises BadResult if the network has no such head.
+        """
+        if head not in self.heads:
             raise BadResult(
-                f"the network has no head '{name}'. An objective asks for it by needs = Needs(heads=('{name}',))."
+                f"the network has no head '{head}'. An objective asks for it by needs = Needs(heads=('{head}',))."
             )
-        return self.heads[name]
+        if positions is not None:  # [B T D] -> [B K D]
+            hidden = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+        module = self.heads[head]
+        table = {"table": self.embeddings.tokens.weight} if getattr(module, "reads_table", False) else {}
+        predicted: Tensor = module(hidden, *inputs, **table)
+        return predicted
 
     def _refuse_unlike(self, states: object, x: Float[Tensor, "B T D"]) -> None:
         """Raise BadResult unless states have the shape and type of the input; under autocast any floating type."""
@@ -102,11 +121,8 @@ class Network(nn.Module):
 
     def token_logits(self, hidden: Float[Tensor, "B T D"], positions: Int[Tensor, "B K"]) -> Float[Tensor, "B K V"]:
         """Return vocabulary logits at `positions` alone: they take most of the memory and much of the time."""
-        chosen = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-        logits: Tensor = self._head("tokens")(chosen, self.embeddings.tokens.weight)
-        return logits
+        return self.predict("tokens", hidden, positions=positions)
 
     def replaced_logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]:
         """Return the logits of "replaced" at every position."""
-        logits: Tensor = self._head("replaced")(hidden)
-        return logits
+        return self.predict("replaced", hidden)

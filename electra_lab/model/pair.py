@@ -1,32 +1,37 @@
 """Generator and discriminator, and the parameters that they share."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from torch import nn
+from torch import Size, nn
 
+import registry
 from electra_lab.model.embeddings import Embeddings, Shifted
-from electra_lab.model.heads import ReplacedHead, TokenHead
 from electra_lab.model.network import Network
+from registry import Vocabulary
+from registry.contracts.head import EmbeddingSizes as EmbeddingSizes
+from registry.contracts.head import Heads, options_by_name
+from registry.errors import BadResult
+from registry.signature import validate
 
 Tie = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"]
-CURE_OF_ALL = "Write generator: {scale: 1.0}, with no option of its own, or use tie: embeddings."
+CURE_OF_ALL = "Write generator: {scale: 1.0}, without further options, or use tie: embeddings."
 
 
-@dataclass(frozen=True)
-class EmbeddingSizes:
-    vocabulary_size: int
-    dim: int
-    max_length: int
-    dropout: float
-
-
-# By name: built from the width of the network and the sizes of the embeddings.
-HEADS: dict[str, Callable[[int, EmbeddingSizes], nn.Module]] = {
-    "tokens": lambda dim, sizes: TokenHead(dim, sizes.dim, sizes.vocabulary_size),
-    "replaced": lambda dim, sizes: ReplacedHead(dim),
-}
+def make_heads(
+    asked: Heads, dim: int, sizes: EmbeddingSizes, vocabulary: Vocabulary | None = None
+) -> dict[str, nn.Module]:
+    """Build heads on states of width `dim`, by name. Raises UnknownName, BadResult."""
+    made: dict[str, nn.Module] = {}
+    for name, options in options_by_name(asked).items():
+        entry = registry.heads.get(name)
+        head: Any = entry.component(dim, sizes, vocabulary, **dict(validate(entry.schema, options)))
+        if not (isinstance(head, nn.Module) and callable(getattr(head, "flops", None))):
+            raise BadResult(
+                f"{entry.place}: head '{name}' must be a class derived from torch.nn.Module with a method "
+                "flops(length, masked)."
+            )
+        made[name] = head
+    return made
 
 
 def make_pair(
@@ -37,7 +42,9 @@ def make_pair(
     sizes: EmbeddingSizes,
     tie: Tie,
     pad_id: int,
-    heads: Sequence[str] = ("replaced",),
+    heads: Heads = ("replaced",),
+    generator_heads: Heads = ("tokens",),
+    vocabulary: Vocabulary | None = None,
 ) -> tuple[Network | None, Network]:
     """Build the two networks around two backbones; without a generator, the discriminator alone.
 
@@ -45,9 +52,9 @@ def make_pair(
           embeddings             tokens, positions, segments and LayerNorm (Clark et al. 2020, section 3.2, and
                                  google-research/electra)
           all                    the whole encoder too, with the discriminator's backbone; the generator's is not used
-          gradient_disentangled  the discriminator reads the generator's token table plus a difference of its own, and
+          gradient_disentangled  the discriminator reads the generator's token table plus a separate difference, and
                                  its gradient reaches only the difference (He et al. 2021, DeBERTa-v3, section 3.3)
-    heads  of the discriminator, names of HEADS
+    heads, generator_heads  of the two networks; `vocabulary` is for heads that plug-ins bring
 
     A shared part is one object, so a shared table is one parameter. Raises ValueError if the backbones cannot share.
     """
@@ -57,7 +64,7 @@ def make_pair(
         return Embeddings(*table, positions=lab, dropout=sizes.dropout)
 
     own = embeddings(discriminator)
-    made = {name: HEADS[name](discriminator_dim, sizes) for name in heads}
+    made = make_heads(heads, discriminator_dim, sizes, vocabulary)
     model = Network(own, discriminator, discriminator_dim, pad_id=pad_id, heads=made)
     if generator is None:
         return None, model
@@ -76,7 +83,7 @@ def make_pair(
     if tie == "all":
         _refuse_unequal(generator, generator_dim, discriminator, discriminator_dim)
         generator = discriminator
-    made = {"tokens": HEADS["tokens"](generator_dim, sizes)}
+    made = make_heads(generator_heads, generator_dim, sizes, vocabulary)
     guessing = Network(shared, generator, generator_dim, pad_id=pad_id, heads=made)
     if tie == "all":
         guessing.project = model.project
@@ -84,7 +91,7 @@ def make_pair(
 
 
 def _refuse_unequal(generator: nn.Module, generator_dim: int, discriminator: nn.Module, discriminator_dim: int) -> None:
-    one, other = ({n: p.shape for n, p in network.named_parameters()} for network in (generator, discriminator))
+    one, other = _shapes(generator), _shapes(discriminator)
     if generator_dim != discriminator_dim or type(generator) is not type(discriminator) or one != other:
         raise ValueError(f"tie: all shares the whole encoder, but the two backbones differ. {CURE_OF_ALL}")
     if getattr(discriminator, "reversible", False):
@@ -92,3 +99,7 @@ def _refuse_unequal(generator: nn.Module, generator_dim: int, discriminator: nn.
             "tie: all runs the encoder twice before one backward pass, which reversible layers cannot. "
             "Use reversible: false, or tie: embeddings."
         )
+
+
+def _shapes(module: nn.Module) -> dict[str, Size]:
+    return {name: parameter.shape for name, parameter in module.named_parameters()}

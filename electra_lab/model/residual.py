@@ -30,8 +30,8 @@ def add_feed_forward(
 ) -> Float[Tensor, "*N D"]:
     """Return residual + dropout(contract(gelu(expand(norm(x))))).
 
-    The backward pass computes norm(x) and the result of gelu again instead of keeping them: beside x and what gelu is
-    given, which are kept, they would be a third of all that a layer keeps.
+    The backward pass computes norm(x) and the result of gelu again instead of keeping them. Together with
+    x and the input of gelu, which are kept, they would be a third of the memory of a layer.
 
     pre  the residual is x, as in a layer that normalises first; otherwise it is norm(x)
     """
@@ -49,7 +49,7 @@ def add_feed_forward(
 
 
 def _is_plain(kind: type[nn.Module], *layers: nn.Module) -> bool:
-    """Return whether these do what torch's own of this kind do, which other classes and hooks may change or see."""
+    """Return whether these behave like torch's own class: subclasses and hooks may change or read results."""
     hooks_of_all = _has_any_global_hook()  # type: ignore[no-untyped-call]
     return not hooks_of_all and all(
         type(layer) is kind
@@ -68,7 +68,7 @@ class _AddLinear(torch.autograd.Function):
         residual: Float[Tensor, "*N D"],
         x: Float[Tensor, "*N F"],
         weight: Float[Tensor, "D F"],
-        bias: Float[Tensor, "D"],
+        bias: Float[Tensor, " D"],
     ) -> Float[Tensor, "*N D"]:
         product = F.linear(x, weight, bias)
         ctx.save_for_backward(x, weight)
@@ -94,12 +94,12 @@ class _FeedForward(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Float[Tensor, "*N D"],
-        scale: Float[Tensor, "D"],
-        shift: Float[Tensor, "D"],
+        scale: Float[Tensor, " D"],
+        shift: Float[Tensor, " D"],
         up: Float[Tensor, "F D"],
-        up_bias: Float[Tensor, "F"],
+        up_bias: Float[Tensor, " F"],
         down: Float[Tensor, "D F"],
-        down_bias: Float[Tensor, "D"],
+        down_bias: Float[Tensor, " D"],
         eps: float,
         pre: bool,
         apart: bool,
@@ -155,8 +155,8 @@ class _FeedForward(torch.autograd.Function):
 
 def _of_linear(
     rows: Float[Tensor, "M D"], x: Float[Tensor, "*N F"], weight: Float[Tensor, "D F"], kind: torch.dtype, needs: Any
-) -> tuple[Float[Tensor, "D F"] | None, Float[Tensor, "D"] | None]:
-    """Return the gradients of a linear layer's weight and bias, from that of its result and what it was given.
+) -> tuple[Float[Tensor, "D F"] | None, Float[Tensor, " D"] | None]:
+    """Return the gradients of a linear layer's weight and bias, from that of its result and its input.
 
     kind   of the bias
     needs  whether each of the two is wanted

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Float[Tensor, "N V"], targets: Int[Tensor, "N"]
-    ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N V"]]:
+        ctx: Any, logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]
+    ) -> tuple[Float[Tensor, " N"], Float[Tensor, "N V"]]:
         probabilities, at = logits.softmax(-1), targets.unsqueeze(-1)
         # log sum exp = x - log softmax(x) for any x of a row; the largest probability is never rounded to 0.
         normalizer = logits.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log()
@@ -24,7 +24,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Float[Tensor, "N"] | None, _: None) -> tuple[Float[Tensor, "N V"] | None, None]:
+    def backward(ctx: Any, given: Float[Tensor, " N"] | None, _: None) -> tuple[Float[Tensor, "N V"] | None, None]:
         if given is None:
             return None, None
         weight, probabilities = given.unsqueeze(-1), ctx.probabilities

@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Any, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.model.softmax import cross_entropy
 from registry import Batch, Detection, Masked, Network, Prediction, Random, Setup, Streams, Term, Vocabulary
+
+Weight = Annotated[float, Field(ge=0)]  # of a term of the loss
+Smoothing = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,15 @@ class Cloze:
         chosen = self.logits.gather(-1, self.originals.unsqueeze(-1)).squeeze(-1)
         return self.cross_entropy + smoothing * (chosen - self.logits.mean(-1))
 
+    def term(self, weight: float | Tensor = 1.0, smoothing: float | Tensor = 0.0) -> Term:
+        """Return the term of masked language modelling, over the masked tokens."""
+        return term(self.losses(smoothing), self.masked.valid, weight)
+
     def prediction(self, vocabulary: Vocabulary) -> Prediction:
         """Return the input of metrics."""
-        hidden = self.masked.inputs.gather(1, self.masked.positions) == vocabulary.mask_id
+        saw_mask = self.masked.inputs.gather(1, self.masked.positions) == vocabulary.mask_id
         correct = self.logits.argmax(-1) == self.originals
-        return Prediction(self.masked.positions, self.masked.valid, hidden, self.cross_entropy, correct)
-
-
-def mask(masking: Callable[..., Masked], batch: Batch, vocabulary: Vocabulary, rng: Streams) -> Masked:
-    """Mask tokens that are neither padding nor special."""
-    maskable = batch.attention_mask & ~vocabulary.is_special[batch.tokens]
-    return masking(batch.tokens, maskable, vocabulary, rng("masking"))
+        return Prediction(self.masked.positions, self.masked.valid, saw_mask, self.cross_entropy, correct)
 
 
 def cloze(network: Network, masked: Masked, batch: Batch) -> Cloze:
@@ -56,7 +58,7 @@ def cloze(network: Network, masked: Masked, batch: Batch) -> Cloze:
 
 def states(network: Network, inputs: Int[Tensor, "B T"], batch: Batch) -> Float[Tensor, "B T D"]:
     """Return the network's states for other tokens in the place of the batch's own."""
-    return network.hidden(inputs, batch.attention_mask, batch.segments, batch.documents)
+    return network.hidden(inputs, batch.attention_mask, batch.segments, batch.attention_document_ids)
 
 
 def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -64,39 +66,15 @@ def full_precision(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def replace(
-    guess: Cloze,
-    batch: Batch,
-    sampler: Callable[..., Tensor],
-    vocabulary: Vocabulary,
-    rng: Streams,
-    disallow_correct: bool = False,
-) -> Int[Tensor, "B T"]:
-    """Put a sample of the generator at each masked position of the text. No gradient passes a sample.
-
-    disallow_correct  the original token is never drawn (an option of google-research/electra)
-    """
-    of_softmax = getattr(sampler, "of_softmax", None)
-    if of_softmax is not None and guess.probabilities.dtype == torch.float32 and not disallow_correct:
-        with without(guess.probabilities, vocabulary.special_ids) as weights:
-            sampled = of_softmax(weights.flatten(0, 1), rng("sampling")).view_as(guess.originals)
-    else:
-        logits = guess.logits.detach()
-        if disallow_correct:
-            logits = logits.scatter(-1, guess.originals.unsqueeze(-1), float("-inf"))
-        sampled = draw(sampler, logits, vocabulary, rng("sampling"))
-    return batch.tokens.scatter(1, guess.masked.positions, torch.where(guess.masked.valid, sampled, guess.originals))
-
-
 @contextmanager
 def without(probabilities: Float[Tensor, "B K V"], ids: Sequence[int]) -> Iterator[Float[Tensor, "B K V"]]:
     """Give these tokens the probability 0 for a moment, in place: a copy would cost as much as the softmax."""
-    before = [probabilities[..., each].clone() for each in ids]
-    for each in ids:
-        probabilities[..., each] = 0.0
+    before = [probabilities[..., token].clone() for token in ids]
+    for token in ids:
+        probabilities[..., token] = 0.0
     yield probabilities
-    for each, column in zip(ids, before, strict=True):
-        probabilities[..., each] = column
+    for token, column in zip(ids, before, strict=True):
+        probabilities[..., token] = column
 
 
 @torch.no_grad()
@@ -125,28 +103,38 @@ def detect(
     return detection, F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
-def term(losses: Float[Tensor, "B N"], counted: Bool[Tensor, "B N"], weight: float) -> Term:
+def term(losses: Float[Tensor, "B N"], counted: Bool[Tensor, "B N"], weight: float | Tensor) -> Term:
     """Sum the losses that count; the loop divides by the count of the global batch."""
     return Term(losses.masked_fill(~counted, 0.0).sum(), counted.sum(), weight)
 
 
-class Corrupting(nn.Module):
+@dataclass(eq=False, repr=False)
+class Base(nn.Module):
+    """The constructor of objectives: the fields of a derived dataclass, after these, are the options."""
+
+    generator: Network
+    discriminator: Network
+    masking: Callable[..., Masked]
+    sampler: Callable[..., Tensor]
+    vocabulary: Vocabulary
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Prepare the module: the constructor, which a dataclass writes, only assigns."""
+        made = super().__new__(cls)
+        nn.Module.__init__(made)
+        return made
+
+    def mask(self, batch: Batch, rng: Streams) -> Masked:
+        """Mask tokens that are neither padding nor special."""
+        maskable = batch.attention_mask & ~self.vocabulary.is_special[batch.tokens]
+        return self.masking(batch.tokens, maskable, self.vocabulary, rng("masking"))
+
+
+class Corrupting(Base):
     """Base of objectives that train a discriminator on text in which a generator has replaced the masked tokens."""
 
-    disallow_correct = False  # the samples never equal the original
+    disallow_correct = False  # the original is never drawn (an option of google-research/electra)
     frozen = False  # the generator does not learn, and stays in eval mode
-
-    def __init__(
-        self,
-        generator: Network,
-        discriminator: Network,
-        masking: Callable[..., Masked],
-        sampler: Callable[..., Tensor],
-        vocabulary: Vocabulary,
-    ) -> None:
-        super().__init__()
-        self.generator, self.discriminator = generator, discriminator
-        self.masking, self.sampler, self.vocabulary = masking, sampler, vocabulary
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -154,17 +142,24 @@ class Corrupting(nn.Module):
             self.generator.eval()  # type: ignore[attr-defined]  # a module by contract
         return self
 
-    def mask(self, batch: Batch, rng: Streams) -> Masked:
-        return mask(self.masking, batch, self.vocabulary, rng)
-
     def guess(self, batch: Batch, rng: Streams) -> Cloze:
         """Mask the batch, and let the generator predict at the masked positions alone."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             return cloze(self.generator, self.mask(batch, rng), batch)
 
     def replace(self, guess: Cloze, batch: Batch, rng: Streams) -> Int[Tensor, "B T"]:
-        """Sample replacements into the text."""
-        return replace(guess, batch, self.sampler, self.vocabulary, rng, self.disallow_correct)
+        """Put a sample of the generator at each masked position of the text. No gradient passes a sample."""
+        of_softmax = getattr(self.sampler, "of_softmax", None)
+        if of_softmax is not None and guess.probabilities.dtype == torch.float32 and not self.disallow_correct:
+            with without(guess.probabilities, self.vocabulary.special_ids) as weights:
+                sampled = of_softmax(weights.flatten(0, 1), rng("sampling")).view_as(guess.originals)
+        else:
+            logits = guess.logits.detach()
+            if self.disallow_correct:
+                logits = logits.scatter(-1, guess.originals.unsqueeze(-1), float("-inf"))
+            sampled = draw(self.sampler, logits, self.vocabulary, rng("sampling"))
+        masked = guess.masked
+        return batch.tokens.scatter(1, masked.positions, torch.where(masked.valid, sampled, guess.originals))
 
     def judged(self, batch: Batch, masked: Masked) -> Bool[Tensor, "B T"]:
         """Return the tokens whose detection counts."""

@@ -1,18 +1,19 @@
 """A generator that learns to mislead the discriminator."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Int
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.objectives._shared import Corrupting, detect, full_precision, must_learn, term
-from registry import Batch, Losses, Masked, Network, Setup, Streams, Vocabulary, objectives
+from electra_lab.objectives._shared import Corrupting, Weight, detect, full_precision, must_learn, term
+from registry import Batch, Losses, Setup, Streams, objectives
 
 
 @objectives.register("adversarial", initialized_by_lab=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Adversarial(Corrupting):
     """The generator maximises the discriminator's loss, by REINFORCE (Clark et al. 2020, section 3.2 and appendix F).
 
@@ -26,24 +27,13 @@ class Adversarial(Corrupting):
     entropy_weight   of a bonus for the entropy of the generator's prediction, which adversarial training makes small
     """
 
-    def __init__(
-        self,
-        generator: Network,
-        discriminator: Network,
-        masking: Callable[..., Masked],
-        sampler: Callable[..., Tensor],
-        vocabulary: Vocabulary,
-        /,
-        *,
-        generator_weight: Annotated[float, Field(ge=0)] = 1.0,
-        discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
-        baseline_weight: Annotated[float, Field(ge=0)] = 1.0,
-        entropy_weight: Annotated[float, Field(ge=0)] = 0.0,
-    ) -> None:
-        super().__init__(generator, discriminator, masking, sampler, vocabulary)
-        self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
-        self.baseline_weight, self.entropy_weight = baseline_weight, entropy_weight
-        self.baseline = nn.Linear(generator.dim, 1, bias=False)
+    generator_weight: Weight = 1.0
+    discriminator_weight: Weight = 50.0
+    baseline_weight: Weight = 1.0
+    entropy_weight: Weight = 0.0
+
+    def __post_init__(self) -> None:
+        self.baseline = nn.Linear(self.generator.dim, 1, bias=False)
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         guess = self.guess(batch, rng)

@@ -1,22 +1,21 @@
 """Masked language modelling over all tokens, with a copy mechanism."""
 
-from collections.abc import Callable
-from typing import Annotated
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from electra_lab.objectives._shared import Corrupting, full_precision, states, term
-from registry import Batch, Flops, Losses, Masked, Needs, Network, Prediction, Price, Streams, Vocabulary, objectives
+from electra_lab.objectives._shared import Corrupting, Weight, full_precision, states, term
+from registry import Batch, Flops, Losses, Needs, Prediction, Price, Streams, objectives
 
 AT_ONCE = 512  # positions of a batch whose logits exist at the same time
 
 
 @objectives.register("all_tokens_mlm", initialized_by_lab=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class AllTokensMlm(Corrupting):
     """Predict the original of every token from text in which a generator has replaced some.
 
@@ -30,23 +29,12 @@ class AllTokensMlm(Corrupting):
 
     needs = Needs(heads=("tokens",))
 
-    def __init__(
-        self,
-        generator: Network,
-        discriminator: Network,
-        masking: Callable[..., Masked],
-        sampler: Callable[..., Tensor],
-        vocabulary: Vocabulary,
-        /,
-        *,
-        generator_weight: Annotated[float, Field(ge=0)] = 1.0,
-        discriminator_weight: Annotated[float, Field(ge=0)] = 1.0,
-        disallow_correct: bool = False,
-    ) -> None:
-        super().__init__(generator, discriminator, masking, sampler, vocabulary)
-        self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
-        self.disallow_correct = disallow_correct
-        self.copy = nn.Linear(discriminator.dim, 1)
+    generator_weight: Weight = 1.0
+    discriminator_weight: Weight = 1.0
+    disallow_correct: bool = False
+
+    def __post_init__(self) -> None:
+        self.copy = nn.Linear(self.discriminator.dim, 1)
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         guess = self.guess(batch, rng)
@@ -63,7 +51,7 @@ class AllTokensMlm(Corrupting):
         ]
         losses, likeliest = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         terms = {
-            "generator": term(guess.losses(), masked.valid, self.generator_weight),
+            "generator": guess.term(self.generator_weight),
             "discriminator": term(losses, batch.attention_mask, self.discriminator_weight),
         }
         if self.training:
@@ -83,7 +71,7 @@ class AllTokensMlm(Corrupting):
     ) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
         """Return the losses of the positions `at`, and in eval mode their most likely tokens, otherwise the inputs."""
         logits = full_precision(self.discriminator.token_logits(hidden, at))
-        copy, inputs, tokens = (each.gather(1, at) for each in (copy, inputs, tokens))
+        copy, inputs, tokens = (values.gather(1, at) for values in (copy, inputs, tokens))
         losses = copy_losses(logits, copy, inputs, tokens)
         if self.training:
             return losses, inputs

@@ -1,16 +1,13 @@
 """ELECTRA: a generator fills in masked tokens, a discriminator finds those that it got wrong."""
 
-from collections.abc import Callable
-from typing import Annotated
+from dataclasses import dataclass
 
-from pydantic import Field
-from torch import Tensor
-
-from electra_lab.objectives._shared import Corrupting, detect, term
-from registry import Batch, Losses, Masked, Network, Streams, Vocabulary, objectives
+from electra_lab.objectives._shared import Corrupting, Smoothing, Weight, detect, term
+from registry import Batch, Losses, Streams, objectives
 
 
 @objectives.register("electra")
+@dataclass(kw_only=True, eq=False, repr=False)
 class Electra(Corrupting):
     """Joint masked language modelling and replaced token detection (Clark et al. 2020, section 2).
 
@@ -23,25 +20,11 @@ class Electra(Corrupting):
     discriminator_smoothing  the same for the RTD loss
     """
 
-    def __init__(
-        self,
-        generator: Network,
-        discriminator: Network,
-        masking: Callable[..., Masked],
-        sampler: Callable[..., Tensor],
-        vocabulary: Vocabulary,
-        /,
-        *,
-        generator_weight: Annotated[float, Field(ge=0)] = 1.0,
-        discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
-        disallow_correct: bool = False,
-        generator_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-        discriminator_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-    ) -> None:
-        super().__init__(generator, discriminator, masking, sampler, vocabulary)
-        self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
-        self.generator_smoothing, self.discriminator_smoothing = generator_smoothing, discriminator_smoothing
-        self.disallow_correct = disallow_correct
+    generator_weight: Weight = 1.0
+    discriminator_weight: Weight = 50.0
+    disallow_correct: bool = False
+    generator_smoothing: Smoothing = 0.0
+    discriminator_smoothing: Smoothing = 0.0
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         """Return both terms; in eval mode also the input of metrics. No host sync, no data-dependent shape."""
@@ -52,7 +35,7 @@ class Electra(Corrupting):
         # 2) Sample replacements into the original text. No gradient passes a sample.
         inputs = self.replace(guess, batch, rng)
 
-        predicted = term(guess.losses(self.generator_smoothing), masked.valid, self.generator_weight)
+        predicted = guess.term(self.generator_weight, self.generator_smoothing)
         predictions = {} if self.training else {"generator": guess.prediction(self.vocabulary)}
         del guess  # the logits, which no backward reads, need not wait for the discriminator
 

@@ -1,18 +1,19 @@
 """A discriminator that learns from the generator of an earlier run."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from jaxtyping import Int
-from pydantic import Field
 from torch import Tensor
 
-from electra_lab.objectives._shared import Corrupting, detect, must_learn, must_share_nothing, term
-from registry import Batch, Flops, Losses, Masked, Network, Price, Setup, Streams, Vocabulary, objectives
+from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, term
+from registry import Batch, Flops, Losses, Price, Setup, Streams, objectives
 
 
 @objectives.register("frozen_generator")
+@dataclass(kw_only=True, eq=False, repr=False)
 class FrozenGenerator(Corrupting):
     """Replaced token detection with a generator that was trained before and no longer learns.
 
@@ -26,23 +27,12 @@ class FrozenGenerator(Corrupting):
 
     frozen = True
 
-    def __init__(
-        self,
-        generator: Network,
-        discriminator: Network,
-        masking: Callable[..., Masked],
-        sampler: Callable[..., Tensor],
-        vocabulary: Vocabulary,
-        /,
-        *,
-        run: Path,
-        discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
-        disallow_correct: bool = False,
-    ) -> None:
-        super().__init__(generator, discriminator, masking, sampler, vocabulary)
-        self.discriminator_weight, self.disallow_correct = discriminator_weight, disallow_correct
-        self.run = run
-        generator.requires_grad_(False)  # type: ignore[attr-defined]  # a module by contract
+    run: Path
+    discriminator_weight: Weight = 50.0
+    disallow_correct: bool = False
+
+    def __post_init__(self) -> None:
+        self.generator.requires_grad_(False)  # type: ignore[attr-defined]  # a module by contract
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         guess = self.guess(batch, rng)

@@ -1,6 +1,7 @@
 """First the generator alone, then the discriminator alone."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -8,11 +9,12 @@ from jaxtyping import Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from electra_lab.objectives._shared import Corrupting, detect, must_learn, must_share_nothing, term
-from registry import Batch, Flops, Losses, Masked, Network, Price, Setup, Streams, Term, Vocabulary, objectives
+from electra_lab.objectives._shared import Corrupting, Weight, detect, must_learn, must_share_nothing, term
+from registry import Batch, Flops, Losses, Price, Setup, Streams, Term, objectives
 
 
 @objectives.register("two_stage")
+@dataclass(kw_only=True, eq=False, repr=False)
 class TwoStage(Corrupting):
     """Train the generator, start the discriminator from its weights, then train it while the generator is frozen.
 
@@ -25,23 +27,10 @@ class TwoStage(Corrupting):
     disallow_correct  the generator's samples never equal the original
     """
 
-    def __init__(
-        self,
-        generator: Network,
-        discriminator: Network,
-        masking: Callable[..., Masked],
-        sampler: Callable[..., Tensor],
-        vocabulary: Vocabulary,
-        /,
-        *,
-        generator_steps: Annotated[int, Field(gt=0, le=10**9)],
-        generator_weight: Annotated[float, Field(ge=0)] = 1.0,
-        discriminator_weight: Annotated[float, Field(ge=0)] = 50.0,
-        disallow_correct: bool = False,
-    ) -> None:
-        super().__init__(generator, discriminator, masking, sampler, vocabulary)
-        self.generator_steps, self.disallow_correct = generator_steps, disallow_correct
-        self.generator_weight, self.discriminator_weight = generator_weight, discriminator_weight
+    generator_steps: Annotated[int, Field(gt=0, le=10**9)]
+    generator_weight: Weight = 1.0
+    discriminator_weight: Weight = 50.0
+    disallow_correct: bool = False
 
     def at_step(self, seed: int, step: int) -> None:
         """Enter the stage that `step` belongs to; the weights are copied when the second one begins."""
@@ -55,7 +44,7 @@ class TwoStage(Corrupting):
         guess = self.guess(batch, rng)
         masked = guess.masked
         nothing = batch.tokens.new_zeros((), dtype=guess.logits.dtype), masked.valid.sum() * 0
-        learned = term(guess.losses(), masked.valid, self.generator_weight)
+        learned = guess.term(self.generator_weight)
         if self.training and not self.frozen:
             return Losses({"generator": learned, "discriminator": Term(*nothing, self.discriminator_weight)})
         inputs = self.replace(guess, batch, rng)

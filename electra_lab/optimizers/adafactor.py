@@ -41,8 +41,9 @@ class Adafactor(optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no closure is used
         for group in self.param_groups:
-            for parameter in (each for each in group["params"] if each.grad is not None):
-                self._update(parameter, parameter.grad, group)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
 
     def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]

@@ -18,7 +18,7 @@ class Muon(optim.Optimizer):
     """torch.optim.Muon (Jordan et al. 2024) for the matrices of hidden layers, AdamW for everything else.
 
     Muon makes a matrix's averaged gradient nearly orthogonal. AdamW has embeddings (names with `emb`), output heads
-    (names with a part `head` or `heads`), biases, gains, and whatever is not a matrix of several rows and columns.
+    (names with a part `head` or `heads`), biases, gains, and all that is not a matrix of several rows and columns.
 
     momentum       of the averaged gradient of matrices
     nesterov       look one step ahead along it
@@ -47,7 +47,7 @@ class Muon(optim.Optimizer):
         betas: tuple[Beta, Beta] = (0.9, 0.999),
         epsilon: Annotated[float, Field(gt=0)] = 1e-6,
     ) -> None:
-        # Both work on this optimizer's groups and state, which they are handed in each step.
+        # Both work on the groups and the state of this optimizer, which `step` hands to them.
         options: dict[str, Any] = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
         self._muon = optim.Muon([{"params": []}], learning_rate, weight_decay, adjust_lr_fn=adjust_lr_fn, **options)
         # The fused kernel keeps its step counts on the device.
@@ -61,9 +61,10 @@ class Muon(optim.Optimizer):
         super().__init__(groups, {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # no closure is used
-        for each, option in ((self._muon, "momentum"), (self._adamw, "betas")):
-            each.state, each.param_groups = self.state, [group for group in self.param_groups if option in group]
-            each.step()  # type: ignore[no-untyped-call]
+        for optimizer, option in ((self._muon, "momentum"), (self._adamw, "betas")):
+            groups = [group for group in self.param_groups if option in group]
+            optimizer.state, optimizer.param_groups = self.state, groups
+            optimizer.step()  # type: ignore[no-untyped-call]
 
     def state_bytes(self, parameter: Tensor) -> int:
         """One moment for a hidden matrix, otherwise two and a step count, in float32."""

@@ -65,5 +65,5 @@ class Contiguous:
         begins[row, 1 + self.documents[document] - starts[row]] = 1
         return replace(packed, documents=np.where(packed.attention_mask, begins.cumsum(axis=1), -1))
 
-    def sources(self, rows: IndexArray, /) -> IndexArray:
+    def source_document_ids(self, rows: IndexArray, /) -> IndexArray:
         return holder(self.documents, rows[:, None] * self.room + np.arange(-1, self.length - 1))

@@ -40,5 +40,5 @@ class Documents:
         starts, sizes = self._pieces(rows)
         return framed(read_pieces(self.tokens, starts, sizes, self.room), sizes + 1, self.length, self.vocabulary)
 
-    def sources(self, rows: IndexArray, /) -> IndexArray:
+    def source_document_ids(self, rows: IndexArray, /) -> IndexArray:
         return holder(self.first, rows)[:, None].repeat(self.length, axis=1)

@@ -107,7 +107,7 @@ class Segments:
         ends = sizes + 1 + pair
         return closed(tokens, ends, (second & (places <= ends[:, None])).astype(np.int64), self.vocabulary)
 
-    def sources(self, rows: IndexArray, /) -> IndexArray:
+    def source_document_ids(self, rows: IndexArray, /) -> IndexArray:
         return holder(self.first, rows)[:, None].repeat(self.length, axis=1)
 
     def _cut(self, pieces: IndexArray, sizes: IndexArray, half: IndexArray, late: NDArray[np.bool_]) -> IndexArray:

@@ -29,35 +29,35 @@ _LOST = re.compile(r"gloo|NCCL|[Cc]onnection (closed|reset|refused|was)|Broken p
 
 
 def processes() -> int:
-    """Return how many processes have been started together. Raises ConfigError."""
+    """Return the number of processes that were started together. Raises ConfigError."""
     return _number("WORLD_SIZE", 1, lowest=1)
 
 
 def neighbours() -> int:
-    """Return how many of them share this machine, itself among them; all, if nobody says. Raises ConfigError."""
+    """Return the number of them on this machine, by default all. Raises ConfigError."""
     return _number("LOCAL_WORLD_SIZE", processes(), lowest=1)
 
 
 def is_first() -> bool:
-    """Return True for the one process that answers. Raises ConfigError."""
+    """Return whether this is rank 0, which alone prints answers. Raises ConfigError."""
     return processes() == 1 or _number("RANK", 0) == 0
 
 
 @contextmanager
 def session(device: str, exit_code: Callable[[BaseException], int]) -> Iterator[World]:
-    """Train with the other processes that were started with this one; alone if there are none. Raises ConfigError.
+    """Train with the other processes that were started with this one, or alone. Raises ConfigError.
 
-    If the block fails on a rank, the exchanges of the others break off, and all end with the exit code of the first
-    that failed, which they learn from the store. It alone raises its own error; the others raise Reported.
+    If the block fails on a rank, the exchanges of the others break off, and all exit with the code of the first that
+    failed, which they read from the store. Only that rank raises its own error; the others raise Reported.
 
-    device     `cpu`, `cuda` or `auto`, which is CUDA if there is one: each process takes the GPU of its LOCAL_RANK
-    exit_code  what the command will end with after an error
+    device     `cpu`, `cuda` or `auto`: CUDA if available, and each process takes the GPU of its LOCAL_RANK
+    exit_code  returns the exit code of the command for an error
     """
     if processes() == 1:
         yield ALONE
         return
     store, world = _join(device)
-    # With a client of its own, as one that waits for another process lets no thread ask.
+    # The listener needs another client: a client that waits for a process blocks all threads.
     failed, listener = False, _Listener(store.clone())  # type: ignore[attr-defined]
     listener.start()
     try:
@@ -65,7 +65,7 @@ def session(device: str, exit_code: Callable[[BaseException], int]) -> Iterator[
         world.wait()
     except (Exception, SystemExit) as error:  # a plug-in may exit
         failed = True
-        # What launchers send to the others when a first one has ended must not change their exit codes.
+        # Launchers signal the others when one process has ended, which must not change exit codes.
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(ValueError):  # not in the main thread
                 signal.signal(number, signal.SIG_IGN)
@@ -78,12 +78,12 @@ def session(device: str, exit_code: Callable[[BaseException], int]) -> Iterator[
 
 
 class _Listener(threading.Thread):
-    """Learns by the store of rank 0 that a process has failed, while this one waits in an exchange.
+    """Learns from the store of rank 0 that a process has failed, while this one waits in an exchange.
 
-    An exchange ends when the connection does, which is when the process that failed has ended; with rank 0 the store
-    is gone by then. So rank 0 waits until all have heard.
+    An exchange breaks only when the failed process exits, and with rank 0 the store would be gone by then. So rank 0
+    waits until all have heard.
 
-    heard  the exit code of the first that failed, None if none has
+    heard  the exit code of the first process that failed, None if none has
     """
 
     def __init__(self, store: Store) -> None:
@@ -100,7 +100,7 @@ class _Listener(threading.Thread):
                     return
 
     def stop(self) -> None:
-        """Listen no longer, and say so, so that rank 0 does not wait for this process."""
+        """Stop listening, and tell rank 0 not to wait for this process."""
         self._over.set()
         self.join(LINGER)
         if not self.is_alive() and self.heard is None:
@@ -144,14 +144,14 @@ def _join(device: str) -> tuple[Store, World]:
 def _reason(
     error: BaseException, store: Store, world: World, listener: _Listener, exit_code: Callable[[BaseException], int]
 ) -> BaseException:
-    """Return what this rank ends with: its own error if it is the first to fail."""
+    """Return the error to raise on this rank: its own if it is the first to fail."""
     if listener.heard is not None:
         return Reported(listener.heard)
     final = error
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and _LOST.search(str(error))):
         final = LabError(
-            f"another of the {world.size} processes ended without a word (killed, or its machine failed), so that all "
-            f"end ({_brief(error)}). Continue from the last checkpoint: electra-lab resume RUN_DIR"
+            f"another of the {world.size} processes ended without a word (killed, or its machine failed), so all stop "
+            f"({_brief(error)}). Continue from the last checkpoint: electra-lab resume RUN_DIR"
         )
     with suppress(RuntimeError):  # the store is gone, with rank 0
         if store.add("failures", 1) > 1:
@@ -161,9 +161,9 @@ def _reason(
 
 
 def _leave(store: Store, world: World, listener: _Listener, *, failed: bool) -> None:
-    with suppress(Exception):  # whatever is broken by now, this process ends
+    with suppress(Exception):  # this process exits, whatever is broken
         if failed and dist.get_backend() == "nccl":
-            _abort_process_group()  # its exchanges would be waited for
+            _abort_process_group()  # destroying the group would wait for its exchanges
         else:
             dist.destroy_process_group()
     with suppress(Exception):

@@ -21,7 +21,7 @@ def pack(batch: Batch, losses: Losses) -> bytes:
 
 
 def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
-    """Return what `pack` was given; weights have become tensors."""
+    """Return the arguments of `pack`; weights have become tensors."""
     tree: dict[str, Any] = {"batch": {}, "losses": {}}
     for name, value in load(data).items():
         *above, last = name.split(_BETWEEN)
@@ -34,6 +34,7 @@ def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
         {name: Term(**term) for name, term in given.get("terms", {}).items()},
         {name: Prediction(**asked) for name, asked in given.get("predictions", {}).items()},
         Detection(**given["detection"]) if "detection" in given else None,
+        {name: Term(**term) for name, term in given.get("metrics", {}).items()},
         given.get("outputs", {}),
     )
     return Batch(**tree["batch"]), losses

@@ -22,43 +22,43 @@ class World:
 
     @property
     def first(self) -> bool:
-        """This is rank 0, which writes, prints, and does alone what must be done once."""
+        """This is rank 0, which writes, prints and does alone what must be done once."""
         return self.rank == 0
 
     def part(self, rows: int) -> slice:
         """Return this rank's rows of a global batch; `rows` is a multiple of the number of ranks."""
-        each = rows // self.size
-        return slice(self.rank * each, (self.rank + 1) * each)
+        share = rows // self.size
+        return slice(self.rank * share, (self.rank + 1) * share)
 
     def sum(self, scalars: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the sums over all ranks, on the device, without waiting for it."""
         return dict(scalars)
 
     def synchronize(self, module: nn.Module, wanted: bool) -> None:
-        """Say whether the next backward pass through `module` sums the gradients over all ranks."""
+        """Set whether the next backward pass through `module` sums the gradients over all ranks."""
 
     def gathered(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Hold all of the module's parameters on every rank inside the block, which may then run at its own pace."""
+        """Gather all of the module's parameters on every rank inside the block, which then needs no exchange."""
         return nullcontext()
 
     def in_turn(self, seen: Iterator[Seen]) -> Iterator[Seen]:
-        """Yield to rank 0 what all ranks see, an item of each rank at a time; the others give theirs, and get none."""
+        """Yield the items of all ranks to rank 0, one of each rank at a time; the others send theirs and get none."""
         return seen
 
     def once(self, work: Callable[[], str]) -> str:
-        """Return the result of `work`, which rank 0 does while the others wait, for days if need be."""
+        """Return the result of `work`, which rank 0 does while the others wait, for days if necessary."""
         return work()
 
     def agreed(self, number: int) -> int:
-        """Return a number that is the same on all ranks: the largest that one of them gave in the call before.
+        """Return the largest number that a rank gave in the previous call, the same on all ranks.
 
-        Before, so that the exchange takes place while the device works, and nobody waits. With one process it is the
-        number itself.
+        The previous call, so that the exchange overlaps with the device's work. With one process it is the number
+        itself.
         """
         return number
 
     def wait(self) -> None:
-        """Wait until all ranks are here, for days if need be."""
+        """Wait until all ranks are here, for days if necessary."""
 
 
 ALONE = World()

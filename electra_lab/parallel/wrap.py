@@ -27,7 +27,7 @@ class Replicated(DistributedDataParallel):
         self.require_backward_grad_sync = wanted
 
 
-def _summed(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _summed(_: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
     summed: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
     return summed
@@ -42,9 +42,9 @@ def shard(objective: nn.Module, layers: Iterable[list[nn.Module]], device: torch
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     inside: set[nn.Parameter] = set()
     for layer in layers:
-        parts = [part for part in layer if any(True for _ in part.parameters())]
+        parts = [part for part in layer if next(part.parameters(), None) is not None]
         fully_shard(parts, mesh=mesh)
-        inside |= {parameter for part in parts for parameter in part.parameters()}
+        inside |= set(nn.ModuleList(parts).parameters())
     # Libraries may hold a layer's modules in a second place, where they must not be found again.
     fully_shard(objective, mesh=mesh, ignored_params=inside)
     for module in _sharded(objective):

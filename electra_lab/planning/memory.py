@@ -5,42 +5,67 @@ import logging
 import mmap
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from registry.errors import LabError
 
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
 PAGE = mmap.PAGESIZE
-# Files of the limit and of what is used, and the line of memory.stat with what the kernel would drop: versions 2 and 1.
+# Names of the files with the limit and the used memory, and the line of memory.stat with memory that the kernel would
+# drop: of version 2 and version 1.
 CONTROL_GROUPS = (
     ("max", "current", "inactive_file"),
     ("limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
 )
 
 
+class _Unfilled(TorchFunctionMode):
+    """Leave out the functions that fill tensors. On the meta device some import torch's compiler, which takes seconds.
+
+    torch.nn.init passes its functions to a mode with the tensor as the first argument.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(function, "__module__", "") == "torch.nn.init" or function in (Tensor.normal_, Tensor.uniform_):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_numbers() -> Iterator[None]:
+    """Build on the meta device, quicker than in `shapes_only`, but nothing can be computed with the networks."""
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
 @cache  # one mode for all: the weights of another mode would be copied, and counted as new
-def shapes_only() -> FakeTensorMode:
+def shapes_only() -> "FakeTensorMode":
     """Build and compute with shapes and types but without memory, so that a large network costs nothing.
 
     Unlike the meta device, it supports autocast and picks the kernels that the CPU would.
     """
-    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs what it then raises
+    from torch._subclasses.fake_tensor import FakeTensorMode  # imports torch's compiler
+
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it logs errors that it also raises
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def peak_bytes(computation: Callable[[], object]) -> int | None:
     """Return the peak bytes of the tensors that `computation` creates: activations, gradients, temporaries.
 
-    None if it reads numbers inside `shapes_only`. A kernel's own workspace is not counted, nor what an allocator rounds
-    up or keeps.
+    None if it reads numbers inside `shapes_only`. The workspace of kernels and the overhead of allocators do not count.
     """
     try:
         with _Live() as live:
@@ -82,10 +107,10 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether this is how torch or the system complains of too little memory.
+    """Return whether an error of torch or of the system means too little memory.
 
-    On the CPU torch does so by a plain RuntimeError; oneDNN says only that it "could not create a primitive", cuBLAS
-    and cuDNN that a status is ALLOC_FAILED. The errors of numpy and pyarrow are MemoryErrors.
+    On the CPU torch raises a RuntimeError for it, in which oneDNN says only that it "could not create a primitive", and
+    cuBLAS and cuDNN name the status ALLOC_FAILED. The errors of numpy and pyarrow are MemoryErrors.
     """
     words = (
         r"can't allocate memory|[Cc]annot allocate memory|not enough memory|out of memory|could not create a primitive"
@@ -99,14 +124,14 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that is free on a device, None if nobody says.
+    """Return the free memory of a device, None if it is not known.
 
-    On the CPU, the limits of a container or a job and of the process (`ulimit -v`) count, too.
+    On the CPU, the limits of a container, of a job and of the process (`ulimit -v`) also count.
     """
     if device.type == "cuda":
         if not torch.cuda.is_available():
             return None
-        # What torch keeps for its next tensors is not free for others, but for us.
+        # Memory that torch keeps for its next tensors is free for this process.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     known = [value * 1024 for value in (_number("/proc/meminfo", r"MemAvailable:\s+(\d+)"),) if value is not None]
@@ -114,7 +139,7 @@ def free_bytes(device: torch.device) -> int | None:
         for highest, usage, dropped in CONTROL_GROUPS:
             most, used = (_number(f"{group}/memory.{name}", r"(\d+)") for name in (highest, usage))
             if most is not None and used is not None:
-                cached = _number(f"{group}/memory.stat", rf"^{dropped} (\d+)") or 0  # the kernel drops it if need be
+                cached = _number(f"{group}/memory.stat", rf"^{dropped} (\d+)") or 0  # the kernel drops it if necessary
                 known.append(max(0, most - used + cached))
     limit, mapped = _number("/proc/self/limits", r"Max address space +(\d+)"), _number("/proc/self/statm", r"(\d+)")
     if limit is not None and mapped is not None:

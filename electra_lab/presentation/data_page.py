@@ -33,7 +33,7 @@ def write_data_page(loaded: Loaded, store: Store, facts: list[tuple[str, str]]) 
         facts=[*facts, ("rows", rows)],
         histogram=_histogram(store.train.lengths),
         packing=packing,
-        separated=shown.documents is not None,
+        separated=shown.attention_document_ids is not None,
         rows=[_row(store, shown, row) for row in range(len(shown))],
     )
     path = store.folder.with_name(f"{store.key}.html")
@@ -46,7 +46,9 @@ def write_data_page(loaded: Loaded, store: Store, facts: list[tuple[str, str]]) 
 
 def _row(store: Store, batch: Any, row: int) -> list[dict[str, Any]]:
     tokens, real, segments = (each[row].tolist() for each in (batch.tokens, batch.attention_mask, batch.segments))
-    documents = batch.documents[row].tolist() if batch.documents is not None else [0] * len(tokens)
+    documents = (
+        batch.attention_document_ids[row].tolist() if batch.attention_document_ids is not None else [0] * len(tokens)
+    )
     special = set(store.special.values())
     return [
         {

@@ -61,7 +61,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         f"  evaluation    {_evaluation(config, settings.steps, *_read(config, experiment))}",
         f"  compute       {compute(settings.flops.total(settings.steps), experiment.paper_flops)}",
     ]
-    if (best := config.checkpoint.best) and experiment.accumulate(()).metrics[best].own_task:
+    if (best := config.checkpoint.best) and not experiment.accumulate(()).metrics[best].comparable:
         lines.append(f"  note          checkpoint.best: a better generator worsens {best}; see docs/resuming.md")
     return "\n".join(lines)
 
@@ -78,13 +78,12 @@ def weights(origins: Mapping[str, str]) -> list[str]:
 
 
 def _choices(experiment: Experiment) -> Iterator[str]:
-    """Yield what was decided for this machine, as far as it is not what every machine does."""
-    chosen, batch = experiment.choices, experiment.settings.batch_size // experiment.run.learner.world.size
-    yield f"  compile       {chosen.compile}{f', as {chosen.reason}' if chosen.reason else ''}"
-    if chosen.attention != "fused":
-        yield f"  attention     by {chosen.attention}"
-    if chosen.micro_batch_size < batch:
-        yield f"  micro-batches {chosen.micro_batch_size:,} of {batch:,} rows at a time"
+    """Yield what `auto` means on this machine, with the reason."""
+    chosen, settings = experiment.choices, experiment.settings
+    for key, reason in chosen.reasons.items():
+        yield f"  {key:<14}{getattr(chosen, key)}: {reason}"
+    if settings.micro_batch_size < (batch := settings.batch_size // experiment.run.learner.world.size):
+        yield f"  micro-batches {settings.micro_batch_size:,} of {batch:,} rows at a time"
 
 
 def _read(config: ExperimentConfig, experiment: Experiment) -> tuple[str, str]:

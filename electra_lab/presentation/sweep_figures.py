@@ -173,7 +173,7 @@ def compute(results: Results) -> tuple[Picture | None, str]:
     At equal FLOPs that would be one column; then the parameters of the networks take their place, if they differ.
     """
     leading = results.plan.metric
-    cells = [cell for cell in results.cells if leading in cell.state.metrics]
+    cells = [cell for cell in results.cells if leading in cell.metrics]
     unit = "paper_flops" if "paper_flops" in (results.plan.budget or {}) else "flops"
     flops = [found for cell in cells if (found := getattr(cell.costs, unit))]
     totals = [float(cell.costs.parameters["total"]) for cell in cells if cell.costs.parameters.get("total")]
@@ -203,9 +203,7 @@ def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float],
         if _is_wide(xs):
             axes.set_xscale("log")
         for label, style in _looks(plan).items():
-            marks = [
-                (x, c.state.metrics[plan.metric]) for x, c in zip(xs, cells, strict=True) if c.plan.variant == label
-            ]
+            marks = [(x, c.metrics[plan.metric]) for x, c in zip(xs, cells, strict=True) if c.plan.variant == label]
             if marks:
                 axes.plot(*zip(*marks, strict=True), linestyle="", markersize=6, alpha=0.85, **style)
         axes.set_xlabel(title)

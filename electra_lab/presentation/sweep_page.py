@@ -15,12 +15,11 @@ from markupsafe import Markup, escape
 from electra_lab.analysis import interaction, power, statistics, verdict
 from electra_lab.analysis.bimodality import two_groups
 from electra_lab.analysis.convergence import LAST, late_share
-from electra_lab.analysis.results import CellResult, Results, read, shown, within
+from electra_lab.analysis.results import AVERAGE, CellResult, Results, Status, read, shown, within
 from electra_lab.analysis.statistics import named, number
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.charts import render
 from electra_lab.presentation.data_summary import data_facts
-from electra_lab.storage.ablation_folder import Status
 from electra_lab.storage.files import write_whole
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
@@ -79,7 +78,7 @@ class Row:
         if d is None or not d.distinguishable:
             return (d.why if d else "") or self.mean.why
         higher = d.found(higher=True)
-        if self.metric.own_task:
+        if not self.metric.comparable:
             return "higher" if higher else "lower"
         return "better" if higher == self.metric.higher_is_better else "worse"
 
@@ -124,6 +123,13 @@ def by_reference(results: Results) -> list[ByReference]:
     return found
 
 
+def by_task(results: Results) -> dict[str, list[Row]]:
+    """Return the comparison of the variants on each task, and by the average; empty if there is one task or none."""
+    metrics = results.plan.metrics if len(results.plan.tasks) > 1 else {}
+    names = [*results.plan.tasks, AVERAGE] if metrics else []
+    return {name: comparison(results, name, metrics[name]) for name in names}
+
+
 def tables(results: Results) -> list[tuple[str, Metric, list[Row]]]:
     """Return the table of each metric that some cell has, the leading one first."""
     found, nothing = [], statistics.Difference(0, None, why="needs no training")
@@ -151,15 +157,16 @@ def cells_csv(results: Results) -> str:
     """Return one row per cell: costs are as planned if it has not begun, tokens and seconds there if it was trained."""
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
-    names = list(results.plan.metrics)
-    out.writerow(
-        ["variant", "seed", "status", "steps", "flops", "paper_flops", "tokens", "parameters", "seconds", *names]
-    )
+    names = [name for name in results.plan.metrics if not (name == AVERAGE and results.plan.tasks)]
+    tasks = ["task"] if results.plan.tasks else []
+    costs_of = ["steps", "flops", "paper_flops", "tokens", "parameters", "seconds"]
+    out.writerow(["variant", *tasks, "seed", "status", *costs_of, *names])
     for cell in results.cells:
         plan, costs = cell.plan, cell.costs
         flops, total = [_whole(each) for each in (costs.flops, costs.paper_flops)], costs.parameters.get("total")
         numbers = [costs.steps, *flops, _whole(cell.tokens), total, cell.seconds]
-        out.writerow([plan.variant, plan.seed, cell.state.status, *numbers, *map(cell.state.metrics.get, names)])
+        task = [plan.task] if tasks else []
+        out.writerow([plan.variant, *task, plan.seed, cell.status, *numbers, *map(cell.metrics.get, names)])
     return text.getvalue()
 
 
@@ -171,6 +178,12 @@ def variants_markdown(results: Results) -> str:
     """Return the verdict, then a table per metric, the leading one first, with a row per variant."""
     plan = results.plan
     parts = [f"# {_markdown(plan.name)}", _markdown(plan.question), " ".join(map(_markdown, _verdict(results)))]
+    if found := by_task(results):
+        means, gaps = [["variant", *found]], [["difference", *found]]
+        for line in zip(*found.values(), strict=True):
+            means.append([_markdown(line[0].variant), *(row.mean_text for row in line)])
+            gaps.append([_markdown(line[0].variant), *(row.difference_text for row in line)])
+        parts += ["## The tasks", _table(means), _table(gaps)]
     for name, metric, rows in tables(results):
         lines = [["variant", "seeds", "mean", "difference", "Holm p", "reading"]]
         for row in rows:
@@ -204,9 +217,9 @@ def _verdict(results: Results) -> list[str]:
     """Return the conclusions about the leading metric, and their limits."""
     plan, values = results.plan, results.values(results.plan.metric)
     leading, key = plan.metrics[plan.metric], next(iter(plan.keys), "")
-    options = plan.baseline, leading.higher_is_better, plan.axis, key, results.claims, leading.own_task
+    options = plan.baseline, leading.higher_is_better, plan.axis, key, results.claims, not leading.comparable
     said = verdict.sentences(plan.metric, values, *options)
-    if leading.own_task:
+    if not leading.comparable:
         said.append("Each cell is measured on a task of its own, so the best number need not be the best model.")
     said += [sentence for each in by_reference(results) if each.metric == plan.metric for sentence in each.said]
     said += _limits(results)
@@ -266,12 +279,13 @@ def _page(results: Results) -> str:
         plan=plan,
         results=results,
         states=[(results.count(s), meaning) for s, meaning in STATES.items() if results.count(s) or s == "done"],
-        broken=[cell for cell in results.cells if cell.state.error or cell.state.status == "failed"],
+        broken=[cell for cell in results.cells if cell.error or cell.status == "failed"],
         verdict=_verdict(results),
         exploratory=results.has(plan.metric) and statistics.is_exploratory(results.values(plan.metric), plan.baseline),
         pictures=[each for each in (figures.leading(results), figures.differences(results)) if each],
         tables=tables(results),
         by_reference=by_reference(results),
+        by_task=by_task(results),
         lacking=_lacking(results),
         nowhere=[name for name in plan.metrics if not results.has(name) and name not in plan.trivial],
         compute=picture,
@@ -369,15 +383,19 @@ def _facts(provenance: Provenance) -> Iterator[tuple[str, str]]:
 def _linked(results: Results) -> tuple[list[int], list[tuple[str, list[tuple[str, str, str]]]]]:
     """Return the seeds, and for each variant its cells: (text, href or "", status)."""
     seeds = sorted({cell.plan.seed for cell in results.cells} | set(results.plan.seeds))
-    cells = {(cell.plan.variant, cell.plan.seed): cell for cell in results.cells}
-    labels = [variant.label for variant in results.plan.variants]
-    return seeds, [(label, [_entry(results, cells.get((label, seed))) for seed in seeds]) for label in labels]
+    cells = {(cell.plan.variant, cell.plan.task, cell.plan.seed): cell for cell in results.cells}
+    rows = []
+    for variant in results.plan.variants:
+        for task in results.plan.tasks or [""]:
+            label = f"{variant.label}, {task}" if task else variant.label
+            rows.append((label, [_entry(results, cells.get((variant.label, task, seed))) for seed in seeds]))
+    return seeds, rows
 
 
 def _entry(results: Results, cell: CellResult | None) -> tuple[str, str, str]:
     if cell is None:
         return "-", "", "not planned"
-    value, status = cell.state.metrics.get(results.plan.metric), cell.state.status
+    value, status = cell.metrics.get(cell.plan.task or results.plan.metric), cell.status
     text = number(value) if value is not None else status
     return text, _link(results.folder, cell.plan.id), "" if status in ("done", text) else status
 

@@ -1,122 +1,148 @@
 """Terminal output of an ablation: its plan, its needs, its result."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from electra_lab.analysis import power
-from electra_lab.analysis.results import shown
-from electra_lab.jobs.sweeps.file import LoadedAblation, metrics_of
-from electra_lab.jobs.sweeps.plan import Checked, by_id
-from electra_lab.planning.forecast import Forecast
-from electra_lab.storage.ablation_folder import AblationFolder
+from electra_lab.analysis.results import TRAINING, shown
+from electra_lab.storage.plan import Plan, PlannedVariant
 
-Seconds = Mapping[str, float | None]  # of a training, by variant; None if it is not known
-Missing = Mapping[str, tuple[str, ...]]  # by the id of each piece, what is left to do
+Missing = Mapping[str, tuple[str, ...]]  # by the id of a cell or of a reference, what is left to do
 
 
-def overview(checked: Checked) -> str:
-    """Describe what is run and how it is compared, one item per line; then each cell."""
-    ablation, config = checked.ablation, checked.ablation.config
+@dataclass(frozen=True)
+class Need:
+    """The needs of one run of a variant, or of a reference; None if they are not known."""
+
+    title: str
+    parameters: Mapping[str, int]  # by network
+    steps: int
+    flops: float
+    bytes: float | None
+    seconds: float | None  # of training
+
+
+def overview(plan: Plan, launcher: str, references: dict[str, str]) -> str:
+    """Describe what is run and how it is compared, one item per line; then each cell.
+
+    references  by id, what the run of a measure is called
+    """
     lines = [
-        f"{config.name}: {len(ablation.variants)} variants x {len(config.seeds)} seeds = {len(ablation.cells)} cells",
-        f"  base      {config.base}",
-        f"  baseline  {ablation.baseline}",
-        f"  metric    {checked.metric}",
+        f"{plan.name}: {_size(plan)}",
+        f"  base      {plan.base}",
+        f"  baseline  {plan.baseline}",
+        f"  metric    {plan.metric}",
     ]
-    for i, each in enumerate(config.measure):
-        lines.append(f"  {'' if i else 'measures':<8}  {each.type}: {', '.join(metrics_of(each))}")
-    lines += [f"  launcher  {config.launcher.type}", "", *differences(checked), ""]
-    pieces = [*ablation.cells, *by_id(checked.references).values()]
-    width = max(len(piece.variant) for piece in pieces)
-    lines += [f"  {piece.variant:<{width}}  seed {piece.seed:<5}  {piece.id}" for piece in pieces]
-    return "\n".join(lines)
+    for i, measure in enumerate(plan.measures):
+        lines.append(f"  {'' if i else 'measures':<8}  {measure.type}: {', '.join(measure.metrics)}")
+    lines += [f"  launcher  {launcher}", "", *differences(plan), ""]
+    names = {cell.id: f"{cell.variant}, {cell.task}" if cell.task else cell.variant for cell in plan.cells}
+    width = max(map(len, (names | references).values()))
+    for id, name in (names | references).items():
+        seed = plan.by_id[id].seed if id in names else "-"
+        lines.append(f"  {name:<{width}}  seed {seed:<5}  {id}")
+    return "\n".join([*lines, *gaps(plan)])
 
 
-def differences(checked: Checked) -> Iterator[str]:
+def _size(plan: Plan) -> str:
+    tasks = f" x {len(plan.tasks)} tasks" if len(plan.tasks) > 1 else ""
+    return f"{len(plan.variants)} variants{tasks} x {len(plan.seeds)} seeds = {len(plan.cells)} cells"
+
+
+def gaps(plan: Plan) -> Iterator[str]:
+    """List the tasks whose data is not here."""
+    yield from (f"{task}: left out: {reason}" for task, reason in plan.gaps.items())
+
+
+def differences(plan: Plan) -> Iterator[str]:
     """List the keys of each variant's complete config that differ from the baseline's."""
-    ablation = checked.ablation
-    yield f"  differences to the baseline, {ablation.baseline}:"
-    for label in ablation.differences:
-        if label != ablation.baseline:
-            yield f"  {label}:  {'; '.join(_changes(ablation, label)) or 'none'}"
+    yield f"  differences to the baseline, {plan.baseline}:"
+    for variant in plan.variants:
+        if variant.label != plan.baseline:
+            yield f"  {variant.label}:  {'; '.join(_changes(variant)) or 'none'}"
 
 
-def _changes(ablation: LoadedAblation, label: str) -> Iterator[str]:
+def _changes(variant: PlannedVariant) -> Iterator[str]:
     """Describe each key that differs; in parentheses after a type that changes, the options that only one has."""
-    base, own, changed = ablation.configs[ablation.baseline], ablation.configs[label], ablation.differences[label]
-    options: dict[str, list[str]] = {key: [] for key in changed}
-    for key in changed:
+    options: dict[str, list[str]] = {key: [] for key in variant.differs}
+    for key, both in variant.differs.items():
         of = f"{key.rpartition('.')[0]}.type"
-        if of in changed and of != key and (key in base) != (key in own):
+        if of in variant.differs and of != key and None in both:
             options[of].append(key)
             del options[key]
     for key, alone in options.items():
-        names = {each: each.rpartition(".")[2] for each in alone}
-        gained = ", ".join(f"{names[each]} {shown(own[each])}" for each in alone if each in own)
-        lost = ", ".join(names[each] for each in alone if each in base)
-        notes = [f"with {gained}"] * bool(gained) + [f"without {lost}"] * bool(lost)
-        notes += ["not named"] * (key in ablation.beyond[label])
-        before, after = changed[key]
+        gained, lost = list[str](), list[str]()
+        for option in alone:
+            name, value = option.rpartition(".")[2], variant.differs[option][1]
+            if value is None:
+                lost.append(name)
+            else:
+                gained.append(f"{name} {shown(value)}")
+        notes = [f"with {', '.join(gained)}"] * bool(gained) + [f"without {', '.join(lost)}"] * bool(lost)
+        notes += ["not named"] * (key in variant.beyond)
+        before, after = variant.differs[key]
         yield f"{key} {shown(before)} -> {shown(after)}" + f" ({'; '.join(notes)})" * bool(notes)
 
 
-def forecast(
-    checked: Checked, forecasts: Mapping[str, Forecast], missing: Missing, seconds: Seconds, path: Path, workers: int
-) -> str:
-    """Describe one cell of each variant: parameters, steps, compute, memory and time; then what is left to do."""
-    ablation, config = checked.ablation, checked.ablation.config
-    names = {id: cell.variant for id, cell in by_id(checked.references).items()}
-    width = max(len(names.get(label, label)) for label in forecasts)
-    others = f", {len(names)} reference run{'s' * (len(names) > 1)}" if names else ""
-    columns = f"{'discriminator':>14} {'generator':>12} {'steps':>9} {'FLOPs':>9} {'memory':>9} {'time':>9}"
-    lines = [
-        f"{config.name}: {len(ablation.variants)} variants x {len(config.seeds)} seeds = {len(ablation.cells)} cells"
-        f"{others}, {sum(not each for each in missing.values())} already done, in {path}",
-        "",
-        f"  {'':<{width}}  {columns}",
-    ]
-    for label, needs in forecasts.items():
-        peak = max(needs.working_bytes or 0, needs.evaluation_bytes or 0)
-        memory = f"{(needs.state_bytes + peak) / 1e9:.2f} GB" if needs.working_bytes else "unknown"
-        generator = f"{needs.parameters['generator']:,}" if "generator" in needs.parameters else "-"
-        lines.append(
-            f"  {names.get(label, label):<{width}}  {needs.parameters['discriminator']:>14,} {generator:>12} "
-            f"{needs.steps:>9,} {needs.flops.total(needs.steps):>9.3g} {memory:>9} {_time(seconds[label]):>9}"
-        )
-    lacking = [cell for cell in checked.pieces if missing[cell.id]]
-    to_train = [cell.id if cell.id in names else cell.variant for cell in lacking if "training" in missing[cell.id]]
-    left = _left(forecasts, to_train, len(lacking) - len(to_train), seconds, workers)
-    plan = checked.plan(AblationFolder(path))
+def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path, workers: int) -> str:
+    """Describe what is left to do, and the needs of each variant, if they are known.
+
+    needs    by variant, and by the id of a reference
+    missing  of each cell and reference, references first
+    """
+    count = len(plan.references)
+    others = f", {count} reference run{'s' * (count > 1)}" if count else ""
+    done = sum(not lacking for lacking in missing.values())
+    lines = [f"{plan.name}: {_size(plan)}{others}, {done} already done, in {path}", ""]
+    if needs:
+        lines += [*_table(list(needs.values())), ""]
     known = [plan.expected] if plan.expected else []
-    found = power.sentence(plan.metric, len(config.seeds), len(ablation.variants) - 1, known)
-    lines += [
-        "",
-        *differences(checked),
-        "",
-        *([f"  {found}"] if found else []),
-        f"  left to do: {left}.",
-        "  Parameters are upper bounds, as a dry run does not read the tokenizer. Times are extrapolated from a few",
-        "  steps here and now, without evaluation.",
-    ]
-    return "\n".join(lines)
+    found = power.sentence(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
+    lines += [*differences(plan), "", *([f"  {found}"] if found else [])]
+    lacking = [id for id in missing if missing[id]]
+    to_train = [id for id in lacking if TRAINING in missing[id]]
+    costs = [needs.get(id) or needs.get(plan.by_id[id].variant) for id in to_train]
+    lines.append(f"  left to do: {_left(costs, len(lacking) - len(to_train), workers)}.")
+    if needs:
+        lines += [
+            "  Parameters are upper bounds, as a dry run does not read the tokenizer. Times are extrapolated from a",
+            "  few steps here and now, without evaluation.",
+        ]
+    return "\n".join([*lines, *(f"  {line}" for line in gaps(plan))])
 
 
-def _left(forecasts: Mapping[str, Forecast], labels: list[str], to_measure: int, seconds: Seconds, workers: int) -> str:
-    """Describe runs, compute and time of the trainings of `labels`, and how many other runs only need measures."""
-    if not labels:
+def _table(needs: Sequence[Need]) -> Iterator[str]:
+    width = max(len(need.title) for need in needs)
+    columns = f"{'discriminator':>14} {'generator':>12} {'steps':>9} {'FLOPs':>9} {'memory':>9} {'time':>9}"
+    yield f"  {'':<{width}}  {columns}"
+    for need in needs:
+        memory = f"{need.bytes / 1e9:.2f} GB" if need.bytes else "unknown"
+        generator = f"{need.parameters['generator']:,}" if "generator" in need.parameters else "-"
+        yield (
+            f"  {need.title:<{width}}  {need.parameters['discriminator']:>14,} {generator:>12} "
+            f"{need.steps:>9,} {need.flops:>9.3g} {memory:>9} {_time(need.seconds):>9}"
+        )
+
+
+def _left(costs: Sequence[Need | None], to_measure: int, workers: int) -> str:
+    """Describe number, compute and time of the runs that have to be trained, and how many others only need measures."""
+    n = len(costs)
+    if not n:
         return f"nothing to train, {to_measure} to measure" if to_measure else "nothing"
-    n = len(labels)
     runs = f"{n} to train, {to_measure} to measure" if to_measure else f"{n} run{'s' * (n > 1)}"
-    compute = sum(forecasts[label].flops.total(forecasts[label].steps) for label in labels)
-    known = [each for each in map(seconds.__getitem__, labels) if each is not None]
-    at_once = min(workers, n)
+    known = [need for need in costs if need]
     if len(known) < n:
+        return runs
+    seconds = [need.seconds for need in known if need.seconds is not None]
+    at_once = min(workers, n)
+    if len(seconds) < n:
         time = "time unknown, as a step is too large to be tried here"
     else:  # no worker makes the longest shorter
-        time = f"about {_time(max(*known, sum(known) / workers))} of training, "
+        time = f"about {_time(max(*seconds, sum(seconds) / workers))} of training, "
         time += f"{at_once} at a time" if at_once > 1 else "one at a time"
-    return f"{runs}, {compute:.3g} FLOPs, {time}"
+    return f"{runs}, {sum(need.flops for need in known):.3g} FLOPs, {time}"
 
 
 def _time(seconds: float | None) -> str:

@@ -14,8 +14,8 @@ ROWS, WEIGHTS = 16, 1 << 16  # worked on at a time on the CPU, whichever is more
 
 
 def by_rows(
-    draw: Callable[[Tensor, Tensor], Int[Tensor, "n"]], weights: Float32[Tensor, "N V"], rng: Random, width: int
-) -> Int[Tensor, "N"]:
+    draw: Callable[[Tensor, Tensor], Int[Tensor, " n"]], weights: Float32[Tensor, "N V"], rng: Random, width: int
+) -> Int[Tensor, " N"]:
     """Return draw(weights, numbers) with `width` random numbers a row; on the CPU, some rows at a time."""
     rows, some = len(weights), max(ROWS, WEIGHTS // weights.shape[-1])
     if weights.device.type != "cpu" or torch.compiler.is_compiling() or rows <= some:
@@ -34,7 +34,7 @@ def weights_of(logits: Float32[Tensor, "N V"], temperature: float | Tensor) -> F
     return ((logits - logits.amax(-1, keepdim=True)) / temperature).softmax(-1)
 
 
-def inverse_cdf(weights: Float[Tensor, "N V"], numbers: Float32[Tensor, "N 1"]) -> Int[Tensor, "N"]:
+def inverse_cdf(weights: Float[Tensor, "N V"], numbers: Float32[Tensor, "N 1"]) -> Int[Tensor, " N"]:
     """Return the first index at which the cumulative sum of weights exceeds the share `numbers` of the total.
 
     Rows need not sum to 1. Sums are float64: those of 30,522 terms in float32 would lose the tail. First a block is

@@ -10,11 +10,11 @@ from electra_lab.samplers._weights import by_rows, weights_of
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, "N"]:
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, " N"]:
     return by_rows(_largest, weights, rng, weights.shape[-1])
 
 
-def _largest(weights: Float32[Tensor, "n V"], numbers: Float32[Tensor, "n V"]) -> Int[Tensor, "n"]:
+def _largest(weights: Float32[Tensor, "n V"], numbers: Float32[Tensor, "n V"]) -> Int[Tensor, " n"]:
     """Return the index of the largest log(weight) - log(-log(number)): that of the least weight / log(number)."""
     return (weights / numbers.log()).argmin(-1)
 
@@ -22,7 +22,7 @@ def _largest(weights: Float32[Tensor, "n V"], numbers: Float32[Tensor, "n V"]) -
 @samplers.register("gumbel", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
 def gumbel(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(ge=1e-6)] = 1.0
-) -> Int[Tensor, "N"]:
+) -> Int[Tensor, " N"]:
     """Draw from softmax(logits / temperature) by Gumbel-max, as google-research/electra does.
 
     The noise is float32 in every precision: in bf16 the largest uniform number is 0.996, and the tail of the vocabulary

@@ -10,7 +10,7 @@ from electra_lab.samplers._weights import ascending, by_rows, inverse_cdf, weigh
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, p: float | Tensor) -> Int[Tensor, "N"]:
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, p: float | Tensor) -> Int[Tensor, " N"]:
     return by_rows(lambda rows, numbers: inverse_cdf(_nucleus(rows, p), numbers), weights, rng, 1)
 
 
@@ -37,7 +37,7 @@ def nucleus(
     *,
     p: Annotated[float, Field(gt=0, le=1)] = 0.9,
     temperature: Annotated[float, Field(ge=1e-6)] = 1.0,
-) -> Int[Tensor, "N"]:
+) -> Int[Tensor, " N"]:
     """Draw from the smallest set of most likely tokens whose probabilities add up to p or more (Holtzman et al. 2020).
 
     p = 1 is `temperature`; a small p is `argmax`.

@@ -10,14 +10,14 @@ from electra_lab.samplers._weights import by_rows, inverse_cdf, weights_of
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, "N"]:
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /) -> Int[Tensor, " N"]:
     return by_rows(inverse_cdf, weights, rng, 1)
 
 
 @samplers.register("temperature", unbiased=lambda *, temperature: temperature == 1.0, of_softmax=of_softmax)
 def temperature(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, temperature: Annotated[float, Field(ge=1e-6)] = 1.0
-) -> Int[Tensor, "N"]:
+) -> Int[Tensor, " N"]:
     """Draw from softmax(logits / temperature) with one random number per row, by the inverse CDF.
 
     The distribution is that of `gumbel`, at a V-th of its random numbers. The limit of a small temperature is `argmax`.

@@ -10,7 +10,7 @@ from electra_lab.samplers._weights import inverse_cdf, weights_of
 from registry import Random, samplers
 
 
-def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, k: int) -> Int[Tensor, "N"]:
+def of_softmax(weights: Float32[Tensor, "N V"], rng: Random, /, *, k: int) -> Int[Tensor, " N"]:
     best, tokens = weights.topk(min(k, weights.shape[-1]), dim=-1)
     drawn = inverse_cdf(best, rng.uniform(len(weights), 1))
     return tokens.gather(-1, drawn.unsqueeze(-1)).squeeze(-1)
@@ -24,7 +24,7 @@ def top_k(
     *,
     k: Annotated[int, Field(ge=1, le=10**9)] = 50,
     temperature: Annotated[float, Field(ge=1e-6)] = 1.0,
-) -> Int[Tensor, "N"]:
+) -> Int[Tensor, " N"]:
     """Draw from the k most likely tokens (Fan et al. 2018), by softmax(logits / temperature) among them.
 
     k above the vocabulary's size is `temperature`; k = 1 is `argmax`.

@@ -1,4 +1,4 @@
-"""Files as sources of text: finding them, reading them plain or compressed, hashing what was read."""
+"""Files as sources of text: find them, read them plain or compressed, hash what was read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -31,27 +32,31 @@ DAMAGE = 2  # raise it when damaged files would give other documents
 class Files:
     """The files of a corpus or a dataset, and the hashes of their content.
 
-    extensions  of the files that are read below a folder, also with one of COMPRESSED after it
-    options     everything else that decides the documents or the examples
+    extensions  of the files to read in a folder, also with one of COMPRESSED appended
+    options     everything else that determines the documents or the examples
 
-    `files` are read, `ignored` are the others that the paths stand for, and links to folders, which are not followed.
-    Raises DataError for a path that stands for nothing, and for a file that is not a regular one.
+    `files` are read. `ignored` are other files that the paths match, and links to folders, which are not followed.
+    Raises DataError for a path that matches nothing and for a file that is not a regular file.
     """
 
     def __init__(self, paths: Sequence[Path], extensions: Sequence[str], options: Mapping[str, Any]) -> None:
         skips = options.get("on_error", "stop") != "stop"
-        self.options = {**options, **({"damage": DAMAGE} if skips else {})}
-        found = [_found(path, extensions) for path in paths]
-        read = dict.fromkeys(file for files, _ in found for file in files)
-        ignored = dict.fromkeys(file for _, files in found for file in files)
-        self.files, self.ignored = list(read), [file for file in ignored if file not in read]
+        self.options = {**options, "damage": DAMAGE} if skips else dict(options)
+        read: dict[Path, None] = {}  # an ordered set
+        ignored: dict[Path, None] = {}
+        for path in paths:
+            found, passed_over = _found(path, extensions)
+            read.update(dict.fromkeys(found))
+            ignored.update(dict.fromkeys(passed_over))
+        self.files = list(read)
+        self.ignored = [file for file in ignored if file not in read]
         for file in self.files:
             if not file.is_file():
                 opened(file).close()  # says why it cannot be read
         self._hashes: dict[Path, bytes] = {}
 
     def fingerprint(self) -> str:
-        """Hash the options and the content of the files, one by one and in their order; their names do not count."""
+        """Hash the options and the content of the files in their order; names do not count."""
         state = hashlib.sha256(json.dumps(self.options, sort_keys=True).encode())
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for file, digest in zip(self.files, pool.map(_hashed, self.files), strict=True):
@@ -62,8 +67,8 @@ class Files:
     def blocks(self, file: Path) -> Iterator[bytes]:
         """Yield the content of a text file, decompressed, in blocks of at most BLOCK bytes.
 
-        Raises BadInput for one that is cut short or corrupt, after all that could be decompressed, and for UTF-16;
-        DataError for one that cannot be read or has changed.
+        Raises BadInput for UTF-16 and, after everything that can be decompressed, for a truncated or corrupt file;
+        DataError for a file that cannot be read or has changed.
         """
         read = 0
         with opened(file) as raw:
@@ -84,12 +89,10 @@ class Files:
                 _unreadable(file, error)
         self._compare(file, hashing.state.digest())
 
-    def lines(self, file: Path, cure: str) -> Iterator[bytes]:
-        """Yield the lines of a file without line feeds and, of the first one, a byte order mark. Raises like `blocks`.
+    def lines(self, file: Path) -> Iterator[bytes]:
+        """Yield the lines of a file without line feeds and without a byte order mark. Raises like `blocks`.
 
-        Where the first BLOCK has carriage returns and no line feed, these end the lines.
-
-        cure  for a line of more than LONGEST_LINE
+        If the first block has carriage returns and no line feed, carriage returns end the lines.
         """
         rest, number, end = b"", 1, b""
         for block in self.blocks(file):
@@ -102,11 +105,11 @@ class Files:
             number += len(lines)
             if len(rest) > LONGEST_LINE:
                 reason = f"the line has more than {LONGEST_LINE >> 20} MiB"
-                raise BadInput(f"{file}:{number}", reason, cure, unit="ends of files")
+                raise BadInput(f"{file}:{number}", reason, "Write one record per line.", unit="ends of files")
         yield rest
 
     def check(self, file: Path) -> None:
-        """Raise DataError if the file is another one than it was when it was hashed or read first."""
+        """Raise DataError if the file has changed since it was first hashed or read."""
         self._compare(file, _hashed(file))
 
     def _compare(self, file: Path, digest: bytes) -> None:
@@ -115,15 +118,17 @@ class Files:
 
 
 class BadInput(DataError):
-    """A place in a source that is not what it should be; the user may choose to skip it, and `number` units with it."""
+    """A bad place in a source. The user may choose to skip it, and with it `number` units."""
 
-    def __init__(self, place: str, reason: str, cure: str, number: int = 1, unit: Unit = "records") -> None:
+    def __init__(
+        self, place: str, reason: str, cure: str = "Correct it.", number: int = 1, unit: Unit = "records"
+    ) -> None:
         self.skipped = Skipped(place, reason, number, unit)
         super().__init__(f"{place}: {reason}. {cure}")
 
 
 class _Hashing:
-    """A file that hashes the bytes that are read from it."""
+    """A file that hashes the bytes read from it."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self.raw, self.state = raw, hashlib.sha256()
@@ -135,7 +140,7 @@ class _Hashing:
 
 
 def _blocks(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the parts joined to blocks of BLOCK bytes; before an error all that came before it."""
+    """Yield the parts joined to blocks of BLOCK bytes; before an error, everything that preceded it."""
     block = bytearray()
     try:
         for part in parts:
@@ -150,7 +155,7 @@ def _blocks(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unpacked(file: Path, raw: _Hashing) -> Iterator[bytes]:
-    """Yield the content, decompressed. Raises EOFError where it is cut short, zlib.error where it is damaged."""
+    """Yield the decompressed content. Raises EOFError if it is truncated, zlib.error if it is corrupt."""
     if uncompressed(file) == file:
         yield from iter(partial(raw.read, BLOCK), b"")
         return
@@ -169,7 +174,7 @@ def _unpacked(file: Path, raw: _Hashing) -> Iterator[bytes]:
 
 
 def _decompressor(file: Path) -> tuple[Callable[[], Any], type[Exception]]:
-    """Return a function that begins a compressed stream, and the error that its damage raises."""
+    """Return a function that begins a compressed stream, and the error that a corrupt stream raises."""
     kind = file.suffix.lower()
     if kind == ".gz":
         return partial(zlib.decompressobj, zlib.MAX_WBITS | 16), zlib.error
@@ -180,7 +185,7 @@ def _decompressor(file: Path) -> tuple[Callable[[], Any], type[Exception]]:
 
 
 def _is_utf16(block: bytes) -> bool:
-    """Return whether a text has the byte order mark of UTF-16, or many NULs, all of them in every second place."""
+    """Return whether a block has the byte order mark of UTF-16, or many NULs, all at even or all at odd positions."""
     if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     few, many = sorted([block[::2].count(0), block[1::2].count(0)])
@@ -208,9 +213,9 @@ def _hashed(file: Path) -> bytes:
 
 
 def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """Return the files that a path, a pattern or a folder stands for, ordered by name, and those that it passes over.
+    """Return the files that a path, pattern or folder matches, ordered by name, and those that are passed over.
 
-    Raises DataError for none.
+    Raises DataError if there are none to read.
     """
     matches = [Path(match) for match in _matches(path)]
     folders = [match for match in matches if match.is_dir()]
@@ -221,8 +226,10 @@ def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path
         ignored: list[Path] = []
         for folder in folders:
             found, links = below(folder)
-            files += [file for file in found if _is_read(file, extensions)]
-            ignored += [file for file in found if not _is_read(file, extensions)] + links
+            for file in found:
+                has_extension = uncompressed(file).name.lower().endswith(tuple(extensions))
+                (files if has_extension else ignored).append(file)
+            ignored += links
         if files:
             return files, ignored
         endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
@@ -234,9 +241,9 @@ def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path
 
 
 def below(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return all files below a folder, by their relative paths, and the links to folders, which are not followed.
+    """Return all files below a folder in the order of their relative paths, and the links to folders.
 
-    Hidden ones are left out. Raises DataError.
+    Links are not followed, and hidden files are left out. Raises DataError.
     """
 
     def refuse(error: OSError) -> NoReturn:
@@ -250,34 +257,34 @@ def below(folder: Path) -> tuple[list[Path], list[Path]]:
     return sorted(found, key=lambda file: file.relative_to(folder).as_posix()), sorted(links)
 
 
-def _is_read(file: Path, extensions: Sequence[str]) -> bool:
-    return uncompressed(file).name.lower().endswith(tuple(extensions))
-
-
 def uncompressed(file: Path) -> Path:
-    """Return the path of a file without the ending of a compressed one."""
+    """Return the path without the extension of a compressed file."""
     return file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
 
 
 def _matches(path: Path) -> list[str]:
     """Return the paths that match a pattern, ordered by name.
 
-    The part of it that exists is taken literally: a folder may be called `a[1]`. Only the rest is a pattern.
+    The part that exists is taken literally, as a folder may be called `a[1]`. Only the rest is a pattern.
     """
     exists = next(part for part in (path, *path.parents) if os.path.exists(part))
     patterns = {glob.escape(str(exists))}
     parts = path.relative_to(exists).parts
     for part in (*parts, "*") if parts[-1:] == ("**",) else parts:
         if part == "**":
-            folders = [folder for pattern in patterns for match in glob.glob(pattern) for folder in _folders(match)]
+            folders = chain.from_iterable(map(_folders, _glob(patterns)))
             patterns = set(map(glob.escape, folders))
         else:
             patterns = {os.path.join(pattern, part) for pattern in patterns}
-    return sorted(match for pattern in patterns for match in glob.glob(pattern))
+    return sorted(_glob(patterns))
+
+
+def _glob(patterns: Iterable[str]) -> Iterator[str]:
+    return chain.from_iterable(map(glob.glob, patterns))
 
 
 def _folders(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield a folder and all below it but hidden ones, through links that do not lead back."""
+    """Yield a folder and all folders below it except hidden ones, also through links unless they lead back."""
     real = os.path.realpath(folder)
     if real not in above:
         yield folder

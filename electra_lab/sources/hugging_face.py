@@ -14,15 +14,15 @@ from registry.errors import DataError, did_you_mean
 from registry.folder_or_name import FolderOrName
 
 SAVED = ("dataset_dict.json", "state.json")  # of save_to_disk
-INDEX = "__index_level_0__"  # what pandas makes of the first column if there are more than the header has
+INDEX = "__index_level_0__"  # pandas' name for the first column if rows have more columns than the header
 BATCH = 100  # rows that are in memory at a time
 
 
 class HuggingFaceSource:
-    """A dataset of the hub, or a local folder, which is read as it is. Needs `electra-lab[data]`.
+    """A dataset of the hub, or a local folder, which is read in place. Needs `electra-lab[data]`.
 
-    options  everything else that decides what is made of the rows
-    instead  a sentence about what reads a path that is not a folder
+    options  everything else that determines how rows are used
+    instead  a sentence that names the components for paths that are not folders
 
     Raises DataError.
     """
@@ -37,8 +37,10 @@ class HuggingFaceSource:
         if os.path.isdir(path):
             # The names say what is in which split.
             names = [file.relative_to(path).as_posix() for file in below(Path(path))[0]]
-            as_text = {"csv": "text"} if any(".csv" in name or ".tsv" in name for name in names) else {}
-            self._files = Files([Path(path)], [""], self._options | {"names": names} | as_text)
+            options = self._options | {"names": names}
+            if any(".csv" in name or ".tsv" in name for name in names):
+                options["csv"] = "text"
+            self._files = Files([Path(path)], [""], options)
         elif not self.path.is_name(Path.cwd()):
             raise DataError(f"{path}: is not a folder. {instead}")
 
@@ -52,9 +54,10 @@ class HuggingFaceSource:
         if not files or self._is_saved():
             return files, []
         data = self._builder.config.data_files
-        named = {os.path.abspath(file) for split in splits for file in data.get(split, ())}
-        read = {file: os.path.abspath(file) in named for file in files}
-        return [file for file in files if read[file]], [file for file in files if not read[file]]
+        named = chain.from_iterable(data.get(split, ()) for split in splits)
+        chosen = set(map(os.path.abspath, named))
+        read = [file for file in files if os.path.abspath(file) in chosen]
+        return read, [file for file in files if file not in read]
 
     def _is_saved(self) -> bool:
         return self._files is not None and any(Path(self.path, name).is_file() for name in SAVED)
@@ -76,7 +79,7 @@ class HuggingFaceSource:
         return {name: found[name] for name in names}
 
     def _load(self) -> dict[str, Any]:
-        """Open the dataset. A folder is read as it is, without the copy that the library would make of it."""
+        """Open the dataset. A folder is streamed, without the copy that the library would make of it."""
         try:
             if self._is_saved():
                 found = self._datasets.load_from_disk(self.path)
@@ -92,7 +95,7 @@ class HuggingFaceSource:
         return dict(found) if isinstance(found, dict) else {"train": found}
 
     def _csv_as_text(self) -> dict[str, Any]:
-        """Return the options with which the values of CSV files stay text as it is written; none for other files."""
+        """Return the options that keep the values of CSV files as text; none for other files."""
         builder = self._builder
         if builder.info.features or not hasattr(builder.config, "pd_read_csv_kwargs"):
             return {}
@@ -128,7 +131,7 @@ class HuggingFaceSource:
                 self._files.check(file)
 
     def fingerprint(self, names: Collection[str]) -> str:
-        """Hash the folder's files, or what identifies the downloaded splits that are named. Raises DataError."""
+        """Hash the folder's files, or the fingerprints of the named splits of a download. Raises DataError."""
         if self._files:
             return self._files.fingerprint()
         downloaded = {name: dataset._fingerprint for name, dataset in self.chosen(names).items()}

@@ -1,13 +1,10 @@
-"""Records: the JSON objects in a file, one on each line or in an array, and the values in their fields.
-
-`place` is file:line, `cure` what the user can do about a record that is wrong.
-"""
+"""Records: lines of text, the JSON objects in a file, and the values of their fields. `place` is file:line."""
 
 import codecs
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -18,33 +15,43 @@ from registry.errors import did_you_mean
 
 EXTENSIONS = (".jsonl", ".ndjson", ".json")
 BETWEEN = re.compile(r"[\s,\[\]]*")  # the values of an array
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character; JSON may have one alone
+
+
+def text_lines(files: Files, file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the places and the lines of a text file, without their ends. Raises like `Files.lines`.
+
+    Bytes that are not UTF-8 become surrogates: see `check_utf8`.
+    """
+    for number, line in enumerate(files.lines(file), start=1):
+        yield f"{file}:{number}", line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
 
 
 def records(files: Files, file: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the places of the records in a file, and their JSON. Raises like `Files.lines`.
 
-    Records are lines that are not blank. Where the file begins with an array of objects, or with a brace alone on its
-    line, they are these objects, or objects one after the other, over any number of lines.
+    Records are lines that are not blank. In a file that begins with an array of objects, or with a brace alone on its
+    line, they are objects over any number of lines.
     """
     blocks = files.blocks(file)
     first = next(blocks, b"").removeprefix(BYTE_ORDER_MARK)
     if begin := re.match(rb"\s*(\[\s*[]{\r\n]|\{\s*[\r\n])", first):
         yield from _values(chain([first], blocks), file, end="]" if begin[1].startswith(b"[") else "")
     else:
-        for number, line in enumerate(files.lines(file, "Write one object on each line."), start=1):
+        for number, line in enumerate(files.lines(file), start=1):
             if line.strip():
                 yield f"{file}:{number}", line
 
 
 def _values(blocks: Iterator[bytes], file: Path, end: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the places and the JSON of the values in a file. Raises BadInput where one does not end."""
-    utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # what is not UTF-8 spoils its record only
+    """Yield the places and the JSON of the values in a file. Raises BadInput for a value that does not end."""
+    utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # bytes that are not UTF-8 affect one record only
     newlines = io.IncrementalNewlineDecoder(utf8, translate=True)
     decode = json.JSONDecoder().raw_decode
     text, line = "", 1
     for block in blocks:
         text, at = text + newlines.decode(block), 0
-        with suppress(ValueError, RecursionError):  # of a value that goes on in the next block
+        with suppress(ValueError, RecursionError):  # of a value that continues in the next block
             while True:
                 begin = BETWEEN.match(text, at).end()  # type: ignore[union-attr]
                 _, after = decode(text, begin)
@@ -61,36 +68,51 @@ def _values(blocks: Iterator[bytes], file: Path, end: str) -> Iterator[tuple[str
         raise BadInput(f"{file}:{line}", reason, "Correct it, or copy it again.", unit="ends of files")
 
 
-def decoded(line: bytes, place: str, cure: str) -> str:
+def decoded(line: bytes, place: str) -> str:
     """Return a line as text. Raises BadInput if it is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
+        cure = "Convert it to UTF-8, for example with iconv."
         raise BadInput(place, f"byte {error.start} of the line is not UTF-8", cure) from None
 
 
-def record_in(line: bytes, place: str, cure: str) -> Any:
+def check_utf8(texts: Iterable[str], place: str) -> None:
+    """Raise BadInput if a text from `text_lines` was not UTF-8."""
+    for text in texts:
+        if SURROGATE.search(text):
+            decoded(text.encode("utf-8", "surrogateescape"), place)
+
+
+def record_in(line: bytes, place: str) -> Any:
     """Return the JSON value on a line. Raises BadInput."""
     try:
-        return json.loads(decoded(line, place, cure))
+        return json.loads(decoded(line, place))
     except json.JSONDecodeError as error:
-        raise BadInput(place, f"is not JSON ({error.msg} at column {error.colno})", cure) from None
+        raise BadInput(place, f"is not JSON ({error.msg} at column {error.colno})") from None
     except (ValueError, RecursionError):  # a number of thousands of digits, thousands of brackets
-        raise BadInput(place, "is JSON that Python cannot read", cure) from None
+        raise BadInput(place, "is JSON that Python cannot read") from None
 
 
-def value_of(record: Any, place: str, field: str, cure: str) -> Any:
+def value_of(record: Any, place: str, field: str) -> Any:
     """Return the value of a field; `a.b` is the field b of the object in field a. Raises BadInput."""
     if not isinstance(record, Mapping):
-        raise BadInput(place, f"is {kind_of(record)}, not an object with fields", cure)
+        raise BadInput(place, f"is {kind_of(record)}, not an object with fields")
     if field in record:
         return record[field]
     value: Any = record
     for name in field.split("."):
         if not isinstance(value, Mapping) or name not in value:
             known = did_you_mean(name, map(str, value if isinstance(value, Mapping) else ()))
-            raise BadInput(place, f"has no field '{field}'", f"{known.strip()} {cure}")
+            raise BadInput(place, f"has no field '{field}'", f"{known.strip()} Correct it.")
         value = value[name]
+    return value
+
+
+def text_of(value: Any, field: str, place: str) -> str:
+    """Return the value of a field if it is text. Raises BadInput."""
+    if not isinstance(value, str):
+        raise BadInput(place, f"the field '{field}' is {kind_of(value)}, not text")
     return value
 
 

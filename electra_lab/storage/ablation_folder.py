@@ -1,24 +1,23 @@
 """The folder of an ablation: its files, and the state of each cell.
 
 ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the complete experiment of each
-cells/<id>/    run directories, with measures.json, documents.json; also of references, which are not cells
+cells/<id>/    run directories, or folders of fine-tunings, with measures.json, documents.json; also of references
 shared/        what measures prepared for all cells       failed/<id>.json   why a cell is not done
 damaged/       what could no longer be used
 logs/<id>.txt  the output of a cell                       report.html, table.csv, table.md
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, StrictFloat
 
 from electra_lab.storage.files import disk, read_as, refuse_unusable, write_whole
+from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.lock import lock
 from electra_lab.storage.plan import Plan, PlannedMeasure
 from electra_lab.storage.run_directory import RunDirectory
@@ -27,9 +26,6 @@ from registry.errors import CheckpointError, ConfigError
 ROOMS = ("cells", "plan", "failed", "logs", "shared", "claims")
 # Not there from the start:
 OTHERS = ("ablation.yaml", "report.html", "measured", "table.csv", "table.md", "slurm", "damaged")
-TRAINING = "training"  # the first thing that a cell needs
-
-Status = Literal["done", "failed", "unmeasured", "unfinished", "missing"]
 
 
 class Failure(BaseModel):
@@ -41,24 +37,6 @@ class Failure(BaseModel):
 
 Documents = dict[str, dict[str, list[float]]]  # cells/<id>/documents.json: by measure, metric and document
 Measures = dict[str, dict[str, StrictFloat | None]]  # cells/<id>/measures.json: numbers by measure and metric
-
-
-@dataclass(frozen=True)
-class State:
-    """The state of a cell, or of the run that a measure refers to.
-
-    done        trained, and measured in full
-    unmeasured  trained; it lacks measures
-    unfinished  begun, but not trained to the end
-    missing     not begun
-    failed      not done, and `error` says why, after so many `attempts`
-    """
-
-    status: Status
-    missing: tuple[str, ...] = ()  # what is left to do: `training`, or the keys of measures; empty only for `done`
-    metrics: dict[str, float] = field(default_factory=dict)
-    error: str = ""
-    attempts: int = 0
 
 
 class AblationFolder:
@@ -83,10 +61,17 @@ class AblationFolder:
 
     @property
     def plan(self) -> Plan:
+        """Raises CheckpointError, and ConfigError for the folder of a suite."""
+        refuse_suite(self.path)
         return read_as(Plan, self.path / "plan.json", "Remove it, and `electra-lab ablate` recreates it.")
 
     def run(self, id: str) -> RunDirectory:
+        """Return the run directory of a pre-trained cell, or of a reference."""
         return RunDirectory(self.path / "cells" / id)
+
+    def finetuning(self, id: str) -> FinetuningFolder:
+        """Return the folder of a cell that is a fine-tuning, which has one seed."""
+        return FinetuningFolder(self.path / "cells" / id)
 
     def experiment(self, id: str) -> Path:
         return self.path / "plan" / f"{id}.yaml"
@@ -94,39 +79,10 @@ class AblationFolder:
     def shared(self, measure: PlannedMeasure) -> Path:
         return self.path / "shared" / measure.key
 
-    def state(self, id: str, plan: Plan) -> State:
-        """Return the state of a cell, or of a reference: the one place that decides what is left to do.
-
-        A cell that is measured, and a reference that every measure has used, are done, whatever else is left of them.
-        Raises CheckpointError if the note of a failure is damaged.
-        """
-        note, finished, error = self.path / "failed" / f"{id}.json", self.run(id).finished(), ""
-        failure = read_as(Failure, note, "Remove it.") if note.is_file() else None
-        missing: tuple[str, ...] = ()
-        metrics: dict[str, float] = {}
-        if id in plan.references:
-            missing = () if finished or self.is_used(id, plan) else (TRAINING,)
-        else:
-            try:
-                measured = self.measured(id)
-            except CheckpointError as damaged:
-                measured, error = {}, str(damaged)
-            missing = tuple(measure.key for measure in plan.measures if measure.key not in measured)
-            missing = (TRAINING,) if missing and not finished else missing
-            known = {measure.key: measure.metrics for measure in plan.measures}
-            metrics = {
-                name: value
-                for key, numbers in measured.items()
-                for name, value in numbers.items()
-                if name in known.get(key, ()) and value is not None and math.isfinite(value)
-            }
-        if not missing:
-            return State("done", metrics=metrics)  # whatever happened to an earlier attempt
-        if failure:
-            return State("failed", missing, metrics, failure.error, failure.attempts)
-        if TRAINING not in missing:
-            return State("unmeasured", missing, metrics, error)
-        return State("unfinished" if self.run(id).path.is_dir() else "missing", missing, metrics, error)
+    def failure(self, id: str) -> Failure | None:
+        """Return why a cell is not done. Raises CheckpointError if the note is damaged."""
+        note = self.path / "failed" / f"{id}.json"
+        return read_as(Failure, note, "Remove it.") if note.is_file() else None
 
     def measured(self, id: str) -> dict[str, dict[str, float | None]]:
         """Return the numbers of a cell, by the keys of measures. Raises CheckpointError."""
@@ -135,17 +91,15 @@ class AblationFolder:
 
     def is_used(self, reference: str, plan: Plan) -> bool:
         """Return True if every measure that refers to a run has used it."""
-        return all(self.shared(each).is_dir() for each in plan.measures if reference in each.references.values())
-
-    def is_ready(self, measure: PlannedMeasure, plan: Plan) -> bool:
-        """Return True if a measure can be taken: all of its references are trained, or were used before."""
-        trained = (not self.state(reference, plan).missing for reference in measure.references.values())
-        return self.shared(measure).is_dir() or all(trained)
+        using = [measure for measure in plan.measures if reference in measure.references.values()]
+        return all(self.shared(measure).is_dir() for measure in using)
 
     def by_document(self, id: str, plan: Plan) -> dict[str, list[float]]:
         """Return what each document of the test text contributes to a cell's metrics; older cells lack it."""
-        kept = self._documents(id)
-        return {name: numbers for each in plan.measures for name, numbers in kept.get(each.key, {}).items()}
+        kept, found = self._documents(id), dict[str, list[float]]()
+        for measure in plan.measures:
+            found |= kept.get(measure.key, {})
+        return found
 
     def _documents(self, id: str) -> Documents:
         file = self.run(id).path / "documents.json"
@@ -167,7 +121,7 @@ class AblationFolder:
             measured = {}
         self.write(f"cells/{id}/measures.json", json.dumps({**measured, key: numbers}, indent=1) + "\n")
 
-    def note_failure(self, id: str, error: str | None, attempts: int = 0) -> None:
+    def note_failure(self, id: str, error: str | None, attempts: int = 1) -> None:
         """Note why a cell is not done; None removes the note."""
         if error is not None:
             self.write(f"failed/{id}.json", Failure(error=error, attempts=attempts).model_dump_json(indent=1) + "\n")
@@ -197,15 +151,15 @@ class AblationFolder:
         try:
             if path.exists() and not path.is_dir():
                 raise ConfigError(f"--out {path}: is not a folder.")
-            there = {each.name for each in path.iterdir() if each.suffix != ".part"} if path.exists() else set()
-            cells = {each.name for each in (path / "cells").iterdir()} if "cells" in there else set()
+            names = {file.name for file in path.iterdir() if file.suffix != ".part"} if path.exists() else set()
+            cells = {folder.name for folder in (path / "cells").iterdir()} if "cells" in names else set()
         except OSError as error:
             raise ConfigError(f"--out {path}: cannot be read ({error.strerror}).") from None
-        if "plan.json" in there:
+        if "plan.json" in names:
             cells = {cell.id for cell in self.plan.cells}
-        elif not there <= {*ROOMS, *OTHERS}:  # otherwise it was stopped before the plan was written
+        elif not names <= {*ROOMS, *OTHERS}:  # otherwise it was stopped before the plan was written
             raise ConfigError(f"--out {path}: is not empty and not the folder of an ablation. Choose another folder.")
-        if strange := sorted(each for each in cells - ids if not each.startswith("reference-of-")):
+        if strange := sorted(id for id in cells - ids if not id.startswith("reference-of-")):
             raise ConfigError(
                 f"--out {path}: holds another plan: its cell {strange[0]} (and {len(strange) - 1} more) is not in this "
                 f"one{differs(strange[0])}. Seeds and variants may be added to a plan; for any other change choose "
@@ -214,4 +168,13 @@ class AblationFolder:
 
 
 def is_ablation_folder(path: Path) -> bool:
-    return (path / "plan.json").is_file()
+    return (path / "plan.json").is_file() and not (path / "suite.yaml").is_file()
+
+
+def refuse_suite(path: Path) -> None:
+    """Raise ConfigError for the folder of a suite, which earlier versions wrote."""
+    if (path / "suite.yaml").is_file():
+        raise ConfigError(
+            f"{path}: is the folder of a suite of an earlier version. Its fine-tunings, {path}/<model>/<task>, can be "
+            "reported and resumed one by one. A suite is an ablation of fine-tunings now: docs/finetuning.md shows one."
+        )

@@ -9,9 +9,10 @@ manifest is verified before anything is loaded; a damaged checkpoint is reported
 import json
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from electra_lab.storage.files import MANIFEST, damage, new_folder, read_as, read_json, seal
+from electra_lab.storage import files
+from electra_lab.storage.files import MANIFEST, new_folder, read_as, read_json, seal
 from electra_lab.storage.state import State
 from registry.errors import CheckpointError
 
@@ -32,15 +34,25 @@ Best = Callable[[int], int | None]  # the step whose weights are the best of tho
 
 
 def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
-    """Return what a checkpoint holds: parameters, buffers, and the optimizer's state under the parameters' names.
+    """Return the tensors of a checkpoint: parameters, buffers, and the optimizer's state under the parameters' names.
 
     keep  of several processes that share the tensors, all must call this, but only one needs the result
     """
-    return dict(_tensors(module, optimizer, keep=keep))
+    named = {f"model.{name}": value.detach() for name, value in _model_tensors(module).items()}  # a shared one once
+    for name, parameter in module.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            named[f"optimizer.{key}.{name}"] = value
+    found = {}
+    for name, tensor in named.items():
+        divided = _is_divided(tensor)  # over several processes; it is put together on all of them
+        whole = tensor.full_tensor() if divided else tensor  # type: ignore[attr-defined]
+        if keep:
+            found[name] = whole.cpu() if divided else whole.contiguous()
+    return found
 
 
 def not_finite(tensors: Mapping[str, Tensor], module: nn.Module) -> list[str]:
-    """Return the names of the tensors with a number that is not finite: no training comes back from that.
+    """Return the names of the tensors with a number that is not finite, from which training cannot recover.
 
     Buffers of the module may be infinite, as a causal mask is.
     """
@@ -62,11 +74,11 @@ def save(
     milestones: Collection[int] = (),
     best: Best = lambda step: None,
 ) -> Path:
-    """Write checkpoints/step-*, then remove what `prune` does not keep, and checkpoints of later steps.
+    """Write checkpoints/step-*, then remove checkpoints that `prune` does not keep, and those of later steps.
 
     Raises CheckpointError, losing nothing.
     """
-    final = place(folder, step)
+    final = checkpoint_path(folder, step)
     try:
         sweep(folder)
         with new_folder(final) as building:  # one that is there was damaged and skipped
@@ -99,11 +111,13 @@ def prune(folder: Path, step: int, keep: int, milestones: Collection[int] = (), 
 
 def remove_after(folder: Path, step: int) -> bool:
     """Remove the checkpoints of later steps, damaged ones too; returns True if there were any."""
-    ours = (MANIFEST, _STATE, _TENSORS)
-    later = [path for path in _named(folder) if _step(path) > step and not path.is_symlink()]
-    later = [path for path in later if any((path / name).exists() for name in ours)]
+    later = [path for path in _named(folder) if _step(path) > step and not path.is_symlink() and _is_ours(path)]
     _remove(folder, later)
     return bool(later)
+
+
+def _is_ours(path: Path) -> bool:
+    return any((path / name).exists() for name in (MANIFEST, _STATE, _TENSORS))
 
 
 def _remove(folder: Path, unwanted: Collection[Path]) -> None:
@@ -114,7 +128,7 @@ def _remove(folder: Path, unwanted: Collection[Path]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what processes that were killed have left; the run directory is locked."""
+    """Remove the remains of killed processes; the run directory is locked."""
     with suppress(OSError):
         for leftover in folder.glob(".step-*"):
             if _LEFTOVER.fullmatch(leftover.name):
@@ -125,7 +139,7 @@ def _step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def place(folder: Path, step: int) -> Path:
+def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
@@ -134,9 +148,9 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for path in _named(folder) if not path.is_symlink() and (path / MANIFEST).is_file()]
 
 
-def problem(path: Path) -> str | None:
+def damage(path: Path) -> str | None:
     """Return the damage to a checkpoint in words, None if it is sound. Raises CheckpointError for a newer format."""
-    if reason := damage(path, (_TENSORS, _STATE)):
+    if reason := files.damage(path, (_TENSORS, _STATE)):
         return reason
     try:
         state = read_as(State, path / _STATE)
@@ -157,12 +171,12 @@ def steps(folder: Path) -> list[int]:
 
 def newest_sound(folder: Path) -> int | None:
     """Return the step of the newest checkpoint that is not damaged."""
-    return next((_step(path) for path in reversed(checkpoints(folder)) if problem(path) is None), None)
+    return next((_step(path) for path in reversed(checkpoints(folder)) if damage(path) is None), None)
 
 
 def _named(folder: Path) -> list[Path]:
     found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted((path for path in found if path == place(folder, _step(path))), key=_step)
+    return sorted((path for path in found if path == checkpoint_path(folder, _step(path))), key=_step)
 
 
 def load_newest(
@@ -174,7 +188,7 @@ def load_newest(
     """
     found = _named(folder)
     for path in reversed(found):
-        if not (reason := problem(path)):
+        if not (reason := damage(path)):
             try:
                 tensors = _read(path)
                 reason = f"{_TENSORS} has numbers that are not finite" if not_finite(tensors, module) else None
@@ -203,7 +217,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Saved:
-    """The model in a checkpoint. The checkpoint may be gone by now: a run that goes on keeps only its newest ones."""
+    """The model in a checkpoint. The checkpoint may be gone by now: a running training keeps only its newest ones."""
 
     path: Path
     tensors: dict[str, Tensor]  # shared ones once
@@ -252,21 +266,21 @@ def read_model(folder: Path, step: int | None = None) -> Saved:
 def _chosen(folder: Path, step: int | None) -> tuple[Path, int | None]:
     """Return a checkpoint and the time of its writing, which is another one if it was written again."""
     kept = _named(folder)
-    if step is not None and place(folder, step) not in kept:
+    if step is not None and checkpoint_path(folder, step) not in kept:
         steps = ", ".join(str(_step(path)) for path in kept)
         raise CheckpointError(f"{folder}: there is no checkpoint of step {step}. Kept: {steps or 'none'}.")
     if not kept:
         raise CheckpointError(f"{folder}: there is no checkpoint.")
-    path = kept[-1] if step is None else place(folder, step)
+    path = kept[-1] if step is None else checkpoint_path(folder, step)
     with suppress(OSError):
         return path, path.lstat().st_mtime_ns
     return path, None
 
 
 def _sound(path: Path) -> Saved:
-    if reason := problem(path):
+    if reason := damage(path):
         there = _named(path.parent)
-        sound = [str(_step(other)) for other in there if problem(other) is None]
+        sound = [str(_step(other)) for other in there if damage(other) is None]
         others = f"Sound are those of the steps {', '.join(sound)}" if sound else "No other is sound"
         cure = "; resume its run to write it again" if sound and path == there[-1] else ""
         raise CheckpointError(f"{path}: {reason}. {others}{cure}.")
@@ -280,7 +294,8 @@ def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> 
     Returns the checkpoint's name and the checksum of its tensors. Raises CheckpointError, naming what does not fit.
     """
     saved = read_model(folder)
-    found = [prefix for prefix in prefixes if any(name.startswith(f"{prefix}.") for name in saved.tensors)]
+    networks = {name.split(".")[0] for name in saved.tensors}
+    found = [prefix for prefix in prefixes if prefix in networks]
     if not found:
         raise CheckpointError(f"{saved.path}: has no network called {' or '.join(prefixes)}.")
     saved.fill(module, f"{found[0]}.", f"{found[0]} is another network")
@@ -303,27 +318,6 @@ def _refuse_others(own: dict[str, Tensor], given: dict[str, Tensor], refusal: st
     wrong = [n for n in given.keys() | own.keys() if n not in given or n not in own or not _fits(given[n], own[n])]
     if wrong:
         raise CheckpointError(f"{refusal}; {min(wrong)} (and {len(wrong) - 1} more) do not fit.")
-
-
-def _tensors(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters (a shared one once), buffers, and the optimizer's state under the parameters' names.
-
-    Those that are divided over several processes are put together on all of them, and yielded if this one keeps them.
-    """
-
-    def named() -> Iterator[tuple[str, Tensor]]:
-        yield from ((f"model.{name}", value.detach()) for name, value in _model_tensors(module).items())
-        for name, parameter in module.named_parameters():
-            for key, value in optimizer.state.get(parameter, {}).items():
-                yield f"optimizer.{key}.{name}", value
-
-    for name, tensor in named():
-        if _is_divided(tensor):
-            whole = tensor.full_tensor()  # type: ignore[attr-defined]
-            if keep:
-                yield name, whole.cpu()
-        elif keep:
-            yield name, tensor.contiguous()
 
 
 def _is_divided(tensor: Tensor) -> bool:
@@ -352,7 +346,7 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
     own, refusal = _model_tensors(module), f"{path}: belongs to other networks"
     _refuse_others(own, given, refusal)
     # torch numbers parameters group by group, and knows which state belongs on the host.
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = _parameters(optimizer)
     numbers = {p: n for n, p in enumerate(parameters)}
     named, state = dict(module.named_parameters()), dict[int, dict[str, Any]]()
     _take_a_step(optimizer)  # for the state that this optimizer has; no number of it is kept
@@ -374,10 +368,13 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
         held.update({k: v.to(held[k].device) for k, v in exact.items() if v.dtype != held[k].dtype})
 
 
+def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
 def _take_a_step(optimizer: Optimizer) -> None:
     """Let the optimizer create its state, by a step of which nothing is kept: weights and state are loaded next."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for parameter in parameters:
+    for parameter in _parameters(optimizer):
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

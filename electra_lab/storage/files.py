@@ -103,7 +103,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, on one line, without the name of the file."""
+    """Return the message of an error on one line, without the name of the file."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())
 
 
@@ -147,7 +147,7 @@ def flush(path: Path) -> None:
 def new_folder(final: Path) -> Iterator[Path]:
     """Yield an empty folder that appears at `final`, durably, once the block is left without an error.
 
-    The caller holds a lock: what a killed process left behind goes first, and a folder at `final` is replaced.
+    The caller holds a lock: the remains of a killed process go first, and a folder at `final` is replaced.
     """
     building = final.with_name(f".{final.name}.part")
     restore(final)
@@ -185,7 +185,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def restore(final: Path) -> None:
-    """Undo what a process left that was killed in `put_in_place`: a folder that it had moved aside comes back."""
+    """Clean up after a process that was killed in `put_in_place`: a folder that it had moved aside comes back."""
     old = _moved_away(final)
     if old.exists() and not final.exists():
         old.rename(final)

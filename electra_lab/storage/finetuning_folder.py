@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from electra_lab.storage.files import open_regular, read_as, read_text, reason
 from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError, command
+from registry.errors import CheckpointError
 
 
 class SplitResults(BaseModel):
@@ -29,7 +29,7 @@ class SplitResults(BaseModel):
 class SeedResults(BaseModel):
     """The results of one seed, and the step whose weights were judged.
 
-    lost  by metric and split, that of training included, what the rows lack of the examples
+    lost  by metric and split, that of training included, the shares of the examples that are missing from the rows
     """
 
     seed: int
@@ -39,10 +39,18 @@ class SeedResults(BaseModel):
 
 
 class FinetuningFolder(RunDirectory):
-    """The folder of a fine-tuning with all its seeds."""
+    """The folder of a fine-tuning with all its seeds, which are held with it."""
+
+    def _hold(self, held: bool) -> None:
+        super()._hold(held)
+        self._seeds: dict[int, RunDirectory] = {}
 
     def seed(self, seed: int) -> RunDirectory:
-        return RunDirectory(self.path / f"seed-{seed}")
+        directory = self._seeds.get(seed) or RunDirectory(self.path / f"seed-{seed}")
+        if self._held and seed not in self._seeds:
+            directory._hold(True)
+            self._seeds[seed] = directory
+        return directory
 
     def seeds(self) -> list[int]:
         """Return the seeds that have begun."""
@@ -58,7 +66,7 @@ class FinetuningFolder(RunDirectory):
         """Raises CheckpointError."""
         file = self.seed(seed).path / f"predictions-{split}.jsonl"
         try:
-            with open_regular(file) as lines:  # JSON allows in a string what `splitlines` takes as an end
+            with open_regular(file) as lines:  # strings in JSON may contain characters at which `splitlines` splits
                 return [json.loads(line) for line in lines]
         except PermissionError as error:
             raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
@@ -81,34 +89,6 @@ class FinetuningFolder(RunDirectory):
 
 def is_finetuning(path: Path) -> bool:
     return (path / "finetuning.yaml").is_file()
-
-
-class SuitePlan(BaseModel):
-    """What a suite consists of, and what is missing."""
-
-    models: list[str]
-    tasks: dict[str, str]  # by name, the metric that it is compared by
-    gaps: dict[str, str]  # by task, why its data is not here
-    failures: dict[str, str]  # by model and task
-
-
-class SuiteFolder(RunDirectory):
-    """The folder of a suite: suite.yaml, plan.json, report.html, and <model>/<task>/, the folder of a fine-tuning."""
-
-    def place(self, model: str, task: str) -> Path:
-        return self.path / model / task
-
-    def plan(self) -> SuitePlan:
-        """Raises CheckpointError."""
-        return read_as(SuitePlan, self.path / "plan.json", f"Resume the suite: {command('resume', self.path)}")
-
-    def values(self, model: str, task: str, metric: str) -> dict[int, float]:
-        """Return a metric by seed on the first held-out split that has it."""
-        return FinetuningFolder(self.place(model, task)).judged_by(metric)
-
-
-def is_suite(path: Path) -> bool:
-    return (path / "suite.yaml").is_file()
 
 
 def config_of(file: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def reading(path: Path) -> Iterator[bool]:
 
 
 def _refuse_others(path: Path) -> None:
-    """Raise ConfigError for what only looks like a lock: a link would let a file elsewhere be overwritten."""
+    """Raise ConfigError for a file that only looks like a lock: a link would let a file elsewhere be overwritten."""
     with suppress(FileNotFoundError):
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:

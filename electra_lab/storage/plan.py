@@ -1,7 +1,8 @@
 """plan.json: all cells of an ablation, and everything that its reports need to know of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -10,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from registry import Metric
 
 FORMAT = 3  # raise it when an older plan could be misread
+REFERENCE = "reference"  # stands for the variant of a run that is trained for a measure alone
 
 Id = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]  # the name of a folder, which leads nowhere else
 
@@ -52,12 +54,17 @@ class Expected(BaseModel):
     shared: dict[str, Shared] = {}  # by what it is, such as documents
 
 
-class PlannedCell(BaseModel):
-    """A cell and its forecast, which does not know yet how large the vocabulary becomes."""
+class Cell(BaseModel):
+    """A variant with a seed, or the run that a measure refers to. Its costs assume the largest vocabulary.
+
+    id    derived from its content, so that it is found again
+    task  of a fine-tuning
+    """
 
     id: Id
     variant: str
     seed: int
+    task: str = ""
     steps: int | None = None
     flops: float | None = None  # of matrix products
     paper_flops: float | None = None  # as Clark et al. (2020) count
@@ -65,7 +72,12 @@ class PlannedCell(BaseModel):
 
 
 class Plan(BaseModel):
-    """The content of plan.json. `metric` is the one that the report leads with."""
+    """The content of plan.json.
+
+    base    the files that are varied
+    metric  the one that the report leads with
+    gaps    by task, why its data is not here
+    """
 
     format: int = 1  # the key came with format 2
     name: str
@@ -80,7 +92,8 @@ class Plan(BaseModel):
     measures: Annotated[list[PlannedMeasure], Field(min_length=1)]
     metric: str
     expected: Expected | None = None
-    cells: list[PlannedCell]
+    cells: list[Cell]
+    gaps: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -96,12 +109,16 @@ class Plan(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         labels = [variant.label for variant in self.variants]
-        names = [name for measure in self.measures for name in measure.metrics]
         ids = [cell.id for cell in self.cells]
-        pairs = [(cell.variant, cell.seed) for cell in self.cells]
-        lists: dict[str, Sequence[Any]] = {"variants": labels, "metrics": names, "cell ids": ids, "cells": pairs}
-        for kind, each in lists.items():
-            if len(set(each)) < len(each):
+        contents = [(cell.variant, cell.seed, cell.task) for cell in self.cells]
+        names: list[str] = []
+        for measure in self.measures:
+            names += measure.metrics
+        lists: dict[str, Sequence[Hashable]] = {
+            "variants": labels, "metrics": names, "cell ids": ids, "cells": contents
+        }  # fmt: skip
+        for kind, items in lists.items():
+            if len(set(items)) < len(items):
                 raise ValueError(f"two {kind} are the same")
         if unknown := {self.baseline, *(cell.variant for cell in self.cells)} - set(labels):
             raise ValueError(f"{min(unknown)} is not one of the variants")
@@ -109,27 +126,54 @@ class Plan(BaseModel):
             raise ValueError(f"{self.metric} is not a metric of any measure")
         return self
 
+    @cached_property
+    def by_id(self) -> dict[str, Cell]:
+        """The cells and the references by their ids."""
+        references = {id: Cell(id=id, variant=REFERENCE, seed=0) for id in self.references}
+        return references | {cell.id: cell for cell in self.cells}
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks, if the cells are fine-tunings."""
+        return list(dict.fromkeys(cell.task for cell in self.cells if cell.task))
+
+    def measures_of(self, cell: Cell) -> list[PlannedMeasure]:
+        """Return the measures of a cell: all of them, or the one of its task."""
+        return [measure for measure in self.measures if not cell.task or measure.key == cell.task]
+
     @property
     def references(self) -> list[str]:
         """The ids of runs that measures need and that are not cells."""
-        return list(dict.fromkeys(id for measure in self.measures for id in measure.references.values()))
+        ids: dict[str, None] = {}
+        for measure in self.measures:
+            ids |= dict.fromkeys(measure.references.values())
+        return list(ids)
 
     @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics of all measures, the leading one first."""
-        every = {name: metric for measure in self.measures for name, metric in measure.metrics.items()}
-        return {self.metric: every[self.metric]} | every
+        metrics: dict[str, Metric] = {}
+        for measure in self.measures:
+            metrics |= measure.metrics
+        return {self.metric: metrics[self.metric]} | metrics
 
     @property
     def trivial(self) -> set[str]:
         """The metrics that others are read against, such as those of word frequencies: they need no training."""
-        return {name for metric in self.metrics.values() for name in metric.baselines} - {self.metric}
+        baselines = set[str]()
+        for metric in self.metrics.values():
+            baselines |= set(metric.baselines)
+        return baselines - {self.metric}
 
     def numbers(self, key: str) -> dict[str, float]:
         """Return, by variant, the number that it sets `key` to; empty if one of them sets no number."""
-        values = {variant.label: variant.changes.get(key) for variant in self.variants}
-        numbers = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-        return numbers if len(numbers) == len(values) and all(map(math.isfinite, numbers.values())) else {}
+        numbers = {}
+        for variant in self.variants:
+            value = variant.changes.get(key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                return {}
+            numbers[variant.label] = float(value)
+        return numbers
 
     @property
     def axis(self) -> dict[str, float]:

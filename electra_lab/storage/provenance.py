@@ -1,5 +1,6 @@
 """provenance.json: where a run comes from, and how large it is."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -31,10 +32,11 @@ class Environment(BaseModel):
     compile: str = "off"
     attention: str = "fused"
     micro_batch_size: int | None = None  # of each process
+    reasons: dict[str, str] = {}  # by key of `train` that says `auto`, why it has this value
 
 
 class Data(BaseModel):
-    """The token store, and what is in it."""
+    """The token store and its content."""
 
     store: str
     documents: dict[str, int] = {}  # of train, validation and test
@@ -49,7 +51,7 @@ class Start(BaseModel):
 
     source: str
     sha256: dict[str, str]  # of the files with the tensors
-    tokenizer: bool  # there was one beside the weights, and it has the same tokens
+    tokenizer: bool  # the source has one, with the same tokens
     new: list[str] = []  # the network's tensors that the source lacks
     unused: list[str] = []  # the source's tensors that the network lacks
 
@@ -57,9 +59,21 @@ class Start(BaseModel):
 Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now
 
 
+def flat(values: Any, above: str = "") -> dict[str, Any]:
+    """Turn `{a: {b: 1}}` into `{a.b: 1}`; an empty mapping is a value."""
+    if not isinstance(values, Mapping) or not values:
+        return {above: values}
+    found = dict[str, Any]()
+    for key, value in values.items():
+        found |= flat(value, f"{above}.{key}" if above else str(key))
+    return found
+
+
 def described(found: Changes) -> str:
-    values = {key: ["unset" if value is None else str(value) for value in both] for key, both in found.items()}
-    return "; ".join(f"{key} {then} -> {now}" for key, (then, now) in values.items())
+    def shown(value: Any) -> str:
+        return "unset" if value is None else str(value)
+
+    return "; ".join(f"{key} {shown(then)} -> {shown(now)}" for key, (then, now) in found.items())
 
 
 class Change(BaseModel):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load, save
 from torch import Tensor
 
-from electra_lab.storage.checkpoint import place, remove_after, sweep
+from electra_lab.storage.checkpoint import checkpoint_path, remove_after, sweep
 from electra_lab.storage.files import (
     MANIFEST,
     disk,
@@ -47,18 +47,22 @@ _MOST_RECORDS = 1 << 30  # bytes of metrics.jsonl
 _LARGEST = 1e100  # number in a record; those of training are of float32
 _MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # files that a killed process was writing, see new_file
-# What is computed from the last weights; an ablation's measures are among it.
+# Files computed from the last weights; an ablation's measures are among them.
 _DERIVED = ("report.html", "examples.json", "measures.json", "documents.json")
-# What a run directory can hold before its provenance.json, which comes last: nothing that would be missed.
+# Files that a run directory may have before its provenance.json, which comes last: none would be missed.
 _BEGINNING = {".lock", "source.yaml", "config.yaml", "plugins", "tokenizer.json", _COUNTS}
 
 
 class RunDirectory:
-    """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback."""
+    """The folder of a run. Errors of the file system become CheckpointError, so that nothing ends in a traceback.
+
+    While it is held, nobody else writes, so that provenance.json and metrics.jsonl are read once.
+    """
 
     def __init__(self, path: Path) -> None:
         refuse_unusable(path)
         self.path = path
+        self._hold(False)
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
 
@@ -96,14 +100,23 @@ class RunDirectory:
                         stream.write(str(os.getpid()).encode())
                 else:
                     raise self._in_use()
-            with suppress(OSError):  # what cannot be removed does no harm
+            with suppress(OSError):  # leftovers do no harm
                 for leftover in unfinished(self.path):
                     leftover.unlink(missing_ok=True)
-            yield
+            self._hold(True)
+            try:
+                yield
+            finally:
+                self._hold(False)
+
+    def _hold(self, held: bool) -> None:
+        self._held = held
+        self._provenance: Provenance | None = None
+        self._records: list[dict[str, Any]] | None = None
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Keep the directory as it is, without writing into it. Raises InUse if another process holds it."""
+        """Keep others from changing it, without writing into it. Raises InUse if another process holds it."""
         with reading(self.path / ".lock") as free:
             if not free:
                 raise self._in_use()
@@ -115,6 +128,8 @@ class RunDirectory:
         return InUse(f"{self.path}: is in use by process {holder or '?'}.")
 
     def write(self, name: str, text: str) -> None:
+        if name == "provenance.json":
+            self._provenance = None
         write_whole(self.path / name, text)
 
     def write_json(self, name: str, value: Any) -> None:
@@ -140,7 +155,7 @@ class RunDirectory:
             stream.write(save({"counts": counts.cpu()}))
 
     def tokens(self) -> tuple[Tokenizer, Tensor]:
-        """Return what `keep_tokens` kept. Raises CheckpointError."""
+        """Return the tokenizer and the counts that `keep_tokens` wrote. Raises CheckpointError."""
         from tokenizers import Tokenizer
 
         try:
@@ -160,14 +175,21 @@ class RunDirectory:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         with disk(self.metrics), open_regular(self.metrics, flags) as stream:
             stream.write(f"{json.dumps(finite)}\n".encode())
+        if self._records is not None:
+            self._records.append(finite)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the records of metrics.jsonl, without a last line that a kill cut short. Raises CheckpointError."""
+        if self._records is not None:
+            return list(self._records)
         lines = list(self._lines())
         for number, record in lines[:-1]:
             if record is None:
                 raise CheckpointError(f"{self.metrics}:{number}: is not a record; the file is damaged.")
-        return [record for _, record in lines if record is not None]
+        records = [record for _, record in lines if record is not None]
+        if self._held:
+            self._records = records
+        return list(records)
 
     def _lines(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
         """Yield the number and the record of each line, None for one that is not a record."""
@@ -196,7 +218,12 @@ class RunDirectory:
 
     def provenance(self) -> Provenance:
         """Read provenance.json. Raises CheckpointError."""
-        return read_as(Provenance, self.path / "provenance.json")
+        if self._provenance is not None:
+            return self._provenance
+        found = read_as(Provenance, self.path / "provenance.json")
+        if self._held:
+            self._provenance = found
+        return found
 
     def refuse_other_format(self, provenance: Provenance) -> None:
         """Raise CheckpointError if another version of the lab wrote the run in a way that this one could misread."""
@@ -208,7 +235,7 @@ class RunDirectory:
 
     def last_checkpoint(self) -> Path:
         """Return the path of the final checkpoint, there or not. Raises CheckpointError if it cannot be known."""
-        return place(self.checkpoints, self.provenance().steps)
+        return checkpoint_path(self.checkpoints, self.provenance().steps)
 
     def finished(self) -> bool:
         """Return True if the run came to its end: its final checkpoint and its report are there."""
@@ -218,7 +245,7 @@ class RunDirectory:
             return False
 
     def has_checkpoint(self, step: int) -> bool:
-        return (place(self.checkpoints, step) / MANIFEST).is_file()
+        return (checkpoint_path(self.checkpoints, step) / MANIFEST).is_file()
 
     def lost_checkpoints(self) -> bool:
         """Return True if checkpoints were saved, but none is there."""
@@ -231,7 +258,7 @@ class RunDirectory:
                 (self.path / _SAVED).unlink(missing_ok=True)
 
     def refuse_lost_checkpoints(self) -> None:
-        """Remove what killed processes left. Raises CheckpointError if checkpoints were saved, but none is there."""
+        """Remove the remains of killed processes. Raises CheckpointError if all saved checkpoints are gone."""
         if self.lost_checkpoints():
             raise CheckpointError(
                 f"{self.checkpoints}: is empty or missing, but this run has saved checkpoints. Is the disk mounted on "
@@ -260,7 +287,7 @@ class RunDirectory:
                 with open_regular(self.metrics) as source, new_file(damaged, "wb") as copy:
                     shutil.copyfileobj(source, copy)
             say(f"note: {error} Its other records are kept; the file as it was is {damaged.name}")
-            self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for _, record in self._lines() if record))
+            self._replace_records([record for _, record in self._lines() if record])
 
     def truncate(self, step: int, *, evaluated: bool = True) -> None:
         """Let the history of the run end with `step`, from which it continues.
@@ -274,17 +301,21 @@ class RunDirectory:
             with disk(self.path):
                 for name in _DERIVED:
                     (self.path / name).unlink(missing_ok=True)
-        self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+        self._replace_records(kept)
+
+    def _replace_records(self, records: list[dict[str, Any]]) -> None:
+        self.write("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        self._records = records if self._held else None
 
 
 def unfinished(path: Path) -> list[Path]:
     """Return the files that a killed process was writing."""
-    return [each for each in path.glob(".*.part") if _UNFINISHED.fullmatch(each.name) and each.is_file()]
+    return [file for file in path.glob(".*.part") if _UNFINISHED.fullmatch(file.name) and file.is_file()]
 
 
 def is_unfinished_start(path: Path) -> bool:
-    """Return True for an empty folder, and for what a run leaves that was killed before it had begun."""
-    found = {each.name for each in path.iterdir()} - {each.name for each in unfinished(path)}
+    """Return True for an empty folder, and for one of a run that was killed before it had begun."""
+    found = {file.name for file in path.iterdir()} - {file.name for file in unfinished(path)}
     return not found or (".lock" in found and found <= _BEGINNING)  # the lock tells it from a user's own folder
 
 

@@ -31,8 +31,8 @@ class LossScale(BaseModel):
     overflows: Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class Trouble(BaseModel):
-    """The steps that were not taken, see training/trouble.py."""
+class Divergence(BaseModel):
+    """The steps that were not taken, see training/divergence.py."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -55,5 +55,5 @@ class State(BaseModel):
     tokens: NonNegativeInt
     skipped: NonNegativeInt
     window: Window
-    trouble: Trouble | None = None  # older checkpoints have none
+    trouble: Divergence | None = None  # older checkpoints have none
     loss_scale: LossScale | None = None  # of float16 alone

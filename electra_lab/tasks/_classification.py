@@ -1,4 +1,4 @@
-"""The metrics of texts with a label or a number, by scikit-learn and scipy; those of GLUE are among them."""
+"""Metrics of labels and numbers, including those of GLUE, by scikit-learn and scipy."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from registry import Metric, Table
 
-MOST_LABELS, MOST_PAIRS = 30, 50  # that tables show
+IGNORED = -100  # a label that no training example has, which the loss leaves out
+MOST_LABELS, MOST_PAIRS = 30, 50  # in tables
 
 CLASSIFICATION: Mapping[str, Metric] = {
     "accuracy": Metric("share of the examples that get the right label", "accuracy"),
@@ -20,13 +21,21 @@ REGRESSION: Mapping[str, Metric] = {
     "pearson": Metric("Pearson correlation of predictions and labels", "Pearson correlation"),
     "spearman": Metric("Spearman rank correlation of predictions and labels", "Spearman correlation"),
 }
+UNSEEN_METRIC: Mapping[str, Metric] = {
+    "unseen_labels": Metric("share of the labels that no training example has: errors", "unseen labels", "", False)
+}
+
+
+def unseen_share(unseen: Sequence[bool]) -> dict[str, float]:
+    """Return the share of the labels that no training example has, if there are any."""
+    return {"unseen_labels": sum(unseen) / len(unseen)} if any(unseen) else {}
 
 
 def classification(labels: NDArray[Any], predictions: NDArray[Any], number: int) -> dict[str, float]:
     """Return the metrics of labels 0 to `number` - 1. With two of them, F1 is that of label 1, as in GLUE.
 
-    The mean of F1 leaves out labels that are neither right nor predicted anywhere. F1 is 0 where nothing is found, and
-    Matthews correlation where all labels or all predictions are equal.
+    The mean of F1 leaves out labels that occur neither as label nor as prediction. F1 is 0 if nothing is found, and
+    Matthews correlation is 0 if all labels or all predictions are equal.
     """
     from sklearn.metrics import accuracy_score, f1_score
 
@@ -41,14 +50,15 @@ def classification(labels: NDArray[Any], predictions: NDArray[Any], number: int)
 def _matthews(labels: NDArray[Any], predictions: NDArray[Any]) -> float:
     """Return Matthews correlation as scikit-learn computes it, without its table of all pairs of labels."""
     number = max(labels.max(), predictions.max()) + 1
-    actual, predicted = (np.bincount(each, minlength=number).astype(np.float64) for each in (labels, predictions))
+    actual = np.bincount(labels, minlength=number).astype(np.float64)
+    predicted = np.bincount(predictions, minlength=number).astype(np.float64)
     total, right = float(len(labels)), float(np.sum(labels == predictions))
     spread = (total**2 - predicted @ predicted) * (total**2 - actual @ actual)
     return float((right * total - actual @ predicted) / np.sqrt(spread)) if spread else 0.0
 
 
 def confusion(labels: NDArray[Any], predictions: NDArray[Any], names: Sequence[str]) -> Table:
-    """Return how often each label got each prediction; of many labels, the pairs that are confused most."""
+    """Return the counts of each label and prediction; of many labels, the pairs that are confused most."""
     from sklearn.metrics import confusion_matrix
 
     if len(names) > MOST_LABELS:
@@ -62,7 +72,7 @@ def confusion(labels: NDArray[Any], predictions: NDArray[Any], names: Sequence[s
 
 
 def regression(labels: NDArray[Any], predictions: NDArray[Any]) -> dict[str, float]:
-    """Return the correlations; 0 where all labels or all predictions are equal."""
+    """Return the correlations; 0 if all labels or all predictions are equal."""
     from scipy.stats import pearsonr, spearmanr
 
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:

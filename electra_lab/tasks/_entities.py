@@ -1,11 +1,11 @@
-"""Entities in tagged sentences, and how well they are found."""
+"""Entities in tagged sentences; precision and recall of predictions."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 ENTITY_TAG = re.compile(r"O|[BIES](-.+)?")
 
@@ -14,7 +14,7 @@ Entity = tuple[str, int, int]  # its type, and its first and last word
 
 @dataclass(frozen=True)
 class Found:
-    """How many entities there are, were predicted, and were predicted with the right words and type."""
+    """Numbers of entities, of predictions, and of predictions with the right words and type."""
 
     actual: int
     predicted: int
@@ -45,23 +45,21 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 
 
 def single_words(tags: Sequence[str]) -> set[Entity]:
-    """Return each word as an entity of its own, whose type is its tag."""
+    """Return each word as an entity whose type is its tag."""
     return {(tag, place, place) for place, tag in enumerate(tags)}
 
 
 def compare(actual: Iterable[set[Entity]], predicted: Iterable[set[Entity]]) -> dict[str, Found]:
     """Compare the entities of sentences, by type."""
-    counts: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])  # as in Found
     for theirs, ours in zip(actual, predicted, strict=True):
-        for count, some in zip(counts, (theirs, ours, theirs & ours), strict=True):
-            count.update(kind for kind, *_ in some)
-    kinds = sorted(counts[0].keys() | counts[1].keys())
-    return {kind: Found(*(count[kind] for count in counts)) for kind in kinds}
+        for place, found in enumerate((theirs, ours, theirs & ours)):
+            for kind, *_ in found:
+                counts[kind][place] += 1
+    return {kind: Found(*numbers) for kind, numbers in sorted(counts.items())}
 
 
 def total(found: Iterable[Found]) -> Found:
     """Return the counts over all types."""
-    sums = [0, 0, 0]
-    for each in found:
-        sums = [sums[0] + each.actual, sums[1] + each.predicted, sums[2] + each.correct]
-    return Found(*sums)
+    columns = zip((0, 0, 0), *map(astuple, found), strict=True)
+    return Found(*map(sum, columns))

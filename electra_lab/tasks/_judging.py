@@ -1,8 +1,10 @@
-"""What the tasks without training share: texts as rows in batches, and the states of a network."""
+"""Shared by the tasks without training: states and log-probabilities of a network, intervals of accuracies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import repeat
 from typing import Literal
 
 import numpy as np
@@ -10,11 +12,14 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
-from registry import Network, Pretrained
+from electra_lab.metrics import CONFIDENCE
+from registry import Encoded, Network, Pretrained
 from registry.errors import DivergedError
 
 Which = Literal["auto", "discriminator", "generator"]
+Scores = NDArray[np.float64]
 
 
 def candidates(which: Which) -> Sequence[str]:
@@ -25,10 +30,10 @@ def candidates(which: Which) -> Sequence[str]:
 def states(
     network: Network, model: Pretrained, sizes: Sequence[int], row: Callable[[int], Sequence[int]]
 ) -> Iterator[tuple[list[int], Float[Tensor, "B T D"]]]:
-    """Yield the numbers of some rows and their states, in float32, the longest rows first; little is padded then.
+    """Yield the numbers of some rows and their states, in float32, the longest rows first, so that little is padded.
 
-    sizes  of each row in tokens, without special ones
-    row    returns the tokens of a row by its number; [CLS] and [SEP] are put around them
+    sizes  number of tokens of each row, without special ones
+    row    returns the tokens of a row by its number; [CLS] and [SEP] are added
     """
     vocabulary = model.encoder.vocabulary
     order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
@@ -44,6 +49,86 @@ def states(
 
 
 def refuse_infinite(numbers: NDArray[np.floating]) -> None:
-    """Raise DivergedError for numbers that no comparison can be made of."""
+    """Raise DivergedError for numbers that cannot be compared."""
     if not np.isfinite(numbers).all():
         raise DivergedError("the network's outputs are not finite, so it cannot be judged. Use another checkpoint.")
+
+
+def detection(network: Network, model: Pretrained, sentences: Sequence[Encoded]) -> list[Scores]:
+    """Return, for each sentence, the log-probability of every token that it is original, Float64[T]."""
+    found = [np.zeros(len(sentence.ids)) for sentence in sentences]
+    sizes = [len(sentence.ids) for sentence in sentences]
+    for numbers, hidden in states(network, model, sizes, lambda number: sentences[number].ids):
+        rows = F.logsigmoid(-network.replaced_logits(hidden).float()).double().cpu().numpy()
+        for number, row in zip(numbers, rows, strict=True):
+            found[number][:] = row[1 : sizes[number] + 1]
+    return found
+
+
+def pseudo_likelihood(
+    network: Network,
+    model: Pretrained,
+    sentences: Sequence[Encoded],
+    places: Sequence[Collection[int]],
+    *,
+    rest_of_word: bool,
+) -> list[Scores]:
+    """Return, for each sentence, the log-probability of each token when it is masked, Float64[T].
+
+    Salazar et al. (2020), Masked Language Model Scoring: the other tokens are unchanged. Probabilities are normalized
+    over the whole vocabulary.
+
+    places        the tokens of each sentence to score; the others get 0
+    rest_of_word  also mask the tokens that follow in the word: the l2r variant of Kauf and Ivanova (2023), A Better Way
+                  to Do Masked Language Model Scoring
+    """
+    mask = model.encoder.vocabulary.mask_id
+    asked: list[tuple[int, int]] = []  # the sentence and the token that each row masks
+    for number, of_sentence in enumerate(places):
+        asked += zip(repeat(number), sorted(of_sentence))
+
+    def masked(row: int) -> list[int]:
+        number, place = asked[row]
+        tokens, words = list(sentences[number].ids), sentences[number].words
+        end = place + 1
+        while rest_of_word and end < len(words) and words[end] == words[place]:
+            end += 1
+        return tokens[:place] + [mask] * (end - place) + tokens[end:]
+
+    found = [np.zeros(len(sentence.ids)) for sentence in sentences]
+    for rows, hidden in states(network, model, [len(found[number]) for number, _ in asked], masked):
+        here = [asked[row] for row in rows]
+        positions = torch.tensor([[place + 1] for _, place in here], device=hidden.device)  # after [CLS]
+        tokens = torch.tensor([[sentences[number].ids[place]] for number, place in here], device=hidden.device)
+        logs = network.token_logits(hidden, positions).squeeze(1).float().log_softmax(-1).gather(1, tokens)
+        for (number, place), value in zip(here, logs.squeeze(1).tolist(), strict=True):
+            found[number][place] = value
+    return found
+
+
+def wilson(share: float, number: int) -> tuple[float, float]:
+    """Return the 95 % score interval (Wilson 1927) of a share of `number` independent examples.
+
+    A tie counts one half. This makes the interval too wide rather than too narrow, as an example with three outcomes
+    varies less than one with two outcomes and the same mean.
+    """
+    from scipy.special import ndtri
+
+    z = float(ndtri((1 + CONFIDENCE) / 2))
+    centre = (share + z * z / (2 * number)) / (1 + z * z / number)
+    half = z / (1 + z * z / number) * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def mean_of_shares(shares: Sequence[float], numbers: Sequence[int]) -> tuple[float, float, float]:
+    """Return the mean of the shares of several groups, all with the same weight, and its 95 % interval.
+
+    Zou and Donner (2008), doi:10.1002/sim.3095: the squared distances of the groups' limits from their shares add up.
+    """
+    mean = math.fsum(shares) / len(shares)
+    below, above = [], []  # the distances of the limits
+    for share, number in zip(shares, numbers, strict=True):
+        low, high = wilson(share, number)
+        below.append(share - low)
+        above.append(high - share)
+    return mean, mean - math.hypot(*below) / len(shares), mean + math.hypot(*above) / len(shares)

@@ -1,27 +1,37 @@
-"""The layers that find an answer, as google-research/electra has them (finetune/qa/qa_tasks.py)."""
+"""Layers that find an answer, as in google-research/electra's qa_tasks.py, and the best span in a window."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from registry import Batch
+from electra_lab.tasks._windows import Window
+from registry import Batch, Encoded
 
 HIDDEN = 512
 NEVER = -1e4  # the logit of positions that cannot be chosen
 
+Outputs = Mapping[str, NDArray[Any]]
+
 
 def choices(batch: Batch) -> Bool[Tensor, "B T"]:
-    """Return the positions that may be chosen: [CLS], which stands for no answer, the context and its [SEP]."""
+    """Return the positions that may be chosen: [CLS], which means no answer, the context and its [SEP]."""
     visible = batch.attention_mask & (batch.segments == 1)
     visible[:, 0] = True
     return visible
 
 
 class Independent(nn.Module):
-    """Logits of an answer's start and end, each by itself; with `classifier` also of there being no answer."""
+    """Independent logits of the start and the end of an answer; with `classifier` also of no answer."""
 
     def __init__(self, dim: int, dropout: float, *, classifier: bool) -> None:
         super().__init__()
@@ -31,7 +41,7 @@ class Independent(nn.Module):
 
     def forward(self, states: Float[Tensor, "B T D"], batch: Batch) -> dict[str, Tensor]:
         states, hidden = self.dropout(states), ~choices(batch)
-        start, end = (each.float().masked_fill(hidden, NEVER) for each in self.span(states).unbind(-1))
+        start, end = self.span(states).float().masked_fill(hidden.unsqueeze(-1), NEVER).unbind(-1)  # [B T] each
         outputs = {"start": start, "end": end}
         return outputs if self.no_answer is None else outputs | {"no_answer": self.no_answer(states, start)}
 
@@ -39,9 +49,9 @@ class Independent(nn.Module):
 class Joint(nn.Module):
     """Logits of an answer's start, and of its end given the start.
 
-    In training the start is the right one; `end` are the logits given that. In evaluation the `beam` most likely
-    starts in the context each get their most likely end at most `longest` tokens on: `first` and `last` are positions
-    in the row, `score` their joint log-probability, minus infinity where there is no such span.
+    In training, `end` are the logits given the right start. In evaluation, each of the `beam` most likely starts in the
+    context is paired with its most likely end, for spans of at most `longest` tokens: `first` and `last` are positions
+    in the row, `score` is their joint log-probability, minus infinity if there is no such span.
     """
 
     def __init__(self, dim: int, dropout: float, *, classifier: bool, beam: int, longest: int) -> None:
@@ -59,7 +69,7 @@ class Joint(nn.Module):
         outputs = {"start": start}
         if self.no_answer is not None:
             outputs["no_answer"] = self.no_answer(states, start)
-        # The pair's layer is linear, so its product with each state is computed once.
+        # The layer on pairs is linear, so its product with each state is computed once.
         of_start, of_end = self.pair.weight.chunk(2, dim=1)
         starts, ends = F.linear(states, of_start), F.linear(states, of_end, self.pair.bias)
         if "start" in batch.labels:
@@ -70,7 +80,7 @@ class Joint(nn.Module):
         self,
         starts: Float[Tensor, "B T H"],
         ends: Float[Tensor, "B T H"],
-        first: Int[Tensor, "B"],
+        first: Int[Tensor, " B"],
         visible: Bool[Tensor, "B T"],
     ) -> Float[Tensor, "B T"]:
         """Return the logits of each end, given the start `first`."""
@@ -93,23 +103,74 @@ class Joint(nn.Module):
         of_first, first = likely.topk(self.beam)
         first = first.clamp(max=len(places) - 1)
         found = []
-        for one in first.unbind(1):
-            spans = context & (places >= one[:, None]) & (places < one[:, None] + self.longest)
-            of_last = self._ends(starts, ends, one, visible).log_softmax(-1).masked_fill(~spans, -torch.inf)
+        for start in first.unbind(1):
+            spans = context & (places >= start[:, None]) & (places < start[:, None] + self.longest)
+            of_last = self._ends(starts, ends, start, visible).log_softmax(-1).masked_fill(~spans, -torch.inf)
             found.append(of_last.max(1))
         of_last = torch.stack([best.values for best in found], 1)
         return {"score": of_first + of_last, "first": first, "last": torch.stack([best.indices for best in found], 1)}
 
 
 class NoAnswer(nn.Module):
-    """The logit of a question without an answer, from the states at [CLS] and, on average, at the likely starts."""
+    """The logit of no answer, from the state at [CLS] and the mean of the states at the likely starts."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dense = nn.Linear(2 * dim, HIDDEN)
         self.out = nn.Linear(HIDDEN, 1)
 
-    def forward(self, states: Float[Tensor, "B T D"], start: Float[Tensor, "B T"]) -> Float[Tensor, "B"]:
+    def forward(self, states: Float[Tensor, "B T D"], start: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
         likely = (start.softmax(-1).unsqueeze(-1) * states).sum(1)
         logits: Tensor = self.out(F.gelu(self.dense(torch.cat([states[:, 0], likely], -1)))).squeeze(-1)
         return logits
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The part of an example that is in a row."""
+
+    context: Encoded
+    window: Window  # of the context
+    begin: int  # the position of the window's first token in the row
+    cut: bool  # the question was truncated
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens of the context from `first` to `last`, as an answer."""
+
+    score: float  # for comparison with other windows
+    probability: float  # in its window
+    first: int
+    last: int
+
+
+def joint_span(read: Read, output: Outputs) -> Span | None:
+    """Return the best of the spans that `Joint` tried, of those that begin where the window is the best one."""
+    to_context = read.window.first - read.begin
+    first, last = output["first"].astype(int) + to_context, output["last"].astype(int) + to_context
+    best = read.window.best
+    score = np.where((first >= best.start) & (first < best.stop), output["score"], -np.inf)
+    chosen = int(score.argmax())
+    if score[chosen] == -np.inf:
+        return None
+    return Span(float(score[chosen]), float(np.exp(score[chosen])), int(first[chosen]), int(last[chosen]))
+
+
+def independent_span(read: Read, output: Outputs, longest: int) -> Span | None:
+    """Return the best span of at most `longest` tokens, of those that begin where the window is the best one.
+
+    All spans are tried, not only those with the best starts and ends.
+    """
+    window, best = read.window, read.window.best
+    if not best:
+        return None
+    logits = np.stack([output["start"], output["end"]]).astype(np.float64)  # [2 T]
+    start, end = logits[:, read.begin : read.begin + window.end - window.first]
+    ends = sliding_window_view(np.append(end, np.full(longest - 1, -np.inf)), longest)
+    inside = slice(best.start - window.first, best.stop - window.first)
+    sums = start[inside, None] + ends[inside]
+    first, tokens = divmod(int(sums.argmax()), longest)
+    score = float(sums[first, tokens])
+    of_all = float(np.logaddexp.reduce(logits, axis=1).sum())
+    return Span(score, float(np.exp(score - of_all)), best.start + first, best.start + first + tokens)

@@ -1,9 +1,8 @@
-"""How SQuAD is scored: exact match and F1 of words, and questions without an answer.
+"""Scores of SQuAD: exact match and F1 of words, and questions without an answer.
 
-These are the definitions of the official evaluation of SQuAD 2.0 (Rajpurkar et al. 2018), which gives the numbers of
-version 1.1 as well. `mixed` is what the evaluation of MLQA (Lewis et al. 2020) does for Chinese: each character from
-U+4E00 to U+9FA5 is a word. With `characters` all are, as in KorQuAD 1.0 (Lim et al. 2019). All scores are between 0
-and 1.
+The definitions are those of the official evaluation of SQuAD 2.0 (Rajpurkar et al. 2018), which also gives the numbers
+of version 1.1. With `mixed`, each character from U+4E00 to U+9FA5 is a word, as in the evaluation of MLQA for Chinese
+(Lewis et al. 2020). With `characters` every character is, as in KorQuAD 1.0 (Lim et al. 2019). Scores are from 0 to 1.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SEGMENTS = {"mixed": re.compile(r"[\u4e00-\u9fa5]|[^\s\u4e00-\u9fa5]+"), "charac
 def segments(text: str, segmentation: Segmentation = "words") -> list[str]:
     """Return the words or characters of a text in lower case, without punctuation.
 
-    Of words, punctuation is that of ASCII, and English articles are left out; otherwise it is that of all scripts.
+    For words, ASCII punctuation and English articles are left out; otherwise punctuation of all scripts.
     """
     text = text.lower().translate(WITHOUT_PUNCTUATION)
     if segmentation == "words":
@@ -39,12 +38,13 @@ def segments(text: str, segmentation: Segmentation = "words") -> list[str]:
 
 
 def scores(prediction: str, answers: Sequence[str], segmentation: Segmentation = "words") -> tuple[float, float]:
-    """Return exact match and F1 with the answer that fits best.
+    """Return exact match and F1 with the best answer.
 
-    An answer of which normalisation leaves nothing does not count; without any other the right prediction is empty.
+    An answer that is empty after normalization does not count; if there is no other, the right prediction is empty.
     """
     ours = segments(prediction, segmentation)
-    theirs = [found for answer in answers if (found := segments(answer, segmentation))] or [[]]
+    normalized = [segments(answer, segmentation) for answer in answers]
+    theirs = list(filter(None, normalized)) or [[]]
     return float(ours in theirs), max(_f1(ours, answer) for answer in theirs)
 
 
@@ -55,14 +55,14 @@ def _f1(prediction: list[str], answer: list[str]) -> float:
 
 
 def best_threshold(null: ArrayLike, answered: ArrayLike, silent: ArrayLike) -> tuple[float, float | None]:
-    """Return the best mean score that a threshold can give, and that threshold; None is one below all `null`.
+    """Return the best mean score over all thresholds, and the threshold; None is one below all `null`.
 
-    A question is answered unless its `null` is above the threshold. The official script also looks between questions
-    with equal `null`, where there is no threshold; its result then depends on their order.
+    A question is answered unless its `null` is above the threshold. The official script also separates questions with
+    equal `null`, which no threshold can do; its result then depends on their order.
 
-    null      how strongly the model holds that a question has no answer, Float[N]
-    answered  the score of its answer, Float[N]
-    silent    the score of no answer, Float[N]
+    null      evidence of the model that a question has no answer, Float[N]
+    answered  score of its answer, Float[N]
+    silent    score of no answer, Float[N]
     """
     odds, gains = np.asarray(null, np.float64), np.asarray(answered, np.float64) - np.asarray(silent, np.float64)
     order = np.argsort(odds, kind="stable")

@@ -1,4 +1,4 @@
-"""What the tasks with a text or a pair of texts share: rows, and a layer on the state of the first token."""
+"""Shared by the tasks for a text or a pair of texts: rows, and layers on the state of the first token."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from registry import Batch, Encoder, Metric, Row, TextExample
+from registry.contracts.task import RowsOfExamples
 
 Head = Literal["linear", "dense"]
 CUT, EMPTY = "cut_examples", "empty_examples"
@@ -20,7 +21,7 @@ CUT_METRIC = {
 class FirstState(nn.Module):
     """The layers on the state of [CLS]: dropout and a linear one, as in google-research/electra.
 
-    dense  dropout, a linear layer and GELU come before them, as in transformers' ElectraForSequenceClassification
+    dense  put dropout, a linear layer and GELU before them, as in transformers' ElectraForSequenceClassification
     """
 
     def __init__(self, dim: int, outputs: int, dropout: float, *, dense: bool) -> None:
@@ -44,38 +45,34 @@ def text_rows(
     Examples that are too long lose tokens at the end, of pairs the longer text first. `keep` is True for these.
     """
     vocabulary = encoder.vocabulary
-    texts = [each.ids for each in encoder.texts([example.text for example in examples])]
-    pairs = iter([each.ids for each in encoder.texts([e.pair for e in examples if e.pair is not None])])
+    texts = encoder.texts([example.text for example in examples])
+    pairs = iter(encoder.texts([example.pair for example in examples if example.pair is not None]))
     found = []
-    for example, first, label in zip(examples, texts, labels, strict=True):
-        second = next(pairs) if example.pair is not None else None
-        one, other = _fitting(first, second, length)
-        tokens = [vocabulary.cls_id, *one, vocabulary.sep_id]
-        segments = [0] * len(tokens)
-        if other is not None:
-            tokens += [*other, vocabulary.sep_id]
-            segments += [1] * (len(other) + 1)
-        cut = len(one) < len(first) or len(other or ()) < len(second or ())
-        found.append([Row(tokens, segments, {} if label is None else {"label": label}, cut)])
+    for example, text, label in zip(examples, texts, labels, strict=True):
+        labelled = {} if label is None else {"label": label}
+        if example.pair is None:
+            kept = text.ids[: length - 2]
+            tokens = [vocabulary.cls_id, *kept, vocabulary.sep_id]
+            found.append([Row(tokens, [0] * len(tokens), labelled, len(kept) < len(text.ids))])
+            continue
+        # As if the longer text lost one token after the other; of equal ones the second.
+        pair, room = next(pairs).ids, length - 3
+        size = min(len(pair), max(room - len(text.ids), room // 2))
+        first, second = text.ids[: room - size], pair[:size]
+        tokens = [vocabulary.cls_id, *first, vocabulary.sep_id, *second, vocabulary.sep_id]
+        segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        cut = len(first) < len(text.ids) or len(second) < len(pair)
+        found.append([Row(tokens, segments, labelled, cut)])
     return found
 
 
-def _fitting(first: list[int], second: list[int] | None, length: int) -> tuple[list[int], list[int] | None]:
-    """Cut the ends, as if the longer text lost one token after the other; of equal ones the second."""
-    if second is None:
-        return first[: length - 2], None
-    room = length - 3
-    kept = min(len(second), max(room - len(first), room // 2))
-    return first[: room - kept], second[:kept]
-
-
-def cut_share(rows: Sequence[Sequence[Row]]) -> dict[str, float]:
+def cut_share(rows: RowsOfExamples) -> dict[str, float]:
     """Return the share of the examples that were cut, and of those with an empty text if there are any."""
-    found = {CUT: sum(bool(row.keep) for (row,) in rows) / len(rows)}
+    cut = sum(bool(row.keep) for (row,) in rows)
     empty = sum(row.tokens[-1] in (row.tokens[1], row.tokens[-2]) for (row,) in rows)  # [SEP] after [CLS] or [SEP]
-    return found | ({EMPTY: empty / len(rows)} if empty else {})
+    return {CUT: cut / len(rows)} | ({EMPTY: empty / len(rows)} if empty else {})
 
 
 def shown(example: TextExample) -> Mapping[str, Any]:
-    """Return what a prediction repeats of its example."""
+    """Return the part of a prediction that describes its example."""
     return {"id": example.id, "text": example.text} | ({} if example.pair is None else {"pair": example.pair})

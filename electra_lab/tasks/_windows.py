@@ -10,7 +10,7 @@ from itertools import pairwise
 class Window:
     """The tokens of a text from `first` up to `end`, which the network reads at once.
 
-    best  those of them that have more context in this window than in any other; the shorter of the two sides counts
+    best  the tokens that have more context in this window than in any other; the shorter side counts
     """
 
     first: int
@@ -21,8 +21,8 @@ class Window:
 def windows(total: int, room: int, stride: int) -> list[Window]:
     """Cover a text of `total` tokens by windows of `room` tokens, each `stride` after the one before.
 
-    The stride is at most half the room: then the context of each token in its best window reaches the end of the text,
-    or a quarter of the window, on either side. A text without tokens has one empty window.
+    The stride is at most half the room: then the context of each token in its best window reaches the end of the text
+    or a quarter of the window on either side. A text without tokens has one empty window.
     """
     stride = min(stride, max(1, room // 2))
     firsts = range(0, max(1, total - room + stride), stride)

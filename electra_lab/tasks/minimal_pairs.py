@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, compress, pairwise, takewhile
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from electra_lab.tasks._judging import Which, candidates, refuse_infinite
-from electra_lab.tasks._rates import mean_of_shares, wilson
-from electra_lab.tasks._scores import detection, pseudo_likelihood
+from electra_lab.tasks._judging import (
+    Which,
+    candidates,
+    detection,
+    mean_of_shares,
+    pseudo_likelihood,
+    refuse_infinite,
+    wilson,
+)
 from registry import Encoded, Metric, Network, PairExample, Pretrained, Results, Table, tasks
 from registry.errors import ConfigError, DataError
 
 DETECTION, MASKED = "detection", "pseudo_likelihood"
-HEADS = {DETECTION: "replaced", MASKED: "tokens"}  # that the scores need
+HEADS = {DETECTION: "replaced", MASKED: "tokens"}  # by score, the head it needs
 
 Texts = tuple[Encoded, Encoded]  # the good one first
 Group = tuple[str, str]  # a field and a paradigm of it
@@ -26,14 +33,15 @@ Group = tuple[str, str]  # a field and a paradigm of it
 
 @dataclass(frozen=True)
 class Verdict:
-    """The scores of a pair, and what it counts: 1, 0, or 0.5 for a tie."""
+    """The scores of a pair."""
 
     good: float
     bad: float
-    shorter: float  # what it would count if the sentence with fewer tokens were preferred
+    shorter: float  # the value of `counts` if the sentence with fewer tokens were preferred
 
     @property
     def counts(self) -> float:
+        """1, 0, or 0.5 for a tie."""
         return _better(self.good, self.bad)
 
     @property
@@ -46,14 +54,14 @@ class Verdict:
 class MinimalPairs:
     """Which of two sentences a model prefers, the acceptable one or the other: grammar without training.
 
-    A sentence's score is a sum of log-probabilities, in float32. Of a discriminator they are those of "original", of a
-    network that predicts tokens those of the tokens, each masked in turn. Equal scores count one half.
+    A sentence's score is a sum of log-probabilities, in float32: of "original" for a discriminator, and of the tokens,
+    each masked in turn, for a network that predicts tokens. Equal scores count one half.
 
     network  auto is the discriminator if it has a head for the score, otherwise the generator
-    score    auto is what the network has a head for, detection first unless there is a variant of the other
-    tokens   that are summed: all of the sentence, or those from the first word that differs to the last one
-    variant  of the pseudo-likelihood: salazar masks one token, within_word also what follows in its word
-    longer   what to do with pairs that are longer than the rows of pre-training; none is ever cut
+    score    auto is the one that the network has a head for, detection first unless there is a variant of the other
+    tokens   to sum: all of the sentence, or those from the first word that differs to the last one
+    variant  of the pseudo-likelihood: salazar masks one token, within_word also those that follow in its word
+    longer   for pairs that are longer than the rows of pre-training; none is ever truncated
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -84,16 +92,17 @@ class MinimalPairs:
 
     def __call__(self, examples: Sequence[PairExample], model: Pretrained) -> Results:
         network, score = self._chosen(model)
-        texts = model.encoder.texts([text for example in examples for text in (example.good, example.bad)])
+        texts = model.encoder.texts(list(chain.from_iterable((example.good, example.bad) for example in examples)))
         pairs = list(zip(texts[::2], texts[1::2], strict=True))
         fits = self._fitting(examples, pairs, model.length)
-        judged = iter(self._judged([pair for pair, fit in zip(pairs, fits, strict=True) if fit], network, score, model))
+        judged = iter(self._judged(list(compress(pairs, fits)), network, score, model))
         verdicts = [next(judged) if fit else None for fit in fits]
         metrics, tables = _summary(examples, verdicts)
-        return Results(metrics, [_prediction(*each) for each in zip(examples, verdicts, strict=True)], tables)
+        predictions = list(map(_prediction, examples, verdicts))
+        return Results(metrics, predictions, tables)
 
     def _chosen(self, model: Pretrained) -> tuple[Network, str]:
-        """Return the first network with a head that is asked for, and its score. Raises ConfigError."""
+        """Return the first network that has the head of a score, and this score. Raises ConfigError."""
         scores = [self.score] if self.score != "auto" else list(HEADS) if self.variant == "salazar" else [MASKED]
         for name in candidates(self.network):
             for score in scores:
@@ -106,7 +115,7 @@ class MinimalPairs:
         raise ConfigError(f"minimal_pairs needs the head {asked}{where}, but of the model's {has}. {cure}")
 
     def _fitting(self, examples: Sequence[PairExample], pairs: Sequence[Texts], length: int) -> list[bool]:
-        """Return which pairs the model can read. Raises DataError for others, unless they may be left out."""
+        """Return whether the model can read each pair. Raises DataError if not, unless they may be left out."""
         if not examples:
             raise DataError("there are no pairs to judge.")
         sizes = [(len(good.ids), len(bad.ids)) for good, bad in pairs]
@@ -115,30 +124,28 @@ class MinimalPairs:
             if not min(size):
                 raise DataError(f"{place}: a sentence has no tokens, so it has no score. Remove the pair.")
         fits = [max(size) + 2 <= length for size in sizes]
-        long = [f"{p}: a sentence has {max(s) + 2} tokens with [CLS] and [SEP]"
-                for p, s, fit in zip(places, sizes, fits, strict=True) if not fit]  # fmt: skip
-        if long and (self.longer == "refuse" or not any(fits)):
+        if not all(fits) and (self.longer == "refuse" or not any(fits)):
+            first = fits.index(False)
+            reason = f"a sentence has {max(sizes[first]) + 2} tokens with [CLS] and [SEP]"
             cure = "Write longer: leave_out" if any(fits) else "Use a model that reads longer rows"
-            number = f"{len(long):,} of {len(fits):,} pairs are too long."
-            raise DataError(f"{long[0]}, but the model's longest row has {length}. {number} {cure}.")
+            number = f"{fits.count(False):,} of {len(fits):,} pairs are too long."
+            raise DataError(f"{places[first]}: {reason}, but the model's longest row has {length}. {number} {cure}.")
         return fits
 
     @torch.no_grad()
     def _judged(self, pairs: Sequence[Texts], network: Network, score: str, model: Pretrained) -> list[Verdict]:
         """Return the verdicts on pairs.
 
-        A sentence that is there twice is read once: of pairs that are the same to the tokenizer both have one score.
+        A sentence that occurs twice is read once, so that equal sentences have equal scores.
         """
-        counted = [
-            differing(*pair) if self.tokens == "differing" else tuple(range(len(text.ids)) for text in pair)
-            for pair in pairs
-        ]
+        # The tokens to score, of each pair and of each different sentence.
+        ranges = [differing(*pair) if self.tokens == "differing" else _all_tokens(*pair) for pair in pairs]
         texts: dict[Any, Encoded] = {}
         places: dict[Any, set[int]] = {}
-        for pair, those in zip(pairs, counted, strict=True):
-            for text, asked in zip(pair, those, strict=True):
-                texts[_key(text)] = text
-                places.setdefault(_key(text), set()).update(asked)
+        for text, asked in zip(chain.from_iterable(pairs), chain.from_iterable(ranges), strict=True):
+            texts[_key(text)] = text
+            places.setdefault(_key(text), set()).update(asked)
+        # Their log-probabilities.
         with torch.autocast(model.device.type, enabled=False):
             if score == DETECTION:
                 logs = detection(network, model, list(texts.values()))
@@ -146,33 +153,35 @@ class MinimalPairs:
                 rest = self.variant == "within_word"
                 logs = pseudo_likelihood(network, model, list(texts.values()), list(places.values()), rest_of_word=rest)
         of_text = dict(zip(texts, logs, strict=True))
+        # The scores of the sentences are sums.
         found = []
-        for (good, bad), those in zip(pairs, counted, strict=True):
-            scores = [
-                math.fsum(of_text[_key(text)][asked.start : asked.stop])
-                for text, asked in zip((good, bad), those, strict=True)
-            ]
-            found.append(Verdict(scores[0], scores[1], _better(len(bad.ids), len(good.ids))))
-        refuse_infinite(np.array([[each.good, each.bad] for each in found]))
+        for (good, bad), (of_good, of_bad) in zip(pairs, ranges, strict=True):
+            good_score = math.fsum(of_text[_key(good)][of_good.start : of_good.stop])
+            bad_score = math.fsum(of_text[_key(bad)][of_bad.start : of_bad.stop])
+            found.append(Verdict(good_score, bad_score, _better(len(bad.ids), len(good.ids))))
+        refuse_infinite(np.array([[verdict.good, verdict.bad] for verdict in found]))
         return found
 
 
-def differing(one: Encoded, other: Encoded) -> tuple[range, range]:
-    """Return the tokens between the words that two sentences begin with alike and those that they end with alike.
+def _all_tokens(good: Encoded, bad: Encoded) -> tuple[range, range]:
+    return range(len(good.ids)), range(len(bad.ids))
 
-    Words are whole: of "cat" and "cats" all tokens differ. Where nothing is left of one sentence, as the other has only
-    something more, the word before and the word after are taken in, of both sentences.
+
+def differing(good: Encoded, bad: Encoded) -> tuple[range, range]:
+    """Return the tokens between the words that two sentences share at the beginning and at the end.
+
+    Words are whole: all tokens of "cat" and "cats" differ. If nothing is left of one sentence, because the other one
+    only adds words, the word before and the word after are included in both.
     """
-    spans = [_words(each) for each in (one, other)]
-    words = [
-        [text.ids[span.start : span.stop] for span in those] for text, those in zip((one, other), spans, strict=True)
-    ]
-    shortest = min(map(len, words))
-    before = _alike(*words)
-    after = min(_alike(words[0][::-1], words[1][::-1]), shortest - before)
+    words = _words(good), _words(bad)  # as ranges of tokens
+    of_good = [good.ids[word.start : word.stop] for word in words[0]]
+    of_bad = [bad.ids[word.start : word.stop] for word in words[1]]
+    shortest = min(len(of_good), len(of_bad))
+    before = _shared(of_good, of_bad)
+    after = min(_shared(of_good[::-1], of_bad[::-1]), shortest - before)
     if before + after == shortest:
         before, after = max(before - 1, 0), max(after - 1, 0)
-    ours, theirs = (range(those[before].start, those[len(those) - 1 - after].stop) for those in spans)
+    ours, theirs = (range(each[before].start, each[len(each) - 1 - after].stop) for each in words)
     return ours, theirs
 
 
@@ -182,10 +191,9 @@ def _words(text: Encoded) -> list[range]:
     return [range(*ends) for ends in pairwise([*begins, len(text.ids)])]
 
 
-def _alike(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return the number of elements that two sequences begin with alike."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _shared(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Return the number of equal elements at the beginning of two sequences."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _key(text: Encoded) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -210,18 +218,26 @@ def _summary(
     examples: Sequence[PairExample], verdicts: Sequence[Verdict | None]
 ) -> tuple[dict[str, float], list[Table]]:
     """Return metrics and tables."""
-    everywhere: dict[Group, list[Verdict | None]] = {}
+    # The verdicts by paradigm.
+    judged: dict[Group, list[Verdict]] = {}
+    left_out: Counter[Group] = Counter()
     for example, verdict in zip(examples, verdicts, strict=True):
-        everywhere.setdefault((example.field, example.paradigm), []).append(verdict)
-    judged = {group: [each for each in those if each] for group, those in everywhere.items()}
-    shares = {group: _share(those) for group, those in judged.items() if those}
+        group = (example.field, example.paradigm)
+        of_group = judged.setdefault(group, [])
+        if verdict is None:
+            left_out[group] += 1
+        else:
+            of_group.append(verdict)
+    # The metrics are means over paradigms, or over pairs.
+    shares = {group: _share(of_group) for group, of_group in judged.items() if of_group}
     metrics = {
         "grammar_accuracy": math.fsum(shares.values()) / len(shares),
-        "grammar_pair_accuracy": _share([each for those in judged.values() for each in those]),
+        "grammar_pair_accuracy": _share(list(chain.from_iterable(judged.values()))),
         "grammar_chance": 0.5,
         "grammar_shorter_accuracy": math.fsum(_shorter(judged[group]) for group in shares) / len(shares),
-        "grammar_left_out": float(sum(each is None for each in verdicts)),
+        "grammar_left_out": float(left_out.total()),
     }
+    # A table of the fields, and one of their paradigms.
     interval = ["accuracy", "95 % from", "to"]
     by_field: list[list[str | int | float]] = []
     for field in [None, *dict.fromkeys(field for field, _ in shares)]:
@@ -229,7 +245,7 @@ def _summary(
         sizes = [len(judged[group]) for group in groups]
         title = "all" if field is None else field or "-"
         by_field.append([title, len(groups), sum(sizes), *mean_of_shares([shares[group] for group in groups], sizes)])
-    by_paradigm = [_row(group, those, everywhere[group]) for group, those in sorted(judged.items())]
+    by_paradigm = [_row(group, of_group, left_out[group]) for group, of_group in sorted(judged.items())]
     header = ["paradigm", "field", "pairs", *interval, "ties", "the shorter one", "left out"]
     return metrics, [
         Table("Accuracy by field", ["field", "paradigms", "pairs", *interval], by_field),
@@ -237,20 +253,18 @@ def _summary(
     ]
 
 
-def _row(group: Group, judged: Sequence[Verdict], all_of_them: Sequence[Verdict | None]) -> list[str | int | float]:
+def _row(group: Group, judged: Sequence[Verdict], left_out: int) -> list[str | int | float]:
     field, paradigm = (name or "-" for name in group)
-    left_out = len(all_of_them) - len(judged)
     if not judged:
         return [paradigm, field, 0, "-", "-", "-", 0, "-", left_out]
-    share, ties = _share(judged), sum(each.prediction is None for each in judged)
-    return [
-        paradigm, field, len(judged), share, *wilson(share, len(judged)), ties, _shorter(judged), left_out,
-    ]  # fmt: skip
+    share, ties = _share(judged), sum(verdict.prediction is None for verdict in judged)
+    accuracy = [share, *wilson(share, len(judged))]
+    return [paradigm, field, len(judged), *accuracy, ties, _shorter(judged), left_out]
 
 
 def _share(judged: Sequence[Verdict]) -> float:
-    return math.fsum(each.counts for each in judged) / len(judged)
+    return math.fsum(verdict.counts for verdict in judged) / len(judged)
 
 
 def _shorter(judged: Sequence[Verdict]) -> float:
-    return math.fsum(each.shorter for each in judged) / len(judged)
+    return math.fsum(verdict.shorter for verdict in judged) / len(judged)

@@ -13,12 +13,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.tasks._answers import Outputs, Read, Span, independent_span, joint_span
-from electra_lab.tasks._spans import NEVER, Independent, Joint
+from electra_lab.tasks._classification import UNSEEN_METRIC, unseen_share
+from electra_lab.tasks._spans import NEVER, Independent, Joint, Outputs, Read, Span, independent_span, joint_span
 from electra_lab.tasks._squad import Segmentation, best_threshold, scores
-from electra_lab.tasks._unseen import UNSEEN_METRIC, unseen_share
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Term, tasks
+from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError
 
 
@@ -27,27 +27,26 @@ class QuestionAnswering:
     """An answer to a question, which is a part of a context, or that there is none: SQuAD 1.1 and 2.0.
 
     As in google-research/electra: a row is [CLS] question [SEP] context [SEP]. Longer contexts are read in windows. A
-    window that does not hold the answer as a whole is trained to find it at [CLS], as are all windows of a question
-    without an answer. Of several right answers the first is trained. The prediction is the best span in any window;
-    spans count in the window where their first token has the most context. Its text is cut out of the context as it is.
+    window without the complete answer is trained to find it at [CLS], as are all windows of a question without an
+    answer. Of several right answers the first is trained. The prediction is the best span in any window, copied from
+    the context; spans count in the window where their first token has the most context.
 
-    If some training questions have no answer (SQuAD 2.0), it is also learned which. A question then gets no answer
-    where the lowest number that a window gives for that is above `threshold`. If none has, questions without an answer
-    count as errors.
+    If some training questions have no answer (SQuAD 2.0), a number for no answer is also learned. A question gets no
+    answer if the lowest such number of its windows is above `threshold`. If all training questions have an answer,
+    questions without one count as errors.
 
-    head              joint: the end depends on the start; independent: both are found by themselves, as in the models
-                      of transformers
-    beam              how many starts the joint head tries in each window, the most likely ones
-    no_answer         classifier: that number is the logit of a classifier; cls: as in BERT, it is the sum of the logits
-                      at [CLS] minus that of the best span in any window, for the independent head alone
-    no_answer_weight  of the classifier's loss
+    head              joint: the end depends on the start; independent: it does not, as in transformers
+    beam              number of starts, the most likely ones, that the joint head tries in each window
+    no_answer         classifier: the number is the logit of a classifier; cls: as in BERT, the sum of the logits at
+                      [CLS] minus that of the best span in any window, only for the independent head
+    no_answer_weight  weight of the classifier's loss
     threshold         the official one is -2.75, for the classifier
-    stride            tokens from one window to the next; at most half of what fits
-    max_query         tokens of a question, the first ones, and at most half a row; questions that are cut are counted
-    max_answer        tokens of a predicted answer, at most
+    stride            tokens from one window to the next; at most half of a window
+    max_query         tokens of a question to read, the first ones, and at most half a row; truncation is counted
+    max_answer        longest predicted answer in tokens
     segmentation      of answers, for F1 and exact match: words between spaces as in SQuAD; characters, for languages
-                      that are written without spaces, as in KorQuAD 1.0; or mixed as in MLQA for Chinese, characters
-                      of Chinese and words of others. With the latter two all punctuation is left out, and no articles
+                      that are written without spaces, as in KorQuAD 1.0; or mixed, Chinese characters and other words,
+                      as in MLQA. The latter two ignore all punctuation and no articles
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -89,7 +88,7 @@ class QuestionAnswering:
         self.segmentation: Segmentation = segmentation
         self.unanswerable = False
 
-    def learn(self, examples: Sequence[QuestionExample]) -> Mapping[str, Any]:
+    def fit_labels(self, examples: Sequence[QuestionExample]) -> Mapping[str, Any]:
         for example in examples:
             if not example.labelled:
                 raise DataError(
@@ -97,22 +96,22 @@ class QuestionAnswering:
                 )
         return {"unanswerable": not all(example.answers for example in examples)}
 
-    def know(self, facts: Mapping[str, Any]) -> None:
+    def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.unanswerable = bool(facts["unanswerable"])
 
     @property
     def exports_as(self) -> str | None:
-        """transformers finds start and end each by itself, and has no classifier."""
+        """In transformers, start and end are independent, and there is no classifier."""
         return "ForQuestionAnswering" if not self.joint and not (self.unanswerable and self.classifier) else None
 
     def rows(self, examples: Sequence[QuestionExample], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
         texts = list(dict.fromkeys(example.context for example in examples))
         contexts = dict(zip(texts, encoder.texts(texts), strict=True))
         questions = encoder.texts([example.question for example in examples])
-        return [
-            list(self._rows(example, question, contexts[example.context], encoder, length))
-            for example, question in zip(examples, questions, strict=True)
-        ]
+        rows = []
+        for example, question in zip(examples, questions, strict=True):
+            rows.append(list(self._rows(example, question, contexts[example.context], encoder, length)))
+        return rows
 
     def _rows(
         self, example: QuestionExample, question: Encoded, context: Encoded, encoder: Encoder, length: int
@@ -161,47 +160,45 @@ class QuestionAnswering:
             terms["no_answer"] = Term(loss, count, self.weight)
         return terms
 
-    def lost(self, examples: Sequence[QuestionExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
-        found = {"cut_questions": float(np.mean([each[0].keep.cut for each in rows]))}
-        missed = [self._misses(each) for each, example in zip(rows, examples, strict=True) if example.answers]
+    def truncation(self, examples: Sequence[QuestionExample], rows: RowsOfExamples) -> Mapping[str, float]:
+        found = {"cut_questions": float(np.mean([of_example[0].keep.cut for of_example in rows]))}
+        pairs = zip(examples, rows, strict=True)
+        missed = [self._misses(of_example) for example, of_example in pairs if example.answers]
         unseen = [not example.answers and not self.unanswerable for example in examples if example.labelled]
         return found | ({"missed_answers": float(np.mean(missed))} if missed else {}) | unseen_share(unseen)
 
-    def results(
-        self, examples: Sequence[QuestionExample], rows: Sequence[Sequence[Row]], outputs: Sequence[Sequence[Outputs]]
-    ) -> Results:
-        predictions = [self._predicted(*each) for each in zip(examples, rows, outputs, strict=True)]
+    def results(self, examples: Sequence[QuestionExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
+        predictions = [self._predicted(*given) for given in zip(examples, rows, outputs, strict=True)]
         if not all(example.labelled for example in examples):
             return Results({}, predictions)
-        truth = [list(dict.fromkeys(answer.text for answer in example.answers)) for example in examples]
-        answerable = np.array([bool(answers) for answers in truth])
-        pairs = zip(predictions, truth, strict=True)
-        # Exact match and F1.
-        judged = np.array([scores(found["span"], answers, self.segmentation) for found, answers in pairs])
-        silent = np.array([self._is_silent(found) for found in predictions])
-        final = np.where(silent[:, None], ~answerable[:, None], judged)
-        for found, answers, (exact, f1) in zip(predictions, truth, final.tolist(), strict=True):
-            found |= {"label": answers, "correct": bool(exact), "f1": f1}
+        # Exact match and F1 of each span, and of each prediction, [N 2].
+        texts = [[answer.text for answer in example.answers] for example in examples]
+        answerable = np.array(list(map(bool, texts)))
+        spans = [found["span"] for found in predictions]
+        of_spans = np.array([scores(span, right, self.segmentation) for span, right in zip(spans, texts, strict=True)])
+        silent = np.array(list(map(self._is_silent, predictions)))
+        final = np.where(silent[:, None], ~answerable[:, None], of_spans)
+        for found, right, (exact, f1) in zip(predictions, texts, final.tolist(), strict=True):
+            found |= {"label": list(dict.fromkeys(right)), "correct": bool(exact), "f1": f1}
         metrics = {"f1": float(final[:, 1].mean()), "exact_match": float(final[:, 0].mean())}
-        metrics |= self.lost(examples, rows)
-        tables = []
-        if self.unanswerable:
-            if answerable.any():
-                metrics["answerable_f1"] = float(final[answerable, 1].mean())
-                metrics["answerable_exact_match"] = float(final[answerable, 0].mean())
-            if not answerable.all():
-                metrics["unanswerable_accuracy"] = float(final[~answerable, 0].mean())
-            null = [found["no_answer"] for found in predictions]
-            lines: list[list[str | float]] = []
-            for place, name in ((1, "f1"), (0, "exact_match")):
-                best, threshold = best_threshold(null, judged[:, place], ~answerable)
-                metrics[f"best_{name}"] = best
-                best_at = "below all" if threshold is None else threshold
-                lines.append([self.metrics[name].title, self.threshold, metrics[name], best_at, best])
-            tables = [
-                Table("Thresholds of no answer", ["", "threshold", "score", "best threshold", "best score"], lines)
-            ]
-        return Results(metrics, predictions, tables)
+        metrics |= self.truncation(examples, rows)
+        if not self.unanswerable:
+            return Results(metrics, predictions)
+        # Questions with and without an answer, and the best threshold between them.
+        if answerable.any():
+            metrics["answerable_f1"] = float(final[answerable, 1].mean())
+            metrics["answerable_exact_match"] = float(final[answerable, 0].mean())
+        if not answerable.all():
+            metrics["unanswerable_accuracy"] = float(final[~answerable, 0].mean())
+        null = [found["no_answer"] for found in predictions]
+        lines: list[list[str | float]] = []
+        for place, name in ((1, "f1"), (0, "exact_match")):
+            best, threshold = best_threshold(null, of_spans[:, place], ~answerable)
+            metrics[f"best_{name}"] = best
+            best_at = "below all" if threshold is None else threshold
+            lines.append([self.metrics[name].title, self.threshold, metrics[name], best_at, best])
+        header = ["", "threshold", "score", "best threshold", "best score"]
+        return Results(metrics, predictions, [Table("Thresholds of no answer", header, lines)])
 
     def _predicted(self, example: QuestionExample, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict[str, Any]:
         spans = [self._span(row.keep, output) for row, output in zip(rows, outputs, strict=True)]
@@ -231,9 +228,9 @@ class QuestionAnswering:
         return self.unanswerable and found["no_answer"] > self.threshold
 
     def _misses(self, rows: Sequence[Row]) -> bool:
-        """Return whether no prediction can be the answer that is trained."""
-        labels: list[Any] = [row.labels for row in rows]
-        return not any(each["start"] and each["end"] - each["start"] < self.max_answer for each in labels)
+        """Return whether no window allows the prediction of the answer that is trained."""
+        spans: list[Any] = [(row.labels["start"], row.labels["end"]) for row in rows]
+        return not any(start and end - start < self.max_answer for start, end in spans)
 
 
 def _place(example: QuestionExample) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,11 +25,11 @@ from registry.errors import ConfigError, DataError
 class SentenceSimilarity:
     """How similar two texts are, without training: the cosine of their pooled states, in float32.
 
-    It is compared with the labels of the pairs, such as those of STS-B; the correlations are 0 if all cosines are the
-    same. Texts that are longer than the rows of pre-training lose their ends; how many pairs have one is reported.
+    It is compared with the labels of the pairs, such as those of STS-B; the correlations are 0 if all cosines are
+    equal. Texts that are longer than the rows of pre-training are truncated; the share of such pairs is reported.
 
-    network  auto is the discriminator, if there is one, otherwise the generator
-    pooling  mean of the states of a text's tokens, without special ones; cls is the state of [CLS]
+    network  auto is the discriminator if there is one, otherwise the generator
+    pooling  mean is over the states of a text's tokens, without special ones; cls is the state of [CLS]
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {
@@ -43,8 +44,8 @@ class SentenceSimilarity:
     def __call__(self, examples: Sequence[TextExample], model: Pretrained) -> Results:
         network = self._chosen(model)
         labels = _labels(examples)
-        texts = [text for example in examples for text in (example.text, example.pair or "")]
-        tokens = [each.ids for each in model.encoder.texts(texts)]
+        texts = list(chain.from_iterable((example.text, example.pair or "") for example in examples))
+        tokens = [text.ids for text in model.encoder.texts(texts)]
         for number, ids in enumerate(tokens):
             if not ids:
                 example = examples[number // 2]
@@ -53,15 +54,14 @@ class SentenceSimilarity:
         cosines = np.array([_cosine(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)])
         refuse_infinite(cosines)
         known = labels is not None
-        predictions = [
-            {**shown(example), "prediction": float(cosine), **({"label": example.label} if known else {})}
-            for example, cosine in zip(examples, cosines, strict=True)
-        ]
+        predictions = []
+        for example, cosine in zip(examples, cosines, strict=True):
+            label = {"label": example.label} if known else {}
+            predictions.append({**shown(example), "prediction": float(cosine), **label})
         if labels is None:
             return Results({}, predictions)
-        long = [len(ids) + 2 > model.length for ids in tokens]
-        cut = np.mean([one or other for one, other in zip(long[::2], long[1::2], strict=True)])
-        return Results({**regression(labels, cosines), CUT: float(cut)}, predictions)
+        long = np.array([len(ids) + 2 > model.length for ids in tokens]).reshape(-1, 2)  # [pairs 2]
+        return Results({**regression(labels, cosines), CUT: float(long.any(1).mean())}, predictions)
 
     def _chosen(self, model: Pretrained) -> Network:
         for name in candidates(self.network):
@@ -82,12 +82,12 @@ class SentenceSimilarity:
                     found[number] = self._pool(row, len(rows[number])).double().cpu().numpy()
         return [found[number] for number in range(len(rows))]
 
-    def _pool(self, row: Float[Tensor, "T D"], size: int) -> Float[Tensor, "D"]:
+    def _pool(self, row: Float[Tensor, "T D"], size: int) -> Float[Tensor, " D"]:
         return row[0] if self.pooling == "cls" else row[1 : size + 1].mean(0)
 
 
 def _labels(examples: Sequence[TextExample]) -> NDArray[np.float64] | None:
-    """Return the labels, None if they are not known. Raises DataError for what is not a pair with a number."""
+    """Return the labels, None if they are unknown. Raises DataError for an example that is not a pair with a number."""
     if not examples:
         raise DataError("there are no pairs to judge.")
     for example in examples:

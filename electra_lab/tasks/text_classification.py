@@ -9,10 +9,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electra_lab.tasks._classification import CLASSIFICATION, classification, confusion
+from electra_lab.tasks._classification import (
+    CLASSIFICATION,
+    IGNORED,
+    UNSEEN_METRIC,
+    classification,
+    confusion,
+    unseen_share,
+)
 from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
-from electra_lab.tasks._unseen import IGNORED, UNSEEN_METRIC, unseen_share
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
+from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError
 
 
@@ -21,10 +28,10 @@ class TextClassification:
     """A label for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
 
     The labels are those of the training examples; examples with others count as errors. Examples that are longer than a
-    row lose tokens at the end, of pairs the longer text first. How many there are of both is reported.
+    row lose tokens at the end, of pairs the longer text first. The shares of both are reported.
 
-    head  dense puts a linear layer and GELU before the last one, as transformers has it: only then can the fine-tuned
-          model become one of transformers
+    head  dense puts a linear layer and GELU before the last one, as in transformers: only then can the fine-tuned model
+          be exported to transformers
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {**CLASSIFICATION, **CUT_METRIC, **UNSEEN_METRIC}
@@ -34,18 +41,18 @@ class TextClassification:
         self.exports_as = "ForSequenceClassification" if self.dense else None
         self.labels: list[str] = []
 
-    def learn(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
+    def fit_labels(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
         for example in examples:
             if not isinstance(example.label, str):
-                what = "has no label" if example.label is None else f"has the number {example.label} as its label"
+                reason = "has no label" if example.label is None else f"has the number {example.label} as its label"
                 cure = "Every training example needs a word as its label; for numbers there is text_regression."
-                raise DataError(f"{example.place or example.id}: {what}. {cure}")
+                raise DataError(f"{example.place or example.id}: {reason}. {cure}")
         labels = sorted({str(example.label) for example in examples})
         if len(labels) < 2:
             raise DataError(f"all training examples have the label '{labels[0]}': there is nothing to learn.")
         return {"labels": labels}
 
-    def know(self, facts: Mapping[str, Any]) -> None:
+    def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.labels = list(facts["labels"])
 
     def rows(self, examples: Sequence[TextExample], encoder: Encoder, length: int) -> list[list[Row]]:
@@ -53,7 +60,7 @@ class TextClassification:
         labels = [None if example.label is None else numbers.get(str(example.label), IGNORED) for example in examples]
         return text_rows(examples, encoder, length, labels)
 
-    def lost(self, examples: Sequence[TextExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+    def truncation(self, examples: Sequence[TextExample], rows: RowsOfExamples) -> Mapping[str, float]:
         return cut_share(rows) | unseen_share([row.labels.get("label") == IGNORED for (row,) in rows])
 
     def head(self, dim: int, dropout: float) -> nn.Module:
@@ -70,13 +77,9 @@ class TextClassification:
         certainty = chances.max(axis=1) / chances.sum(axis=1)
         return {"best": torch.from_numpy(chances.argmax(axis=1)), "certainty": torch.from_numpy(certainty)}
 
-    def results(
-        self,
-        examples: Sequence[TextExample],
-        rows: Sequence[Sequence[Row]],
-        outputs: Sequence[Sequence[Mapping[str, Any]]],
-    ) -> Results:
-        best, certainty = (np.array([output[name] for (output,) in outputs]) for name in ("best", "certainty"))
+    def results(self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
+        best = np.array([output["best"] for (output,) in outputs])
+        certainty = np.array([output["certainty"] for (output,) in outputs])
         predictions = []
         for example, number, chance in zip(examples, best, certainty, strict=True):
             found = {**shown(example), "prediction": self.labels[number], "certainty": float(chance)}
@@ -87,5 +90,5 @@ class TextClassification:
             return Results({}, predictions)
         numbers = {label: number for number, label in enumerate(self.labels)}
         truth = np.array([numbers.setdefault(str(example.label), len(numbers)) for example in examples])
-        metrics = {**classification(truth, best, len(self.labels)), **self.lost(examples, rows)}
+        metrics = {**classification(truth, best, len(self.labels)), **self.truncation(examples, rows)}
         return Results(metrics, predictions, [confusion(truth, best, list(numbers))])

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from electra_lab.tasks._classification import REGRESSION, regression
 from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
+from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError
 
 
@@ -19,9 +20,9 @@ from registry.errors import DataError
 class TextRegression:
     """A number for a text or a pair of texts, from the state of [CLS] through dropout and a linear layer.
 
-    Numbers are learned relative to the range of the training examples, from 0 to 1, by their squared error, as in
+    Numbers are scaled to the range of the training examples, from 0 to 1, and learned by squared error, as in
     google-research/electra. Examples that are longer than a row lose tokens at the end, of pairs the longer text first;
-    how many is reported.
+    their share is reported.
 
     head  dense puts a linear layer and GELU before the last one
     """
@@ -32,7 +33,7 @@ class TextRegression:
         self.dense = head == "dense"
         self.low, self.high = 0.0, 1.0
 
-    def learn(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
+    def fit_labels(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
         for example in examples:
             if not isinstance(example.label, int | float) or not np.isfinite(example.label):
                 cure = "Every training example needs a number as its label; for words there is text_classification."
@@ -42,7 +43,7 @@ class TextRegression:
             raise DataError(f"all training examples have the label {numbers[0]:g}: there is nothing to learn.")
         return {"low": min(numbers), "high": max(numbers)}
 
-    def know(self, facts: Mapping[str, Any]) -> None:
+    def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.low, self.high = float(facts["low"]), float(facts["high"])
 
     def rows(self, examples: Sequence[TextExample], encoder: Encoder, length: int) -> list[list[Row]]:
@@ -53,7 +54,7 @@ class TextRegression:
             labels.append(None if example.label is None else (example.label - self.low) / (self.high - self.low))
         return text_rows(examples, encoder, length, labels)
 
-    def lost(self, examples: Sequence[TextExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
+    def truncation(self, examples: Sequence[TextExample], rows: RowsOfExamples) -> Mapping[str, float]:
         return cut_share(rows)
 
     def head(self, dim: int, dropout: float) -> nn.Module:
@@ -64,18 +65,12 @@ class TextRegression:
         total = F.mse_loss(guess, batch.labels["label"].to(guess.dtype), reduction="sum")
         return {"number": Term(total, torch.tensor(len(batch), device=total.device), 1.0)}
 
-    def results(
-        self,
-        examples: Sequence[TextExample],
-        rows: Sequence[Sequence[Row]],
-        outputs: Sequence[Sequence[Mapping[str, Any]]],
-    ) -> Results:
+    def results(self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
         found = np.array([float(output["logits"][0]) for (output,) in outputs]) * (self.high - self.low) + self.low
-        predictions = [
-            {**shown(example), "prediction": float(number)}
-            | ({} if example.label is None else {"label": example.label})
-            for example, number in zip(examples, found, strict=True)
-        ]
+        predictions = []
+        for example, number in zip(examples, found, strict=True):
+            known = {} if example.label is None else {"label": example.label}
+            predictions.append({**shown(example), "prediction": float(number), **known})
         if any(example.label is None for example in examples):
             return Results({}, predictions)
         truth = np.array([float(example.label) for example in examples])  # type: ignore[arg-type]

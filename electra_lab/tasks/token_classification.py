@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from itertools import chain, product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,10 +13,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.tasks._classification import IGNORED, UNSEEN_METRIC, unseen_share
 from electra_lab.tasks._entities import ENTITY_TAG, compare, entities, single_words, total
-from electra_lab.tasks._unseen import IGNORED, UNSEEN_METRIC, unseen_share
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
+from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError
 
 
@@ -36,11 +37,11 @@ class EachState(nn.Module):
 class TokenClassification:
     """A tag for each word, predicted at the word's first token, as in google-research/electra.
 
-    The layers on top are dropout and a linear one. Sentences that are longer than a row are read in windows; each word
-    is trained and predicted once, in the window where it has the most context. The tags are those of the training
-    examples and, for entities, I-X if there is B-X and the like; words with others count as errors. A word without
-    tokens, of characters that the tokenizer drops, is tagged O or, where that is not a tag, with the most frequent one.
-    The report counts both.
+    The head is dropout and a linear layer. Sentences that are longer than a row are read in windows; each word is
+    trained and predicted once, in the window where it has the most context. The tags are those of the training examples
+    and, for entities, their counterparts such as I-X for B-X; words with others count as errors. A word without tokens,
+    whose characters the tokenizer drops, is tagged O or, if that is not a tag, with the most frequent one. The report
+    counts both.
 
     scheme  entities  tags are IOB1, IOB2 or BIOES; entities are counted as by conlleval and by seqeval's default
             plain     tags are judged one by one, such as parts of speech
@@ -68,7 +69,7 @@ class TokenClassification:
         if scheme == "plain":
             self.metrics = {name: self.metrics[name] for name in ("accuracy", "dropped_words", *UNSEEN_METRIC)}
 
-    def learn(self, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
+    def fit_labels(self, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
         counts: Counter[str] = Counter()
         for example in examples:
             if example.tags is None:
@@ -83,12 +84,12 @@ class TokenClassification:
         tags = sorted(counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts)
         return {"tags": tags, "usual": "O" if "O" in counts else max(sorted(counts), key=counts.__getitem__)}
 
-    def know(self, facts: Mapping[str, Any]) -> None:
+    def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.tags, self.usual = list(facts["tags"]), str(facts["usual"])
 
     def rows(self, examples: Sequence[WordsExample], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
         found = encoder.words([example.words for example in examples])
-        return [self._rows(*each, encoder, length) for each in zip(examples, found, strict=True)]
+        return [self._rows(example, text, encoder, length) for example, text in zip(examples, found, strict=True)]
 
     def _rows(self, example: WordsExample, text: Encoded, encoder: Encoder, length: int) -> list[Row]:
         cls, sep = encoder.vocabulary.cls_id, encoder.vocabulary.sep_id
@@ -98,18 +99,22 @@ class TokenClassification:
         rows = []
         for window in windows(len(text.ids), length - 2, self.stride):
             tokens = [cls, *text.ids[window.first : window.end], sep]
-            here = {1 + place - window.first: word for word, place in firsts.items() if place in window.best}
-            row = Row(tokens, [0] * len(tokens), keep=here)
+            # The words to predict, by the positions of their first tokens in the row.
+            words = {1 + place - window.first: word for word, place in firsts.items() if place in window.best}
+            targets: dict[str, list[float]] = {}
             if labels is not None:
-                targets = [labels[here[place]] if place in here else IGNORED for place in range(len(tokens))]
-                row = replace(row, labels={"tags": targets})
-            rows.append(row)
+                targets = {"tags": [IGNORED] * len(tokens)}
+                for place, word in words.items():
+                    targets["tags"][place] = labels[word]
+            rows.append(Row(tokens, [0] * len(tokens), targets, words))
         return rows
 
-    def lost(self, examples: Sequence[WordsExample], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
-        words, judged = sum(len(example.words) for example in examples), sum(len(r.keep) for each in rows for r in each)
+    def truncation(self, examples: Sequence[WordsExample], rows: RowsOfExamples) -> Mapping[str, float]:
+        words = sum(len(example.words) for example in examples)
+        judged = sum(len(row.keep) for row in chain.from_iterable(rows))
+        tags = chain.from_iterable(example.tags or () for example in examples)
         known = {*self.tags}
-        unseen = [tag not in known for example in examples for tag in example.tags or ()]
+        unseen = [tag not in known for tag in tags]
         return {"dropped_words": (words - judged) / max(words, 1), **unseen_share(unseen)}
 
     def head(self, dim: int, dropout: float) -> nn.Module:
@@ -120,29 +125,28 @@ class TokenClassification:
         loss = F.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
         return {"tags": Term(loss, (labels != IGNORED).sum(), 1.0)}
 
-    def results(
-        self,
-        examples: Sequence[WordsExample],
-        rows: Sequence[Sequence[Row]],
-        outputs: Sequence[Sequence[Mapping[str, Any]]],
-    ) -> Results:
-        predictions = [self._predicted(*each) for each in zip(examples, rows, outputs, strict=True)]
+    def results(self, examples: Sequence[WordsExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
+        predictions = [self._predicted(*given) for given in zip(examples, rows, outputs, strict=True)]
         if any(example.tags is None for example in examples):
             return Results({}, predictions)
-        pairs = [pair for each in predictions for pair in zip(each["label"], each["prediction"], strict=True)]
-        right = sum(actual == predicted for actual, predicted in pairs)
-        metrics = {"accuracy": right / max(len(pairs), 1), **self.lost(examples, rows)}
+        # Words.
+        actual, predicted = [found["label"] for found in predictions], [found["prediction"] for found in predictions]
+        pairs = list(zip(chain.from_iterable(actual), chain.from_iterable(predicted), strict=True))
+        right = sum(label == guess for label, guess in pairs)
+        metrics = {"accuracy": right / max(len(pairs), 1), **self.truncation(examples, rows)}
+        # Entities, or words by tag.
         of = entities if self.scheme == "entities" else single_words
-        found = compare(*([of(each[side]) for each in predictions] for side in ("label", "prediction")))
+        found = compare(map(of, actual), map(of, predicted))
         if self.scheme == "entities":
             overall = total(found.values())
             metrics |= {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
-        kind = "Entities by type" if self.scheme == "entities" else "Words by tag"
+        title = "Entities by type" if self.scheme == "entities" else "Words by tag"
         header = ["", "F1", "precision", "recall", "number", "predicted"]
-        lines: list[list[str | float]] = [
-            [name, x.f1, x.precision, x.recall, x.actual, x.predicted] for name, x in found.items()
-        ]
-        return Results(metrics, predictions, [Table(kind, header, lines)])
+        lines: list[list[str | float]] = []
+        for kind, of_kind in found.items():
+            scores = [of_kind.f1, of_kind.precision, of_kind.recall]
+            lines.append([kind, *scores, of_kind.actual, of_kind.predicted])
+        return Results(metrics, predictions, [Table(title, header, lines)])
 
     def _predicted(
         self, example: WordsExample, rows: Sequence[Row], outputs: Sequence[Mapping[str, Any]]
@@ -161,12 +165,12 @@ class TokenClassification:
 
 
 def _with_counterparts(tags: Iterable[str]) -> set[str]:
-    """Return each kind of tag, such as B- and I-, of each type of entity.
+    """Return each kind of tag, such as B- and I-, for each type of entity.
 
-    A rare type may have only one-word entities in training: CoNLL-2000 has I-LST in its test alone.
+    A rare type may have only one-word entities in training: CoNLL-2000 has I-LST only in its test.
     """
     found = [tag for tag in tags if tag != "O"]
-    return {one[:1] + other[1:] for one in found for other in found}
+    return {tag[:1] + other[1:] for tag, other in product(found, repeat=2)}
 
 
 def _place(example: WordsExample) -> str:

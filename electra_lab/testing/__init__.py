@@ -1,4 +1,4 @@
-"""The laws that every component obeys, as suites to subclass. The whole test of a plug-in is three lines:
+"""The laws that every component obeys, as suites to subclass. A plug-in is tested in three lines:
 
     from electra_lab.testing import SamplerContract
 
@@ -16,6 +16,7 @@ _HOME = {
     "BackboneContract": "backbones",
     "CorpusContract": "corpora",
     "DatasetContract": "datasets",
+    "HeadContract": "heads",
     "LauncherContract": "launchers",
     "MaskingContract": "masking",
     "MeasureContract": "measures",
@@ -39,12 +40,12 @@ __all__ = list(_HOME)
 if "pytest" in sys.modules:
     import pytest
 
-    # Before the first of them is imported, however it is: so that a law that fails shows its values.
+    # Before the first import of a suite, so that failing laws show their values.
     pytest.register_assert_rewrite(*{f"{__name__}.{home}" for home in _HOME.values()})
 
 
 def __getattr__(name: str) -> Any:
-    """Import a suite when it is asked for: the probes of launchers must load neither torch nor pytest."""
+    """Import suites lazily: the probes of launchers must load neither torch nor pytest."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -12,7 +12,7 @@ from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import counted_flops
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.testing.common import PAD, Contract, law, on_each_device, token_rows, worst
+from electra_lab.testing.common import PAD, Contract, law, token_rows, worst
 from electra_lab.training.random import seed_global
 from registry import backbones
 
@@ -41,7 +41,6 @@ class BackboneContract(Contract):
                 parameter.data += 0.1 * torch.randn_like(parameter)
         return network.to(device).eval()
 
-    @on_each_device
     def test_contract(self, device: str) -> None:
         """States have the right shape and type, and the backbone the attributes of its contract."""
         network = self.network(device)
@@ -49,8 +48,8 @@ class BackboneContract(Contract):
         assert backbone.positions in ("lab", "own")
         assert backbone.length_multiple >= 1
         assert len(backbone.layers) == self.sizes[1]
-        of_layers = {p for layer in backbone.layers for p in layer.parameters()}
-        assert of_layers <= set(backbone.parameters()), "layers must be the backbone's own modules"
+        for layer in backbone.layers:
+            assert {*layer.parameters()} <= {*backbone.parameters()}, "layers must be the backbone's own modules"
         backbone.at_step(0, 1)
         for length in self.lengths:
             states = self.states(network, token_rows(3, length, 40, device))
@@ -58,7 +57,6 @@ class BackboneContract(Contract):
             assert states.dtype == torch.float32
             assert states.isfinite().all()
 
-    @on_each_device
     @law
     @given(seed=st.integers(0, 1000), real=st.integers(1, 15), left=st.booleans())
     def test_what_padding_holds_never_matters(self, device: str, seed: int, real: int, left: bool) -> None:
@@ -75,7 +73,6 @@ class BackboneContract(Contract):
             one, two = backbone(x, mask), backbone(torch.where(mask.unsqueeze(-1), x, noise), mask)
         assert torch.equal(one[mask], two[mask]), worst(one * mask.unsqueeze(-1), two * mask.unsqueeze(-1))
 
-    @on_each_device
     def test_a_result_does_not_depend_on_what_else_is_in_the_batch(self, device: str) -> None:
         """Each row has the states that it has alone, among rows of its length, and of shorter and longer ones."""
         network, tokens = self.network(device), token_rows(6, 40, 40, device)
@@ -87,7 +84,6 @@ class BackboneContract(Contract):
                 ratio = float((among - alone).abs().max() / alone.abs().max())
                 assert ratio <= 1e-5, f"{ratio:.2g} of the largest state of {length} tokens; {worst(among, alone)}"
 
-    @on_each_device
     def test_positions_matter(self, device: str) -> None:
         """Another order of the words gives other states, not the same ones in another order."""
         network = self.network(device)
@@ -96,7 +92,6 @@ class BackboneContract(Contract):
         moved = (self.states(network, tokens)[:, order] - self.states(network, tokens[:, order])).abs().max()
         assert moved > 1e-2, f"the states of reordered words differ by {float(moved):.2g} only"
 
-    @on_each_device
     def test_context_matters(self, device: str) -> None:
         """A token's state depends on the other tokens, in both directions."""
         network = self.network(device)
@@ -108,7 +103,6 @@ class BackboneContract(Contract):
             largest = float(difference[:, watched].max())
             assert largest > 1e-4, f"another token at {changed} changes the other states by {largest:.2g} only"
 
-    @on_each_device
     def test_every_parameter_learns(self, device: str) -> None:
         network = self.network(device).train()
         seed_global(0, 0)
@@ -119,7 +113,6 @@ class BackboneContract(Contract):
         idle = [n for n, p in network.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
         assert not idle, f"no gradient reaches {idle}"
 
-    @on_each_device
     def test_rows_of_padding_alone_are_harmless(self, device: str) -> None:
         """Finite states and gradients, also for the other rows, and where documents are separated."""
         network, tokens = self.network(device), token_rows(3, 16, 40, device)
@@ -134,7 +127,6 @@ class BackboneContract(Contract):
             states[mask].sum().backward()  # type: ignore[no-untyped-call]
             assert all(p.grad.isfinite().all() for p in network.parameters() if p.grad is not None)
 
-    @on_each_device
     def test_evaluation_is_a_function_of_its_input(self, device: str) -> None:
         """The global generator plays no part and is left as it was."""
         network, tokens = self.network(device), token_rows(4, 16, 40, device)
@@ -158,7 +150,6 @@ class BackboneContract(Contract):
             counted = counted_flops(backbone, length, self.sizes[0])
             assert backbone.flops(length) == pytest.approx(counted, rel=0.01), f"at length {length}"
 
-    @on_each_device
     def test_documents_do_not_see_each_other(self, device: str) -> None:
         """The states of a document do not depend on its neighbours in the row, nor on its place there."""
         network = self.network(device)

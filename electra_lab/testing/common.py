@@ -1,9 +1,10 @@
-"""Parts that the suites share: a vocabulary, batches of every shape, statistics."""
+"""Shared parts of the suites: a vocabulary, batches of every shape, statistics."""
 
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from electra_lab.training.random import Streams
-from registry import Batch, Registry, Vocabulary
+from registry import Batch, Entry, Registry, Vocabulary
+from registry.signature import validate
 
 _CUDA = pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=_CUDA)])
+DEVICES = ["cpu", pytest.param("cuda", marks=_CUDA)]
+on_each_device = pytest.mark.parametrize("device", DEVICES)
 # Suites are inherited, so one property runs in several classes, on purpose.
 law = settings(
     max_examples=60, deadline=None, report_multiple_bugs=False, suppress_health_check=[HealthCheck.differing_executors]
@@ -24,7 +27,7 @@ law = settings(
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 SPECIAL = (PAD, CLS, SEP, MASK)
-SIGNIFICANCE = 1e-6  # of the statistical laws: a correct component fails one run in a million
+SIGNIFICANCE = 1e-6  # of statistical laws: a correct component fails in one run of a million
 
 
 def vocabulary(size: int, device: str = "cpu") -> Vocabulary:
@@ -51,23 +54,77 @@ def vocabulary(size: int, device: str = "cpu") -> Vocabulary:
 
 
 class Contract:
-    """A component by name, with options, as the lab would call it."""
+    """A component by name, with options, called as the lab does. Laws with an argument `device` run on each."""
 
     name: str
     options: Mapping[str, Any] = {}
     registry: Registry[Any]
 
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        marks = metafunc.definition.iter_markers("parametrize")
+        if "device" in metafunc.fixturenames and all(mark.args[0] != "device" for mark in marks):
+            metafunc.parametrize("device", DEVICES)
+
+    @property
+    def entry(self) -> Entry[Any]:
+        return self.registry.get(self.name)
+
     @property
     def kind(self) -> Any:
-        """Return the registered function or class."""
-        return self.registry.get(self.name).component
+        """The registered function or class."""
+        return self.entry.component
 
     def component(self) -> Any:
         return partial(self.kind, **self.options)
 
+    def all_options(self) -> dict[str, Any]:
+        """Return the options with their defaults."""
+        fields = self.entry.schema.model_fields.items()
+        return {name: field.default for name, field in fields if not field.is_required()} | dict(self.options)
 
-def close(one: Tensor, two: Tensor) -> bool:
-    return torch.allclose(one, two, rtol=1e-4, atol=1e-4)
+    def declared(self, name: str) -> Any:
+        """Return a declaration of the component, evaluated for these options if it depends on them."""
+        found = self.entry.declared[name]
+        return found(**self.all_options()) if callable(found) and not isinstance(found, type) else found
+
+
+class ReaderContract(Contract):
+    """Laws of corpora and datasets: reading again gives the same content and the same fingerprint.
+
+    Override `options_in` if the component reads files that the test must write first.
+    """
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        """Return the options, as YAML has them; the files they name may be written to an empty folder."""
+        return self.options
+
+    def opened(self, options: Mapping[str, Any]) -> Any:
+        return self.kind(**dict(validate(self.entry.schema, options)))
+
+    def content(self, reader: Any) -> list[Any]:
+        """Read everything."""
+        raise NotImplementedError
+
+    def assert_same_content(self, folder: Path) -> None:
+        options = self.options_in(folder)
+        reader = self.opened(options)
+        once = self.content(reader)
+        assert self.content(reader) == once, "the second reading differs from the first"
+        assert self.content(self.opened(options)) == once, "another reader with the same options has other content"
+
+    def test_the_fingerprint_is_the_same_each_time(self, tmp_path: Path) -> None:
+        options = self.options_in(tmp_path)
+        reader = self.opened(options)
+        before = reader.fingerprint()
+        assert isinstance(before, str)
+        assert before
+        self.content(reader)
+        assert reader.fingerprint() == before, "reading changed the fingerprint"
+        assert self.opened(options).fingerprint() == before, "another reader with the same options has another one"
+
+
+def close(first: Tensor, second: Tensor) -> bool:
+    return torch.allclose(first, second, rtol=1e-4, atol=1e-4)
 
 
 @st.composite
@@ -96,7 +153,7 @@ def batches(draw: st.DrawFn, size: int) -> tuple[Tensor, Tensor]:
 
 
 def count(mask_prob: float, maskable: int) -> int:
-    """Return how many of `maskable` tokens are masked, in exact arithmetic: an oracle for registry.count."""
+    """Return the number of masked tokens, in exact arithmetic: an oracle for registry.count."""
     return ceil(Fraction(mask_prob) * maskable - Fraction(1e-9))  # the double itself, or a mask_prob of 1e-9 differs
 
 
@@ -107,15 +164,13 @@ def chi_square_p(counts: Tensor, probabilities: Tensor) -> float:
     total, order = counts.sum(), probabilities.argsort(descending=True)
     expected, observed = (probabilities[order] * total).tolist(), counts[order].tolist()
     bins: list[list[float]] = [[0.0, 0.0]]
-    for e, o in zip(expected, observed, strict=True):
+    for wanted_here, seen_here in zip(expected, observed, strict=True):
         if bins[-1][0] >= 10:
             bins.append([0.0, 0.0])
-        bins[-1][0] += e
-        bins[-1][1] += o
+        bins[-1] = [bins[-1][0] + wanted_here, bins[-1][1] + seen_here]
     if len(bins) > 1 and bins[-1][0] < 10:
-        e, o = bins.pop()
-        bins[-1][0] += e
-        bins[-1][1] += o
+        wanted_here, seen_here = bins.pop()
+        bins[-1] = [bins[-1][0] + wanted_here, bins[-1][1] + seen_here]
     if len(bins) == 1:
         return 1.0
     wanted, seen = zip(*bins, strict=True)
@@ -147,9 +202,9 @@ def token_rows(rows: int, length: int, size: int, device: str) -> Tensor:
     return torch.randint(5, size, (rows, length), generator=torch.Generator().manual_seed(length)).to(device)
 
 
-def worst(one: Tensor, two: Tensor) -> str:
+def worst(first: Tensor, second: Tensor) -> str:
     """Describe where two tensors differ most, for messages of assertions."""
-    difference = (one.double() - two.double()).abs()
-    place = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape)) if one.dim() else ()
-    here, there = float(one[place]), float(two[place])
+    difference = (first.double() - second.double()).abs()
+    place = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape)) if first.dim() else ()
+    here, there = float(first[place]), float(second[place])
     return f"they differ by {float(difference.max()):.3g} at {list(place)}: {here:.6g}, {there:.6g}"

@@ -1,39 +1,34 @@
 """Laws of datasets."""
 
 import math
-from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from electra_lab.testing.common import Contract
+from electra_lab.testing.common import ReaderContract
 from registry import Answer, Dataset, PairExample, QuestionExample, TextExample, WordsExample, datasets
 from registry.errors import LabError
-from registry.signature import validate
 
 TYPES = (TextExample, WordsExample, QuestionExample, PairExample)
 
 
-class DatasetContract(Contract):
+class DatasetContract(ReaderContract):
     """Laws of datasets. Override `options_in` and `change` for one that reads files: the test must write them."""
 
     registry = datasets
-
-    def options_in(self, folder: Path) -> Mapping[str, Any]:
-        """Return the options, as YAML has them; what they name may be written to an empty folder."""
-        return self.options
 
     def change(self, folder: Path) -> None:
         """Change an example in the files that `options_in` wrote."""
         pytest.skip("the test does not say how the content is changed: override `change`")
 
     def dataset(self, folder: Path) -> Dataset:
-        return self._opened(self.options_in(folder))
+        dataset: Dataset = self.opened(self.options_in(folder))
+        return dataset
 
-    def _opened(self, options: Mapping[str, Any]) -> Dataset:
-        made: Dataset = self.kind(**dict(validate(self.registry.get(self.name).schema, options)))
-        return made
+    def content(self, reader: Any) -> list[Any]:
+        return [(split, list(reader.read(split))) for split in reader.splits]
 
     def test_splits_have_names_and_examples(self, tmp_path: Path) -> None:
         dataset = self.dataset(tmp_path)
@@ -49,49 +44,34 @@ class DatasetContract(Contract):
             list(self.dataset(tmp_path).read("no such split"))
 
     def test_examples_are_of_the_declared_type(self, tmp_path: Path) -> None:
-        declared = self.registry.get(self.name).declared["yields"]
+        declared = self.declared("yields")
         assert declared in TYPES, "register(name, yields=...) must declare the type of the examples"
         labels = set()
-        for each in _all(self.dataset(tmp_path)):
-            assert type(each) is declared, f"{type(each)} is not {declared}"
-            _refuse_wrong(each)
-            if isinstance(each, TextExample) and each.label is not None:
-                labels.add(isinstance(each.label, str))
+        for example in _all(self.dataset(tmp_path)):
+            assert type(example) is declared, f"{type(example)} is not {declared}"
+            _refuse_wrong(example)
+            if isinstance(example, TextExample) and example.label is not None:
+                labels.add(isinstance(example.label, str))
         assert len(labels) < 2, "some labels are words and some are numbers"
 
     def test_ids_are_unique_in_a_split_and_places_are_known(self, tmp_path: Path) -> None:
         dataset = self.dataset(tmp_path)
         for split in dataset.splits:
             examples = list(dataset.read(split))
-            ids = [each.id for each in examples]
+            ids = [example.id for example in examples]
             assert all(isinstance(id, str) and id for id in ids), "an example has no id"
             assert len({*ids}) == len(ids), f"two examples of {split} have the same id"
-            assert all(each.place for each in examples), "an example does not say where it is from"
+            assert all(example.place for example in examples), "an example does not say where it is from"
 
     def test_examples_are_the_same_each_time(self, tmp_path: Path) -> None:
-        dataset, other = self.dataset(tmp_path), self.dataset(tmp_path)
-        for split in dataset.splits:
-            once = list(dataset.read(split))
-            assert list(dataset.read(split)) == once, "the second reading differs from the first"
-            assert list(other.read(split)) == once, "another dataset with the same options has other examples"
-        assert list(other.splits) == list(dataset.splits)
-
-    def test_the_fingerprint_is_the_same_each_time(self, tmp_path: Path) -> None:
-        dataset = self.dataset(tmp_path)
-        before = dataset.fingerprint()
-        assert isinstance(before, str)
-        assert before
-        for _ in _all(dataset):
-            pass
-        assert dataset.fingerprint() == before, "reading the dataset changed its fingerprint"
-        assert self.dataset(tmp_path).fingerprint() == before, "another dataset with the same options has another one"
+        self.assert_same_content(tmp_path)
 
     def test_the_fingerprint_changes_with_the_examples(self, tmp_path: Path) -> None:
         options = self.options_in(tmp_path)
-        dataset = self._opened(options)
+        dataset = self.opened(options)
         before, examples = dataset.fingerprint(), _all(dataset)
         self.change(tmp_path)
-        changed = self._opened(options)
+        changed = self.opened(options)
         assert _all(changed) != examples, "`change` changed no example"
         assert changed.fingerprint() != before, "the examples have changed, but the fingerprint has not"
         assert dataset.fingerprint() == changed.fingerprint(), "a dataset's own fingerprint is not taken again"
@@ -99,9 +79,11 @@ class DatasetContract(Contract):
     def test_submissions_are_files_of_their_own(self, tmp_path: Path) -> None:
         dataset: Any = self.dataset(tmp_path)
         names = []
-        label = next((each.label for each in _all(dataset) if getattr(each, "label", None) is not None), "label")
+        labels = (getattr(example, "label", None) for example in _all(dataset))
+        label = next((label for label in labels if label is not None), "label")
         for split in dataset.splits if hasattr(dataset, "submission") else ():
-            predictions = [{"id": each.id, "prediction": _prediction(each, label)} for each in dataset.read(split)]
+            examples = list(dataset.read(split))
+            predictions = [{"id": example.id, "prediction": _prediction(example, label)} for example in examples]
             found = dataset.submission(split, predictions)
             if found is not None:
                 name, text = found
@@ -113,41 +95,41 @@ class DatasetContract(Contract):
 
 
 def _all(dataset: Dataset) -> list[Any]:
-    return [each for split in dataset.splits for each in dataset.read(split)]
+    return [*chain.from_iterable(map(dataset.read, dataset.splits))]
 
 
-def _refuse_wrong(each: Any) -> None:
+def _refuse_wrong(example: Any) -> None:
     """Raise AssertionError for an example whose fields do not fit together."""
-    match each:
+    match example:
         case TextExample():
-            assert isinstance(each.text, str)
-            assert isinstance(each.pair, str | None)
-            assert isinstance(each.label, str | int | float | None)
-            assert not isinstance(each.label, float) or math.isfinite(each.label), "a label is not finite"
-            assert each.label != "", "a label is empty; None means that it is not known"
+            assert isinstance(example.text, str)
+            assert isinstance(example.pair, str | None)
+            assert isinstance(example.label, str | int | float | None)
+            assert not isinstance(example.label, float) or math.isfinite(example.label), "a label is not finite"
+            assert example.label != "", "a label is empty; None means that it is not known"
         case WordsExample():
-            assert each.words, "a sentence has no words"
-            assert all(isinstance(word, str) and word for word in each.words)
-            assert each.tags is None or len(each.tags) == len(each.words), "there is not a tag for each word"
+            assert example.words, "a sentence has no words"
+            assert all(isinstance(word, str) and word for word in example.words)
+            assert example.tags is None or len(example.tags) == len(example.words), "there is not a tag for each word"
         case QuestionExample():
-            assert each.labelled or not each.answers, "the answers are not known, but there are some"
-            for answer in each.answers:
+            assert example.labelled or not example.answers, "the answers are not known, but there are some"
+            for answer in example.answers:
                 assert isinstance(answer, Answer)
-                found = each.context[answer.start : answer.start + len(answer.text)]
+                found = example.context[answer.start : answer.start + len(answer.text)]
                 assert answer.text == found, f"the answer '{answer.text}' is not in the context"
         case PairExample():
-            assert each.good, "a sentence is empty"
-            assert each.bad, "a sentence is empty"
+            assert example.good, "a sentence is empty"
+            assert example.bad, "a sentence is empty"
 
 
-def _prediction(each: Any, label: Any) -> Any:
-    """Return what a task could predict for an example; `label` for a text."""
-    match each:
+def _prediction(example: Any, label: Any) -> Any:
+    """Return a possible prediction of a task for an example; `label` for a text."""
+    match example:
         case TextExample():
             return label
         case WordsExample():
-            return list(each.tags or ["O"] * len(each.words))
+            return list(example.tags or ["O"] * len(example.words))
         case QuestionExample():
-            return each.answers[0].text if each.answers else ""
+            return example.answers[0].text if example.answers else ""
         case _:
             return "good"

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ class LauncherContract(Contract):
         assert launcher.check() is None
 
     def test_every_id_comes_once_with_its_outcome(self, folder: Path) -> None:
-        ids = [f"{status}-{n}" for n in range(2) for status in ("done", "failed", "lost", "preempted", "elsewhere")]
+        statuses = ("done", "failed", "lost", "preempted", "elsewhere")
+        ids = [f"{status}-{number}" for status, number in product(statuses, range(2))]
         results = list(self.launch(probes.behave, folder, ids))
         assert Counter(name for name, _ in results) == Counter(ids)
         for name, outcome in results:

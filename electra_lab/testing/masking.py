@@ -15,7 +15,6 @@ from electra_lab.testing.common import (
     chi_square_p,
     count,
     law,
-    on_each_device,
     random_numbers,
     vocabulary,
     worst,
@@ -39,7 +38,6 @@ class MaskingContract(Contract):
         masked: Masked = self.component()(tokens, maskable, words, random, **options)
         return masked
 
-    @on_each_device
     @law
     @given(data=st.data(), mask_prob=st.one_of(st.sampled_from([0.15, 0.25, 1.0]), st.floats(0.01, 1)))
     def test_masks_what_it_may_and_as_much_as_it_must(self, device: str, data: st.DataObject, mask_prob: float) -> None:
@@ -49,7 +47,6 @@ class MaskingContract(Contract):
         masked = self.mask(tokens, maskable, words, 1, mask_prob=mask_prob)
         assert_lawfully_masked(masked, tokens, maskable, words, mask_prob, exact=self.exact)
 
-    @on_each_device
     @pytest.mark.parametrize(
         ("replace_prob", "random_prob"), [(0.85, 0.0), (0.8, 0.1), (0.0, 1.0), (1.0, 0.0), (0.3, 0.3)]
     )
@@ -71,7 +68,6 @@ class MaskingContract(Contract):
             p = binomial_p(number, len(seen), share)
             assert p > SIGNIFICANCE, f"the share of {what} is {number / len(seen):.4f}, not {share:.4f} (p = {p:.2g})"
 
-    @on_each_device
     def test_every_position_alike(self, device: str) -> None:
         """Uniform strategies choose every maskable position equally often, also next to padding."""
         if not (self.exact if self.uniform is None else self.uniform):
@@ -85,7 +81,6 @@ class MaskingContract(Contract):
         p = chi_square_p(counts.double(), torch.full((13,), 1 / 13).double())
         assert p > SIGNIFICANCE, f"positions 4 to 16 were chosen {counts.tolist()} times (p = {p:.2g})"
 
-    @on_each_device
     def test_a_mask_prob_that_changes_arrives_as_a_tensor(self, device: str) -> None:
         """It masks the same as the number itself; the slots that count come first."""
         words = vocabulary(500, device)
@@ -100,7 +95,6 @@ class MaskingContract(Contract):
             assert not changing.valid[:, slots:].any(), f"slots beyond the first {slots} count"
             assert torch.equal(changing.positions[:, :slots][fixed.valid], fixed.positions[fixed.valid])
 
-    @on_each_device
     def test_masks_depend_on_the_random_numbers_alone(self, device: str) -> None:
         words = vocabulary(500, device)
         tokens = torch.randint(5, 500, (16, 64), generator=torch.Generator().manual_seed(0)).to(device)

@@ -19,8 +19,8 @@ from electra_lab.config.load import validated
 from electra_lab.config.source import parse
 from electra_lab.model.initialise import initialise
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.testing.common import CLS, MASK, PAD, SEP, Contract, as_batch, on_each_device, vocabulary
-from registry import Batch, Metric, Sampled, Trained, backbones, measures
+from electra_lab.testing.common import CLS, MASK, PAD, SEP, Contract, as_batch, vocabulary
+from registry import Batch, Metric, MetricWithDocuments, Trained, backbones, measures
 
 EXPERIMENT: Mapping[str, Any] = {
     "name": "law",
@@ -85,12 +85,10 @@ class MeasureContract(Contract):
     def prepared(self, folder: Path, run: Trained, device: str = "cpu") -> Any:
         """Return a measure that has prepared its folder, with the references that it needs."""
         measure = self.component()()
-        names = list(measure.references(self.experiment(steps=3)))
-        others = {name: self.trained(device, detects=False, seed=9 + i) for i, name in enumerate(names)}
-        references = {
-            name: replace(other, test=run.test, train=run.train, train_rows=run.train_rows)
-            for name, other in others.items()
-        }
+        references = {}
+        for number, name in enumerate(measure.references(self.experiment(steps=3))):
+            other = self.trained(device, detects=False, seed=9 + number)
+            references[name] = replace(other, test=run.test, train=run.train, train_rows=run.train_rows)
         folder.mkdir(exist_ok=True)
         with torch.no_grad():
             assert measure.prepare(run, references, folder) is None
@@ -105,14 +103,14 @@ class MeasureContract(Contract):
     def lawful(self, found: Mapping[str, float]) -> dict[str, float]:
         unknown = found.keys() - self.component()().metrics.keys()
         assert not unknown, f"metrics that it does not declare: {unknown}"
-        assert all(type(value) in (float, Sampled) for value in found.values()), f"not a float: {found}"
+        assert all(type(value) in (float, MetricWithDocuments) for value in found.values()), f"not a float: {found}"
         assert all(map(math.isfinite, found.values())), f"a missing metric is left out, never NaN: {found}"
         for name, value in found.items():
-            documents = value.documents if isinstance(value, Sampled) else ()
-            assert all(map(math.isfinite, documents)), f"{name}: what a document contributes is not finite: {documents}"
-            away = abs(math.fsum(documents) / max(len(documents), 1) - value) if documents else 0.0
-            spread = max(documents, default=0.0) - min(documents, default=0.0)
-            assert away <= spread + 1e-9, f"{name} is {value}, and the mean of what documents contribute is not near it"
+            if documents := value.documents if isinstance(value, MetricWithDocuments) else ():
+                assert all(map(math.isfinite, documents)), f"{name}: contributions are not finite: {documents}"
+                away = abs(math.fsum(documents) / len(documents) - value)
+                spread = max(documents) - min(documents)
+                assert away <= spread + 1e-9, f"{name} is {value}, far from the mean contribution of the documents"
         for name, metric in self.component()().metrics.items():
             if metric.parts and name in found:
                 assert found.keys() >= set(metric.parts), f"{name} is a mean over parts that are missing: {found}"
@@ -131,10 +129,10 @@ class MeasureContract(Contract):
             assert metrics.keys() >= set(metric.parts), f"{name} is the mean of metrics that are not declared"
             assert name not in metric.parts
             assert len(set(metric.parts)) == len(metric.parts) != 1
-            alike = {(each.higher_is_better, each.unit) for each in (metric, *(metrics[part] for part in metric.parts))}
-            assert len(alike) == 1, f"{name} has another direction or unit than its parts"
+            for part in map(metrics.__getitem__, metric.parts):
+                same = (part.higher_is_better, part.unit) == (metric.higher_is_better, metric.unit)
+                assert same, f"{name} has another direction or unit than its parts"
 
-    @on_each_device
     @pytest.mark.parametrize("precision", ["fp32", "bf16"])
     def test_gives_finite_numbers_that_it_declares(self, device: str, precision: str, tmp_path: Path) -> None:
         """For a model that detects and one that predicts tokens; for at least one of them it has some."""
@@ -144,37 +142,30 @@ class MeasureContract(Contract):
                 found |= self.numbers(self.trained(device, detects=detects), tmp_path, device)
         assert found, "a measure returned no number at all"
 
-    @on_each_device
     @pytest.mark.parametrize("detects", [True, False])
     def test_equal_weights_give_equal_numbers(self, device: str, detects: bool, tmp_path: Path) -> None:
         """The same run twice, and another run with the same weights, whatever the global generators hold."""
         run = self.trained(device, detects=detects)
         measure = self.prepared(tmp_path, run, device)
         found = []
-        for number, each in enumerate((run, run, self.trained(device, detects=detects))):
-            torch.manual_seed(number)
-            np.random.seed(number)
-            random.seed(number)
+        for number, same in enumerate((run, run, self.trained(device, detects=detects))):
+            reseed(number)
             with torch.no_grad():
-                found.append(self.lawful(measure(each, tmp_path)))
+                found.append(self.lawful(measure(same, tmp_path)))
         assert found[0] == found[1] == found[2]
 
-    @on_each_device
     def test_prepares_the_same_bytes_with_any_cell(self, device: str, tmp_path: Path) -> None:
         """The shared folder depends on no cell: neither on its weights nor on its predictions."""
-        cells = [self.trained(device), self.trained(device), self.trained(device, seed=1)]
-        cells.append(self.trained(device, detects=False))
+        cells = [*(self.trained(device, seed=seed) for seed in (0, 0, 1)), self.trained(device, detects=False)]
         folders = [tmp_path / str(number) for number in range(len(cells))]
         for number, (cell, folder) in enumerate(zip(cells, folders, strict=True)):
-            torch.manual_seed(number)
-            np.random.seed(number)
+            reseed(number)
             self.prepared(folder, cell, device)
         assert all(contents(folder) == contents(folders[0]) for folder in folders)
 
-    @on_each_device
     @pytest.mark.parametrize("detects", [True, False])
     def test_leaves_all_as_it_was(self, device: str, detects: bool, tmp_path: Path) -> None:
-        """Weights, modes, text, the shared folder and the global generators."""
+        """Weights, modes, text, the shared folder and the global generators stay unchanged."""
         run = self.trained(device, detects=detects)
         network: Any = run.model
         weights, text = copy.deepcopy(network.state_dict()), [batch.tokens.clone() for batch in run.test(64)]
@@ -264,6 +255,13 @@ def picker(text: Batch) -> Callable[[int, Sequence[int]], Iterator[Batch]]:
         return text[torch.tensor(rows, dtype=torch.int64)]  # type: ignore[index]
 
     return lambda number, rows: (picked(rows[start : start + number]) for start in range(0, len(rows), number))
+
+
+def reseed(number: int) -> None:
+    """Change the state of the global generators."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """Laws of objectives."""
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from electra_lab.metrics import PretrainingMetrics
+from electra_lab.metrics import accumulator_of
 from electra_lab.model.initialise import initialise
 from electra_lab.model.pair import EmbeddingSizes, Tie, make_pair
 from electra_lab.testing.common import PAD, SPECIAL, Contract, as_batch, close, count, law, padded_batches, vocabulary
@@ -36,14 +36,16 @@ class ObjectiveContract(Contract):
         self, *, masking: Callable[..., Masked] | None = None, sampler: Callable[..., Tensor] | None = None
     ) -> Any:
         """Return the objective in eval mode around seeded networks."""
-        needs: Needs = getattr(self.kind, "needs", Needs())
+        defaults = {name: field.default for name, field in objectives.get(self.name).schema.model_fields.items()}
+        needs = Needs.of(self.kind, {**defaults, **self.options})
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             bert: Any = backbones.get("bert").component
             sizes = EmbeddingSizes(self.size, 16, 64, 0.0)
             generator, discriminator = bert(8, 1, 1, 64, dropout=0.0), bert(16, 1, 2, 64, dropout=0.0)
             generator = generator if needs.generator else None
-            pair = make_pair(generator, 8, discriminator, 16, sizes, self.tie, PAD, needs.heads)
+            pair = make_pair(generator, 8, discriminator, 16, sizes, self.tie, PAD, needs.heads,
+                             needs.generator_heads, vocabulary(self.size))  # fmt: skip
             masking = masking or masking_strategies.get("replace_prob").component
             sampler = (sampler or samplers.get("temperature").component) if needs.sampler else None
             objective: nn.Module = self.component()(*pair, masking, sampler, vocabulary(self.size))
@@ -113,7 +115,7 @@ class ObjectiveContract(Contract):
     def test_metrics_are_those_of_the_rows(self, data: st.DataObject) -> None:
         """Batches may be split and merged; every value is declared; a row that is shown is the row itself."""
         objective, batch = self.built, data.draw(padded_batches(self.size))
-        accumulate = getattr(objective, "accumulator", partial(PretrainingMetrics, vocabulary(self.size)))
+        accumulate: Any = accumulator_of(objective, vocabulary(self.size))
 
         def read(rows: Batch) -> Any:
             found = accumulate({0})

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
-from electra_lab.testing.common import Contract, on_each_device, worst
+from electra_lab.testing.common import Contract, worst
 from electra_lab.training.step import update
 from registry import optimizers
 
@@ -49,7 +49,6 @@ class OptimizerContract(Contract):
                 update(optimizer, torch.tensor(finite, device=loss.device))
                 optimizer.zero_grad(set_to_none=True)
 
-    @on_each_device
     def test_the_loss_falls(self, device: str) -> None:
         module, optimizer = self.built(device)
         before = float(self.loss(module, -1).detach())
@@ -57,7 +56,6 @@ class OptimizerContract(Contract):
         after = float(self.loss(module, -1).detach())
         assert after < before / 2, f"from {before:.3f} to {after:.3f} in {self.steps} steps"
 
-    @on_each_device
     def test_a_step_that_is_not_finite_changes_nothing(self, device: str) -> None:
         """Neither weights nor state, at the first step and at later ones: it continues as if it had not happened."""
         clean = self.built(device)
@@ -67,7 +65,6 @@ class OptimizerContract(Contract):
             self.train(module, optimizer, range(6), poisoned)
             assert_equal(tensors(*clean), tensors(module, optimizer))
 
-    @on_each_device
     def test_resuming_changes_nothing(self, device: str, tmp_path: Path) -> None:
         """All of its state is in the checkpoint."""
         uninterrupted, first, second = (self.built(device) for _ in range(3))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from electra_lab.data.rows import Rows
 from electra_lab.data.vocabulary import ArrayTokens
 from electra_lab.testing.common import CLS, PAD, SEP, Contract, law, vocabulary
 from registry import Packed, Packing, packings
-from registry.signature import validate
 
 IndexArray = NDArray[np.int64]
 
@@ -54,9 +52,7 @@ class PackingContract(Contract):
 
     @cached_property
     def separates(self) -> bool:
-        declared: Any = self.registry.get(self.name).declared["separates_documents"]
-        options = validate(self.registry.get(self.name).schema, dict(self.options))
-        return bool(declared(**options.model_dump()) if callable(declared) else declared)
+        return bool(self.declared("separates_documents"))
 
     @law
     @given(sizes=documents, length=lengths)
@@ -149,19 +145,21 @@ class PackingContract(Contract):
 
     @law
     @given(sizes=documents, length=lengths)
-    def test_sources(self, sizes: list[int], length: int) -> None:
-        """The optional `sources` has the document of every token of the text."""
+    def test_source_document_ids(self, sizes: list[int], length: int) -> None:
+        """The optional `source_document_ids` has the document of every token of the text."""
         text = Text(sizes)
         packing = self.packing(text, length)
-        if not hasattr(packing, "sources"):
+        if not hasattr(packing, "source_document_ids"):
             pytest.skip("this packing does not tell the documents of its rows")
         rows = np.arange(len(packing))
-        found, tokens = packing.sources(rows), every_row(packing).tokens
+        found, tokens = packing.source_document_ids(rows), every_row(packing).tokens
         assert found.shape == tokens.shape
         assert found.dtype == np.int64
         of_text = tokens >= ORDINARY
         assert (found[of_text] == text.document(tokens[of_text])).all()
-        assert np.array_equal(packing.sources(rows[::-1]), found[::-1]), "it depends on the rows that are read with it"
+        assert np.array_equal(packing.source_document_ids(rows[::-1]), found[::-1]), (
+            "it depends on the rows that are read with it"
+        )
 
     @settings(law, max_examples=20)
     @given(sizes=documents, size=st.integers(1, 9), seed=st.integers(0, 2**40), world=st.integers(1, 5))

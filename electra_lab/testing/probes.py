@@ -1,6 +1,6 @@
-"""Pieces of work that test a launcher's laws, and leave files in their folder.
+"""Pieces of work for the laws of launchers, which leave files in their folder.
 
-Apart from the laws, which load torch and pytest: the imports of a worker must be quick.
+Separate from the laws, which load torch and pytest: a worker must import quickly.
 """
 
 import json
@@ -18,7 +18,7 @@ from registry import Outcome
 
 
 def behave(folder: str, piece: str) -> Outcome:
-    """Do what the id says before its dash: end in one of several ways, or return that outcome."""
+    """End in the way, or return the outcome, that the id names before its dash."""
     what, _, _ = piece.partition("-")
     if what == "raises":
         raise ValueError(f"{piece} is\nno good")
@@ -32,7 +32,7 @@ def behave(folder: str, piece: str) -> Outcome:
 
 
 def report(folder: str, piece: str, *, names: tuple[str, ...] = ()) -> Outcome:
-    """Write down where this runs, with the environment variables `names`."""
+    """Record where this runs, with the environment variables `names`."""
     where = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -45,7 +45,7 @@ def report(folder: str, piece: str, *, names: tuple[str, ...] = ()) -> Outcome:
 
 
 def meet(folder: str, piece: str, *, number: int, patience: float, names: tuple[str, ...] = ()) -> Outcome:
-    """Write down where this runs, and wait until `number` pieces have done so; fail if they do not."""
+    """Record where this runs, and wait until `number` pieces have done so; otherwise fail."""
     report(folder, piece, names=names)
     if until(lambda: len(list(Path(folder).glob("*.json"))) >= number, patience):
         return Outcome("done")
@@ -53,7 +53,7 @@ def meet(folder: str, piece: str, *, number: int, patience: float, names: tuple[
 
 
 def crowd(folder: str, piece: str) -> Outcome:
-    """Count the pieces that run while this one does; the outcome's text is their number."""
+    """Count the pieces that run at the same time; the outcome's text is their number."""
     mark = Path(folder, f"{piece}.here")
     mark.touch()
     time.sleep(0.1)
@@ -63,7 +63,7 @@ def crowd(folder: str, piece: str) -> Outcome:
 
 
 def follow(folder: str, piece: str, *, patience: float) -> Outcome:
-    """Wait as the piece `last` until there is a file `go`; other pieces are done at once."""
+    """Let the piece `last` wait for a file `go`; other pieces are done at once."""
     if piece != "last" or until(Path(folder, "go").exists, patience):
         return Outcome("done")
     return Outcome("failed", "the earlier outcomes did not arrive in time")

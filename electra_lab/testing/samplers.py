@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,8 @@ from torch import Tensor
 
 from electra_lab.checks.guards import GuardedSampler
 from electra_lab.objectives._shared import draw
-from electra_lab.testing.common import Contract, assert_follows, law, on_each_device, random_numbers, vocabulary, worst
+from electra_lab.testing.common import Contract, assert_follows, law, random_numbers, vocabulary, worst
 from registry import samplers
-from registry.signature import validate
 
 
 class SamplerContract(Contract):
@@ -28,15 +26,10 @@ class SamplerContract(Contract):
     precisions: Sequence[str] = ("float32",)
     rounds = 4
 
-    def all_options(self) -> dict[str, Any]:
-        """Return the options with their defaults."""
-        return {**validate(self.registry.get(self.name).schema, {}).model_dump(), **self.options}
-
     def distribution(self, logits: Tensor) -> Tensor:
         """Return the probabilities that the sampler claims, Float64[V], for float32 logits [V]."""
         return logits.double().softmax(-1)
 
-    @on_each_device
     @law
     @given(seed=st.integers(0, 2**32), rows=st.integers(1, 7), size=st.integers(6, 50), scale=st.floats(0, 100))
     def test_draws_are_ordinary_ids(self, device: str, seed: int, rows: int, size: int, scale: float) -> None:
@@ -48,7 +41,6 @@ class SamplerContract(Contract):
         assert ((drawn >= 0) & (drawn < size)).all(), f"ids outside 0 to {size - 1}: {drawn.flatten().tolist()}"
         assert not words.is_special[drawn].any(), f"a special id was drawn: {drawn.flatten().tolist()}"
 
-    @on_each_device
     def test_distribution_at_full_vocabulary(self, device: str) -> None:
         """Draws follow the claimed distribution at V = 30,522, in whatever precision the logits arrive."""
         size, rows = 30_522, 500
@@ -66,7 +58,6 @@ class SamplerContract(Contract):
                 counts += torch.bincount(drawn.flatten().cpu(), minlength=size)
             assert_follows(counts, expected, f"logits in {arrives}")
 
-    @on_each_device
     @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
     def test_distribution_at_small_vocabulary(self, device: str, scale: float) -> None:
         """Draws follow it among eight tokens too; among thousands the tail hides errors in the rest."""
@@ -76,12 +67,11 @@ class SamplerContract(Contract):
         expected = self.distribution(logits.masked_fill(words.is_special, -math.inf)).cpu()
         drawn = draw(self.component(), logits.expand(rows, 1, size), words, random_numbers(0, rows, device))
         counts = torch.bincount(drawn.flatten().cpu(), minlength=size).double()
-        assert_follows(counts, expected, f"logits {[round(float(each), 2) for each in logits]}")
+        assert_follows(counts, expected, f"logits {[round(float(logit), 2) for logit in logits]}")
 
-    @on_each_device
     def test_of_softmax_follows_it_too(self, device: str) -> None:
         """Where the lab calls the sampler with the softmax, of which special ids have lost their share."""
-        sampler = GuardedSampler(self.registry.get(self.name), **self.all_options())
+        sampler = GuardedSampler(self.entry, **self.all_options())
         if sampler.of_softmax is None:
             pytest.skip("this sampler cannot be called with the softmax")
         size, rows = 300, 10_000
@@ -94,17 +84,12 @@ class SamplerContract(Contract):
 
     def test_unbiased_means_the_softmax_itself(self) -> None:
         """A sampler that declares itself unbiased with these options claims softmax(logits)."""
-        entry = self.registry.get(self.name)
-        declared = entry.declared["unbiased"]
-        if callable(declared):
-            declared = declared(**self.all_options())
-        if not declared:
+        if not self.declared("unbiased"):
             pytest.skip("this sampler does not declare itself unbiased with these options")
         logits = torch.randn(50, generator=torch.Generator().manual_seed(7)) * 2
         claimed, exact = self.distribution(logits), logits.double().softmax(-1)
         assert torch.allclose(claimed, exact, atol=1e-9), worst(claimed, exact)
 
-    @on_each_device
     def test_draws_depend_on_the_random_numbers_alone(self, device: str) -> None:
         """Same numbers, same draw; the global generator plays no part; a half batch draws what the whole one does."""
         logits = torch.randn(8, 5, 200, generator=torch.Generator().manual_seed(3)).to(device)

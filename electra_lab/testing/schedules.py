@@ -18,7 +18,7 @@ class ScheduleContract(Contract):
     @given(progress=st.floats(0, 1), steps=st.integers(1, 10**7), share=st.floats(0, 1))
     def test_numbers_are_finite_and_the_same_each_time(self, progress: float, steps: int, share: float) -> None:
         """A factor of the learning rate is also 0 or more, at every step of a training that it accepts."""
-        if self.registry.get(self.name).lead == ("progress",):
+        if self.entry.lead == ("progress",):
             value = self.component()(progress)
             assert math.isfinite(value), f"{value} at {progress}"
             assert self.component()(progress) == value

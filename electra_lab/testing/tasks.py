@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.jobs.finetuning.rows import TaskRows
-from electra_lab.testing.common import Contract, on_each_device
+from electra_lab.testing.common import Contract
 from registry import (
     Answer,
     Batch,
@@ -44,42 +45,35 @@ CONTEXTS = (TEXT, "Åse's cat (the red one) sat.", f"It was said: {TEXT}.")
 def text_examples(labels: Sequence[Any]) -> list[TextExample]:
     """Return a text for each label, short and long ones, every other one a pair."""
     texts = ["the cat", TEXT, "seven dogs ran", "a mat, a river", "Åse"]
-    return [
-        TextExample(texts[n % 5], texts[-n % 5] if n % 2 else None, label, f"t{n}", f"texts.tsv:{n + 2}")
-        for n, label in enumerate(labels)
-    ]
+    examples = []
+    for number, label in enumerate(labels):
+        pair = texts[-number % 5] if number % 2 else None
+        examples.append(TextExample(texts[number % 5], pair, label, f"t{number}", f"texts.tsv:{number + 2}"))
+    return examples
 
 
 def words_examples() -> list[WordsExample]:
-    """Return sentences of entities, among them long ones, and a word of characters that a tokenizer may drop."""
-    sentences = [("the", "cat"), tuple(WORDS), ("\u200d", "ran", "\ufffd"), (WORDS[5] * 12, "sat")]
+    """Return sentences with entities: short, long, and with characters that a tokenizer may drop."""
     kinds = ("O", "B-X", "I-X", "B-Y", "I-Y", "O")
-    return [
-        WordsExample(words, tuple(kinds[(n + i) % 6] for i in range(len(words))), f"w{n}", f"words.txt:{30 * n + 1}")
-        for n, words in enumerate(sentences)
-    ]
+    sentences = [("the", "cat"), tuple(WORDS), ("\u200d", "ran", "\ufffd"), (WORDS[5] * 12, "sat")]
+    examples = []
+    for number, words in enumerate(sentences):
+        tags = tuple(kinds[(number + place) % 6] for place in range(len(words)))
+        examples.append(WordsExample(words, tags, f"w{number}", f"words.txt:{30 * number + 1}"))
+    return examples
 
 
 def question_examples() -> list[QuestionExample]:
     """Return questions about short and long contexts, with several answers, one, or none."""
-    asked = [
-        (0, ["seven", "seven small dogs"]),
-        (1, ["the red one"]),
-        (2, []),
-        (0, ["north"]),
-        (2, ["a river"]),
-        (1, []),
-    ]
-    return [
-        QuestionExample(
-            f"who saw {TEXT if n == 3 else 'what'}?",
-            CONTEXTS[context],
-            tuple(Answer(text, CONTEXTS[context].index(text)) for text in answers),
-            id=f"q{n}",
-            place=f"squad.json:{n + 1}",
-        )
-        for n, (context, answers) in enumerate(asked)
-    ]
+    numbers = (0, 1, 2, 0, 2, 1)
+    texts: list[list[str]] = [["seven", "seven small dogs"], ["the red one"], [], ["north"], ["a river"], []]
+    examples = []
+    for n, (number, answers) in enumerate(zip(numbers, texts, strict=True)):
+        context = CONTEXTS[number]
+        found = tuple(Answer(text, context.index(text)) for text in answers)
+        question = f"who saw {TEXT if n == 3 else 'what'}?"
+        examples.append(QuestionExample(question, context, found, id=f"q{n}", place=f"squad.json:{n + 1}"))
+    return examples
 
 
 @cache
@@ -94,7 +88,7 @@ def encoder() -> TextEncoder:
 class TaskContract(Contract):
     """Laws of tasks that train a model, with states that depend on token and position alone.
 
-    Override `examples` if the task takes examples of its own kind, or `labels` of texts.
+    Override `examples` if the task takes its own kind of examples, or `labels` of texts.
     """
 
     registry = tasks
@@ -102,12 +96,10 @@ class TaskContract(Contract):
 
     def examples(self) -> list[Any]:
         """Return examples with labels, some of which are longer than a row."""
-        made: Mapping[type, Callable[[], list[Any]]] = {
-            TextExample: lambda: text_examples(self.labels),
-            WordsExample: words_examples,
-            QuestionExample: question_examples,
-        }
-        return made[self.registry.get(self.name).declared["takes"]]()
+        takes = self.declared("takes")
+        if takes is TextExample:
+            return list(text_examples(self.labels))
+        return list(words_examples() if takes is WordsExample else question_examples())
 
     def without_labels(self, example: Any) -> Any:
         if isinstance(example, TextExample):
@@ -116,42 +108,59 @@ class TaskContract(Contract):
             return replace(example, tags=None)
         return replace(example, answers=(), labelled=False)
 
+    def unlabelled(self) -> list[Any]:
+        return [self.without_labels(example) for example in self.examples()]
+
+    def fitted(self, examples: Sequence[Any]) -> Any:
+        """Return the facts that a task learns from examples."""
+        return self.component()().fit_labels(examples)
+
+    def told(self, facts: Any) -> Task:
+        """Return a task that has these facts."""
+        task: Task = self.component()()
+        task.set_labels(facts)
+        return task
+
     def task(self) -> Task:
         """Return a task that has learned its examples, in an earlier process."""
-        facts = json.loads(json.dumps(self.component()().learn(self.examples())))
-        task: Task = self.component()()
-        task.know(facts)
-        return task
+        return self.told(json.loads(json.dumps(self.fitted(self.examples()))))
 
     def head(self, task: Task, device: str = "cpu") -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return task.head(DIM, 0.1).to(device).eval()
 
+    def rows(self, examples: Sequence[Any], length: int = 16) -> Sequence[Sequence[Row]]:
+        return self.task().rows(examples, encoder(), length)
+
     def batch(self, rows: Sequence[Row], device: str = "cpu") -> Batch:
         return next(iter(TaskRows(rows).in_order(len(rows), torch.device(device))))
 
     def outputs(self, head: nn.Module, batch: Batch, given: Tensor | None = None) -> dict[str, Tensor]:
         found = head(states(batch) if given is None else given, batch)
-        return {
-            name: each.float() for name, each in ({"logits": found} if isinstance(found, Tensor) else found).items()
-        }
+        named = {"logits": found} if isinstance(found, Tensor) else found
+        return {name: output.float() for name, output in named.items()}
+
+    @torch.no_grad()
+    def kept(self, head: nn.Module, rows: Sequence[Row], device: str = "cpu") -> list[dict[str, Any]]:
+        """Return the outputs of each row of a batch, as a task is given them for `results`."""
+        batch = self.batch(rows, device)
+        keep = getattr(self.task(), "kept", dict)
+        found = {name: output.cpu().numpy() for name, output in keep(self.outputs(head, batch)).items()}
+        by_row: list[dict[str, Any]] = [{} for _ in rows]
+        for place, row in enumerate(batch.example_ids.tolist()):  # the longest row comes first
+            by_row[row] = {name: output[place] for name, output in found.items()}
+        return by_row
 
     def each_output(self, head: nn.Module, rows: Sequence[Sequence[Row]], device: str = "cpu") -> list[list[Any]]:
-        """Return what a task is given for `results`: the outputs of each row, by itself."""
-
-        kept = getattr(self.task(), "kept", dict)
-
-        def one(row: Row) -> dict[str, Any]:
-            found = kept(self.outputs(head, self.batch([row], device)))
-            return {name: each[0].cpu().numpy() for name, each in found.items()}
-
-        with torch.no_grad():
-            return [[one(row) for row in each] for each in rows]
+        """Return the same by example, each row in a batch by itself."""
+        outputs: list[list[Any]] = []
+        for rows_of_example in rows:
+            outputs.append([self.kept(head, [row], device)[0] for row in rows_of_example])
+        return outputs
 
     def results(self, examples: Sequence[Any]) -> Results:
-        task = self.task()
-        rows = task.rows(examples, encoder(), 16)
+        task, rows = self.task(), self.rows(examples)
         return task.results(examples, rows, self.each_output(self.head(task), rows))
 
     def test_metrics_are_declared_with_a_summary(self) -> None:
@@ -160,33 +169,28 @@ class TaskContract(Contract):
         assert all(isinstance(metric, Metric) and metric.summary for metric in metrics.values())
 
     def test_what_it_learned_survives_json(self) -> None:
-        task = self.component()()
-        facts = task.learn(self.examples())
+        examples = self.examples()
+        facts = self.fitted(examples)
         assert json.loads(json.dumps(facts, allow_nan=False)) == facts
-        task.know(facts)
-        assert plain(task.rows(self.examples(), encoder(), 16)) == plain(
-            self.task().rows(self.examples(), encoder(), 16)
-        )
+        assert plain(self.told(facts).rows(examples, encoder(), 16)) == plain(self.rows(examples))
 
     def test_what_it_learned_does_not_depend_on_the_order(self) -> None:
-        learn = self.component()().learn
-        assert learn(self.examples()) == learn(self.examples()[::-1])
+        assert self.fitted(self.examples()) == self.fitted(self.examples()[::-1])
 
     def test_examples_without_labels_cannot_be_learned(self) -> None:
         """The error says where the example is."""
         examples = self.examples()
         examples[1] = self.without_labels(examples[1])
         with pytest.raises(DataError, match=examples[1].place):
-            self.component()().learn(examples)
+            self.fitted(examples)
 
     @pytest.mark.parametrize("length", LENGTHS)
     def test_every_example_has_rows_that_fit(self, length: int) -> None:
         cls, sep = encoder().vocabulary.cls_id, encoder().vocabulary.sep_id
-        examples = self.examples()
-        found = self.task().rows(examples, encoder(), length)
-        assert len(found) == len(examples)
+        found = self.rows(self.examples(), length)
+        assert len(found) == len(self.examples())
         assert all(found), "an example has no row"
-        for row in (row for rows in found for row in rows):
+        for row in flat(found):
             assert len(row.tokens) <= length, f"a row has {len(row.tokens)} tokens"
             assert (row.tokens[0], row.tokens[-1]) == (cls, sep), "a row is not between [CLS] and [SEP]"
             assert len(row.segments) == len(row.tokens)
@@ -195,7 +199,7 @@ class TaskContract(Contract):
 
     @pytest.mark.parametrize("length", LENGTHS)
     def test_labels_are_numbers_or_one_for_each_token(self, length: int) -> None:
-        rows = [row for rows in self.task().rows(self.examples(), encoder(), length) for row in rows]
+        rows = flat(self.rows(self.examples(), length))
         assert rows[0].labels
         for row in rows:
             assert row.labels.keys() == rows[0].labels.keys()
@@ -205,16 +209,16 @@ class TaskContract(Contract):
                 assert np.isfinite(label).all(), f"{name} is not finite"
 
     def test_rows_depend_on_their_example_alone(self) -> None:
-        task, examples = self.task(), self.examples()
-        together = plain(task.rows(examples, encoder(), 16))
-        assert together == plain(task.rows(examples[::-1], encoder(), 16))[::-1]
-        assert together == [plain(task.rows([example], encoder(), 16))[0] for example in examples]
+        examples = self.examples()
+        together = plain(self.rows(examples))
+        assert together == plain(self.rows(examples[::-1]))[::-1]
+        for example, rows in zip(examples, together, strict=True):
+            assert plain(self.rows([example])) == [rows]
 
-    @on_each_device
     def test_losses_reach_every_parameter(self, device: str) -> None:
         """A bias may have no influence: softmax takes it out of logits over positions."""
         task = self.task()
-        batch = self.batch([row for rows in task.rows(self.examples(), encoder(), 16) for row in rows], device)
+        batch = self.batch(flat(self.rows(self.examples())), device)
         head = self.head(task, device).train()
         given = states(batch).requires_grad_()
         terms = task.losses(self.outputs(head, batch, given), batch)
@@ -232,104 +236,92 @@ class TaskContract(Contract):
 
     @torch.no_grad()
     def test_losses_are_sums_over_rows(self) -> None:
-        """So that micro-batches change nothing; and neither does padding, which other rows bring."""
-        task = self.task()
-        rows = [row for rows in task.rows(self.examples(), encoder(), 16) for row in rows]
+        """So that micro-batches change nothing, and neither does the padding that longer rows bring."""
+        task, rows = self.task(), flat(self.rows(self.examples()))
         head = self.head(task)
-        together, *each = (
-            task.losses(self.outputs(head, batch), batch)
-            for batch in (self.batch(rows), *(self.batch([row]) for row in rows))
-        )
+        batches = map(self.batch, [rows, *zip(rows, strict=True)])
+        together, *parts = (task.losses(self.outputs(head, batch), batch) for batch in batches)
         for name, term in together.items():
-            parts = [terms[name] for terms in each]
-            assert int(term.count) == sum(int(part.count) for part in parts)
-            assert float(term.sum) == pytest.approx(sum(float(part.sum) for part in parts), rel=1e-4, abs=1e-4)
-            assert all(part.weight == term.weight for part in parts)
+            terms = [part[name] for part in parts]
+            assert int(term.count) == sum(int(part.count) for part in terms)
+            assert float(term.sum) == pytest.approx(sum(float(part.sum) for part in terms), rel=1e-4, abs=1e-4)
+            assert all(part.weight == term.weight for part in terms)
 
     @torch.no_grad()
     def test_counts_of_losses_do_not_depend_on_states(self) -> None:
         task = self.task()
-        batch = self.batch([row for rows in task.rows(self.examples(), encoder(), 16) for row in rows])
+        batch = self.batch(flat(self.rows(self.examples())))
         head = self.head(task)
         seen = task.losses(self.outputs(head, batch), batch)
         unseen = task.losses(self.outputs(head, batch, torch.zeros_like(states(batch))), batch)
-        assert {name: int(term.count) for name, term in seen.items()} == {
-            name: int(term.count) for name, term in unseen.items()
-        }
+        assert seen.keys() == unseen.keys()
+        assert all(int(term.count) == int(unseen[name].count) for name, term in seen.items())
 
     def test_results_are_finite_and_json(self) -> None:
         examples = self.examples()
         found = self.results(examples)
         declared = self.component()().metrics
-        assert found.metrics
         assert found.metrics.keys() <= declared.keys()
         assert next(iter(declared)) in found.metrics, "the most important metric is missing"
         assert all(type(value) is float and math.isfinite(value) for value in found.metrics.values()), found.metrics
-        assert [each["id"] for each in found.predictions] == [example.id for example in examples]
-        for each in found.predictions:
-            assert {"prediction", "label"} <= each.keys()
-            assert type(each.get("correct", True)) is bool
-            assert math.isfinite(each.get("certainty", 0))
-            assert json.loads(json.dumps(each, allow_nan=False)) == each, "a prediction is not made of JSON values"
+        assert [prediction["id"] for prediction in found.predictions] == [example.id for example in examples]
+        for prediction in found.predictions:
+            assert {"prediction", "label"} <= prediction.keys()
+            assert type(prediction.get("correct", True)) is bool
+            assert math.isfinite(prediction.get("certainty", 0))
+            again = json.loads(json.dumps(prediction, allow_nan=False))
+            assert again == prediction, "a prediction is not made of JSON values"
         for table in found.tables:
             assert table.title
             assert all(len(row) == len(table.header) for row in table.rows)
-            assert all(type(cell) in (str, int, float) for row in table.rows for cell in row), table.rows
+            assert {type(cell) for cell in chain.from_iterable(table.rows)} <= {str, int, float}, table.rows
 
     @pytest.mark.parametrize("length", LENGTHS)
     def test_what_rows_lack_is_told_with_and_without_labels(self, length: int) -> None:
         """As metrics, which are those of the results; without labels, those that need none."""
-        task, examples = self.task(), self.examples()
-        rows = task.rows(examples, encoder(), length)
-        found = task.lost(examples, rows)
+        task, examples, unlabelled = self.task(), self.examples(), self.unlabelled()
+        rows = self.rows(examples, length)
+        found, less = task.truncation(examples, rows), task.truncation(unlabelled, self.rows(unlabelled, length))
         assert all(0 <= value <= 1 for value in found.values()), found
         results = task.results(examples, rows, self.each_output(self.head(task), rows))
         assert found.items() <= results.metrics.items()
-        unlabelled = [self.without_labels(example) for example in examples]
-        assert task.lost(unlabelled, task.rows(unlabelled, encoder(), length)).items() <= found.items()
+        assert less.items() <= found.items()
 
     def test_examples_without_labels_have_rows_and_predictions(self) -> None:
-        examples = [self.without_labels(example) for example in self.examples()]
-        rows = self.task().rows(examples, encoder(), 16)
-        assert [[row.tokens for row in each] for each in rows] == [
-            [row.tokens for row in each] for each in self.task().rows(self.examples(), encoder(), 16)
-        ]
-        assert not any(row.labels for each in rows for row in each)
+        examples = self.unlabelled()
+        rows = flat(self.rows(examples))
+        assert [row.tokens for row in rows] == [row.tokens for row in flat(self.rows(self.examples()))]
+        assert not any(row.labels for row in rows)
         found = self.results(examples)
         assert not found.metrics
-        assert [each["id"] for each in found.predictions] == [example.id for example in examples]
-        assert not any("label" in each or "correct" in each for each in found.predictions)
+        assert [prediction["id"] for prediction in found.predictions] == [example.id for example in examples]
+        assert not any("label" in prediction or "correct" in prediction for prediction in found.predictions)
 
-    @on_each_device
     def test_results_do_not_depend_on_labels_or_on_what_else_is_in_the_batch(self, device: str) -> None:
         """Outputs in eval mode are a function of the row's tokens."""
         task, examples = self.task(), self.examples()
         head = self.head(task, device)
-        known, unknown = (
-            task.rows(each, encoder(), 16) for each in (examples, [self.without_labels(each) for each in examples])
-        )
-        alone = self.each_output(head, unknown, device)
-        with torch.no_grad():
-            flat = [row for each in known for row in each]
-            order = np.argsort([-len(row.tokens) for row in flat], kind="stable")
-            found = getattr(task, "kept", dict)(self.outputs(head, self.batch(flat, device)))
-        padded: list[Any] = [None] * len(flat)
-        for place, row in enumerate(order):
-            padded[row] = {name: each[place].cpu().numpy() for name, each in found.items()}
-        numbers = iter(padded)
-        together = [[cut(next(numbers), row) for row in each] for each in alone]
-        one, other = task.results(examples, known, alone), task.results(examples, known, together)
-        assert one.metrics == pytest.approx(other.metrics, abs=1e-4)
-        for ours, theirs in zip(one.predictions, other.predictions, strict=True):
+        known = self.rows(examples)
+        alone = self.each_output(head, self.rows(self.unlabelled()), device)
+        padded = iter(self.kept(head, flat(known), device))
+        together = []
+        for outputs in alone:
+            together.append([cut(next(padded), output) for output in outputs])
+        first, second = task.results(examples, known, alone), task.results(examples, known, together)
+        assert first.metrics == pytest.approx(second.metrics, abs=1e-4)
+        for ours, theirs in zip(first.predictions, second.predictions, strict=True):
             expected = theirs["prediction"]
-            assert ours["prediction"] == (
-                pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected
-            )
+            close = pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected
+            assert ours["prediction"] == close
 
     def test_the_order_of_examples_does_not_matter(self) -> None:
-        one, other = self.results(self.examples()), self.results(self.examples()[::-1])
-        assert one.metrics == pytest.approx(other.metrics)
-        assert list(one.predictions) == list(other.predictions)[::-1]
+        first, second = self.results(self.examples()), self.results(self.examples()[::-1])
+        assert first.metrics == pytest.approx(second.metrics)
+        assert list(first.predictions) == list(second.predictions)[::-1]
+
+
+def flat(rows: Sequence[Sequence[Row]]) -> list[Row]:
+    return list(chain.from_iterable(rows))
 
 
 def states(batch: Batch) -> Tensor:
@@ -345,9 +337,13 @@ def total(terms: Mapping[str, Term]) -> Tensor:
 
 
 def plain(rows: Sequence[Sequence[Row]]) -> list[list[Any]]:
-    return [[(list(row.tokens), list(row.segments), dict(row.labels)) for row in each] for each in rows]
+    """Return rows as plain values by example, to compare."""
+    found: list[list[Any]] = []
+    for rows_of_example in rows:
+        found.append([(list(row.tokens), list(row.segments), dict(row.labels)) for row in rows_of_example])
+    return found
 
 
 def cut(outputs: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """Return outputs in the shapes of those of an unpadded row."""
-    return {name: outputs[name][tuple(slice(size) for size in each.shape)] for name, each in like.items()}
+    return {name: outputs[name][tuple(map(slice, output.shape))] for name, output in like.items()}

@@ -70,7 +70,7 @@ class TrackerContract(Contract):
     def train(self, run: Path, steps: range, end: Exception | None = None) -> None:
         """Train from a checkpoint at `steps.start` through `steps.stop`, and end with an exception if one is given."""
         directory, notes = RunDirectory(run), list[str]()
-        options: Any = validate(self.registry.get(self.name).schema, self.options)
+        options: Any = validate(self.entry.schema, self.options)
         config = ExperimentConfig.model_construct(name="law", trackers=[Component(self.name, options)])
         directory.truncate(steps.start)
         with (
@@ -85,8 +85,10 @@ class TrackerContract(Contract):
         assert notes == []
 
     def shown(self, run: Path) -> Values:
-        read = self.read(run, self.id(run))
-        return {name: {step: list(values) for step, values in by.items()} for name, by in read.items()}
+        shown: Values = {}
+        for name, by_step in self.read(run, self.id(run)).items():
+            shown[name] = {step: list(values) for step, values in by_step.items()}
+        return shown
 
     def id(self, run: Path) -> str:
         return str(RunDirectory(run).read_json(FILE)[0]["id"])

@@ -1,1 +1,1 @@
-"""Trackers: programs and services beside the lab that collect runs and show them. One file each."""
+"""Trackers: services that collect the records of runs and show them. One file each."""

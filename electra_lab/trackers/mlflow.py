@@ -4,29 +4,29 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 from filelock import FileLock
 
+from electra_lab.storage.provenance import flat
 from electra_lab.trackers._library import require
 from registry import Ended, Tracked, trackers
 
 ENDS: dict[Ended, str] = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
-# Unless the user has set them. With MLflow's own 7 retries, a server that is not there takes minutes of training.
+# Defaults. With MLflow's own 7 retries, a missing server would cost minutes of training.
 ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-LONGEST = 500  # characters of a parameter that every server takes
-MOST = 100  # parameters at once
+LONGEST = 500  # characters of a parameter that every server accepts
+MOST = 100  # parameters per request
 
 
 @trackers.register("mlflow")
 class MLflow:
     """A run in MLflow, in a file or on a server. Needs `electra-lab[mlflow]`.
 
-    uri         where MLflow keeps runs; by default what MLFLOW_TRACKING_URI says, or else mlflow.db beside the run
-                directory
-    experiment  the MLflow experiment that the run belongs to
+    uri         where MLflow keeps runs. Default: MLFLOW_TRACKING_URI, or else mlflow.db next to the run directory
+    experiment  the MLflow experiment of the run
     """
 
     rewinds = False
@@ -46,7 +46,9 @@ class MLflow:
             logging.getLogger(noisy).setLevel(logging.WARNING)
         beside = run.folder.absolute().parent
         uri = self.uri or os.environ.get("MLFLOW_TRACKING_URI")
-        with nullcontext() if uri else FileLock(beside / ".mlflow.lock"):  # cells that make the file at once would fail
+        with (
+            nullcontext() if uri else FileLock(beside / ".mlflow.lock")
+        ):  # cells that create the file at the same time would fail
             self._client: Any = MlflowClient(uri or f"sqlite:///{beside / 'mlflow.db'}")
             self._id = self._begun(run, None if uri else (beside / "mlflow").as_uri())
         return self._id
@@ -54,7 +56,7 @@ class MLflow:
     def _begun(self, run: Tracked, place: str | None) -> str:
         """Return the id of the run.
 
-        place  of artifacts; without one MLflow would make a folder in the working directory
+        place  of artifacts; without one MLflow creates a folder in the working directory
         """
         from mlflow.entities import Param
 
@@ -64,7 +66,10 @@ class MLflow:
         found = self._client.get_experiment_by_name(self.experiment)
         number = found.experiment_id if found else self._client.create_experiment(self.experiment, place)
         id: str = self._client.create_run(number, run_name=run.name, tags={"group": run.group}).info.run_id
-        parameters = [Param(key, str(value)[:LONGEST]) for key, value in _flat(run.config)]
+        parameters = []
+        for key, value in flat(run.config).items():
+            text = json.dumps(value) if isinstance(value, list) else str(value)
+            parameters.append(Param(key, text[:LONGEST]))
         for first in range(0, len(parameters), MOST):
             self._client.log_batch(id, params=parameters[first : first + MOST])
         return id
@@ -77,12 +82,3 @@ class MLflow:
 
     def close(self, outcome: Ended, /) -> None:
         self._client.set_terminated(self._id, ENDS[outcome])
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a config by dotted keys; a list is one parameter."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", json.dumps(value) if isinstance(value, list) else value

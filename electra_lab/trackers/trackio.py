@@ -12,10 +12,10 @@ from registry import Ended, Tracked, trackers
 
 @trackers.register("trackio")
 class Trackio:
-    """A run in Trackio, on this machine or in a Space of the Hugging Face hub. Needs `electra-lab[trackio]`.
+    """A run in Trackio, on this machine or in a Space on the Hugging Face hub. Needs `electra-lab[trackio]`.
 
-    project  that the run belongs to
-    space    the Space; without it the files are where TRACKIO_DIR says, and `trackio show` shows them
+    project  the project of the run
+    space    the Space; without it the files are in TRACKIO_DIR, and `trackio show` shows them
     """
 
     rewinds = False

@@ -9,17 +9,17 @@ from typing import Any, Literal
 from electra_lab.trackers._library import require
 from registry import Ended, Tracked, trackers
 
-PATIENCE = 60  # seconds in which everything must be uploaded at the end; `wandb sync` uploads the rest
+PATIENCE = 60  # seconds to finish uploads at the end; `wandb sync` uploads the rest
 
 
 @trackers.register("wandb")
 class WeightsAndBiases:
     """A run in Weights & Biases. Needs `electra-lab[wandb]`.
 
-    project  that the run belongs to
-    entity   the user or team that owns the project; by default your own
-    mode     `offline` writes files only, which `wandb sync` uploads; by default what WANDB_MODE says, or else online
-    folder   where files are written; wandb/ in the run directory by default
+    project  the project of the run
+    entity   the user or team that owns the project; by default yours
+    mode     `offline` only writes files, which `wandb sync` uploads. Default: WANDB_MODE, or else online
+    folder   of the files; by default wandb/ in the run directory
     """
 
     rewinds = False

@@ -22,33 +22,23 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
-def has_bf16(device: torch.device) -> bool:
-    """Return whether the device multiplies matrices in bf16 natively."""
-    if device.type == "cuda":
-        # Without a device, a dry run is meant for one of today's.
-        return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+def bf16_units() -> str:
+    """Return the name of this processor's instructions for matrix products in bf16, "" if it has none."""
     capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def narrowest(device: torch.device) -> Precision:
-    """Return the narrow precision whose products are fast on the device, otherwise fp32.
-
-    On CUDA that is bf16, or on older cards fp16, with a scaled loss; processors have bf16 or nothing.
-    """
-    if has_bf16(device):
-        return "bf16"
-    return "fp16" if device.type == "cuda" else "fp32"
+    if capabilities.get("amx_bf16"):
+        return "AMX"
+    return "AVX-512 BF16" if capabilities.get("avx512_bf16") else ""
 
 
 def choose_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision; `auto`, where nothing was measured, is the narrow one on CUDA, otherwise fp32.
-
-    On a CPU bf16 pays for large networks alone.
-    """
-    if name == "auto":
-        return narrowest(device) if device.type == "cuda" else "fp32"
-    return cast("Precision", name)
+    """Return the precision; `auto` is bf16 on CUDA, fp16 on older cards, and fp32 elsewhere."""
+    if name != "auto":
+        return cast("Precision", name)
+    if device.type != "cuda":
+        return "fp32"
+    # Without a device, a dry run is meant for a recent one.
+    bf16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if bf16 else "fp16"
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:

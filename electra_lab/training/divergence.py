@@ -1,4 +1,4 @@
-"""Steps that are refused: loss or gradient not finite, or the gradient's norm a spike. Decided on the device."""
+"""Steps that are rejected, as loss or gradient is not finite or the gradient's norm spikes. Decided on the device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Policy = Literal["stop", "skip", "roll_back"]
 LEAD = 100  # taken steps before the first spike, and those that the running average of the norms remembers
 
 
-class Refused(DivergedError):
-    """Training must not go on as it is. `step` is the first step, counted from 0, that is to blame."""
+class StepRejected(DivergedError):
+    """Training must not continue from here. `step` is the first step, counted from 0, that is to blame."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -25,15 +25,15 @@ class Refused(DivergedError):
 
 
 class Watch:
-    """Decides which steps are taken, and remembers the first that was not since the last log line.
+    """Decides which steps are taken, and remembers the first rejected one since the last log line.
 
-    The host never waits for it, and all ranks decide the same, as loss and norm are those of the global batch.
+    The host never waits for it. All ranks decide the same, as loss and norm are those of the global batch.
 
-    factor   a spike is a norm above so many times the average; None if there are none
-    average  of the norms of the taken steps: their mean up to LEAD of them, then an exponential one of as long a memory
+    factor   a norm above this multiple of the average is a spike; None for no limit
+    average  of the norms of the taken steps: the mean of the first LEAD, then an exponential one with the same memory
     taken    number of steps in the average
-    first    the first refused step since the last log line, -1 if there is none
-    spiked   it was a spike
+    first    the first rejected step since the last log line, -1 if there is none
+    spiked   whether it was a spike
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Watch:
     def judge(self, finite: Tensor, norm: Tensor, overflow: Tensor | None, step: int) -> Tensor:
         """Return whether a step is taken.
 
-        finite    loss and gradient are
+        finite    whether loss and gradient are
         norm      of the gradient before clipping
-        overflow  the step is left out because of the loss scale of fp16, which is no trouble
+        overflow  whether the loss scale of fp16 was too large, which skips the step without rejecting it
         """
         taken, spike = finite, torch.zeros_like(finite)
         if self.factor is not None:
@@ -92,39 +92,37 @@ class Watch:
 
 
 @torch.no_grad()
-def spoilt(module: nn.Module, world: World) -> list[str]:
+def non_finite_parameters(module: nn.Module, world: World) -> list[str]:
     """Return the names of the parameters that are not finite. All ranks must call it."""
     named = {name: parameter.detach() for name, parameter in module.named_parameters()}
     own = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in named.items()}
     wrong = world.sum({name: (~p.isfinite()).sum() for name, p in own.items()})
-    counts = torch.stack([each.double() for each in wrong.values()]).tolist() if wrong else []
+    counts = torch.stack([count.double() for count in wrong.values()]).tolist() if wrong else []
     return [name for name, count in zip(wrong, counts, strict=True) if count]
 
 
-def spoilt_weights(names: list[str], step: int, first: int) -> Refused:
-    """Return the error for parameters, or state of the optimizer, that are found spoilt after `step` steps.
+def non_finite_weights(names: list[str], step: int, first: int) -> StepRejected:
+    """Return the error for parameters, or state of the optimizer, that are not finite after `step` steps.
 
     first  the step that is to blame, at the latest
     """
-    many = len(names) > 1
-    what = f"{names[0]} (and {len(names) - 1:,} more tensors) are" if many else f"{names[0]} is"
-    return Refused(
-        f"step {step:,}: {what} no longer finite: an update has spoilt {'them' if many else 'it'}, although the loss "
-        f"and the gradient of its step were finite. {'They are' if many else 'It is'} not saved, and no training comes "
-        "back from that. In a new run, lower train.learning_rate or optimizer.weight_decay, or raise "
-        "optimizer.epsilon.",
+    which = f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1:,} more tensors) are"
+    return StepRejected(
+        f"step {step:,}: {which} no longer finite, although the loss and the gradient were: the update overflowed. "
+        "Training cannot recover from this, and nothing is saved. In a new run, lower train.learning_rate or "
+        "optimizer.weight_decay, or raise optimizer.epsilon.",
         first,
     )
 
 
-def refused_steps(
+def rejected_steps(
     number: int, first: int, spiked: bool, step: int, *, factor: float | None, limit: tuple[int, int] | None = None
-) -> Refused:
+) -> StepRejected:
     """Return the error for steps that were not taken; the weights are sound.
 
-    number, first  how many there are since the last log line, and the first of them, from 0
-    step           the steps done
-    limit          steps refused in all, and how many may be
+    number, first  their number since the last log line, and the first of them, from 0
+    step           steps done
+    limit          steps rejected in total, and their largest allowed number
     """
     steps = f"{number:,} of the steps since the last log line"
     what = f"the loss or gradient of {steps} was not finite, first that of step {first + 1:,}"
@@ -134,7 +132,7 @@ def refused_steps(
         )
     over = f" That makes {limit[0]:,} in all, more than train.skip_limit ({limit[1]:,})." if limit else ""
     cure = "set train.on_non_finite: skip" if limit is None else "raise train.skip_limit"
-    return Refused(
+    return StepRejected(
         f"step {step:,}: {what}. They were not taken, so no weight is damaged.{over} Lower "
         f"train.learning_rate, lengthen the warm-up (schedules.learning_rate.warmup_steps), or {cure}.",
         first,

@@ -1,6 +1,6 @@
 """Evaluation on held-out text: in eval mode, with masks and draws that depend on the seed alone."""
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,22 +32,19 @@ def evaluation(
     precision: Precision,
     device: torch.device,
     examples: int = 0,
-) -> Generator[None, None, Evaluation]:
-    """Return the losses over all rows, and the metrics of the objective, with gains over baselines if it has any.
+) -> Iterator[Evaluation | None]:
+    """Yield None after each batch, and at last the losses over all rows and the metrics of the objective.
 
-    Yields after every batch. It may be left there: nothing that training changes is changed.
+    The caller may stop after any batch; training is not affected. With several processes, each reads its share of the
+    batches. Rank 0 has the result, bit for bit that of one process; the other ranks have an empty one.
 
-    With several processes, each reads its share of the batches, and rank 0 has the result, bit for bit that of one
-    process; the others have none.
-
-    accumulate  makes the objective's accumulator; it takes the indices of the rows to return as examples
-    examples    how many rows to return, spread over all of them, as neighbours are alike
+    accumulate  makes the objective's accumulator from the indices of the rows that are returned as examples
+    examples    number of rows to return, spread over all of them, as neighbouring rows resemble each other
     """
     places = [(2 * i + 1) * len(batches) // (2 * examples) for i in range(examples)]
-    found = accumulate(set(batches.example_ids(places)))
+    accumulator = accumulate(set(batches.example_ids(places)))
     sums: dict[str, list[Any]] = {}
-    tokens = 0
-    world = learner.world
+    tokens, world = 0, learner.world
     with learner.evaluating(seed):
         mine = batches.in_order(batch_size, device, part=slice(world.rank, None, world.size))
         seen = ((batch, learner.losses(batch, seed, EVALUATION, precision)) for batch in mine)
@@ -56,23 +53,19 @@ def evaluation(
             for name, term in losses.terms.items():
                 so_far = sums.get(name, [0.0, 0])
                 sums[name] = [so_far[0] + term.sum.double(), so_far[1] + term.count, term.weight]
-            found.update(batch, losses)
-            yield
+            accumulator.update(batch, losses)
+            yield None
 
     metrics: dict[str, float] = {"loss": 0.0} if sums else {}  # examples without labels have none
     for name, (total, count, weight) in sums.items():
         metrics[f"{name}_loss"] = float(total) / max(int(count), 1)
         metrics["loss"] += float(weight) * metrics[f"{name}_loss"]
-    gains = found.gains() if hasattr(found, "gains") else {}
-    return Evaluation(tokens, metrics | found.values() | gains, found.examples())
+    gains = accumulator.gains() if hasattr(accumulator, "gains") else {}  # over baselines
+    yield Evaluation(tokens, metrics | accumulator.values() | gains, accumulator.examples())
 
 
 def evaluate(*arguments: Any, **options: Any) -> Evaluation:
-    """Return the result of `evaluation` with these arguments, without pauses."""
-    running = evaluation(*arguments, **options)
-    while True:
-        try:
-            next(running)
-        except StopIteration as end:
-            found: Evaluation = end.value
-            return found
+    """Return the result of `evaluation` with these arguments."""
+    *_, found = evaluation(*arguments, **options)
+    assert found is not None
+    return found

@@ -1,4 +1,4 @@
-"""The training loop: a generator of records. There are no callbacks; its consumer saves, prints or stops in between."""
+"""The training loop: a generator of records. Instead of callbacks, its consumer saves, prints or stops between them."""
 
 import math
 import time
@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from electra_lab.training.device import Precision
-from electra_lab.training.divergence import Policy, Refused, Watch, refused_steps, spoilt, spoilt_weights
+from electra_lab.training.divergence import (
+    Policy,
+    StepRejected,
+    Watch,
+    non_finite_parameters,
+    non_finite_weights,
+    rejected_steps,
+)
 from electra_lab.training.evaluation import Accumulate, Evaluation, evaluation
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import Learner, StepResult, training_step
@@ -38,7 +45,7 @@ class Settings:
     examples: int  # rows of the test to return
     skip_limit: int | None = None  # under skip, the steps that may be refused in all
     most_rollbacks: int = 0
-    spike: float | None = None  # see training/trouble.py
+    spike: float | None = None  # see training/divergence.py
 
 
 @dataclass
@@ -55,12 +62,10 @@ class Window:
 
     def add(self, result: StepResult) -> None:
         self.names = tuple(result.sums)
-        terms = [
-            value
-            for name, sum_ in result.sums.items()
-            for value in (sum_, result.counts[name], result.weights[name] * sum_.double())
-        ]
-        values = torch.stack([t.double() for t in (result.finite, result.gradient_norm, *terms)])
+        numbers = [result.finite, result.gradient_norm]
+        for name, total in result.sums.items():
+            numbers += [total, result.counts[name], result.weights[name] * total.double()]
+        values = torch.stack([number.double() for number in numbers])
         taken = torch.where(result.finite, values, 0.0)
         self.totals = taken if self.totals is None else self.totals.to(taken.device) + taken
         self.steps += 1
@@ -91,17 +96,17 @@ class Window:
 
 @dataclass
 class Run:
-    """Everything that training changes. A checkpoint is exactly this."""
+    """Everything that training changes, which is what a checkpoint holds."""
 
     learner: Learner
     optimizer: Optimizer
     step: int = 0
     tokens: int = 0  # positions of all batches so far, padding included
     skipped: int = 0  # steps that were not taken, up to the last log line
-    refused: int = 0  # those of them that were not a mere overflow of fp16
-    offset: int = 0  # batches that were left out, so that step n reads batch n + offset
+    rejected: int = 0  # skipped steps that were more than an overflow of fp16
+    offset: int = 0  # batches left out by rollbacks: step n reads batch n + offset
     rollbacks: int = 0
-    excused: int = 0  # refused steps of the window that are in a checkpoint, as they were skipped under another policy
+    excused: int = 0  # rejected steps of the window that a checkpoint holds, as they were skipped under another policy
     window: Window = field(default_factory=Window)
     scale: LossScale | None = None  # for fp16
     watch: Watch = field(default_factory=Watch)
@@ -111,31 +116,31 @@ class Run:
             group.setdefault("initial_lr", group["lr"])  # torch's own name for what schedules multiply
 
     def begin(self, settings: Settings, device: torch.device) -> None:
-        """Bring to the device what decides there; a resume may have another device, precision or policy."""
+        """Move loss scale and watch to the device; a resume may have another device, precision or policy."""
         held = self.scale.state() if self.scale else {}
         self.scale = LossScale.from_state(held, device) if settings.precision == "fp16" else None
         self.watch = Watch.from_state(self.watch.state(), device, settings.spike)
         if settings.on_non_finite != "skip":
-            self.excused = self._refused()
+            self.excused = self._rejected()
             self.watch.forget()
 
-    def _refused(self) -> int:
-        """Return how many steps were refused since the last log line. The host waits for the device."""
+    def _rejected(self) -> int:
+        """Return the number of steps rejected since the last log line. The host waits for the device."""
         return self.window.read()[0] - (int(self.scale.overflows) if self.scale else 0)
 
-    def refusal(self, settings: Settings, *, weights: bool = False) -> Refused | None:
-        """Return why training must not go on like this, by the policy. All ranks must call it; the host waits.
+    def rejection(self, settings: Settings, *, weights: bool = False) -> StepRejected | None:
+        """Return the error that the policy calls for, if any. All ranks must call it; the host waits for the device.
 
-        weights  look at them even if every step since the last log line was taken
+        weights  check them even if every step since the last log line was taken
         """
-        number = self._refused() - self.excused
-        if (number or weights) and (names := spoilt(self.learner.objective, self.learner.world)):
-            return spoilt_weights(names, self.step, int(self.watch.first) if number else self.step - 1)
-        limit, total = settings.skip_limit, self.refused + number
+        number = self._rejected() - self.excused
+        if (number or weights) and (names := non_finite_parameters(self.learner.objective, self.learner.world)):
+            return non_finite_weights(names, self.step, int(self.watch.first) if number else self.step - 1)
+        limit, total = settings.skip_limit, self.rejected + number
         skips = settings.on_non_finite == "skip"
         if not number or (skips and (limit is None or total <= limit)):
             return None
-        return refused_steps(
+        return rejected_steps(
             number,
             int(self.watch.first),
             bool(self.watch.spiked),
@@ -145,15 +150,15 @@ class Run:
         )
 
     def state(self, settings: Settings) -> dict[str, Any]:
-        """Return what a checkpoint stores beside the tensors. Raises Refused, by the policy."""
-        if refused := self.refusal(settings):
-            raise refused
+        """Return what a checkpoint stores beside the tensors. Raises StepRejected, by the policy."""
+        if rejected := self.rejection(settings):
+            raise rejected
         return {
             "tokens": self.tokens,
             "skipped": self.skipped,
             "window": self.window.state(),
             "trouble": {
-                "refused": self.refused,
+                "refused": self.rejected,
                 "offset": self.offset,
                 "rollbacks": self.rollbacks,
                 **self.watch.state(),
@@ -165,7 +170,7 @@ class Run:
         self.step, self.tokens, self.skipped = state["step"], state["tokens"], state["skipped"]
         self.window = Window.from_state(state["window"])
         trouble = dict(state.get("trouble", {}))  # older checkpoints have none
-        self.refused = trouble.pop("refused", 0)
+        self.rejected = trouble.pop("refused", 0)
         self.offset, self.rollbacks = trouble.pop("offset", 0), trouble.pop("rollbacks", 0)
         self.watch = Watch.from_state(trouble)
         scale = state.get("loss_scale")
@@ -174,13 +179,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Record:
-    """One line of metrics.jsonl, or (`values` empty) a mere pause, after a step or between batches of an evaluation."""
+    """A line of metrics.jsonl, or without `values` a pause after a step or between batches of an evaluation."""
 
     step: int
     values: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
-    evaluating: bool = False  # a pause within an evaluation, which may be ended there
-    refused: Refused | None = None  # the consumer must put the run back to an earlier step
+    evaluating: bool = False  # a pause within an evaluation, which may be abandoned there
+    rejected: StepRejected | None = None  # the consumer must put the run back to an earlier step
 
 
 def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
@@ -203,12 +208,12 @@ def train(
 ) -> Iterator[Record]:
     """Train from run.step to settings.steps, yielding after every step, before its evaluations. Raises DivergedError.
 
-    Validation is evaluated now and then and after the last step, the test after the last step alone, if at all.
-    Between two records nothing is in flight: the consumer may save a checkpoint of `run`, put it back to an earlier one
-    (which it must after a record that is `refused`), or stop. With several processes, each computes its part of every
-    batch, and records are the same on all but for evaluations, in which there is no pause.
+    Validation is evaluated every `evaluate_every` steps and after the last step, the test after the last step alone.
+    Between two records the consumer may save a checkpoint of `run`, restore an earlier one (which it must after a
+    record that is `rejected`), or stop. With several processes, each computes its part of every batch. All ranks yield
+    the same records, except that evaluations have no pauses and only rank 0 has their numbers.
 
-    evaluated  False if the evaluations that are due after run.step are still to be done, as it was stopped before them
+    evaluated  False if training was stopped before the evaluations that are due after run.step
     """
     if not evaluated:
         run.learner.be_after(settings.seed, run.step - 1)
@@ -219,29 +224,29 @@ def train(
     run.begin(settings, device)
     while run.step < settings.steps:
         _, rate = advance(run, settings, batches, device)
-        step, refused = run.step, None
+        step, rejected = run.step, None
         if step % settings.log_every == 0 or step == settings.steps or (only_last and step == 1):
-            refused = run.refusal(settings)
-            if refused is None:
+            rejected = run.rejection(settings)
+            if rejected is None:
                 values = _line(run, settings, rate, device)
                 seconds = time.perf_counter() - started
                 speed = {"tokens_per_second": (run.tokens - since) / seconds, "seconds": seconds}
                 yield Record(step, {**values, **speed})
                 started, since = time.perf_counter(), run.tokens
-        if refused is None:
+        if rejected is None:
             yield Record(step)
             if run.step == step and splits_at(step, settings, tested=False):
-                refused = run.refusal(settings, weights=True)
-                if refused is None:
+                rejected = run.rejection(settings, weights=True)
+                if rejected is None:
                     yield from _evaluated(run, settings, held_out, accumulate, device)
                     started, since = time.perf_counter(), run.tokens
-        if refused is not None:
+        if rejected is not None:
             if settings.on_non_finite != "roll_back":
-                raise refused
-            yield Record(step, refused=refused)
-            if run.step >= step:  # nobody knows how to put it back
-                raise refused
-        if run.step != step:  # it was put back
+                raise rejected
+            yield Record(step, rejected=rejected)
+            if run.step >= step:  # the consumer has not restored an earlier step
+                raise rejected
+        if run.step != step:
             run.begin(settings, device)
             started, since = time.perf_counter(), run.tokens
 
@@ -276,7 +281,7 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
     skipped, means = run.window.read()
     scale = run.scale.state() if run.scale else None
     run.skipped += skipped
-    run.refused += skipped - (scale["overflows"] if scale else 0)
+    run.rejected += skipped - (scale["overflows"] if scale else 0)
     run.window, run.excused = Window(), 0
     run.watch.forget()
     if scale:
@@ -304,7 +309,7 @@ def _evaluated(
     """Evaluate what is due after run.step."""
     for split in splits_at(run.step, settings, tested="test" in held_out):
         started = time.perf_counter()
-        running = evaluation(
+        for found in evaluation(
             run.learner,
             held_out[split],
             accumulate,
@@ -313,14 +318,9 @@ def _evaluated(
             precision=settings.precision,
             device=device,
             examples=settings.examples if split == "test" else 0,
-        )
-        while True:
-            try:
-                next(running)
-            except StopIteration as end:
-                found: Evaluation = end.value
-                break
-            if run.learner.world.size == 1:
+        ):
+            if found is not None:
+                facts = {"step": run.step, "split": split, "tokens": found.tokens}
+                yield Record(run.step, {**facts, **found.metrics, "seconds": time.perf_counter() - started}, found)
+            elif run.learner.world.size == 1:
                 yield Record(run.step, evaluating=True)
-        read = {"step": run.step, "split": split, "tokens": found.tokens}
-        yield Record(run.step, {**read, **found.metrics, "seconds": time.perf_counter() - started}, found)

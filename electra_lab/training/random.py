@@ -80,31 +80,26 @@ def seed_global(seed: int, step: int, rank: int = 0) -> None:
 class Random:
     """registry.contracts.Random for one purpose. `keys`: two 32-bit words for each example."""
 
-    def __init__(self, keys: tuple[Int32[Tensor, "B"], Int32[Tensor, "B"]]) -> None:
+    def __init__(self, keys: tuple[Int32[Tensor, " B"], Int32[Tensor, " B"]]) -> None:
         self._keys = keys
         self._calls = 0
 
-    def uniform(self, rows: int, *shape: int) -> Float32[Tensor, "rows *shape"]:
+    def uniform(self, rows: int, *shape: int) -> Float32[Tensor, " rows *shape"]:
         """Return numbers (k + 1/2) / 2^23 in the open interval (0, 1); each call gives fresh ones.
 
         `rows` must be a multiple m of the number of examples: row r belongs to example r // m.
         """
         first, second, numbers = self._next_call(rows, shape)
         if _in_numpy(first):
-            return torch.from_numpy(_on_the_cpu(numbers, *(each.numpy() for each in (first, second)))).view(
-                rows, *shape
-            )
+            return torch.from_numpy(_on_the_cpu(numbers, first.numpy(), second.numpy())).view(rows, *shape)
         bits = torch.arange(numbers, device=first.device).to(torch.int32) + first.unsqueeze(1)
         mix_(mix_(bits).bitwise_xor_(second.unsqueeze(1)))
         # 23 bits and a half: exact in float32, and never 0 or 1.
         bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF)
         return bits.float().mul_(2.0**-23).add_(2.0**-24).view(rows, *shape)
 
-    def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, "some *shape"]]:
-        """Yield what one call of `uniform` returns, `some` rows at a time, the last part the rest.
-
-        On the CPU, not all of them exist at once.
-        """
+    def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, " some *shape"]]:
+        """Yield the rows of one call of `uniform`, `some` at a time; on the CPU only one part exists at once."""
         if not _in_numpy(self._keys[0]):
             return iter(torch.split(self.uniform(rows, *shape), some))
         first, second, _ = self._next_call(rows, shape)
@@ -119,8 +114,8 @@ class Random:
 
         return map(part, range(0, max(rows, 1), some))
 
-    def _next_call(self, rows: int, shape: tuple[int, ...]) -> tuple[Int32[Tensor, "B"], Int32[Tensor, "B"], int]:
-        """Return two keys for each example, and how many numbers it needs."""
+    def _next_call(self, rows: int, shape: tuple[int, ...]) -> tuple[Int32[Tensor, " B"], Int32[Tensor, " B"], int]:
+        """Return two keys for each example, and the count of its numbers."""
         first, second = self._keys
         examples = len(first)
         if rows % max(examples, 1):
@@ -135,8 +130,9 @@ class Random:
 
 
 def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Return what `uniform` does, [B numbers], in a quarter of the time: some numbers at a time, which stay in the
-    cache, by numpy, which has shifts without a sign and no overhead to speak of.
+    """Return the numbers of `uniform`, [B numbers], in a quarter of the time.
+
+    numpy has unsigned shifts and little overhead, and some numbers at a time stay in the cache.
     """
     made = np.empty((len(first), numbers), dtype=np.float32)
     keys = first.view(np.uint32)[:, None], second.view(np.uint32)[:, None]
@@ -145,7 +141,7 @@ def _on_the_cpu(numbers: int, first: NDArray[np.int32], second: NDArray[np.int32
     for row in range(0, len(first), height):
         for begin in range(0, numbers, _AT_ONCE):
             part = made[row : row + height, begin : begin + _AT_ONCE]
-            x, y = (each[: part.shape[0], : part.shape[1]] for each in (bits, spare))
+            x, y = (buffer[: part.shape[0], : part.shape[1]] for buffer in (bits, spare))
             one, two = (key[row : row + height] for key in keys)
             counter = np.arange(begin, begin + part.shape[1], dtype=np.uint32)
             _mix_on_the_cpu(np.add(counter, one, out=x), y)
@@ -175,7 +171,7 @@ class Streams:
     The key of (seed, step) is a tensor, so that a compiled step is not compiled again for every step.
     """
 
-    def __init__(self, seed: int, step: int, examples: Int[Tensor, "B"]) -> None:
+    def __init__(self, seed: int, step: int, examples: Int[Tensor, " B"]) -> None:
         key = digest("step", seed, step)
         words = [_signed(key >> 32), _signed(key)]
         self._key = torch.tensor(words, dtype=torch.int32).to(examples.device, non_blocking=True)

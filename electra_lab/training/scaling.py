@@ -40,8 +40,8 @@ class LossScale:
     def update(self, loss: Tensor, gradients: Tensor) -> Tensor:
         """Adapt to a step; returns whether it overflowed. `loss` and `gradients` say whether these were finite.
 
-        An overflow is the scale's fault if the loss was finite, and the scale could still be smaller: at 1, after so
-        many halvings, it does nothing any longer, and the training itself has diverged.
+        An overflow is due to the scale if the loss was finite and the scale is above 1. At 1 it has no effect, and the
+        training itself has diverged.
         """
         too_large = loss & ~gradients & (self.scale > 1)
         calm = torch.where(gradients, self.calm + 1, 0)

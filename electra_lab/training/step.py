@@ -20,11 +20,11 @@ from registry import Batch, Losses, Term
 
 
 class Learner:
-    """An objective, and everything that changes from step to step beside its weights.
+    """An objective with everything apart from its weights that changes from step to step.
 
     world     the processes that train it
-    module    what is called: the objective itself, or what exchanges its gradients around it
-    updating  an update of the weights has begun: if it failed there, some have changed and others have not
+    module    the module that is called: the objective, or DDP around it
+    updating  an update of the weights has begun; if it fails, some have changed and others have not
     """
 
     def __init__(self, objective: nn.Module, schedules: Schedules | None = None) -> None:
@@ -33,7 +33,7 @@ class Learner:
         self._changing = [module for module in objective.modules() if callable(getattr(module, "at_step", None))]
 
     def at_step(self, seed: int, step: int) -> None:
-        """Prepare for a step: torch's global generator, scheduled numbers, and what components draw for themselves."""
+        """Prepare for a step: seed torch's generator, set scheduled numbers, let components draw their own numbers."""
         seed_global(seed, step, self.world.rank)
         self.schedules.at_step(step)
         for module in self._changing:
@@ -43,19 +43,19 @@ class Learner:
 
     @torch.no_grad()
     def be_after(self, seed: int, step: int) -> None:
-        """Be as training was after it had prepared for `step`, but for the weights, which are those of now."""
+        """Restore the state in which training prepared for `step`, and keep the present weights and buffers."""
         tensors = [*self.objective.parameters(), *self.objective.buffers()]
-        now = [tensor.clone() for tensor in tensors]
-        self.at_step(seed, step)  # may give a network the weights of another one
-        for tensor, value in zip(tensors, now, strict=True):
+        present = [tensor.clone() for tensor in tensors]
+        self.at_step(seed, step)  # may copy the weights of one network to another
+        for tensor, value in zip(tensors, present, strict=True):
             tensor.copy_(value)
 
     @contextmanager
     def evaluating(self, seed: int) -> Iterator[None]:
         """Put the objective in eval mode with the final scheduled numbers.
 
-        Nothing is compiled for it: each split ends with a batch of another size, for which code of its own would be
-        made that takes longer than all evaluations.
+        Evaluations are not compiled: each split ends with a batch of another size, and compiling for it would take
+        longer than all evaluations.
         """
         was_training = self.objective.training
         self.objective.eval()
@@ -76,13 +76,13 @@ class Learner:
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of a step as tensors on the device, none of which the host has read."""
+    """The result of a step, as tensors on the device that the host has not read."""
 
     sums: Mapping[str, Tensor]  # of each term over the global batch, as are counts and weights
     counts: Mapping[str, Tensor]
     weights: Mapping[str, float]
     gradient_norm: Tensor  # before clipping
-    finite: Tensor  # the step was taken: loss and gradient are finite, and the gradient is no spike
+    finite: Tensor  # the step was taken: loss and gradient are finite, and the gradient does not spike
 
 
 def training_step(
@@ -101,26 +101,29 @@ def training_step(
 ) -> StepResult:
     """Forward, backward and update on one global batch, of which this rank has its part.
 
-    Masks, draws and the losses' divisors do not depend on how the batch is split; dropout and LSH rotations do, as
+    Masks, draws and the losses' divisors do not depend on how the batch is split. Dropout and LSH rotations do, as
     libraries draw them from torch's global generator, once per micro-batch. A step whose loss or gradient is not finite
-    leaves weights and optimizer as they were, decided on the device.
+    leaves weights and optimizer unchanged, without a wait for the device.
 
-    rate   factor of each parameter group's own learning rate
-    scale  of the loss, for fp16; it adapts to what the step finds
-    watch  decides what is a spike; without one nothing is
+    rate   factor of the learning rate of each parameter group
+    scale  of the loss, for fp16; it adapts to overflows
+    watch  also rejects steps whose gradient spikes
     """
+    # Forward and backward
     learner.at_step(seed, step)
     sums, counts, weights = gradients(learner, batch, seed, step, micro_batch_size, precision, scale)
     # The optimizer has every parameter that learns; searching the modules for them takes longer.
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_of(optimizer)
     if scale is not None:
         scale.unscale(parameters)
     norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm))
+    # Decide on the device whether the step is taken
     sound = torch.stack(list(sums.values())).isfinite().all()
     finite = norm.isfinite() & sound
     overflow = scale.update(sound, norm.isfinite()) if scale is not None else None
     if watch is not None:
         finite = watch.judge(finite, norm, overflow, step)
+    # Update
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * rate
     learner.updating = True
@@ -178,6 +181,14 @@ def whole(tensor: Tensor) -> Tensor:
     return full
 
 
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of all groups."""
+    parameters: list[nn.Parameter] = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
+    return parameters
+
+
 def is_fused(optimizer: Optimizer) -> bool:
     """Return True if the optimizer's kernels skip a step by themselves, by a flag that they read on the device."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
@@ -185,7 +196,7 @@ def is_fused(optimizer: Optimizer) -> bool:
 
 @torch.no_grad()
 def update(optimizer: Optimizer, finite: Bool[Tensor, ""]) -> None:
-    """Take the optimizer's step if `finite`; otherwise weights and state stay as they are. The host does not wait.
+    """Take the optimizer's step if `finite`; otherwise weights and state do not change. The host does not wait.
 
     State that the first step creates begins at zero, by the contract of optimizers.
     """
@@ -193,11 +204,13 @@ def update(optimizer: Optimizer, finite: Bool[Tensor, ""]) -> None:
         optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         optimizer.step()
         return
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    weights = [p.clone() for p in parameters]
-    states = [{key: value.clone() for key, value in optimizer.state.get(p, {}).items()} for p in parameters]
+    learning = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
+    before = []
+    for parameter in learning:
+        state = {key: value.clone() for key, value in optimizer.state.get(parameter, {}).items()}
+        before.append((parameter.clone(), state))
     optimizer.step()
-    for parameter, weight, state in zip(parameters, weights, states, strict=True):
+    for parameter, (weight, state) in zip(learning, before, strict=True):
         parameter.copy_(torch.where(finite, parameter, weight))
         for key, value in optimizer.state[parameter].items():
             value.copy_(torch.where(finite, value, state.get(key, torch.zeros_like(value))))

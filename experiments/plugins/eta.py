@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @samplers.register("eta")
 def eta(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, epsilon: Annotated[float, Field(gt=0, lt=1)] = 6e-4
-) -> Int[Tensor, "N"]:
+) -> Int[Tensor, " N"]:
     """Leave out tokens less likely than min(epsilon, sqrt(epsilon) exp(-entropy)) (Hewitt, Manning and Liang 2022).
 
     Where the generator is sure, little of its tail remains; where it is not, nearly all. The paper tries epsilon from

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class Random(Protocol):
     """Random numbers as a pure function of (seed, step, purpose, example id)."""
 
-    def uniform(self, rows: int, *shape: int) -> Float32[Tensor, "rows *shape"]:
+    def uniform(self, rows: int, *shape: int) -> Float32[Tensor, " rows *shape"]:
         """Return numbers in the open interval (0, 1); each call gives fresh ones.
 
         `rows` must be a multiple m of the number of examples: row r belongs to example r // m.
         """
 
-    def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, "some *shape"]]:
+    def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, " some *shape"]]:
         """Yield what one call of `uniform` returns, `some` rows at a time, the last part the rest.
 
         On the CPU, the lab's implementation never holds all of them at once.
@@ -48,11 +48,11 @@ class Vocabulary:
     sep_id: int
     mask_id: int
     special_ids: tuple[int, ...]  # pad, cls, sep, mask; [UNK] is ordinary: it can be masked, as in the official code
-    is_special: Bool[Tensor, "V"]
-    ordinary_ids: Int[Tensor, "O"]  # every id that is not special
-    word_start: Bool[Tensor, "V"]  # the token begins a word
-    counts: Int[Tensor, "V"]  # how often the token occurs in the training split
-    sentence_end: Bool[Tensor, "V"] | None = None  # the token ends a sentence; None if unknown
+    is_special: Bool[Tensor, " V"]
+    ordinary_ids: Int[Tensor, " O"]  # every id that is not special
+    word_start: Bool[Tensor, " V"]  # the token begins a word
+    counts: Int[Tensor, " V"]  # how often the token occurs in the training split
+    sentence_end: Bool[Tensor, " V"] | None = None  # the token ends a sentence; None if unknown
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,30 @@ class Batch:
     tokens: Int[Tensor, "B T"]
     attention_mask: Bool[Tensor, "B T"]  # True at real tokens; padding may be on either side
     segments: Int[Tensor, "B T"]
-    example_ids: Int[Tensor, "B"]  # each row's index in the global batch of this step
-    documents: Int[Tensor, "B T"] | None = None  # the document of each position; None if rows are not split by document
+    example_ids: Int[Tensor, " B"]  # each row's index in the global batch of this step
+    # The document of its row that each position may attend to; None if rows are not split by document.
+    attention_document_ids: Int[Tensor, "B T"] | None = None
     labels: Mapping[str, Tensor] = field(default_factory=dict)  # B rows each; empty in pre-training
-    # The document of the split that each position is from; what it is at special tokens means nothing. In evaluation
-    # alone, and None if the packing does not tell.
-    sources: Int[Tensor, "B T"] | None = None
+    # The document of the split that each position is from, undefined at special tokens. Only in evaluation, and None if
+    # the packing does not provide it.
+    source_document_ids: Int[Tensor, "B T"] | None = None
 
     def __getitem__(self, rows: slice) -> Batch:
-        tokens, real, segments = self.tokens[rows], self.attention_mask[rows], self.segments[rows]
-        documents, sources = (None if each is None else each[rows] for each in (self.documents, self.sources))
-        labels = {name: label[rows] for name, label in self.labels.items()}
-        return Batch(tokens, real, segments, self.example_ids[rows], documents, labels, sources)
+        attended, source = self.attention_document_ids, self.source_document_ids
+        return Batch(
+            self.tokens[rows],
+            self.attention_mask[rows],
+            self.segments[rows],
+            self.example_ids[rows],
+            None if attended is None else attended[rows],
+            {name: label[rows] for name, label in self.labels.items()},
+            None if source is None else source[rows],
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        renamed = {"documents": "attention_document_ids", "sources": "source_document_ids"}
+        hint = f" It is now called '{renamed[name]}'." if name in renamed else ""
+        raise AttributeError(f"Batch has no attribute '{name}'.{hint}")
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

@@ -7,12 +7,12 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a piece of work.
+    """The result of a piece of work; `error` is the reason of a failure.
 
-    done       it is finished, now or before
-    failed     `error` says why; another attempt would fail in the same way
-    lost       `error` says why: the process died, the disk was full; another attempt may succeed
-    preempted  it was asked to stop, and saved its state
+    done       finished, now or before
+    failed     another attempt would fail in the same way
+    lost       another attempt may succeed: the process died, the disk was full
+    preempted  asked to stop, and saved its state
     elsewhere  another process is working on it
     """
 
@@ -24,17 +24,17 @@ Work = Callable[[str, str], Outcome]
 
 
 class Launcher(Protocol):
-    """Run independent pieces of work, each given as (folder, id), on this machine or on others that see the folder.
+    """Run independent pieces of work, given as (folder, id), on this machine or on others that see the folder.
 
     Registered as a class: __init__(self, /, *, workers, threads, <options>).
 
-    here  the pieces run on this machine, so that its devices are the ones that count
+    here  the pieces run on this machine and its devices
     """
 
     here: bool
 
     def check(self) -> None:
-        """Raise ConfigError if something that the launcher needs is missing here."""
+        """Raise ConfigError if a requirement of the launcher is missing."""
 
     def __call__(self, work: Work, folder: str, ids: Sequence[str], /) -> Iterator[tuple[str, Outcome]]:
         """Call work(folder, id) once for each id, in other processes, at most `workers` at a time.

@@ -10,11 +10,11 @@ from registry.contracts.metric import Metric
 from registry.contracts.network import Network
 
 
-class Sampled(float):
-    """A metric that other documents would give another value of, and what each document contributes to it.
+class MetricWithDocuments(float):
+    """A metric of a sample of documents, with the contribution of each document.
 
-    documents  the jackknife's pseudo-values, n value - (n - 1) (value without the document), in an order that is the
-               same for all cells. Intervals then include that another test text would have other documents
+    documents  the jackknife's pseudo-values, n value - (n - 1) (value without the document), in the same order for all
+               cells. Intervals then include the variance over documents
     """
 
     documents: tuple[float, ...]
@@ -33,7 +33,7 @@ class Trained:
     detects: bool  # the model detects replaced tokens; otherwise it predicts tokens
     test: Callable[[int], Iterable[Batch]]  # test(n): the test rows in a fixed order, n at a time
     train: Callable[[int, Sequence[int]], Iterable[Batch]]  # train(n, rows): these rows of the training split
-    train_rows: int  # how many it has
+    train_rows: int  # number of rows of the training split
     vocabulary: Vocabulary
     metrics: Mapping[str, Any]  # the test record of its metrics.jsonl
     # finetune(file): the leading metric of a fine-tuning file with this run as its model, the mean over its seeds
@@ -43,10 +43,10 @@ class Trained:
 class Measure(Protocol):
     """A component that compares the cells of an ablation. Registered as a class: __init__(self, /, *, <options>).
 
-    metrics    by name, the most important one first; they may depend on the options. A metric that a run does not have
-               is left out of its numbers. A higher value is better unless the metric says otherwise
-    same_rows  the cells must read the same rows: equal corpus, tokenizer and data
-    finetunings  optional: the paths of the fine-tuning files that it uses, which are checked before anything is trained
+    metrics      by name, the most important one first; they may depend on the options. A metric that a run does not
+                 have is left out of its numbers
+    same_rows    the cells must read the same rows: equal corpus, tokenizer and data
+    finetunings  optional: paths of the fine-tuning files that it uses, which are checked before training
     """
 
     same_rows: bool
@@ -57,15 +57,15 @@ class Measure(Protocol):
     def references(self, base: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
         """Return, by a short name, sections that replace those of the base's complete config.
 
-        Each makes one more experiment, which is trained for this measure alone, for as many steps as the base unless
-        `train` is among the sections. Empty if the measure needs none.
+        Each is an extra experiment that is trained only for this measure, for as many steps as the base unless `train`
+        is among the sections. Empty if the measure needs none.
         """
 
     def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:
-        """Write into `folder` what all cells share. Called once, with any one of the cells."""
+        """Write data shared by all cells into `folder`. Called once, with any one of the cells."""
 
     def __call__(self, run: Trained, folder: Path) -> Mapping[str, float]:
-        """Return the metrics of a run. No gradients are recorded; autocast is on if the run used it.
+        """Return the metrics of a run. Called without gradients, under autocast if the run used it.
 
-        A number that is Sampled tells what each document contributes to it.
+        A MetricWithDocuments also has the contribution of each document.
         """

@@ -1,29 +1,34 @@
 """Metrics."""
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 
 @dataclass(frozen=True)
 class Metric:
     """A number that a component computes, declared under its name, for tables, charts and pages."""
 
-    summary: str = ""  # a phrase that says what it is
+    summary: str = ""  # a phrase that describes it
     title: str = ""  # the heading of its row or chart; "" stands for its name
     unit: str = ""  # such as "nats"
     higher_is_better: bool = True
-    # Each run is measured on a task of its own, such as the replacements of its own generator. A better number does not
-    # mean a better model then, so reports call it only higher or lower.
-    own_task: bool = False
-    baselines: tuple[str, ...] = ()  # names of the metrics that it is read against, which need no training
-    # Names of the metrics that it is the mean of, each against another reference. Reports show whether the order of
+    # False if each run is measured on its own task, such as the replacements of its own generator. A better number does
+    # not mean a better model then, so reports call it only higher or lower.
+    comparable: bool = True
+    baselines: tuple[str, ...] = ()  # names of metrics to compare it with, which need no training
+    # It is the mean of the metrics of these names, each against another reference. Reports show whether the order of
     # variants depends on the reference.
     parts: tuple[str, ...] = ()
     chart: bool = False  # shown as a curve over training
     brief: str = ""  # its name on the terminal during training; without one it is not shown there
+    own_task: InitVar[bool | None] = None  # its former name, in files and plug-ins: not comparable
+
+    def __post_init__(self, own_task: bool | None) -> None:
+        if own_task is not None:
+            object.__setattr__(self, "comparable", not own_task)
 
     @property
     def direction(self) -> str:
         """The direction in words."""
-        if self.own_task:
+        if not self.comparable:
             return "on each run's own task"
         return f"{'higher' if self.higher_is_better else 'lower'} is better"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -31,5 +31,10 @@ class Generator(Protocol):
 
 class Network(Generator, Protocol):
     """A network as objectives and measures see it. It has the heads that they asked for."""
+
+    def predict(
+        self, head: str, hidden: Float[Tensor, "B T D"], *inputs: Any, positions: Int[Tensor, "B K"] | None = None
+    ) -> Tensor:
+        """Return the output of a head for all states, or for those at `positions` alone; `inputs` are the head's."""
 
     def replaced_logits(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T"]: ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from registry.contracts.data import Batch, Streams
+from registry.contracts.head import Heads, options_by_name
 from registry.contracts.metric import Metric
 
 if TYPE_CHECKING:
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Term:
-    """One term of a loss as a (sum, count), so that the loop can divide by the count of the global batch."""
+    """A mean as a (sum, count), so that the loop can divide by the count of the global batch: a term of a loss."""
 
-    sum: Float[Tensor, ""]
+    sum: Float[Tensor, ""] | Int[Tensor, ""]  # an integer only of a metric
     count: Int[Tensor, ""]
-    weight: float | Float[Tensor, ""]
+    weight: float | Float[Tensor, ""] = 1.0  # of a term in the loss
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Prediction:
 
     positions: Int[Tensor, "B K"]
     valid: Bool[Tensor, "B K"]  # the slots that count
-    hidden: Bool[Tensor, "B K"]  # the network saw [MASK] there, not a token
+    saw_mask: Bool[Tensor, "B K"]  # the network saw [MASK] there, not a token
     loss: Float[Tensor, "B K"]  # in nats
     correct: Bool[Tensor, "B K"]  # its most likely token is the original
 
@@ -50,6 +51,7 @@ class Losses:
     terms: Mapping[str, Term]
     predictions: Mapping[str, Prediction] = field(default_factory=dict)  # by network, `generator` or `discriminator`
     detection: Detection | None = None
+    metrics: Mapping[str, Term] = field(default_factory=dict)  # means, by names that the objective's `metrics` declares
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of a task's head, B rows each
 
 
@@ -87,11 +89,24 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """What an objective is given. A key of the experiment that it does not need is refused."""
+    """The inputs that an objective asks for. A key of the experiment that it does not need is refused."""
 
-    generator: bool = True  # a generator beside the discriminator
+    generator: bool = True
     sampler: bool = True
-    heads: tuple[Literal["replaced", "tokens"], ...] = ("replaced",)  # of the discriminator: for detection, for logits
+    heads: Heads = ("replaced",)  # of the discriminator
+    generator_heads: Heads = ("tokens",)
+
+    @property
+    def all_heads(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """The name and the options of each head of either network."""
+        return [*options_by_name(self.heads).items(), *options_by_name(self.generator_heads).items()]
+
+    @staticmethod
+    def of(objective: Any, options: Mapping[str, Any]) -> Needs:
+        """Return the needs of an objective with these options."""
+        needs = getattr(objective, "needs", Needs())
+        found: Needs = needs(options) if callable(needs) else needs
+        return found
 
 
 @dataclass(frozen=True)
@@ -141,12 +156,13 @@ class Objective(Protocol):
 
         __init__(self, generator, discriminator, masking, sampler, vocabulary, /, *, <options>)
 
-    `needs`, a Needs (by default Needs()), says which of these are given; the others are None. `discriminator` is the
-    model that is kept. Optional, beside the methods below:
+    `needs`, a Needs (by default Needs()) or a static method from the options to one, says which of these are given; the
+    others are None. `discriminator` is the model that is kept. Optional:
 
     at_step(seed, step)          called before every step
+    metrics                      a Metric for each name in `Losses.metrics`
     accumulator(show)            an Accumulator; `show` are the indices of rows to return as examples. By default
-                                 metrics are computed from `predictions` and `detection`
+                                 metrics are computed from `predictions`, `detection` and `metrics`
     conflicts(setup, options)    a classmethod that yields (key, sentence) for all in the Setup that does not go with it
     flops(price)                 the Flops of training; by default both networks learn at every step
     earlier_runs()               run directories whose weights it starts from, by the name of its own network

@@ -13,13 +13,12 @@ class Optimizer(Protocol):
 
         __init__(self, parameters, learning_rate, /, *, <options>)
 
-    `parameters` is a sequence of (name, parameter), shared parameters once. The learning rate of each group is the one
-    it was built with, times the factor of the schedule. All state is tensors: every one of them is in the checkpoint. A
-    step that is not finite is undone by the lab; for that, state must either exist from the start or begin at zero.
+    `parameters` is a sequence of (name, parameter), shared parameters once. The lab sets the learning rate of each
+    group to its initial value times the factor of the schedule. All state is tensors, which are saved in checkpoints.
+    The lab undoes non-finite steps, so state must exist from the start or begin at zero.
 
-    One whose update of a number depends on that number, its gradient and its state alone may declare it, by
-    `@optimizers.register(name, elementwise=True)`; others cannot be used with train.parallel: fsdp, where no process
-    holds a whole parameter.
+    `@optimizers.register(name, elementwise=True)` declares that the update of each number depends only on that number,
+    its gradient and its state. Other optimizers cannot be used with train.parallel: fsdp.
     """
 
     @property
@@ -28,4 +27,4 @@ class Optimizer(Protocol):
     def step(self) -> Any: ...
 
     def state_bytes(self, parameter: Tensor) -> int:
-        """Return how many bytes of state the optimizer keeps for one of the parameters it was given."""
+        """Return the number of bytes of state of one of its parameters."""

@@ -47,9 +47,9 @@ class Packing(Protocol):
 
     lengths(rows)  optional: the number of real tokens in each row, which come first, without reading any; for packings
                    whose rows are not all full, so that rows of similar lengths can be grouped
-    sources(rows)  optional: the number of the document that each position is from, Int[B T]; what it is at positions
-                   that the packing added means nothing. Only evaluation reads it, for intervals over documents; without
-                   it they are over rows
+    source_document_ids(rows)  optional: the number of the document that each position is from, Int[B T], undefined at
+                   positions that the packing added. Only evaluation reads it, for intervals over documents; without it
+                   they are over rows
 
     `@packings.register(name, separates_documents=True)` declares that rows carry `documents`, so that the networks must
     separate them; it may be a function of the options. `crosses_documents` declares that a row may hold more than one.

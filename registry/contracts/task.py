@@ -1,10 +1,10 @@
-"""Downstream tasks: what a pre-trained model is fine-tuned for, or judged by as it is."""
+"""Downstream tasks, for which a pre-trained model is fine-tuned, or on which it is judged without training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from registry.contracts.data import Batch, Vocabulary
 from registry.contracts.metric import Metric
@@ -42,16 +42,20 @@ class Encoder(Protocol):
 class Row:
     """A row that the network reads, of an example.
 
-    tokens    [CLS] and [SEP] included, at most as many as the task was given as `length`
+    tokens    [CLS] and [SEP] included, at most `length` of the task
     segments  of each token, 0 or 1
     labels    by name, a number or one for each token; `losses` finds them in `batch.labels`, padded by -100
-    keep      whatever the task needs to turn the row's outputs into predictions
+    keep      anything the task needs to turn the row's outputs into predictions
     """
 
     tokens: Sequence[int]
     segments: Sequence[int]
     labels: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     keep: Any = None
+
+
+RowsOfExamples: TypeAlias = Sequence[Sequence[Row]]  # the rows of each example
+OutputsOfExamples: TypeAlias = Sequence[Sequence[Mapping[str, Any]]]  # of each row of each example: arrays by name
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,9 @@ class Table:
 class Results:
     """The result of a task on a split.
 
-    metrics      numbers, by names that the task declares; empty if labels are not known
-    predictions  one for each example, in their order: JSON values by name. `id`, `prediction` and, if it is known,
-                 `label` are always there; `correct` and `certainty`, a number, if the task has them
+    metrics      numbers, by names that the task declares; empty if labels are unknown
+    predictions  one for each example, in their order: JSON values by name. Always `id`, `prediction` and, if it is
+                 known, `label`; also `correct` and `certainty`, a number, if the task has them
     """
 
     metrics: Mapping[str, float]
@@ -83,8 +87,8 @@ class Task(Protocol):
     `@tasks.register(name, takes=TextExample)` declares the type of its examples.
 
     metrics     by name, the most important one first
-    kept        optional: kept(outputs), which returns those that `results` reads where it does not read all of them: a
-                split's outputs are held until its end
+    kept        optional: kept(outputs), which returns the outputs that `results` reads, if not all: the outputs of a
+                split are held in memory until its end
     exports_as  optional: `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the layers
                 of the head are those of transformers' class; they are called `out` (or `span`) and, before it, `dense`
     """
@@ -92,24 +96,24 @@ class Task(Protocol):
     @property
     def metrics(self) -> Mapping[str, Metric]: ...
 
-    def learn(self, examples: Sequence[Any]) -> Mapping[str, Any]:
-        """Return what the training examples tell, such as the labels: JSON values, kept with the model.
+    def fit_labels(self, examples: Sequence[Any]) -> Mapping[str, Any]:
+        """Return facts about the training examples, such as the labels: JSON values, kept with the model.
 
-        Raises DataError for examples that cannot be learned. Every other method is called after `know`.
+        Raises DataError for examples that cannot be learned. Every other method is called after `set_labels`.
         """
 
-    def know(self, facts: Mapping[str, Any]) -> None:
-        """Take what `learn` returned, now or in an earlier process."""
+    def set_labels(self, facts: Mapping[str, Any]) -> None:
+        """Take what `fit_labels` returned, now or in an earlier process."""
 
-    def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> Sequence[Sequence[Row]]:
+    def rows(self, examples: Sequence[Any], encoder: Encoder, length: int) -> RowsOfExamples:
         """Return the rows of each example, at least one. Raises DataError, at file:line, for a label of another type.
 
-        A label that `learn` has not seen is not an error of the data: the example counts as a wrong prediction.
+        A label that `fit_labels` has not seen is not an error of the data: the example counts as a wrong prediction.
         Examples without labels have rows without labels.
         """
 
-    def lost(self, examples: Sequence[Any], rows: Sequence[Sequence[Row]]) -> Mapping[str, float]:
-        """Return metrics of what the rows lack, such as the share of the examples that were cut.
+    def truncation(self, examples: Sequence[Any], rows: RowsOfExamples) -> Mapping[str, float]:
+        """Return metrics of the loss of information in rows, such as the share of the examples that were cut.
 
         They are also in `results`, if labels are known. Runs report them for all splits, that of training included.
         """
@@ -124,9 +128,7 @@ class Task(Protocol):
     def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
         """Return the terms of the loss, from the outputs of the head in float32."""
 
-    def results(
-        self, examples: Sequence[Any], rows: Sequence[Sequence[Row]], outputs: Sequence[Sequence[Mapping[str, Any]]]
-    ) -> Results:
+    def results(self, examples: Sequence[Any], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
         """Return metrics and predictions, from the outputs of each row of each example: numpy arrays.
 
         Outputs for each token are cut to the row's.
@@ -160,4 +162,4 @@ class Judgement(Protocol):
     def metrics(self) -> Mapping[str, Metric]: ...
 
     def __call__(self, examples: Sequence[Any], model: Pretrained) -> Results:
-        """Judge a model as it is. No gradients are recorded."""
+        """Judge a model without training. No gradients are recorded."""

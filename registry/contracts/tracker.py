@@ -1,4 +1,4 @@
-"""Trackers: programs and services beside the lab that collect runs and show them."""
+"""Trackers: programs and services that collect the records of runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,20 +15,19 @@ class Tracked:
     name: str  # of its experiment and its folder
     group: str  # the name of its experiment, fine-tuning or ablation
     folder: Path  # the run directory
-    config: Mapping[str, Any]  # complete, of plain values
-    step: int  # that it has reached: 0 for a new run
-    id: str | None  # what `start` returned when the run was here before
+    config: Mapping[str, Any]  # the complete config, as plain values
+    step: int  # reached so far: 0 for a new run
+    id: str | None  # returned by an earlier `start` of this run
 
 
 class Tracker(Protocol):
-    """Show the records of a run elsewhere. Registered as a class: __init__(self, /, *, <options>).
+    """Send the records of a run elsewhere. Registered as a class: __init__(self, /, *, <options>).
 
-    It may fail at any time, by any exception: the run continues without it, and it is tried again when the run is
-    resumed. Nothing of it may print, handle signals, or end the process. Of the libraries that it needs, nothing is
-    imported before `start`.
+    It may raise any exception at any time: the run continues without it, and tries it again when it is resumed. It must
+    not print, handle signals or end the process, and must not import its libraries before `start`.
 
-    rewinds  a run that was killed goes back to its last checkpoint. True if the tracker then forgets all that it has
-             of later steps and receives it again; False if it never receives a record twice
+    rewinds  a run that was killed goes back to its last checkpoint. True if the tracker then drops its records of later
+             steps and receives them again; False if it never receives a record twice
     """
 
     rewinds: bool
@@ -37,12 +36,12 @@ class Tracker(Protocol):
         """Raise ConfigError if a library that the tracker needs is missing here."""
 
     def start(self, run: Tracked, /) -> str:
-        """Begin, or continue the run that has `run.id`; returns its id."""
+        """Begin a run, or continue the one with `run.id`. Returns its id."""
 
     def record(self, step: int, values: Mapping[str, float], /) -> None:
-        """Take a record of the step: finite numbers, by names such as `train/loss` and `validation/loss`.
+        """Take the record of a step: finite numbers by names such as `train/loss` and `validation/loss`.
 
-        The steps never decrease, but for a tracker that rewinds.
+        Steps never decrease, except after a rewind.
         """
 
     def close(self, outcome: Ended, /) -> None:

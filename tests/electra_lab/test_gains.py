@@ -238,9 +238,9 @@ def test_gains_of_a_text() -> None:
     gains, values = found.gains(), found.values()
     names = ("generator_mask_loss", "discriminator_token_mask_loss", "discriminator_auc")
     assert list(gains) == [f"{name}_gain{end}" for name in names for end in ("", "_low", "_high", "_documents")]
-    assert batch.sources is not None
+    assert batch.source_document_ids is not None
     counted, (replaced, logits, unigram) = maskable(batch), flat(batch, losses)
-    documents = batch.sources[counted].numpy()
+    documents = batch.source_document_ids[counted].numpy()
     assert gains["discriminator_auc_gain"] == pytest.approx(
         roc_auc_score(replaced, logits) - max(0.5, roc_auc_score(replaced, unigram))
     )
@@ -248,9 +248,9 @@ def test_gains_of_a_text() -> None:
     expected = auc_gain(replaced, logits, np.unique(unigram, return_inverse=True)[1], documents)
     assert tuple(gains[f"discriminator_auc_gain{end}"] for end in ("", "_low", "_high", "_documents")) == expected
     [generator] = [each for name, each in asked.items() if name == "generator"]
-    masks = generator.valid & generator.hidden
+    masks = generator.valid & generator.saw_mask
     assert gains["generator_mask_loss_gain_documents"] == len(
-        set(batch.sources.gather(1, generator.positions)[masks].tolist())
+        set(batch.source_document_ids.gather(1, generator.positions)[masks].tolist())
     )
     only = measured((batch, Losses({}, {"generator": generator}))).values()
     assert gains["generator_mask_loss_gain"] == pytest.approx(
@@ -264,7 +264,7 @@ def test_without_documents_gains_are_over_rows() -> None:
     batch = text(20)
     losses = replace(detected(batch), predictions={"generator": predicted(batch)})
     gains = measured((batch, losses)).gains()
-    rows = replace(batch, sources=batch.example_ids.unsqueeze(1).expand_as(batch.tokens))
+    rows = replace(batch, source_document_ids=batch.example_ids.unsqueeze(1).expand_as(batch.tokens))
     expected = measured((rows, losses)).gains()
     assert gains == {name.replace("documents", "rows"): number for name, number in expected.items()}
     assert gains["discriminator_auc_gain_rows"] == 20
@@ -278,7 +278,7 @@ def test_nothing_judged_has_no_gains() -> None:
     assert PretrainingMetrics(WORDS).gains() == {}
     batch = text(5)
     asked = predicted(batch)
-    never = Losses({}, {"discriminator": replace(asked, hidden=torch.zeros_like(asked.hidden))})
+    never = Losses({}, {"discriminator": replace(asked, saw_mask=torch.zeros_like(asked.saw_mask))})
     assert measured((batch, never)).gains() == {}
     nothing = Losses({}, {}, Detection(batch.tokens, batch.tokens < 0, torch.zeros(batch.tokens.shape)))
     assert measured((batch, nothing)).gains() == {}

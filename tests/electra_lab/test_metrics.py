@@ -91,7 +91,7 @@ def everything(found: PretrainingMetrics) -> dict[str, float]:
 
 def of_documents(batch: Batch, tokens: int) -> Batch:
     """The text of a batch, as documents of so many positions, one behind the other and across rows."""
-    return replace(batch, sources=torch.arange(batch.tokens.numel()).view_as(batch.tokens) // tokens)
+    return replace(batch, source_document_ids=torch.arange(batch.tokens.numel()).view_as(batch.tokens) // tokens)
 
 
 def surprise(words: Vocabulary = WORDS) -> Tensor:
@@ -257,7 +257,7 @@ def test_thirteen_bytes_are_kept_for_each_position_and_twelve_for_each_mask() ->
     found = measured((batch, losses))
     once, positions = kept(vars(found)), int(maskable(batch).sum())
     asked = losses.predictions["generator"]
-    masks = int((asked.valid & asked.hidden).sum())
+    masks = int((asked.valid & asked.saw_mask).sum())
     for _ in range(9):
         found.update(batch, losses)
     assert kept(vars(found)) - once == 9 * (13 * positions + 12 * masks)
@@ -285,7 +285,7 @@ def test_losses_and_accuracies_are_means_over_the_slots_that_count(network: str,
     asked = predicted(batch)
     values = measured((batch, Losses({}, {network: asked}))).values()
     scores = surprise()[batch.tokens.gather(1, asked.positions)]
-    masks = asked.valid & asked.hidden
+    masks = asked.valid & asked.saw_mask
     assert 0 < masks.sum() < asked.valid.sum() < asked.valid.numel()
     assert values == pytest.approx(
         {
@@ -310,7 +310,7 @@ def test_losses_at_slots_that_do_not_count_may_be_anything() -> None:
 def test_without_a_mask_token_there_is_no_loss_at_mask() -> None:
     batch = text(5)
     asked = predicted(batch)
-    never = replace(asked, hidden=torch.zeros_like(asked.hidden))
+    never = replace(asked, saw_mask=torch.zeros_like(asked.saw_mask))
     values = measured((batch, Losses({}, {"discriminator": never}))).values()
     assert set(values) == {"discriminator_token_loss", "discriminator_token_accuracy", "unigram_entropy"}
 

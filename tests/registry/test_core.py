@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from registry import samplers, schedules
+from registry import packings, samplers, schedules, tasks, trackers
 from registry.core import Registry
 from registry.errors import BadSignature, DuplicateName, UnknownName
 from registry.listing import short
@@ -36,13 +36,6 @@ def test_a_registered_component_is_found_with_its_schema_and_place():
     assert entry.place.endswith(f"test_core.py:{entry.line}")
     assert entry.summary == "Draw as I like."
     assert entry.schema().model_dump() == {"sharpness": 2.0}
-
-
-def test_a_component_registered_inside_isolated_is_gone_afterwards():
-    with samplers.isolated():
-        samplers.register("mine")(mine)
-        assert "mine" in samplers.names()
-    assert "mine" not in samplers.names()
 
 
 def test_a_built_in_first_looked_up_inside_isolated_is_still_known_afterwards(tmp_path: Path):
@@ -163,3 +156,29 @@ def test_a_component_declares_what_it_says_and_otherwise_the_default():
 def test_only_functions_and_classes_are_components():
     with pytest.raises(BadSignature, match="only a function or a class"):
         samplers.register("mine")(partial(mine))
+
+
+def test_a_class_without_a_method_of_its_contract_is_refused_at_its_line():
+    class Forgetful:
+        """A tracker that records nothing."""
+
+        rewinds = False
+        close = None
+
+        def check(self): ...
+
+        def start(self, run, /): ...
+
+    with trackers.isolated():
+        for method in ("record", "close"):
+            with pytest.raises(BadSignature, match=rf"test_core\.py:\d+: tracker 'forgetful' has no {method};"):
+                trackers.register("forgetful")(Forgetful)
+            setattr(Forgetful, method, lambda self, *_: None)
+        trackers.register("forgetful")(Forgetful)
+
+
+@pytest.mark.parametrize(("kind", "old", "new"), [(tasks, "know", "set_labels"), (packings, "sources", "source_doc")])
+def test_a_method_of_an_earlier_contract_is_refused_with_its_name_today(kind, old: str, new: str):
+    written = type("Mine", (), {"__doc__": "Mine.", "__module__": __name__, old: lambda self: None})
+    with pytest.raises(BadSignature, match=rf":\d+: {kind.singular} 'mine' has a method '{old}'.*'{new}"):
+        kind.register("mine")(written)

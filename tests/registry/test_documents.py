@@ -21,18 +21,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", []),
-        (" \n ", []),
-        (" short \n", ["short"]),
-        ("ten chars!", ["ten chars!"]),
-        ("ten chars!   ", ["ten chars!"]),
-        ("ten chars! more", ["ten chars!", "more"]),
-        ("one two three", ["one two", "three"]),
-        ("一二三\u3000四五六七八九十", ["一二三", "四五六七八九十"]),
-        ("a" * 23, ["a" * 10, "a" * 10, "aaa"]),
-        ("b " + "a" * 13, ["b", "a" * 10, "aaa"]),
+        ("", []), (" \n ", []), (" short \n", ["short"]), ("ten chars!", ["ten chars!"]),
+        ("ten chars!   ", ["ten chars!"]), ("ten chars! more", ["ten chars!", "more"]),
+        ("one two three", ["one two", "three"]), ("一二三\u3000四五六七八九十", ["一二三", "四五六七八九十"]),
+        ("a" * 23, ["a" * 10, "a" * 10, "aaa"]), ("b " + "a" * 13, ["b", "a" * 10, "aaa"]),
     ],
-)
+)  # fmt: skip
 def test_long_texts_are_cut_at_white_space(text: str, expected: list[str]) -> None:
     assert pieces(text) == expected
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.cli import main
 from electra_lab.config.load import load
 from registry import ALL, backbones, installed, load_plugin, masking_strategies, samplers
-from registry.errors import ConfigError, DuplicateName, LabError, PluginError, UnknownName
+from registry.errors import ConfigError, DuplicateName, LabError, PluginError
 from registry.listing import Listing
 from tests.helpers import ROOT, python, write_experiment
 from tests.registry.conftest import GOOD, Packages
@@ -26,15 +25,6 @@ def refusal(name: str, kind: type[LabError] = PluginError) -> str:
     assert type(refused.value) is kind
     assert refused.value.exit_code == 2
     return str(refused.value)
-
-
-def ended(*command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["electra-lab", *map(str, command)])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capsys.readouterr()
-    return int(stopped.value.code or 0), said.out, said.err
 
 
 def test_an_offer_is_listed_without_an_import(packages: Packages) -> None:
@@ -262,35 +252,6 @@ def test_an_odd_entry_point_never_breaks_a_listing_or_another_name(packages: Pac
     assert samplers.get("offered").package == "shop 1.2"
 
 
-def test_unknown_names_are_answered_with_offers_too(packages: Packages) -> None:
-    packages.install(remarkable=GOOD)
-    said = refusal("remarkabel", UnknownName)
-    assert "Did you mean 'remarkable'?" in said
-    assert "gumbel" in said
-    assert "shop_remarkable" not in sys.modules
-
-
-def test_the_command_line(packages: Packages, capsys, monkeypatch) -> None:
-    """Listed with the package; described when asked for; a broken one ends with code 2, and the listing stays whole."""
-    packages.install(offered=GOOD, broken="import sys\nsys.exit(0)\n", gumbel=GOOD)
-
-    def lab(*command: str) -> tuple[int, str, str]:
-        return ended(*command, capsys=capsys, monkeypatch=monkeypatch)
-
-    code, out, _ = lab("registry", "list", "samplers")
-    assert code == 0
-    line = next(line for line in out.splitlines() if line.split()[:1] == ["offered"])
-    assert "One of a package." in line
-    assert not {"shop_offered", "shop_broken"} & set(sys.modules)
-    code, out, _ = lab("registry", "describe", "sampler", "offered")
-    assert code == 0
-    assert "heat" in out
-    code, out, err = lab("registry", "describe", "sampler", "broken")
-    assert (code, out) == (2, "")
-    assert err.startswith("sampler 'broken' of the installed package shop 1.2 cannot be loaded: ")
-    assert "shop_broken.py:2: SystemExit: 0" in err
-
-
 def test_an_experiment_uses_it_and_remembers_the_package(packages: Packages, tmp_path: Path) -> None:
     packages.install(offered=GOOD, other="raise RuntimeError('nobody asked')")
     loaded = load(write_experiment(tmp_path, sampler="{type: offered, heat: 2.0}"))
@@ -300,18 +261,11 @@ def test_an_experiment_uses_it_and_remembers_the_package(packages: Packages, tmp
     assert load(write_experiment(tmp_path, sampler="{type: gumbel}")).plugins == ()
 
 
-def test_an_experiment_with_a_broken_package_ends_with_code_2_and_writes_nothing(
-    packages: Packages, tmp_path: Path, capsys, monkeypatch
-) -> None:
+def test_an_experiment_with_a_broken_package_is_refused_at_its_line(packages: Packages, tmp_path: Path) -> None:
     packages.install(broken=GOOD.replace("heat: float", "heat"))
-    file = write_experiment(tmp_path / "here", sampler="{type: broken}")
-    before = sorted(tmp_path.rglob("*"))
-    run = ("run", str(file), "--out", str(tmp_path / "run"))
-    code, out, err = ended(*run, capsys=capsys, monkeypatch=monkeypatch)
-    assert (code, out) == (2, "")
-    assert "installed package shop 1.2" in err
-    assert "shop_broken.py:4" in err
-    assert sorted(tmp_path.rglob("*")) == before
+    file = write_experiment(tmp_path, sampler="{type: broken}")
+    with pytest.raises(ConfigError, match=rf"{file}:\d+: sampler\.type: .* package shop 1\.2 .*shop_broken\.py:4"):
+        load(file)
 
 
 @pytest.mark.parametrize("helper", ["shop_helper.py", "shop/__init__.py"])

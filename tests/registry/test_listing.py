@@ -9,7 +9,7 @@ import pytest
 
 from registry import ALL, masking_strategies, samplers
 from registry.core import Registry
-from registry.listing import Listing, first_line, read, short
+from registry.listing import Listing, read, short
 from tests.helpers import python
 
 
@@ -76,11 +76,6 @@ def test_a_home_file_without_a_registration_is_listed_as_such(tmp_path: Path):
     file = tmp_path / "empty.py"
     file.write_text("x = 1\n")
     assert samplers._built_in(file) == Listing("empty", "(registers nothing)", f"{file}:1")
-
-
-def test_the_first_line_of_a_docstring():
-    assert first_line("\n  One.\n\n  Two.\n") == "One."
-    assert [first_line(nothing) for nothing in (None, "", " \n ")] == ["", "", ""]
 
 
 def test_a_path_is_short_below_the_working_directory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

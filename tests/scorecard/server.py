@@ -31,7 +31,6 @@ HEAVY = (
     "matplotlib.figure", "matplotlib.font_manager", "matplotlib.backends.backend_svg", "sklearn.metrics", "scipy.stats",
     "electra_lab.cli", "electra_lab.jobs.pretraining.execute", "electra_lab.jobs.sweeps.run",
     "electra_lab.jobs.finetuning.run",
-    "electra_lab.jobs.finetuning.suite",
     "electra_lab.backbones.bert", "electra_lab.corpora.text_files", "electra_lab.masking.replace_prob",
     "electra_lab.objectives.electra", "electra_lab.optimizers.adamw", "electra_lab.packings.contiguous",
     "electra_lab.samplers.gumbel", "electra_lab.schedules.warmup_linear", "electra_lab.tokenizers.wordpiece",

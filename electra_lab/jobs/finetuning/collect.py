@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 from registry import Batch, Example, Losses, Metric, Results, Row, Task
@@ -21,20 +22,22 @@ class Collected:
         self, task: Task, examples: Sequence[Any], rows: Sequence[Sequence[Row]], of_tokens: Collection[str]
     ) -> None:
         self._task, self._examples, self._rows, self._of_tokens = task, examples, rows, of_tokens
-        self._sizes = [len(row.tokens) for each in rows for row in each]
-        self._outputs: dict[int, Mapping[str, Any]] = {}  # by the number of the row
+        self._sizes = [len(row.tokens) for row in chain.from_iterable(rows)]
+        self._outputs: dict[int, dict[str, Any]] = {}  # by the number of the row
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
         return self._task.metrics
 
     def update(self, batch: Batch, losses: Losses) -> None:
-        arrays = {name: each.cpu().numpy() for name, each in losses.outputs.items()}
-        for place, row in enumerate(batch.example_ids.tolist()):
-            size = self._sizes[row]
-            self._outputs[row] = {
-                name: each[place, :size] if name in self._of_tokens else each[place] for name, each in arrays.items()
-            }
+        rows = batch.example_ids.tolist()
+        for row in rows:
+            self._outputs[row] = {}
+        for name, outputs in losses.outputs.items():
+            values = outputs.cpu().numpy()
+            for place, row in enumerate(rows):
+                of_row = values[place]
+                self._outputs[row][name] = of_row[: self._sizes[row]] if name in self._of_tokens else of_row
 
     def merge(self, other: Self) -> None:
         self._outputs |= other._outputs
@@ -48,10 +51,11 @@ class Collected:
     @cached_property
     def results(self) -> Results:
         """The results over all rows; call it when they have all been seen."""
-        numbers = iter(range(len(self._sizes)))
-        outputs = [[self._outputs[next(numbers)] for _ in each] for each in self._rows]
-        found = self._task.results(self._examples, self._rows, outputs)
-        return checked(found, self._examples)
+        outputs, first = list[list[Mapping[str, Any]]](), 0
+        for rows in self._rows:
+            outputs.append([self._outputs[number] for number in range(first, first + len(rows))])
+            first += len(rows)
+        return checked(self._task.results(self._examples, self._rows, outputs), self._examples)
 
 
 def checked(found: object, examples: Sequence[Any]) -> Results:

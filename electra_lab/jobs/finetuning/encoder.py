@@ -23,7 +23,7 @@ class TextEncoder:
         self._mark, self._special = word_mark(tokenizer), SpecialNames(tokenizer)
 
     def texts(self, texts: Sequence[str]) -> list[Encoded]:
-        """Split texts into tokens; a word is what the tokenizer never joins with its neighbours."""
+        """Split texts into tokens; a word is a piece of text that the tokenizer never joins with its neighbours."""
         found = tokenize(self._tokenizer, texts)
         return [Encoded(text.ids, text.offsets, cast("list[int]", text.words)) for text in found]
 
@@ -34,7 +34,7 @@ class TextEncoder:
         tokenizers see that space, and of these some put one before the first word too.
         """
         found = []
-        spaced = [[self._spaced(_clean(word), place) for place, word in enumerate(words)] for words in sentences]
+        spaced = [self._spaced(words) for words in sentences]
         for words, read, encoding in zip(sentences, spaced, self._encodings(spaced), strict=True):
             spaces: list[list[int]] = [[] for _ in words]
             if self._special.are_in(" ".join(read), encoding.ids):
@@ -48,9 +48,9 @@ class TextEncoder:
             found.append(Encoded(encoding.ids, offsets, numbers))
         return found
 
-    def _spaced(self, word: str, place: int) -> str:
-        bare = word.strip()
-        return f" {bare}" if self._mark and bare and place else bare
+    def _spaced(self, words: Sequence[str]) -> list[str]:
+        bare = [_clean(word).strip() for word in words]
+        return [f" {word}" if self._mark and word and place else word for place, word in enumerate(bare)]
 
     def _encodings(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
         before, self._tokenizer.encode_special_tokens = self._tokenizer.encode_special_tokens, True

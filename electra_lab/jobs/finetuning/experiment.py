@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import nn
 
-from electra_lab.assembly.build import brought_by, optimizer_of, weights_from
-from electra_lab.assembly.experiment import loop_settings
+from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded
+from electra_lab.config.load import Loaded, load_finetuning
+from electra_lab.config.origins import dump_with_origins
 from electra_lab.config.schedule import rate_problem
 from electra_lab.data.rows import permuted
 from electra_lab.jobs.finetuning.collect import Collected
@@ -28,6 +31,7 @@ from electra_lab.jobs.finetuning.model import TaskModel, with_layer_rates
 from electra_lab.jobs.finetuning.rows import TaskRows
 from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.pretrained.source import Source, open_source
+from electra_lab.training.device import choose_precision
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
 from registry import Dataset, Flops, Metric, Row, Task, datasets, tasks, using
@@ -54,9 +58,9 @@ class Finetuning:
     settings: Settings
     model: TaskModel
     task: Task
-    facts: Mapping[str, Any]  # what the task has learned from the training examples, such as the labels
+    facts: Mapping[str, Any]  # learned by the task from the training examples, such as the labels
     dataset: Dataset
-    splits: Mapping[str, Split]  # `train`, `validation`, and what else the dataset has
+    splits: Mapping[str, Split]  # `train`, `validation`, and others of the dataset
     source: Source
     weights: dict[str, str]  # by part of the model, where they come from
     length: int  # of the longest row
@@ -67,11 +71,11 @@ class Finetuning:
         return Collected(self.task, held.examples, held.rows, self.model.of_tokens)
 
     def lost(self) -> dict[str, dict[str, float]]:
-        """Return what the rows lack of the examples: by metric, its value on each split."""
+        """Return the shares of the examples that are missing from the rows: by metric, its value on each split."""
         found: dict[str, dict[str, float]] = {}
         for split in (TRAIN, *self.held_out):
             held = self.splits[split]
-            for name, value in self.task.lost(held.examples, held.rows).items():
+            for name, value in self.task.truncation(held.examples, held.rows).items():
                 found.setdefault(name, {})[split] = value
         return found
 
@@ -91,8 +95,16 @@ def check(loaded: Loaded[FinetuningConfig]) -> LabError | None:
     try:
         longest_row(loaded, open_source(loaded))
     except DataError as error:
+        if os.path.lexists(loaded.config.model):
+            raise  # the model is here, and damaged
         return absent or error
     return absent
+
+
+def overview(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None]:
+    """Return the complete file with its origins, and the error that it would raise here. Raises ConfigError."""
+    loaded = load_finetuning(file, overrides)
+    return dump_with_origins(loaded), check(loaded)
 
 
 def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
@@ -200,7 +212,7 @@ def learned(loaded: Loaded[FinetuningConfig], task: Task, examples: Mapping[str,
     if not loaded.config.trains:
         return {}
     try:
-        facts = task.learn(examples[TRAIN])
+        facts = task.fit_labels(examples[TRAIN])
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
     if not any(map(is_labelled, examples[VALIDATION])):
@@ -217,7 +229,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     length = longest_row(loaded, source)
     examples = examples_of(loaded, dataset)
     facts = learned(loaded, task, examples)
-    task.know(facts)
+    task.set_labels(facts)
     try:
         examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
         encoder = TextEncoder(source.tokenizer, source.vocabulary)
@@ -229,7 +241,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
         raise loaded.caused(("dataset",), error) from None
     network = source.networks[config.network]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # for what a head draws itself while it is built
+        torch.manual_seed(seed)  # for heads that draw weights themselves
         model = TaskModel(network, task, train.dropout, frozen=train.frozen)
     entry = tasks.get(config.task.type)
     brought = brought_by(entry, model.head)
@@ -243,10 +255,11 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     steps = max(1, round(train.epochs * rows / train.batch_size))
     if misfit := rate_problem(config.schedules["learning_rate"], steps):
         raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
-    mean = round(float(np.mean([len(row.tokens) for each in splits[TRAIN].rows for row in each])))
+    mean = round(splits[TRAIN].batches.tokens / rows)
     forward = MATRIX_PRODUCTS.forward(network, mean, 0)
     per_step = round(train.batch_size * forward * (1 if train.frozen else 1 + MATRIX_PRODUCTS.backward))
-    settings = loop_settings(config, seed=seed, steps=steps, flops=Flops(per_step), examples=0, device=device)
+    precision = choose_precision(train.precision, device)
+    settings = loop_settings(config, seed=seed, steps=steps, flops=Flops(per_step), examples=0, precision=precision)
     optimizer = optimizer_of(config.optimizer, train.learning_rate, model)
     optimizer = with_layer_rates(optimizer, model, train.layer_decay, train.layer_decay_rule)
     found = Finetuning(
@@ -261,7 +274,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
 
 
 def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
-    """Return so many of the examples, in the order of the source."""
+    """Return `number` of the examples, in the order of the source."""
     if number is None or number >= len(examples):
         return examples
     chosen = permuted(seed, np.full(number, -1), np.arange(number), len(examples))
@@ -270,7 +283,7 @@ def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
 
 def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, by_length: bool) -> Split:
     rows = task.rows(examples, encoder, length)
-    return Split(examples, rows, TaskRows([row for each in rows for row in each], group_by_length=by_length))
+    return Split(examples, rows, TaskRows(list(chain.from_iterable(rows)), group_by_length=by_length))
 
 
 @torch.no_grad()

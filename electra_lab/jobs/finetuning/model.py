@@ -47,7 +47,9 @@ class TaskModel(nn.Module):
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            hidden = self.network.hidden(batch.tokens, batch.attention_mask, batch.segments, batch.documents)
+            hidden = self.network.hidden(
+                batch.tokens, batch.attention_mask, batch.segments, batch.attention_document_ids
+            )
         outputs = self._outputs(self.head, hidden, batch)
         terms = self.task.losses(outputs, batch) if batch.labels else {}
         kept = getattr(self.task, "kept", dict)
@@ -87,10 +89,12 @@ def with_layer_rates(optimizer: Optimizer, model: TaskModel, decay: float, rule:
 def _depths(model: TaskModel) -> Iterator[tuple[nn.Parameter, Any]]:
     """Yield each parameter with a function from the rule to its distance from the task's own layers.
 
-    What a backbone has outside its layers, such as a last norm, belongs to its top layer.
+    Parameters of a backbone outside its layers, such as a last norm, belong to its top layer.
     """
     layers = list(model.network.backbone.layers)  # type: ignore[arg-type]  # by contract
-    above = {parameter: len(layers) - number for number, layer in enumerate(layers) for parameter in layer.parameters()}
+    above: dict[nn.Parameter, int] = {}
+    for number, layer in enumerate(layers):
+        above |= dict.fromkeys(layer.parameters(), len(layers) - number)
     head = set(model.head.parameters())
     backbone = set(model.network.backbone.parameters())
     for parameter in model.parameters():

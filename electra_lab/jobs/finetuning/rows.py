@@ -49,12 +49,12 @@ class TaskRows(Rows):
 
 
 class _Ragged:
-    """Rows of different lengths, one after the other; a packing, of which each batch has a width of its own."""
+    """Rows of different lengths, one after the other; a packing whose batches differ in width."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.sizes = np.array([len(row.tokens) for row in rows], dtype=np.int64)
         self._begins = self.sizes.cumsum() - self.sizes
-        self._tokens, self._segments = (_joined(getattr(row, name) for row in rows) for name in ("tokens", "segments"))
+        self._tokens, self._segments = _joined(row.tokens for row in rows), _joined(row.segments for row in rows)
         self._of_rows: dict[str, NDArray[Any]] = {}
         self._of_tokens: dict[str, NDArray[Any]] = {}
         names = {tuple(sorted(row.labels)) for row in rows}

@@ -1,4 +1,4 @@
-"""Fine-tune a pre-trained model, or judge it as it is: once per seed, with a summary of all."""
+"""Fine-tune a pre-trained model, or judge it without training: once per seed, with a summary of all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
 from electra_lab.export.finetuned import write_finetuned
-from electra_lab.jobs.consume_records import follow, is_evaluated
+from electra_lab.jobs.changes import changes, content, refuse_others
 from electra_lab.jobs.finetuning.collect import checked
 from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.jobs.finetuning.experiment import (
@@ -33,27 +34,34 @@ from electra_lab.jobs.finetuning.experiment import (
     make_task,
     open_dataset,
 )
-from electra_lab.jobs.pretraining.changes import changes, content, keep_changes, refuse_others
-from electra_lab.jobs.pretraining.execute import enough_memory, refuse_several_processes
-from electra_lab.jobs.provenance import began, differences, environment
-from electra_lab.jobs.saving import Saver
+from electra_lab.jobs.lifecycle import (
+    Job,
+    begin,
+    continued,
+    enough_memory,
+    refuse_several_processes,
+    say_differences,
+    train_to_the_end,
+)
+from electra_lab.jobs.provenance import began, environment
+from electra_lab.jobs.saving import restore
 from electra_lab.jobs.signals import ending
-from electra_lab.jobs.track import tracking
 from electra_lab.presentation import finetuning_summary as summary
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import write_report
 from electra_lab.pretrained.source import Source, open_source
-from electra_lab.storage.checkpoint import load_newest, read_model
+from electra_lab.storage.checkpoint import read_model
+from electra_lab.storage.files import disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
 from electra_lab.training.device import choose_device
 from electra_lab.training.evaluation import evaluate
-from electra_lab.training.loop import Record, train
+from electra_lab.training.loop import Record
 from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks, using
 from registry.errors import CheckpointError, ConfigError, DataError, command
 
-# None of them changes what the steps of a seed have done.
+# None of them would have changed the steps of a seed.
 MAY_CHANGE = (
     "seeds", "train.micro_batch_size", "train.log_every", "train.on_non_finite", "evaluate.batch_size",
     "evaluate.errors", "checkpoint", "trackers",
@@ -76,7 +84,7 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         with folder.locked():
             folder.write("source.yaml", file.read_text(encoding="utf-8-sig"))
             with ending(lambda: f"Resume with: {command('resume', folder.path)}"):
-                advance(folder, loaded, target)
+                run_remaining_seeds(folder, loaded, target)
     return folder.path
 
 
@@ -86,31 +94,43 @@ def resume(path: Path, device: str, overrides: Sequence[str] = ()) -> Path:
     folder = FinetuningFolder(path)
     loaded = load_finetuning(path / "finetuning.yaml", overrides)
     with ending(lambda: f"Resume with: {command('resume', path)}"), folder.locked():
-        advance(folder, loaded, choose_device(device))
+        run_remaining_seeds(folder, loaded, choose_device(device))
     return path
 
 
-def advance(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
+def report(path: Path) -> Path:
+    """Write report.html of a fine-tuning again. Raises LabError."""
+    return write_report(FinetuningFolder(path))
+
+
+def run_remaining_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
     """Run the seeds that are not finished, and report. Raises LabError.
 
     Seeds may be added to a folder. ConfigError if a seed began with settings that must not change, DataError if with
     other data or weights: the numbers of one folder go together.
     """
     config, console = loaded.config, Console()
-    for seed in folder.seeds():
-        if then := _earlier(folder.seed(seed)):
-            _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
+    for seed, then in _begun(folder).items():
+        _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
     folder.write("finetuning.yaml", dump(config))
     for seed in config.seeds:
         if folder.results(seed) is None:
             with enough_memory():
-                if config.trains:
-                    _train(folder, _with(seed, loaded), seed, device, console)
-                else:
-                    _judge(folder, _with(seed, loaded), seed, device)
-    report = write_report(folder)
+                (_train if config.trains else _judge)(folder, _with(seed, loaded), seed, device, console)
+    page = write_report(folder)
     seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
-    console.say(summary.closing(folder, report, seconds))
+    console.say(summary.closing(folder, page, seconds))
+
+
+def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
+    """Return the provenance of each seed that has begun."""
+    found = {}
+    for seed in folder.seeds():
+        directory = folder.seed(seed)
+        if (directory.path / "provenance.json").is_file():
+            found[seed] = directory.provenance()
+            directory.refuse_other_format(found[seed])
+    return found
 
 
 def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed: int, file: Path) -> None:
@@ -123,7 +143,7 @@ def _refuse_other_settings(then: Provenance, now: Loaded[FinetuningConfig], seed
 
 
 def _with(seed: int, loaded: Loaded[FinetuningConfig]) -> Loaded[FinetuningConfig]:
-    """Return the file as it is for one seed."""
+    """Return the file for one seed."""
     return replace(loaded, config=loaded.config.model_copy(update={"seeds": [seed]}))
 
 
@@ -139,58 +159,59 @@ def _train(
     config, directory = loaded.config, folder.seed(seed)
     with using(tasks.get(config.task.type)):
         built = assemble(loaded, seed, device)
-    run, settings, metrics = built.run, built.settings, declared(loaded)
-    facts = _facts(built, metrics)
-    _begin(folder, seed, loaded, built.source, built.dataset, device, settings.precision, console, **facts)
-    directory.refuse_lost_checkpoints()
-    directory.mend(console.say)
-    if state := load_newest(directory.checkpoints, built.model, run.optimizer, console.say):
-        run.restore(state)
-    evaluated = run.step == 0 or is_evaluated(directory, run.step, settings, tested=False)
-    directory.truncate(run.step, evaluated=evaluated)
-    keep_changes(directory, loaded, run.step, console.say)
-    console.say(summary.opening(loaded, built, seed, directory.path))
+    run, metrics = built.run, declared(loaded)
     first = next(iter(metrics))
-    best = (first, metrics[first]) if config.evaluate.select == "best" else None
-    saver = Saver(directory, run, settings, every=config.checkpoint.every, keep=config.checkpoint.keep, best=best)
+    best = first if config.evaluate.select == "best" else None
 
     def show(record: Record) -> None:
         if best and record.values["split"] == VALIDATION and not math.isfinite(record.values.get(first, math.nan)):
             reason = f"{first} has no value on validation data, so no weights are the best."
             raise loaded.problem(("evaluate", "metric"), reason, DataError)
 
-    records = train(
+    job = Job(
+        loaded,
+        directory,
+        console,
         run,
-        settings,
+        built.settings,
         built.splits[TRAIN].batches,
         {VALIDATION: built.splits[VALIDATION].batches},
         lambda _: built.accumulate(VALIDATION),
         device,
-        evaluated=evaluated,
+        _LOSS | dict(metrics),
+        label=f"{config.name}-{folder.path.resolve().name}-{directory.path.name}",
+        resume=folder.path,
+        show=show,
+        best=best,
     )
-    name = f"{config.name}-{folder.path.resolve().name}-{directory.path.name}"
-    with tracking(config, directory, console.say, name=name, step=run.step) as track:
-        follow(
-            records,
-            directory,
-            console,
-            saver,
-            run,
-            steps=settings.steps,
-            metrics=_LOSS | dict(metrics),
-            show=show,
-            track=track,
-            resume=folder.path,
-        )
+    # Begin, or continue.
+    facts = _facts(built, metrics)
+    _begin(folder, seed, loaded, built.source, built.dataset, device, built.settings.precision, console, **facts)
+    directory.refuse_lost_checkpoints()
+    _adopt_best(directory)
+    restore(directory, run, console.say)
+    evaluated = continued(job)
+    console.say(summary.opening(loaded, built, seed, directory.path))
+    # Train.
+    saver = train_to_the_end(job, evaluated=evaluated)
     step = saver.best_step() if best else run.step
     if step < run.step:
         try:
             read_model(directory.checkpoints, step).fill(built.model)
         except CheckpointError as error:
             raise CheckpointError(f"{error} To train this seed again, delete {directory.path} and resume.") from None
+    # Finish.
     _keep_model(directory, config, built)
     found = {split: _results(built, split) for split in built.held_out}
     _keep_results(directory, built.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)
+
+
+def _adopt_best(directory: RunDirectory) -> None:
+    """Put the best checkpoint of an earlier version, which kept it in best/checkpoints, with the others."""
+    for path in (directory.path / "best" / "checkpoints").glob("step-*"):
+        if not (directory.checkpoints / path.name).exists():
+            with disk(path):
+                path.rename(directory.checkpoints / path.name)
 
 
 def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetuning) -> None:
@@ -203,7 +224,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         built.model.network,
         built.model.head,
         kind=kind,
-        labels=next((each for each in built.facts.values() if isinstance(each, list)), []),
+        labels=next((fact for fact in built.facts.values() if isinstance(fact, list)), []),
         dropout=config.train.dropout,
         described=source.described,
         tokenizer=source.tokenizer,
@@ -228,16 +249,12 @@ def _results(built: Finetuning, split: str) -> Results:
 
 
 def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    settings, model = built.settings, built.model
-    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
+    settings = built.settings
+    sizes = {name: _size(part) for name, part in built.model.named_children()}
+    examples = {name: split.examples for name, split in built.splits.items()}
+    tokens = {name: split.batches.tokens for name, split in built.splits.items()}
     return {
-        "data": Data(
-            store=built.dataset.fingerprint(),
-            documents={name: len(split.examples) for name, split in built.splits.items()},
-            tokens={name: split.batches.tokens for name, split in built.splits.items()},
-            skipped=left_out(built.dataset),
-            vocabulary=built.source.vocabulary.size,
-        ),
+        "data": _data(built.dataset, built.source, examples, tokens),
         "parameters": {**sizes, "total": sum(sizes.values())},
         "weights": built.weights,
         "steps": settings.steps,
@@ -248,23 +265,34 @@ def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
     }
 
 
+def _data(dataset: Dataset, source: Source, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
+    return Data(
+        store=dataset.fingerprint(),
+        documents={split: len(found) for split, found in examples.items()},
+        tokens=tokens,
+        skipped=left_out(dataset),
+        vocabulary=source.vocabulary.size,
+    )
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 # Tasks without training
 
 
 @torch.no_grad()
-def _judge(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> None:
-    config, console = loaded.config, Console()
+def _judge(
+    folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], seed: int, device: torch.device, console: Console
+) -> None:
+    config = loaded.config
     task, dataset = cast("Judgement", make_task(loaded)), open_dataset(loaded)
     source = open_source(loaded, seed if config.init == "random" else None)
     splits = examples_of(loaded, dataset)
     facts = {
-        "data": Data(
-            store=dataset.fingerprint(),
-            documents={name: len(examples) for name, examples in splits.items()},
-            skipped=left_out(dataset),
-            vocabulary=source.vocabulary.size,
-        ),
-        "parameters": {name: sum(p.numel() for p in each.parameters()) for name, each in source.networks.items()},
+        "data": _data(dataset, source, splits, {}),
+        "parameters": {name: _size(network) for name, network in source.networks.items()},
         "weights": source.weights,
         "steps": 0,
         "flops_per_step": 0,
@@ -307,37 +335,17 @@ def _begin(
     console: Console,
     **facts: Any,
 ) -> None:
-    """Write what a run begins with; compare it with that of all that began earlier. Raises ConfigError, DataError."""
-    config = dump(loaded.config)
-    now = began(
-        config,
-        (*loaded.plugins, *source.plugins),
-        environment(device, precision),
-        config=content(loaded),
-        init={loaded.config.network: source.start},
-        **facts,
-    )
-    for each in folder.seeds():
-        if then := _earlier(folder.seed(each)):
-            _refuse_changes(folder.seed(each).path, then, now, source.start.source)
-    directory = folder.seed(seed)
-    path = directory.path
-    if not (path / "provenance.json").is_file():
-        path.mkdir(exist_ok=True)
-        directory.write("config.yaml", config)
-        directory.keep_tokens(source.tokenizer, source.vocabulary.counts)
-        directory.write_json("provenance.json", now.model_dump(mode="json"))
-    elif different := differences(directory.provenance().environment, now.environment):
-        console.say(f"note: the resumed run is not bit-exact, because of {', '.join(different)}")
-
-
-def _earlier(directory: RunDirectory) -> Provenance | None:
-    """Return what a run began with; None if it did not begin."""
-    if not (directory.path / "provenance.json").is_file():
-        return None
-    then = directory.provenance()
-    directory.refuse_other_format(then)
-    return then
+    """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
+    plugins, init = (*loaded.plugins, *source.plugins), {loaded.config.network: source.start}
+    now = began(loaded, plugins, environment(device, precision), init=init, **facts)
+    earlier = _begun(folder)
+    for other, then in earlier.items():
+        _refuse_changes(folder.seed(other).path, then, now, source.start.source)
+    if seed in earlier:
+        say_differences(earlier[seed].environment, now.environment, console.say)
+    else:
+        folder.seed(seed).path.mkdir(exist_ok=True)
+        begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary)
 
 
 def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -> None:
@@ -352,20 +360,16 @@ def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -
 def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:
     """Write predictions, files for the benchmark, and last of all results.json, which marks a finished run."""
     for split, results in found.items():
-        lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in results.predictions)
-        directory.write(f"predictions-{split}.jsonl", lines)
+        lines = [json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in results.predictions]
+        directory.write(f"predictions-{split}.jsonl", "".join(lines))
         submission = getattr(dataset, "submission", lambda *_: None)(split, results.predictions)
         if submission is not None:
             name, text = submission
             directory.path.joinpath("submission").mkdir(exist_ok=True)
             directory.write(f"submission/{name}", text)
-    kept.splits = {
-        split: SplitResults(
+        kept.splits[split] = SplitResults(
             examples=len(results.predictions),
             metrics={name: value if math.isfinite(value) else None for name, value in results.metrics.items()},
-            tables=[{"title": t.title, "header": list(t.header), "rows": [list(r) for r in t.rows]}
-                    for t in results.tables],
+            tables=[{"title": t.title, "header": t.header, "rows": t.rows} for t in results.tables],
         )
-        for split, results in found.items()
-    }  # fmt: skip
     directory.write_json("results.json", kept.model_dump(mode="json"))

@@ -78,8 +78,8 @@ def _files_of(loaded: Loaded) -> tuple[list[str], list[str]]:
 
 
 def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
-    train = store.manifest.shards["train"].values()
-    held_out = [shard for split in ("validation", "test") for shard in store.manifest.shards[split].values()]
+    shards = store.manifest.shards
+    train, held_out = shards["train"].values(), [*shards["validation"].values(), *shards["test"].values()]
     read = store.manifest.read
     words = sum(shard.tokens - shard.documents for shard in train)
     unknown = token_id(store.tokenizer, UNKNOWN)

@@ -14,11 +14,12 @@ from electra_lab.assembly.experiment import Experiment, assemble
 from electra_lab.checks.diagnosis import Found, Probe
 from electra_lab.config.load import Loaded
 from electra_lab.data.store import Store, is_store, key_of, load_store, read_manifest
-from electra_lab.jobs.pretraining.execute import enough_memory, refuse_several_processes
+from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
 from electra_lab.jobs.provenance import device_name, differences, environment_of
+from electra_lab.jobs.saving import restore
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.opened import run_config
-from electra_lab.storage.checkpoint import checkpoints, load_newest, not_finite, tensors_of
+from electra_lab.storage.checkpoint import checkpoints, not_finite, tensors_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import choose_device
@@ -31,7 +32,7 @@ from registry.listing import short
 
 @dataclass(frozen=True)
 class Finding:
-    """What a replay has found.
+    """The finding of a replay.
 
     kind       where: in the forward or the backward pass, in the norm of all gradients, in the update of the weights;
                `nothing` if no step was refused
@@ -100,9 +101,7 @@ def _reopened(directory: RunDirectory, device: str, store: Path | None, console:
     )
     if different := differences(began.environment, environment_of(experiment)):
         console.say(f"note: the steps are not bit-exactly those of the run, because of {', '.join(different)}")
-    run = experiment.run
-    if state := load_newest(directory.checkpoints, run.learner.objective, run.optimizer, console.say):
-        run.restore(state)
+    restore(directory, experiment.run, console.say)
     return loaded, experiment
 
 
@@ -130,7 +129,7 @@ def _last(directory: RunDirectory, experiment: Experiment) -> int:
 
 
 def _repeated(directory: RunDirectory, loaded: Loaded, experiment: Experiment) -> Finding | None:
-    """Do the next step; return what is wrong with it, if anything."""
+    """Do the next step; return its fault, if it has one."""
     run, settings = experiment.run, experiment.settings
     step, scale = run.step, float(run.scale.scale) if run.scale else None
     result, rate = advance(run, settings, experiment.train, experiment.device)
@@ -206,10 +205,10 @@ def _described(directory: RunDirectory, loaded: Loaded, found: Found, step: int)
 
 def _place(directory: RunDirectory, module: nn.Module) -> str:
     """Return file and line of a module's forward method, the file of a plug-in as the user knows it."""
-    code = inspect.unwrap(type(module).forward).__code__
-    file = Path(code.co_filename)
-    copies = {directory.plugin(each).resolve(): Path(each.file) for each in directory.provenance().plugins}
-    return f"{short(copies.get(file.resolve(), file))}:{code.co_firstlineno}"
+    compiled = inspect.unwrap(type(module).forward).__code__
+    file = Path(compiled.co_filename)
+    copies = {directory.plugin(code).resolve(): Path(code.file) for code in directory.provenance().plugins}
+    return f"{short(copies.get(file.resolve(), file))}:{compiled.co_firstlineno}"
 
 
 def _component(loaded: Loaded, module: str) -> str | None:

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache, partial
 from numbers import Real
@@ -17,21 +17,24 @@ import numpy as np
 import torch
 
 from electra_lab.analysis.records import of_split
+from electra_lab.analysis.results import cell_result, is_ready
+from electra_lab.assembly.choices import Scale
 from electra_lab.config.component import Component
-from electra_lab.config.load import load, load_finetuning
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.data.rows import Rows
 from electra_lab.jobs.errors import known
 from electra_lab.jobs.finetuning.experiment import declared, identity
-from electra_lab.jobs.finetuning.run import advance
+from electra_lab.jobs.finetuning.run import run_remaining_seeds
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.sweeps.file import digest
 from electra_lab.storage.ablation_folder import AblationFolder
-from electra_lab.storage.checkpoint import problem
+from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import damage, disk, new_folder, seal
 from electra_lab.storage.finetuning_folder import FinetuningFolder
-from electra_lab.storage.plan import Plan, PlannedMeasure
-from electra_lab.training.device import autocast
-from registry import Batch, Entry, Outcome, Sampled, Trained, load_plugin, measures
+from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
+from electra_lab.training.device import autocast, choose_device
+from registry import Batch, Entry, MetricWithDocuments, Outcome, Trained, load_plugin, measures
 from registry.errors import (
     BadResult,
     CheckpointError,
@@ -44,6 +47,9 @@ from registry.errors import (
     shown,
 )
 from registry.signature import validate
+
+# By the id of a run, what measures see of it and the precision that it was trained in
+Opened = Callable[[str], tuple[Trained, Callable[[], Any]]]
 
 
 def work(path: str, id: str, *, device: str) -> Outcome:
@@ -58,9 +64,9 @@ def work(path: str, id: str, *, device: str) -> Outcome:
             stack.enter_context(redirect_stdout(log))
             try:
                 plan = folder.plan
-                if folder.state(id, plan).missing:
-                    _train(folder, id, device)
-                    _measure(folder, id, plan, device)
+                if cell_result(folder, plan, id).missing:
+                    _train(folder, plan, id, device)
+                    _measure(folder, plan, id, device)
                 folder.note_failure(id, None)
             except BaseException as error:
                 if isinstance(error, LabError):
@@ -85,15 +91,14 @@ def _sentence(error: BaseException) -> str:
     return said if isinstance(error, LabError) else f"{type(error).__name__}: {said}"
 
 
-def heal(folder: AblationFolder, ids: Iterable[str], say: Callable[[str], None]) -> None:
+def quarantine_damaged(folder: AblationFolder, plan: Plan, say: Callable[[str], None]) -> None:
     """Move everything that is still needed and can no longer be used to damaged/, so that it is recreated."""
-    plan = folder.plan
     for measure in plan.measures:
         with folder.claimed(f"shared-{measure.key}", wait=True):
             shared = folder.shared(measure)
             if shared.is_dir() and (reason := damage(shared)):
                 _set_aside(folder, shared, reason, say)
-    for id in ids:
+    for id in plan.by_id:
         with folder.claimed(id) as mine, suppress(InUse):  # resumed by hand
             if mine and (reason := _unusable(folder, id, plan)):
                 with folder.run(id).locked():
@@ -102,9 +107,11 @@ def heal(folder: AblationFolder, ids: Iterable[str], say: Callable[[str], None])
 
 def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
     """Return the reason why a run that is still needed can be neither resumed nor measured."""
-    run = folder.run(id)
-    if not folder.state(id, plan).missing:
-        return None if folder.is_used(id, plan) else problem(run.last_checkpoint())
+    result = cell_result(folder, plan, id)
+    run = result.run
+    if not result.missing:
+        needed = id in plan.references and not folder.is_used(id, plan)
+        return checkpoint_damage(run.last_checkpoint()) if needed else None
     if not (run.path / "provenance.json").is_file():
         return None  # it had not begun
     try:
@@ -112,12 +119,14 @@ def _unusable(folder: AblationFolder, id: str, plan: Plan) -> str | None:
         run.refuse_other_format(began)
         run.records()
         config = (run.path / "config.yaml").read_bytes()
+        if result.plan.task:
+            folder.finetuning(id).results(result.plan.seed)
     except (CheckpointError, OSError) as error:
         return f"cannot be read ({_sentence(error)})"
     if hashlib.sha256(config).hexdigest() != began.config_sha256:
         return "config.yaml was changed since it began"
     found = list(run.checkpoints.glob("step-*"))
-    return "none of its checkpoints is usable" if found and all(map(problem, found)) else None
+    return "none of its checkpoints is usable" if found and all(map(checkpoint_damage, found)) else None
 
 
 def _set_aside(folder: AblationFolder, path: Path, reason: str, say: Callable[[str], None]) -> None:
@@ -129,47 +138,78 @@ def _set_aside(folder: AblationFolder, path: Path, reason: str, say: Callable[[s
     say(f"{path}: {reason}. It was moved to {aside} and will be recreated.")
 
 
-def _train(folder: AblationFolder, id: str, device: str) -> None:
-    """Raises ConfigError if a plug-in is not the one that the plan was made with."""
-    run, measured = folder.run(id), folder.path / "measured"
-    if run.finished() and problem(run.last_checkpoint()) is None:
+def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
+    """Train a cell, or resume it. Raises ConfigError if a plug-in is not the one that the plan was made with."""
+    result, file = cell_result(folder, plan, id), folder.experiment(id)
+    if result.trained and (result.plan.task or checkpoint_damage(result.run.last_checkpoint()) is None):
         return
-    shutil.rmtree(folder.path / "downstream" / id, ignore_errors=True)  # of the weights before these
-    file = folder.experiment(id)
-    if digest(load(file)) != id.rpartition("-")[2]:
+    loaded: Loaded[Any] = load_finetuning(file) if result.plan.task else load(file)
+    if digest(loaded) != id.rpartition("-")[2]:
         raise ConfigError(f"{file}: a plug-in changed since the plan was made. Start the ablation again.")
+    if result.plan.task:
+        _run_seeds(folder.finetuning(id), loaded, choose_device(device))
+        return
+    run, scale = folder.run(id), _scale(folder, plan)
+    shutil.rmtree(folder.path / "downstream" / id, ignore_errors=True)  # of the weights before these
     if (run.path / "provenance.json").is_file():
         run.forget_lost_checkpoints()  # they were removed to make room
-        execute.resume(run.path, device, shared=measured)
+        execute.resume(run.path, device, scale=scale)
         return
     if run.path.exists():  # killed before it had begun
         shutil.rmtree(run.path)
-    execute.run(file, [], run.path, device, shared=measured)
+    execute.run(file, [], run.path, device, scale=scale)
 
 
-def _measure(folder: AblationFolder, id: str, plan: Plan, device: str) -> None:
+def _scale(folder: AblationFolder, plan: Plan) -> Scale:
+    """Return the first cell's numbers, by which `auto` means the same for all that is compared."""
+    first = plan.cells[0]
+    return Scale.of(load(folder.experiment(first.id)), int(first.flops or 0))
+
+
+def _run_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.locked():
+        run_remaining_seeds(folder, loaded, device)
+
+
+def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
     """Take the missing measures that are ready; one that fails does not keep others from being taken."""
-    opened, missing = _Opened(folder, device), folder.state(id, plan).missing
-    first: BaseException | None = None
+    result = cell_result(folder, plan, id)
+    if result.plan.task and result.missing:
+        _note_task(folder, result.plan)
+        return
+    opened, errors = cache(partial(_open, folder, device)), list[BaseException]()
     for file in plan.imports:
         load_plugin(Path(file))
     for planned in plan.measures:
-        if planned.key not in missing or not folder.is_ready(planned, plan):
+        if planned.key not in result.missing or not is_ready(folder, plan, planned):
             continue
         try:
             entry = measures.get(planned.type)
             options = Component(entry.name, validate(entry.schema, planned.options)).keywords()
             measure = entry.component(**options)
-            shared = _prepared(folder, planned, partial(opened.prepare, measure, id, planned.references))
-            found = opened.look(id, measure, shared)
+            shared = _shared(folder, planned, measure, id, opened)
+            run, precision = opened(id)
+            with torch.no_grad(), precision():
+                found = measure(run, shared)
             numbers, documents = _numbers(entry, measure, found)
             folder.note_measure(id, planned.key, numbers, documents)
         except Stopped:
             raise
         except (Exception, SystemExit) as error:
-            first = first or error
-    if first is not None:
-        raise first
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _note_task(folder: AblationFolder, cell: Cell) -> None:
+    """Note the leading metric of a fine-tuning, on the first held-out split with labels."""
+    own = folder.finetuning(cell.id)
+    leading = next(iter(declared(load_finetuning(folder.experiment(cell.id)))))
+    found = own.judged_by(leading)
+    if not found:
+        raise DataError(f"{own.path}: no held-out split has labels, so there is no {leading}.")
+    folder.note_measure(cell.id, cell.task, {cell.task: found[cell.seed]})
 
 
 def _numbers(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
@@ -179,49 +219,37 @@ def _numbers(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, 
         raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
     if unknown := sorted(found.keys() - measure.metrics.keys()):
         raise BadResult(f"{returned} {unknown[0]}, which it does not declare.")
-    documents = {name: list(value.documents) for name, value in found.items() if isinstance(value, Sampled)}
-    documents = {name: each for name, each in documents.items() if each and all(map(math.isfinite, each))}
+    documents = {}
+    for name, value in found.items():
+        by_document = list(value.documents) if isinstance(value, MetricWithDocuments) else []
+        if by_document and all(map(math.isfinite, by_document)):
+            documents[name] = by_document
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}, documents
 
 
-def _prepared(folder: AblationFolder, measure: PlannedMeasure, make: Callable[[Path], None]) -> Path:
-    """Return the folder that all cells share for a measure: the first cell makes it, whole or not at all."""
-    final = folder.shared(measure)
-    if not final.is_dir():
-        with folder.claimed(f"shared-{measure.key}", wait=True):
-            if not final.is_dir():
-                with new_folder(final) as building:
-                    make(building)
-                    seal(building)
+def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: str, opened: Opened) -> Path:
+    """Return the folder that all cells share for a measure: the first cell makes it, whole or not at all.
+
+    In the precision of the first reference, so that it does not matter which cell comes first.
+    """
+    final = folder.shared(planned)
+    if final.is_dir():
+        return final
+    with folder.claimed(f"shared-{planned.key}", wait=True):
+        if not final.is_dir():
+            run, references = opened(id)[0], {name: opened(other)[0] for name, other in planned.references.items()}
+            _, precision = opened(next(iter(planned.references.values()), id))
+            with new_folder(final) as building:
+                with torch.no_grad(), precision():
+                    measure.prepare(run, references, building)
+                seal(building)
     return final
 
 
-class _Opened:
-    """Runs as measures see them, each opened once."""
-
-    def __init__(self, folder: AblationFolder, device: str) -> None:
-        self._open = cache(partial(_open, folder, device))
-
-    def look(self, id: str, act: Callable[..., Any], *arguments: Any) -> Any:
-        """Call `act` with a run, without gradients and in the run's precision."""
-        run, precision = self._open(id)
-        with torch.no_grad(), precision():
-            return act(run, *arguments)
-
-    def prepare(self, measure: Any, id: str, references: Mapping[str, str], folder: Path) -> None:
-        """Prepare what cells share, in the precision of the first reference: which cell comes first decides nothing."""
-
-        def act(_: Trained) -> None:
-            others = {name: self._open(other)[0] for name, other in references.items()}
-            measure.prepare(self._open(id)[0], others, folder)
-
-        self.look(next(iter(references.values()), id), act)
-
-
 def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callable[[], Any]]:
+    """Return a run as measures see it, and a context with its precision."""
     directory = folder.run(id)
-    with torch.enable_grad():  # a reference is opened while a cell is looked at
-        loaded, experiment = execute.reopen(directory.path, device)
+    loaded, experiment = execute.reopen(directory.path, device)
     experiment.run.learner.objective.eval()
     tested = of_split(directory.records(), "test")
     trained = Trained(
@@ -241,9 +269,8 @@ def _finetune(folder: AblationFolder, id: str, device: torch.device, file: Path)
     """Fine-tune a cell, or take what was done of it up again; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
     own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
-    own.path.mkdir(parents=True, exist_ok=True)
-    with own.locked(), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        advance(own, loaded, device)
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        _run_seeds(own, loaded, device)
     leading = next(iter(declared(loaded)))
     if found := own.judged_by(leading):
         return sum(found.values()) / len(found)

@@ -1,240 +1,192 @@
-"""The ablation file: variants of one experiment over several seeds, each validated, with the lines that wrote them.
-
-base: ../transformer_small.yaml
-vary: {generator.scale: [0.25, 0.5, 1.0]}
-seeds: [0, 1, 2]
-"""
+"""The ablation file, read: every variant with every seed, validated, with the lines that wrote them."""
 
 import hashlib
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import ValidationError
 
+from electra_lab.analysis.results import AVERAGE
+from electra_lab.assembly.build import Built
+from electra_lab.config.ablation import AblationConfig
 from electra_lab.config.budget import Budget
-from electra_lab.config.component import Component, Of, default
-from electra_lab.config.load import Loaded, absolute, imports, kind_of, kind_of_file, located, validated
-from electra_lab.config.problems import problems, sentences
-from electra_lab.config.schema import ExperimentConfig, Name, Seeds
-from electra_lab.config.source import DEFAULTS, Loc, Mark, Node, mark_at, parse, read_file, with_change, with_overrides
-from electra_lab.jobs.sweeps.sections import Power
+from electra_lab.config.component import Component
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, absolute, imports, kind_of, located, refuse_suite, validated_as
+from electra_lab.config.problems import sentences
+from electra_lab.config.schema import ExperimentConfig
+from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, with_change, with_overrides
 from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
+from electra_lab.storage.plan import Cell
 from registry import ALL, Metric, Plugin, launchers, measures
-from registry.errors import ConfigError, command, did_you_mean
-from registry.signature import Strict, validate
+from registry.errors import ConfigError, LabError, command, did_you_mean
+from registry.signature import validate
 
-LONGEST_NAME = 80  # characters of a variant's name, which appears in tables and under charts
-# The keys that an ablation sets for every cell, and those that it may change but not vary.
-OWN: dict[Loc, str] = {
-    ("name",): "is the ablation's own, for every cell",
-    ("seed",): "cannot be changed here: list the seeds under `seeds`",
-}
-FIXED: dict[Loc, str] = OWN | {
+# The keys that no number depends on, and why they cannot be varied.
+NO_RESULT: dict[Loc, str] = {
+    ("name",): "is set by the ablation, for every cell",
     ("imports",): "cannot be varied: list plug-ins under the ablation's own `imports`",
     ("data", "store"): "cannot be varied: the place of token stores changes no result",
     ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
-
-
-def _varied(vary: dict[str, Any]) -> dict[str, Any]:
-    wrong: dict[Loc, str] = {} if vary else {(): "is empty; write a key of the base and a list of values."}
-    for key, values in vary.items():
-        is_name = key == key.strip() and key.isprintable() and 0 < len(key) <= LONGEST_NAME
-        if values == []:
-            wrong[key,] = "has no values."
-        elif not isinstance(values, dict | list):
-            reason = "must be a list of values for this key, or a mapping of the changes of a variant of this name."
-            wrong[key,] = reason
-        elif isinstance(values, dict) and not is_name:
-            reason = f"a variant's name is one line of at most {LONGEST_NAME} characters, without spaces around it."
-            wrong[key,] = reason
-    if len({type(values) for values in vary.values() if isinstance(values, list | dict)}) > 1:
-        wrong[()] = "mixes keys with lists of values and names with changes; write one kind of them."
-    if wrong:
-        raise problems((loc, reason, None) for loc, reason in wrong.items())
-    return vary
-
-
-class AblationConfig(Strict):
-    """An ablation file."""
-
-    name: Name = Field(description="Name of the ablation; its default folder is `runs/<name>`.")
-    question: str = Field("", description="The question that it is to answer; the headline of the report.")
-    imports: list[Path] = Field(
-        default_factory=list, description="Plug-in files. Those with parts of experiments are imported by every cell."
-    )
-    base: Path = Field(description="The experiment file that is varied, relative to this file.")
-    set: dict[str, Any] = Field(default_factory=dict, description="Changes to the base that hold for every cell.")
-    vary: Annotated[dict[str, Any], AfterValidator(_varied)] = Field(
-        description="Keys and their values, all combinations of which are run; or names of variants and their changes."
-    )
-    seeds: Seeds = Field(description="Each variant is run with each of them. From five on, differences are tested.")
-    budget: Budget | None = Field(None, description="The budget of every cell; without it, the base's `train` decides.")
-    baseline: str | None = Field(
-        None,
-        description="The variant that others are compared to; without it, the one that equals the base, or the first.",
-    )
-    measure: Annotated[list[Annotated[Component, Of(measures)]], Field(min_length=1)] = Field(
-        default_factory=lambda: [default(measures, "fixed_corruption"), default(measures, "pretraining")],
-        description="The measures that cells are compared by.",
-    )
-    metric: str | None = Field(
-        None,
-        description="The primary metric, which the question is about; without it, the first of the first measure. All "
-        "others are secondary.",
-    )
-    power: Power | None = Field(
-        None,
-        description="What the smallest difference that can be found is computed from, in the dry run and the report. "
-        "It changes no cell.",
-    )
-    launcher: Annotated[Component, Of(launchers, default=DEFAULTS["launcher",])] = Field(
-        default_factory=lambda: default(launchers, DEFAULTS["launcher",]), description="Where cells run."
-    )
-    retries: Annotated[int, Field(ge=0, le=10**9)] = Field(1, description="How often a failing cell is tried again.")
+SEEDS: dict[Loc, str] = {
+    ("seed",): "cannot be changed here: list the seeds under `seeds`",
+    ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",
+}
+# The keys that an ablation sets for every cell.
+OWN: dict[Loc, str] = {("name",): NO_RESULT["name",], **SEEDS}
+SCHEMAS: dict[str, Any] = {"experiment": ExperimentConfig, "fine-tuning": FinetuningConfig}
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A variant with a seed: one experiment. `id` is derived from its content, so that it is found again."""
+class Ablation:
+    """A validated ablation: its variants, and its cells, seed by seed, so that early ones can be compared.
 
-    id: str
-    variant: str
-    seed: int
-    loaded: Loaded
-
-    @property
-    def digest(self) -> str:
-        """The part of the id that is equal for equal experiments, whatever their names."""
-        return self.id.rpartition("-")[2]
-
-
-@dataclass(frozen=True)
-class LoadedAblation:
-    """A validated ablation: variants in order, and the cells, seed by seed, so that early ones can be compared."""
+    bases       the files that are varied, by task; an experiment has the task ""
+    loaded      the complete config of each cell, and of each reference, by id
+    references  by measure and by name, the runs that serve it alone
+    sketches    by variant, or by the id of a reference, its experiment built from shapes
+    gaps        by task, why its data is not here
+    absent      the error that a run would raise for what is not on this machine
+    """
 
     config: AblationConfig
     marks: Mapping[Loc, Mark]
-    base: Loaded
+    source: str
+    plugins: tuple[Plugin, ...]
+    bases: Mapping[str, Loaded[Any]]
     variants: tuple[Variant, ...]
     baseline: str
     cells: tuple[Cell, ...]
-    source: str
-    plugins: tuple[Plugin, ...]
+    loaded: dict[str, Loaded[Any]]
+    references: dict[str, dict[str, Cell]] = field(default_factory=dict)
+    sketches: dict[str, Built] = field(default_factory=dict)
+    gaps: dict[str, str] = field(default_factory=dict)
+    absent: LabError | None = None
 
-    @cached_property
-    def differences(self) -> dict[str, dict[str, tuple[Any, Any]]]:
-        """By variant, the keys of its complete config that differ from the baseline's, with both values.
+    @property
+    def base(self) -> Loaded[Any]:
+        return next(iter(self.bases.values()))
 
-        Name, seed and budget are the same in all first cells.
-        """
-        base = self.configs[self.baseline]
-        return {
-            variant: {key: (base.get(key), own.get(key)) for key in base | own if base.get(key) != own.get(key)}
-            for variant, own in self.configs.items()
-        }
-
-    @cached_property
-    def beyond(self) -> dict[str, list[str]]:
-        """By variant, those of these keys that the baseline has, too, and that no change of either names.
-
-        The base's value is no surprise; nor is what a change makes that is not a key of a complete config, such as
-        `generator.scale`.
-        """
-        base, unnamed = _flat(self.base.config.model_dump(mode="json")), dict[str, set[str]]()
-        for variant in self.variants:
-            own = self.configs[variant.label]
-            named = [*_flat(variant.changes)]
-            named += [each.rpartition(".")[0] for each in named if not any(_is_below(key, each) for key in own)]
-            changed = {key for key in own if own[key] != base.get(key)}
-            unnamed[variant.label] = {key for key in changed if not any(_is_below(key, each) for each in named)}
-        return {
-            label: [
-                key
-                for key, both in self.differences[label].items()
-                if None not in both and key in unnamed[label] | unnamed[self.baseline]
-            ]
-            for label in unnamed
-        }
-
-    @cached_property
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """By variant, its complete config with keys such as `generator.dim`."""
-        return {label: _flat(cell.loaded.config.model_dump(mode="json")) for label, cell in self.firsts.items()}
+    @property
+    def finetunes(self) -> bool:
+        return "" not in self.bases
 
     @cached_property
     def firsts(self) -> dict[str, Cell]:
         """By variant, its first cell."""
-        return {v.label: next(cell for cell in self.cells if cell.variant == v.label) for v in self.variants}
+        return {cell.variant: cell for cell in reversed(self.cells)}
 
-    def beside(self, sections: Mapping[str, Any], label: str, place: str) -> Cell:
-        """Return the base with `sections` of its complete config replaced. Raises ConfigError, led by `place`."""
-        # What serves a measure starts from no weights of the base.
-        values = {**self.base.config.model_dump(mode="json"), "name": self.config.name, **sections}
-        values["init"] = {"distribution": self.base.config.init.distribution} | sections.get("init", {})
-        loaded = validated(parse(json.dumps(values), place, Path.cwd(), one_line=True))
-        seed = loaded.config.seed
-        return Cell(_identity(label, seed, loaded), label, seed, loaded)
+    @property
+    def served(self) -> dict[str, Cell]:
+        """The references of all measures by their ids."""
+        found = dict[str, Cell]()
+        for by_name in self.references.values():
+            found |= {cell.id: cell for cell in by_name.values()}
+        return found
+
+    @property
+    def pieces(self) -> list[Cell]:
+        """Everything that has to be trained; references first, as every cell's measures wait for them."""
+        return [*self.served.values(), *self.cells]
 
 
-def load_ablation(path: Path, overrides: Sequence[str] = ()) -> LoadedAblation:
+def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
     """Read an ablation and validate every cell. Raises ConfigError with all problems.
 
-    overrides  of the ablation's own keys, such as `seeds`; keys of experiments change the base of all cells
+    overrides  of the ablation's own keys, such as `seeds`; other keys change the base of all cells
     """
     root = read_file(path)
+    refuse_suite(root)
     if kind_of(root) != "ablation":
         reason = "is not an ablation: it has neither `base` nor `vary`. To run an experiment:"
         raise ConfigError(f"{path}: {reason} {command('run', path)}")
-    own = [each for each in overrides if re.split("[.=]", each)[0].strip() in AblationConfig.model_fields]
-    root, overrides = with_overrides(root, own), [each for each in overrides if each not in own]
+    own = [change for change in overrides if re.split("[.=]", change)[0].strip() in AblationConfig.model_fields]
+    root, overrides = with_overrides(root, own), [change for change in overrides if change not in own]
     marks = dict(root.marks())
     plugins = tuple(imports(root))
     config = _config(root, marks)
-    variants = variants_of(keys_of(root)["vary"], len(config.seeds))
-    base = _with_plugins(_base(config, marks), root, plugins)
-    base, nodes = _changed(base, root, variants, overrides, config, marks)
+    nodes, kind = _read_bases(config, marks)
+    nodes = [_with_plugins(node, root, plugins) for node in nodes]
+    variants = variants_of(keys_of(root)["vary"], len(config.seeds) * len(nodes))
 
-    found, cells, loaded = Problems(), list[Cell](), None
-    try:
-        loaded = validated(base)
-    except ConfigError as error:
-        found.add(error)
-    for variant, node in zip(variants, nodes, strict=True):
-        named = with_change(laid_over(node, base), "name", Node(config.name, marks["name",]))
+    # The bases, with the changes for every cell
+    budgets = tuple(Budget.model_fields) if config.budget and kind == "experiment" else ()
+    spent: dict[Loc, str] = {("train", name): "is set by `budget`; keep one of them" for name in budgets}
+    changed, varied = _changes(root, variants, overrides, spent)
+    bases = []
+    for node in nodes:
+        node = with_overrides(laid_over(changed, node), overrides)
+        for name in budgets:
+            mark = marks.get(("budget", name), marks["budget",])
+            node = with_change(node, f"train.{name}", Node(getattr(config.budget, name), mark))
+        bases.append(node)
+
+    # Each base as it is, and with every variant and seed
+    found, cells, loaded = Problems(), list[Cell](), dict[str, Loaded[Any]]()
+    by_task = dict[str, Loaded[Any]]()
+    for i, base in enumerate(bases):
+        task = ""
         try:
-            for i, seed in enumerate(config.seeds):
-                one = validated(with_change(named, "seed", Node(seed, marks["seeds", i])))
-                cells.append(Cell(_identity(variant.words, seed, one), variant.label, seed, one))
+            whole = validated_as(SCHEMAS[kind], base)
+            task = whole.config.name if kind == "fine-tuning" else ""
+            if task in by_task or (task == AVERAGE and len(bases) > 1):
+                found.add(f"{marks['base', i]}: base.{i}: another task is called {task!r} too; give it another name.")
+            by_task[task] = whole
         except ConfigError as error:
-            found.add(error, variant.label)
-    for line in (*_alike(variants, cells), *_unknown(config, variants, marks)):
+            found.add(error)
+        for variant, changes in zip(variants, varied, strict=True):
+            node = laid_over(changes, base)
+            if kind == "experiment":
+                node = with_change(node, "name", Node(config.name, marks["name",]))
+            try:
+                for cell, complete in _cells(variant, task, node, config.seeds, marks, kind):
+                    cells.append(cell)
+                    loaded[cell.id] = complete
+            except ConfigError as error:
+                found.add(error, variant.label)
+    contents = {cell.variant: content_of(loaded[cell.id]) for cell in reversed(cells)}
+    for line in (*_repeated(variants, contents), *_unknown(config, variants, marks, kind)):
         found.add(line)
     found.refuse()
-    assert loaded is not None
     cells.sort(key=lambda cell: config.seeds.index(cell.seed))
-    baseline = config.baseline
-    if baseline is None:
-        same = [cell.variant for cell in cells if _content(cell.loaded) == _content(loaded)]
-        baseline = same[0] if same else variants[0].label
+    base_content = content_of(next(iter(by_task.values())))
+    same = [variant.label for variant in variants if contents[variant.label] == base_content]
+    baseline = config.baseline or (same or [variants[0].label])[0]
     source = path.read_text("utf-8-sig")
-    return LoadedAblation(config, marks, loaded, tuple(variants), baseline, tuple(cells), source, plugins)
+    return Ablation(config, marks, source, plugins, by_task, tuple(variants), baseline, tuple(cells), loaded)
+
+
+def _cells(
+    variant: Variant, task: str, node: Node, seeds: Sequence[int], marks: Mapping[Loc, Mark], kind: str
+) -> Iterator[tuple[Cell, Loaded[Any]]]:
+    """Yield a variant of a base with each seed. Raises ConfigError."""
+    for i, seed in enumerate(seeds):
+        value = Node(seed, marks["seeds", i])
+        if kind == "fine-tuning":
+            loaded: Loaded[Any] = validated_as(FinetuningConfig, with_change(node, "seeds", Node([value], value.mark)))
+        else:
+            loaded = validated_as(ExperimentConfig, with_change(node, "seed", value))
+        words = f"{task} {variant.words}".strip()
+        yield Cell(id=identity_of(words, loaded), variant=variant.label, seed=seed, task=task), loaded
+        if task and not loaded.config.trains and loaded.config.init == "pretrained":
+            return  # without training and random weights, every seed gives the same
 
 
 def _config(root: Node, marks: Mapping[Loc, Mark]) -> AblationConfig:
     """Validate the file by its own schema. Raises ConfigError."""
     values, lines = root.plain(), list[str]()
     assert isinstance(values, dict)
-    for key in [k for k in values if k in ExperimentConfig.model_fields and k not in AblationConfig.model_fields]:
-        lines.append(f"{marks[key,]}: {key}: is a key of experiments. To change it for every cell, put it under `set`.")
-        del values[key]
+    for kind, schema in SCHEMAS.items():
+        for key in [key for key in values if key in schema.model_fields and key not in AblationConfig.model_fields]:
+            lines.append(f"{marks[key,]}: {key}: is a key of {kind}s. To change it for every cell, put it under `set`.")
+            del values[key]
     try:
         config = validate(AblationConfig, values)
     except ValidationError as error:
@@ -245,129 +197,144 @@ def _config(root: Node, marks: Mapping[Loc, Mark]) -> AblationConfig:
     return config.model_copy(update={"measure": located(config.measure, ("measure",), marks)})
 
 
-def _base(config: AblationConfig, marks: Mapping[Loc, Mark]) -> Node:
-    mark = marks["base",]
-    file = absolute(config.base, ("base",), mark)
-    if not os.path.isfile(file):
-        raise ConfigError(f"{mark}: base: the file {file} does not exist.")
-    if kind_of_file(file) == "ablation":
-        raise ConfigError(f"{mark}: base: {file} is itself an ablation; name the experiment that is to be varied.")
-    return read_file(file, (Path(mark.file),))  # as one that it extends
+def _read_bases(config: AblationConfig, marks: Mapping[Loc, Mark]) -> tuple[list[Node], str]:
+    """Return the files that are varied, and their kind. Raises ConfigError."""
+    nodes, kinds = list[Node](), dict[str, Path]()
+    for i, path in enumerate(config.bases):
+        loc: Loc = ("base", i) if isinstance(config.base, list) else ("base",)
+        mark, key = marks[loc], ".".join(map(str, loc))
+        file = absolute(path, loc, mark)
+        if not os.path.isfile(file):
+            raise ConfigError(f"{mark}: {key}: the file {file} does not exist.")
+        nodes.append(read_file(file, (Path(mark.file),)))  # as one that it extends
+        refuse_suite(nodes[-1])
+        kind = kind_of(nodes[-1])
+        if kind == "ablation":
+            raise ConfigError(f"{mark}: {key}: {file} is itself an ablation; name the file that is to be varied.")
+        kinds[kind] = path
+        if len(config.bases) > 1 and "experiment" in kinds:
+            raise ConfigError(f"{mark}: {key}: a list names fine-tunings, and {kinds['experiment']} is an experiment.")
+    return nodes, next(iter(kinds))
 
 
 def _with_plugins(base: Node, root: Node, plugins: Sequence[Plugin]) -> Node:
-    """Add the plug-ins with parts of experiments to the base's imports, so that a cell finds them in its own process.
+    """Add the plug-ins with parts of the base to its imports, so that a cell finds them in its own process.
 
     A plug-in with only measures or launchers is not part of a cell: changing it is no reason to train again.
     """
-    others = [each for each in ALL if each not in (measures, launchers)]
-    parts = {entry.file.resolve() for each in others for entry in each.plugged_in()}
+    files = set[Path]()
+    for registry in ALL:
+        if registry not in (measures, launchers):
+            files |= {entry.file.resolve() for entry in registry.plugged_in()}
     mine, theirs = keys_of(root).get("imports"), keys_of(base).get("imports")
     known = theirs.value if theirs else []
     if mine is None or not isinstance(mine.value, list) or not isinstance(known, list):
         return base
     there = {plugin.file for plugin in imports(base)}
     wanted = zip(mine.value, plugins, strict=True)
-    added = [node for node, plugin in wanted if plugin.file in parts and plugin.file not in there]
+    added = [node for node, plugin in wanted if plugin.file in files and plugin.file not in there]
     return with_change(base, "imports", Node([*known, *added], mine.mark)) if added else base
 
 
-def _changed(
-    base: Node, root: Node, variants: Sequence[Variant], overrides: Sequence[str], config: AblationConfig,
-    marks: Mapping[Loc, Mark],
-) -> tuple[Node, list[Node]]:  # fmt: skip
-    """Return the base with the changes for every cell, and the changes of each variant. Raises ConfigError."""
-    found, nodes = Problems(), list[Node]()
-    budgets = tuple(Budget.model_fields) if config.budget else ()
-    spent: dict[Loc, str] = {("train", name): "is set by `budget`; keep one of them" for name in budgets}
+def _changes(
+    root: Node, variants: Sequence[Variant], overrides: Sequence[str], spent: Mapping[Loc, str]
+) -> tuple[Node, list[Node]]:
+    """Return the changes for every cell, and those of each variant. Raises ConfigError."""
+    found, nodes, changed = Problems(), list[Node](), root
     for variant in variants:
         try:
             nodes.append(overlay(variant.nodes, "vary"))
-            found.add(closed(nodes[-1], "vary: ", FIXED | spent))
+            found.add(closed(nodes[-1], "vary: ", {**NO_RESULT, **SEEDS, **spent}))
         except ConfigError as error:
             found.add(error)
+    varied = dict[Loc, str]()
+    for node in nodes:
+        varied |= {loc: "is changed by `vary`" for loc, _ in leaves(node)}
     try:
         changed = overlay(keys_of(keys_of(root).get("set")), "set")
-        found.add(closed(changed, "set: ", OWN | spent))
-        varied: dict[Loc, str] = {loc: "is changed by `vary`" for node in nodes for loc, _ in leaves(node)}
-        found.add(closed(with_overrides(Node({}, root.mark), overrides), "", varied | OWN | spent))
+        found.add(closed(changed, "set: ", {**OWN, **spent}))
+        found.add(closed(with_overrides(Node({}, root.mark), overrides), "", {**varied, **OWN, **spent}))
     except ConfigError as error:
         found.add(error)
     found.refuse()
-    base = with_overrides(laid_over(changed, base), overrides)
-    for name in budgets:
-        mark = marks.get(("budget", name), marks["budget",])
-        base = with_change(base, f"train.{name}", Node(getattr(config.budget, name), mark))
-    return base, nodes
+    return changed, nodes
 
 
-def _content(loaded: Loaded) -> dict[str, Any]:
+def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a complete config without the keys that no number depends on."""
+    kept = {key: value for key, value in values.items() if (key,) not in NO_RESULT}
+    if "data" in kept:
+        kept["data"] = {key: value for key, value in kept["data"].items() if ("data", key) not in NO_RESULT}
+    return kept
+
+
+def content_of(loaded: Loaded[Any]) -> str:
     """Return everything that the outcome of a run depends on, except for the seed."""
-    excluded: Any = {"name": True, "seed": True, "imports": True, "trackers": True, "data": {"store"}}
-    values = loaded.config.model_dump(mode="json", exclude=excluded)
-    return {**values, "plugins": sorted({plugin.sha256 for plugin in loaded.plugins})}
+    values = decisive(loaded.config.model_dump(mode="json"))
+    values = {key: value for key, value in values.items() if (key,) not in SEEDS}
+    return json.dumps({**values, "plugins": sorted({plugin.sha256 for plugin in loaded.plugins})}, sort_keys=True)
 
 
-def digest(loaded: Loaded) -> str:
-    """Return a hash that is equal for equal experiments, whatever their names and places."""
-    content = json.dumps([_content(loaded), loaded.config.seed], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:10]
+def digest(loaded: Loaded[Any]) -> str:
+    """Return a hash that is equal for equal runs, whatever their names and places."""
+    return hashlib.sha256(f"[{content_of(loaded)}, {seed_of(loaded)}]".encode()).hexdigest()[:10]
 
 
-def _identity(words: str, seed: int, loaded: Loaded) -> str:
+def seed_of(loaded: Loaded[Any]) -> int:
+    seed: int = loaded.config.seeds[0] if isinstance(loaded.config, FinetuningConfig) else loaded.config.seed
+    return seed
+
+
+def identity_of(words: str, loaded: Loaded[Any]) -> str:
+    """Return an id: readable words, the seed and the digest."""
     ascii_words = re.findall(r"[a-z0-9_.=+]+", words.lower())
     readable = "-".join(ascii_words)[:48].strip("-.=+") or "variant"
-    return f"{readable}-s{seed}-{digest(loaded)}"
+    return f"{readable}-s{seed_of(loaded)}-{digest(loaded)}"
 
 
-def _alike(variants: Sequence[Variant], cells: Sequence[Cell]) -> Iterator[str]:
+def _repeated(variants: Sequence[Variant], contents: Mapping[str, str]) -> Iterator[str]:
     """Yield a line for each variant that equals another one, by its label or by its content."""
-    labels, contents = dict[str, Mark](), dict[str, str]()
-    first = {cell.variant: cell for cell in reversed(cells)}
+    labels, first = dict[str, Mark](), dict[str, str]()
     for variant in variants:
         label, mark = variant.label, variant.mark
         if label in labels:
             yield f"{mark}: vary: {label} appears twice, first at {labels[label]}; remove one of them."
-        elif label in first:
-            content = json.dumps(_content(first[label].loaded), sort_keys=True)
-            if (other := contents.setdefault(content, label)) != label:
-                yield f"{mark}: vary: {other} and {label} are the same experiment; remove one of them."
+        elif label in contents and (other := first.setdefault(contents[label], label)) != label:
+            yield f"{mark}: vary: {other} and {label} are the same; remove one of them."
         labels.setdefault(label, mark)
 
 
-def _unknown(config: AblationConfig, variants: Sequence[Variant], marks: Mapping[Loc, Mark]) -> Iterator[str]:
-    """Yield a line for each name of a variant or a metric that does not exist."""
+def _unknown(
+    config: AblationConfig, variants: Sequence[Variant], marks: Mapping[Loc, Mark], kind: str
+) -> Iterator[str]:
+    """Yield a line for each name of a variant or a metric that does not exist, and each key of another kind of base."""
     labels = [variant.label for variant in variants]
     if config.baseline is not None and config.baseline not in labels:
-        close = get_close_matches(config.baseline, labels, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        reason = f"no variant is called {config.baseline!r}.{hint} There are: {'; '.join(labels)}."
+        reason = f"no variant is called {config.baseline!r}.{did_you_mean(config.baseline, labels)}"
         yield f"{marks['baseline',]}: baseline: {reason}"
+    if kind == "fine-tuning":
+        for key in ("budget", "measure"):
+            if (key,) in marks and getattr(config, key) is not None:
+                yield f"{marks[key,]}: {key}: is for experiments, and {config.bases[0]} is a fine-tuning; remove it."
+        return
     by: dict[str, str] = {}
-    for i, each in enumerate(config.measure):
-        for name in metrics_of(each):
+    for i, measure in enumerate(config.measure):
+        for name in metrics_of(measure):
             if name in by:
                 mark = mark_at(marks, ("measure", i))
-                yield f"{mark}: measure.{i}: {by[name]} and {each.type} both compute {name}; keep one of them."
+                yield f"{mark}: measure.{i}: {by[name]} and {measure.type} both compute {name}; keep one of them."
                 break
-            by[name] = each.type
-    if config.metric is not None and config.metric not in by:
-        reason = f"no measure computes {config.metric!r}.{did_you_mean(config.metric, by)}"
+            by[name] = measure.type
+    yield from unknown_metric(config, marks, by)
+
+
+def unknown_metric(config: AblationConfig, marks: Mapping[Loc, Mark], known: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the primary metric does not exist."""
+    if config.metric is not None and config.metric not in known:
+        reason = f"no measure computes {config.metric!r}.{did_you_mean(config.metric, known)}"
         yield f"{marks['metric',]}: metric: {reason}"
 
 
 def metrics_of(measure: Component) -> dict[str, Metric]:
     """Return the metrics that a measure declares."""
     return dict(measures.get(measure.type).component(**measure.keywords()).metrics)
-
-
-def _is_below(key: str, above: str) -> bool:
-    return f"{key}.".startswith(f"{above}.")
-
-
-def _flat(values: Any, above: str = "") -> dict[str, Any]:
-    """Turn `{a: {b: 1}}` into `{a.b: 1}`; an empty mapping is a value."""
-    if not isinstance(values, dict) or not values:
-        return {above: values}
-    parts = (_flat(value, f"{above}.{key}" if above else str(key)) for key, value in values.items())
-    return {key: value for part in parts for key, value in part.items()}

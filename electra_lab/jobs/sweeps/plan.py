@@ -2,141 +2,263 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import torch
-
 from electra_lab.analysis.power import spread
-from electra_lab.analysis.results import read
+from electra_lab.analysis.results import AVERAGE, read
 from electra_lab.assembly.budget import count_parameters
-from electra_lab.assembly.build import Built, sketch
+from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import absent_data
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded, absolute, dump, load_finetuning
-from electra_lab.config.source import BUDGETS, mark_at
-from electra_lab.jobs.finetuning.experiment import absent_examples, identity
-from electra_lab.jobs.sweeps.file import Cell, LoadedAblation, metrics_of
+from electra_lab.config.load import Loaded, absolute, dump, load_finetuning, validated
+from electra_lab.config.source import BUDGETS, mark_at, parse
+from electra_lab.jobs.finetuning.experiment import absent_examples, declared, identity
+from electra_lab.jobs.finetuning.experiment import check as check_finetuning
+from electra_lab.jobs.sweeps.file import Ablation, decisive, digest, identity_of, metrics_of, seed_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
-from electra_lab.planning.forecast import Forecast, forecast, trial_seconds
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
-from electra_lab.storage.plan import FORMAT, Expected, Plan, PlannedCell, PlannedMeasure, PlannedVariant
+from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant
+from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.errors import CheckpointError, ConfigError, LabError
 
 # What decides the test of a run: with another of them, its losses are those of another task.
 TEST = "corpus.", "tokenizer.", "data.", "packing.", "masking.", "schedules.masking.", "objective.type", "evaluate."
-References = dict[str, dict[str, Cell]]  # by measure and by name, the experiments that serve it alone
 
 
-@dataclass(frozen=True)
-class Checked:
-    """An ablation whose experiments have all been built from shapes."""
+def checked(ablation: Ablation) -> Ablation:
+    """Find every problem that does not require reading a corpus or trying a step. Raises ConfigError with all."""
+    return _checked_finetunings(ablation) if ablation.finetunes else _checked_experiments(ablation)
 
-    ablation: LoadedAblation
-    references: References
-    firsts: dict[str, Cell]  # one cell of each variant, by its label, and the references, by their ids
-    sketches: dict[str, Built]  # of `firsts`
-    absent: LabError | None  # what a run would raise for what is not on this machine
 
-    @property
-    def pieces(self) -> list[Cell]:
-        """Everything that has to be trained; references first, as every cell's measures wait for them."""
-        return [*by_id(self.references).values(), *self.ablation.cells]
+def _checked_finetunings(ablation: Ablation) -> Ablation:
+    """Raises ConfigError. A task without data is a gap, unless no task has any."""
+    problems, gaps, others = Problems(), dict[str, LabError](), list[LabError]()
+    firsts = {(cell.variant, cell.task): cell for cell in reversed(ablation.cells)}
+    for cell in reversed(firsts.values()):
+        loaded = ablation.loaded[cell.id]
+        try:
+            absent = check_finetuning(loaded)
+            if data := absent_examples(loaded):
+                gaps[cell.task] = data
+            elif absent:
+                others.append(absent)
+        except ConfigError as error:
+            problems.add(error, cell.variant)
+    tasks = [*ablation.bases, *[AVERAGE] * (len(ablation.bases) > 1)]
+    for line in unknown_metric(ablation.config, ablation.marks, dict.fromkeys(tasks)):
+        problems.add(line)
+    problems.refuse()
+    if len(gaps) == len(ablation.bases):
+        others += gaps.values()
+    reasons = {task: str(error) for task, error in gaps.items()}
+    return replace(ablation, gaps=reasons, absent=next(iter(others), None))
 
-    def texts(self) -> dict[str, list[Cell]]:
-        """Return the pieces by the text that they read."""
-        found: dict[str, list[Cell]] = {}
-        for cell in self.pieces:
-            found.setdefault(json.dumps([_rows(cell.loaded), str(cell.loaded.config.data.store)]), []).append(cell)
+
+def _checked_experiments(ablation: Ablation) -> Ablation:
+    problems, absent = Problems(), list[LabError | None]()
+    ablation = replace(ablation, references={}, sketches={})
+
+    def build(cells: dict[str, Cell]) -> None:
+        for label, cell in cells.items():
+            loaded = ablation.loaded[cell.id]
+            try:
+                ablation.sketches[label] = sketch(loaded)
+                absent.append(absent_data(loaded, ablation.sketches[label]))
+            except ConfigError as error:
+                # The error of a reference says itself where it comes from.
+                problems.add(error, cell.variant if label in ablation.firsts else None)
+
+    build(ablation.firsts)
+    for i, measure in enumerate(ablation.config.measure):
+        try:
+            ablation.references[measure.type] = _references(ablation, i, measure)
+        except ConfigError as error:
+            problems.add(error)
+        try:
+            for loaded in _finetunings(measure):
+                absent.append(absent_examples(loaded) or absent_tracker(loaded))
+        except ConfigError as error:
+            problems.add(f"{mark_at(ablation.marks, ('measure', i))}: measure.{i}: {error}")
+    build(ablation.served)
+    for line in _other_rows(ablation):
+        problems.add(line)
+    problems.refuse()
+    return replace(ablation, absent=next(filter(None, absent), None))
+
+
+def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str, Cell]:
+    """Return, by name, the experiments that a measure needs for itself alone. Raises ConfigError with all problems."""
+    found, problems, mark = dict[str, Cell](), Problems(), mark_at(ablation.marks, ("measure", number))
+    base = ablation.base.config.model_dump(mode="json")
+    wanted = measures.get(chosen.type).component(**chosen.keywords()).references(base)
+    if wanted and base["train"]["steps"] is None:  # for equal FLOPs, a small network would train for ever
+        base["train"] |= {**dict.fromkeys(BUDGETS), "steps": sketch(ablation.base).steps}
+    contents = {cell.id.rpartition("-")[2] for cell in ablation.cells}
+    for name, sections in wanted.items():
+        label = f"reference of {chosen.type} ({name})"
+        # What serves a measure starts from no weights of the base.
+        values = {**base, "name": ablation.config.name, **sections}
+        values["init"] = {"distribution": base["init"]["distribution"]} | sections.get("init", {})
+        try:
+            loaded = validated(parse(json.dumps(values), f"{mark}: the {label}", Path.cwd(), one_line=True))
+        except ConfigError as error:
+            problems.add(error)
+            continue
+        if digest(loaded) in contents:
+            reason = f"the {label} is also a cell, and would be measured by itself. Give it another seed."
+            problems.add(f"{mark}: measure.{number}: {reason}")
+        found[name] = Cell(id=identity_of(label, loaded), variant=label, seed=seed_of(loaded))
+        ablation.loaded[found[name].id] = loaded
+    problems.refuse()
+    return found
+
+
+def _other_rows(ablation: Ablation) -> Iterator[str]:
+    """Yield a line for each variant whose rows are not the base's, which references read, if a measure needs that."""
+    kinds = dict[str, Any]()
+    for measure in ablation.config.measure:
+        kinds[measure.type] = measures.get(measure.type).component
+    wanting = " and ".join(name for name, kind in kinds.items() if kind.same_rows)
+    base = rows_of(ablation.base)
+    for variant in ablation.variants if wanting else ():
+        theirs = rows_of(ablation.loaded[ablation.firsts[variant.label].id])
+        if other := next((key for key in base if base[key] != theirs[key]), None):
+            yield (
+                f"{variant.mark}: vary: {variant.label} reads other rows than the base ({other} differs), so {wanting} "
+                f"cannot show all cells the same. Remove {wanting} from `measure`, or change {other} under `set`."
+            )
+
+
+def rows_of(loaded: Loaded[Any]) -> dict[str, Any]:
+    """Return everything that the rows of text depend on."""
+    values: dict[str, Any] = loaded.config.model_dump(mode="json", include={"corpus", "tokenizer", "data"})
+    return decisive(values)
+
+
+def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
+    """Read the fine-tuning files that a measure uses. Raises ConfigError."""
+    component = measures.get(measure.type).component(**measure.keywords())
+    return [load_finetuning(file) for file in getattr(component, "finetunings", ())]
+
+
+def plan_of(ablation: Ablation, begun: AblationFolder | None = None) -> Plan:
+    """Return the plan as it is stored. Raises ConfigError if the pilot does not have the metric.
+
+    begun  where the ablation may have begun: what its pilot said then stands, whatever has become of the pilot
+    """
+    config, variants = ablation.config, planned_variants(ablation)
+    cells = [cell.model_copy(update=_costs(ablation, cell.variant)) for cell in ablation.cells]
+    planned = _measures(ablation, variants)
+    metric = config.metric or (AVERAGE if len(ablation.bases) > 1 else next(iter(planned[0].metrics)))
+    return Plan(
+        format=FORMAT,
+        name=config.name,
+        question=config.question,
+        base=", ".join(map(str, config.bases)),
+        imports=[str(plugin.file) for plugin in ablation.plugins],
+        budget=config.budget.model_dump(exclude_none=True) if config.budget else None,
+        keys=[key for key, values in config.vary.items() if isinstance(values, list)],
+        variants=variants,
+        baseline=ablation.baseline,
+        seeds=config.seeds,
+        measures=planned,
+        metric=metric,
+        expected=_expected(ablation, metric, begun),
+        cells=cells,
+        gaps=ablation.gaps,
+    )
+
+
+def planned_variants(ablation: Ablation) -> list[PlannedVariant]:
+    """Return the variants, with the keys of their complete configs that differ from the baseline's.
+
+    Name, seed and budget are the same in all first cells. Beyond its changes is what the baseline has, too, and no
+    change names. The base's value is no surprise; nor is what a change makes that is not a key of a complete config,
+    such as `generator.scale`.
+    """
+    base, configs, unnamed = flat(ablation.base.config.model_dump(mode="json")), {}, {}
+    for variant in ablation.variants:
+        own = flat(ablation.loaded[ablation.firsts[variant.label].id].config.model_dump(mode="json"))
+        named = list(flat(variant.changes))
+        named += [key.rpartition(".")[0] for key in named if not _leads_to(own, key)]
+        configs[variant.label] = own
+        changed = [key for key in own if own[key] != base.get(key)]
+        unnamed[variant.label] = {key for key in changed if not _is_named(key, named)}
+    found, baseline = [], configs[ablation.baseline]
+    for variant in ablation.variants:
+        label, own = variant.label, configs[variant.label]
+        differing = [key for key in baseline | own if baseline.get(key) != own.get(key)]
+        differs = {key: (baseline.get(key), own.get(key)) for key in differing}
+        surprising = unnamed[label] | unnamed[ablation.baseline]
+        beyond = [key for key, both in differs.items() if None not in both and key in surprising]
+        found.append(PlannedVariant(label=label, changes=variant.changes, differs=differs, beyond=beyond))
+    return found
+
+
+def _is_named(key: str, named: Sequence[str]) -> bool:
+    return any(f"{key}.".startswith(f"{above}.") for above in named)
+
+
+def _leads_to(config: Mapping[str, Any], key: str) -> bool:
+    return any(_is_named(own, [key]) for own in config)
+
+
+def _costs(ablation: Ablation, label: str) -> dict[str, Any]:
+    """Return what a cell of a variant costs, as far as it is known beforehand."""
+    if label not in ablation.sketches:
+        return {}
+    built = ablation.sketches[label]
+    return {
+        "steps": built.steps,
+        "flops": built.flops.total(built.steps),
+        "paper_flops": built.paper_flops.total(built.steps),
+        "parameters": count_parameters(built.networks),
+    }
+
+
+def _measures(ablation: Ablation, variants: Sequence[PlannedVariant]) -> list[PlannedMeasure]:
+    found, differing = list[PlannedMeasure](), set[str]()
+    for variant in variants:
+        differing |= variant.differs.keys()
+    if ablation.finetunes:
+        for task in ablation.bases:
+            cell = next(cell for cell in ablation.cells if cell.task == task)
+            name, metric = next(iter(declared(ablation.loaded[cell.id]).items()))
+            metric = replace(metric, summary=metric.summary or metric.title or name, title=task, chart=False)
+            found.append(PlannedMeasure(type="fine-tuning", key=task, metrics={task: metric}))
+        if len(found) > 1:
+            average = Metric(f"mean over the tasks: {', '.join(ablation.bases)}")
+            found.append(PlannedMeasure(type=AVERAGE, key=AVERAGE, metrics={AVERAGE: average}))
         return found
-
-    def forecasts(self, device: torch.device) -> dict[str, Forecast]:
-        """Return the needs of each variant and reference."""
-        return {label: forecast(cell.loaded, self.sketches[label], device) for label, cell in self.firsts.items()}
-
-    def seconds(self, forecasts: dict[str, Forecast], device: torch.device) -> dict[str, float | None]:
-        """Return the training time of each variant and reference here, from a few steps; None if too large to try."""
-        return {label: trial_seconds(cell.loaded, forecasts[label], device) for label, cell in self.firsts.items()}
-
-    @property
-    def metric(self) -> str:
-        """The one that the report leads with."""
-        config = self.ablation.config
-        return config.metric or next(iter(metrics_of(config.measure[0])))
-
-    def plan(self, folder: AblationFolder | None = None) -> Plan:
-        """Return the plan as it is stored. Raises ConfigError if the pilot does not have the metric.
-
-        folder  where the ablation may have begun: what its pilot said then stands, whatever has become of the pilot
-        """
-        config = self.ablation.config
-        costs: dict[str, dict[str, Any]] = {
-            label: {
-                "steps": b.steps,
-                "flops": b.flops.total(b.steps),
-                "paper_flops": b.paper_flops.total(b.steps),
-                "parameters": count_parameters(b.networks),
-            }
-            for label, b in self.sketches.items()
-        }
-        references = {type: {name: c.id for name, c in each.items()} for type, each in self.references.items()}
-        return Plan(
-            format=FORMAT,
-            name=config.name,
-            question=config.question,
-            base=str(config.base),
-            imports=[str(plugin.file) for plugin in self.ablation.plugins],
-            budget=config.budget.model_dump(exclude_none=True) if config.budget else None,
-            keys=[key for key, values in config.vary.items() if isinstance(values, list)],
-            variants=[
-                PlannedVariant(
-                    label=v.label,
-                    changes=v.changes,
-                    differs=self.ablation.differences[v.label],
-                    beyond=self.ablation.beyond[v.label],
-                )
-                for v in self.ablation.variants
-            ],
-            baseline=self.ablation.baseline,
-            seeds=config.seeds,
-            measures=[
-                PlannedMeasure(
-                    type=each.type,
-                    key=self._key(each, references[each.type]),
-                    options=each.options.model_dump(mode="json"),
-                    metrics=self._metrics(each),
-                    references=references[each.type],
-                )
-                for each in config.measure
-            ],
-            metric=self.metric,
-            expected=_expected(self.ablation, self.metric, folder),
-            cells=[
-                PlannedCell(id=c.id, variant=c.variant, seed=c.seed, **costs[c.variant]) for c in self.ablation.cells
-            ],
+    for measure in ablation.config.measure:
+        references = {name: cell.id for name, cell in ablation.references.get(measure.type, {}).items()}
+        options, key = measure.options.model_dump(mode="json"), _key(ablation, measure, references)
+        metrics = metrics_of(measure)
+        if measure.type == "pretraining" and any(key.startswith(TEST) for key in differing):
+            metrics = {name: replace(metric, comparable=False) for name, metric in metrics.items()}
+        found.append(
+            PlannedMeasure(type=measure.type, key=key, options=options, metrics=metrics, references=references)
         )
-
-    def _metrics(self, measure: Component) -> dict[str, Metric]:
-        """Return the metrics of a measure; of a run's own test, where the variants' tests differ."""
-        own = measure.type == "pretraining"
-        own &= any(key.startswith(TEST) for keys in self.ablation.differences.values() for key in keys)
-        return {name: replace(each, own_task=own or each.own_task) for name, each in metrics_of(measure).items()}
-
-    def _key(self, measure: Component, references: dict[str, str]) -> str:
-        """Return the measure's name with a hash of everything that its numbers depend on."""
-        file = measures.get(measure.type).file
-        code = [plugin.sha256 for plugin in self.ablation.plugins if plugin.file == file]
-        files = [identity(finetuning) for finetuning in _finetunings(measure)]
-        content = json.dumps([measure.dump(), references, _rows(self.ablation.base), code, *files], sort_keys=True)
-        return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
+    return found
 
 
-def _expected(ablation: LoadedAblation, metric: str, begun: AblationFolder | None) -> Expected | None:
+def _key(ablation: Ablation, measure: Component, references: dict[str, str]) -> str:
+    """Return the measure's name with a hash of everything that its numbers depend on."""
+    file = measures.get(measure.type).file
+    code = [plugin.sha256 for plugin in ablation.plugins if plugin.file == file]
+    files = [identity(finetuning) for finetuning in _finetunings(measure)]
+    content = json.dumps([measure.dump(), references, rows_of(ablation.base), code, *files], sort_keys=True)
+    return f"{measure.type}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"
+
+
+def _expected(ablation: Ablation, metric: str, begun: AblationFolder | None) -> Expected | None:
     """Return what the file, or its pilot, says about the spread of the leading metric. Raises ConfigError."""
     power, loc = ablation.config.power, ("power", "pilot")
     if power is None or power.pilot is None:
@@ -157,94 +279,11 @@ def _expected(ablation: LoadedAblation, metric: str, begun: AblationFolder | Non
     raise ConfigError(f"{mark}: power.pilot: {reason}, or their difference does not vary.")
 
 
-def checked(ablation: LoadedAblation) -> Checked:
-    """Find every problem that does not require reading a corpus or trying a step. Raises ConfigError with all."""
-    problems, references, sketches = Problems(), References(), dict[str, Built]()
-    absent = list[LabError | None]()
-
-    def build(cells: dict[str, Cell]) -> None:
-        for label, cell in cells.items():
-            try:
-                sketches[label] = sketch(cell.loaded)
-                absent.append(absent_data(cell.loaded, sketches[label]))
-            except ConfigError as error:
-                # The error of a reference says itself where it comes from.
-                problems.add(error, cell.variant if label in ablation.firsts else None)
-
-    build(ablation.firsts)
-    for i, each in enumerate(ablation.config.measure):
-        try:
-            references[each.type] = _references(ablation, i, each)
-        except ConfigError as error:
-            problems.add(error)
-        try:
-            absent += [absent_examples(one) or absent_tracker(one) for one in _finetunings(each)]
-        except ConfigError as error:
-            problems.add(f"{mark_at(ablation.marks, ('measure', i))}: measure.{i}: {error}")
-    build(by_id(references))
-    for line in _other_rows(ablation):
-        problems.add(line)
-    problems.refuse()
-    firsts = ablation.firsts | by_id(references)
-    return Checked(ablation, references, firsts, sketches, next(filter(None, absent), None))
-
-
-def by_id(references: References) -> dict[str, Cell]:
-    """Return the references of all measures by their ids."""
-    return {cell.id: cell for each in references.values() for cell in each.values()}
-
-
-def _references(ablation: LoadedAblation, number: int, chosen: Component) -> dict[str, Cell]:
-    """Return, by name, the experiments that a measure needs for itself alone. Raises ConfigError with all problems."""
-    found, problems, mark = dict[str, Cell](), Problems(), mark_at(ablation.marks, ("measure", number))
-    base = ablation.base.config.model_dump(mode="json")
-    wanted = measures.get(chosen.type).component(**chosen.keywords()).references(base)
-    if wanted and base["train"]["steps"] is None:  # for equal FLOPs, a small network would train for ever
-        base["train"] |= {**dict.fromkeys(BUDGETS), "steps": sketch(ablation.base).steps}
-    for name, sections in wanted.items():
-        label = f"reference of {chosen.type} ({name})"
-        try:
-            found[name] = ablation.beside({"train": base["train"], **sections}, label, f"{mark}: the {label}")
-        except ConfigError as error:
-            problems.add(error)
-            continue
-        if found[name].digest in {cell.digest for cell in ablation.cells}:
-            reason = f"the {label} is one of the cells, and would be measured by itself. Give it another seed."
-            problems.add(f"{mark}: measure.{number}: {reason}")
-    problems.refuse()
-    return found
-
-
-def _rows(loaded: Loaded) -> dict[str, Any]:
-    """Return everything that the rows of text depend on."""
-    return loaded.config.model_dump(mode="json", include={"corpus", "tokenizer", "data"}, exclude={"data": {"store"}})
-
-
-def _other_rows(ablation: LoadedAblation) -> Iterator[str]:
-    """Yield a line for each variant whose rows are not the base's, which references read, if a measure needs that."""
-    kinds: list[tuple[str, Any]] = [(each.type, measures.get(each.type).component) for each in ablation.config.measure]
-    wanting = " and ".join(name for name, kind in kinds if kind.same_rows)
-    base = _rows(ablation.base)
-    for variant in ablation.variants if wanting else ():
-        theirs = _rows(ablation.firsts[variant.label].loaded)
-        if other := next((key for key in base if base[key] != theirs[key]), None):
-            yield (
-                f"{variant.mark}: vary: {variant.label} reads other rows than the base ({other} differs), so {wanting} "
-                f"cannot show all cells the same. Remove {wanting} from `measure`, or change {other} under `set`."
-            )
-
-
-def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
-    """Read the fine-tuning files that a measure uses. Raises ConfigError."""
-    made = measures.get(measure.type).component(**measure.keywords())
-    return [load_finetuning(file) for file in getattr(made, "finetunings", ())]
-
-
-def write_plan(checked: Checked, folder: AblationFolder) -> Plan:
-    """Write the plan, and the complete experiment of each piece, to its folder."""
-    plan = checked.plan(folder)
-    for cell in checked.pieces:
-        folder.write(f"plan/{cell.id}.yaml", dump(cell.loaded.config))
-    folder.write("ablation.yaml", checked.ablation.source)
+def write_plan(ablation: Ablation, folder: AblationFolder) -> Plan:
+    """Write the plan, and the complete file of each piece, to its folder."""
+    plan = plan_of(ablation, folder)
+    for cell in ablation.pieces:
+        folder.write(f"plan/{cell.id}.yaml", dump(ablation.loaded[cell.id].config))
+    folder.write("ablation.yaml", ablation.source)
     folder.write("plan.json", plan.model_dump_json(indent=1) + "\n")
     return plan

@@ -60,25 +60,25 @@ def _where(variants: Sequence[str]) -> str:
 def variants_of(vary: Node, seeds: int) -> list[Variant]:
     """Return the variants of the section `vary`, in order. Raises ConfigError if there are too many."""
     items = keys_of(vary)
-    lists = [[(key, each) for each in node.value] for key, node in items.items() if isinstance(node.value, list)]
+    lists = [node.value for node in items.values() if isinstance(node.value, list)]
     number = seeds * (math.prod(map(len, lists)) if lists else len(items))
     if number > MAX_CELLS:
         raise ConfigError(f"{vary.mark}: vary: has {number} cells; an ablation may have at most {MAX_CELLS}.")
     if not lists:
         return [Variant(name, name, keys_of(node), node.mark) for name, node in items.items()]
-    made = []
-    for combination in map(dict[str, Node], itertools.product(*lists)):
-        parts = [f"{key}={_short(node.plain())}" for key, node in combination.items()]
-        last = next(reversed(combination.values()))
-        made.append(Variant(", ".join(parts), ", ".join(sorted(parts)), combination, last.mark))
-    return made
+    found = []
+    for values in itertools.product(*lists):
+        changes = dict(zip(items, values, strict=True))
+        parts = [f"{key}={_short(node.plain())}" for key, node in changes.items()]
+        found.append(Variant(", ".join(parts), ", ".join(sorted(parts)), changes, values[-1].mark))
+    return found
 
 
 def _short(value: Any) -> str:
     """Format a value in a label: a component by its name and options, text in quotes if it could be mistaken."""
     if isinstance(value, dict) and value:
         named = isinstance(value.get("type"), str)
-        parts = [f"{_short(key)}={_short(each)}" for key, each in value.items() if not (named and key == "type")]
+        parts = [f"{_short(key)}={_short(option)}" for key, option in value.items() if not (named and key == "type")]
         return (_short(value["type"]) if named else "") + (f"({', '.join(parts)})" if parts else "")
     if isinstance(value, list):
         return f"[{', '.join(map(_short, value))}]"
@@ -106,20 +106,20 @@ def overlay(changes: Mapping[str, Node], where: str) -> Node:
     for key, node in changes.items():
         if not all(key.split(".")):
             raise ConfigError(f"{node.mark}: {where}: {key!r} is not a key; write it as a.b.")
-        one = with_change(Node({}, node.mark), key, node)
-        for loc, _ in leaves(one):
+        change = with_change(Node({}, node.mark), key, node)
+        for loc, _ in leaves(change):
             if twice := next((by for at, by in writers.items() if _within(loc, at) or _within(at, loc)), None):
                 raise ConfigError(f"{node.mark}: {where}: {twice} and {key} set the same key; keep one of them.")
-        writers |= {loc: key for loc, _ in leaves(one)}
-        whole = one.over(whole, (where,))  # parts of one mapping: none of them replaces another
+        writers |= {loc: key for loc, _ in leaves(change)}
+        whole = change.over(whole, (where,))  # parts of one mapping: none of them replaces another
     return whole
 
 
 def leaves(node: Node, loc: Loc = ()) -> Iterator[tuple[Loc, Mark]]:
     """Yield everything that is not a mapping of other values, and where it was written."""
     if isinstance(node.value, dict) and (node.value or not loc):
-        for key, each in node.value.items():
-            yield from leaves(each, (*loc, key))
+        for key, inner in node.value.items():
+            yield from leaves(inner, (*loc, key))
     else:
         yield loc, node.mark
 

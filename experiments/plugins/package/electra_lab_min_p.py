@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @samplers.register("min_p")
 def min_p(
     logits: Float32[Tensor, "N V"], rng: Random, /, *, share: Annotated[float, Field(ge=0, le=1)] = 0.05
-) -> Int[Tensor, "N"]:
+) -> Int[Tensor, " N"]:
     """Leave out tokens less likely than `share` of the most likely one (Nguyen et al. 2024, arXiv:2407.01082).
 
     share = 0 is `temperature`, share = 1 `argmax`.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from electra_lab.jobs.pretraining import execute
-from tests.electra_lab.assembly.starting import discriminator, generator
+from tests.electra_lab.assembly.initial_weights import discriminator, generator
 
 
 @pytest.fixture

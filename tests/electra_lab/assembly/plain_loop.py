@@ -60,49 +60,6 @@ def adafactor(weight_decay: float = 0.0, **options: Any) -> Callable[[Any], Any]
     return lambda parameters: torch.optim.Adafactor(grouped(parameters, weight_decay), **settings)
 
 
-class Uncorrected(torch.optim.Optimizer):
-    """AdamW of google-research/electra, line by line."""
-
-    def __init__(self, groups: Any, betas: tuple[float, float] = (0.9, 0.999), eps: float = 0.01) -> None:
-        super().__init__(groups, {"lr": RATE, "betas": betas, "eps": eps})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            one, two = group["betas"]
-            for p in group["params"]:
-                m, v = self.state[p].get("m", 0.0), self.state[p].get("v", 0.0)
-                m, v = one * m + (1 - one) * p.grad, two * v + (1 - two) * p.grad**2
-                self.state[p] = {"m": m, "v": v}
-                p -= group["lr"] * (m / (v.sqrt() + group["eps"]) + group["weight_decay"] * p)
-
-
-def uncorrected(weight_decay: float = 0.0, **options: Any) -> Callable[[Any], Any]:
-    return lambda parameters: Uncorrected(grouped(parameters, weight_decay), **options)
-
-
-class Both:
-    """Two of torch's own: Muon for linear layers of encoders and their inputs, which are marked, AdamW for others."""
-
-    def __init__(self, parameters: list[torch.Tensor], decay: float, scale: float, **options: Any) -> None:
-        adam = {key: options.pop(key) for key in ("betas", "eps") if key in options}
-        hidden, others = ([p for p in parameters if hasattr(p, "hidden") == marked] for marked in (True, False))
-        settings = {"adjust_lr_fn": "match_rms_adamw", **options}
-        self.parts = [
-            torch.optim.Muon(hidden, RATE, decay, **settings),
-            torch.optim.AdamW(grouped(others, decay), **{"lr": RATE * scale, "eps": 0.01, **adam}),
-        ]
-        self.param_groups = [group for part in self.parts for group in part.param_groups]
-
-    def step(self) -> None:
-        for part in self.parts:
-            part.step()
-
-
-def muon(weight_decay: float = 0.0, adamw_scale: float = 1.0, **options: Any) -> Callable[[Any], Any]:
-    return lambda parameters: Both(parameters, weight_decay, adamw_scale, **options)
-
-
 def grouped(parameters: list[torch.Tensor], decay: float) -> list[dict[str, Any]]:
     return [{"params": [p for p in parameters if (p.ndim > 1) == wide], "weight_decay": decay * wide}
             for wide in (True, False)]  # fmt: skip
@@ -117,10 +74,6 @@ def by_hand(
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
     objective: Any = made.run.learner.objective.train()
     parameters = list(objective.parameters())
-    for network in (objective.generator, objective.discriminator):
-        for each in (*network.backbone.modules(), network.project):
-            if isinstance(each, torch.nn.Linear):
-                each.weight.hidden = True  # type: ignore[assignment]
     trained = (optimizer or adamw())(parameters)
     first = [group["lr"] for group in trained.param_groups]
     for step in range(steps):
@@ -143,7 +96,3 @@ def by_hand(
 def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
     """Return True if weights are equal to the accuracy of float32."""
     return all(torch.allclose(one[name], two[name], rtol=1e-3, atol=2e-5) for name in one)
-
-
-def apart(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
-    return math.sqrt(sum(float((one[name] - two[name]).square().sum()) for name in one))

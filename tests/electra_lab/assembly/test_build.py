@@ -10,11 +10,12 @@ import pytest
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from electra_lab.assembly.build import BERT_VOCABULARY, build, make_optimizer, sketch, vocabulary_size
+from electra_lab.assembly.build import BERT_VOCABULARY, build, make_optimizer, outline, sketch, vocabulary_size
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.jobs.pretraining import execute
+from electra_lab.planning.memory import shapes_only
 from registry import backbones
 from registry.errors import BadResult, ConfigError
 from tests.helpers import line_of, write_experiment
@@ -39,6 +40,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
 
 
+def has_memory(parameter: nn.Parameter) -> bool:
+    return not (parameter.is_meta or isinstance(parameter, FakeTensor))
+
+
 def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(p.shape) for name, p in module.named_parameters()}
 
@@ -46,13 +51,16 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_sketch_has_the_sizes_of_what_is_built_and_no_memory(tmp_path: Path, name: str) -> None:
     loaded = load(write_experiment(tmp_path, **CONFIGS[name]), ["train.flops=1e12", "train.steps=null"])
-    from_shapes, real = sketch(loaded), build(loaded, stand_in_vocabulary(200), seed=0)
-    assert from_shapes.flops == real.flops
-    assert from_shapes.steps == real.steps > 1
-    assert shapes(from_shapes.learner.objective) == shapes(real.learner.objective)
-    assert list(from_shapes.networks) == list(real.networks)
-    assert all(isinstance(p, FakeTensor) for p in from_shapes.learner.objective.parameters())
-    assert not any(isinstance(p, FakeTensor) for p in real.learner.objective.parameters())
+    real = build(loaded, stand_in_vocabulary(200), seed=0)
+    computing = outline(loaded, stand_in_vocabulary(200), shapes_only())
+    for from_shapes in (sketch(loaded), computing):
+        assert from_shapes.flops == real.flops
+        assert from_shapes.steps == real.steps > 1
+        assert shapes(from_shapes.learner.objective) == shapes(real.learner.objective)
+        assert list(from_shapes.networks) == list(real.networks)
+        assert not any(has_memory(p) for p in from_shapes.learner.objective.parameters())
+    assert all(isinstance(p, FakeTensor) for p in computing.learner.objective.parameters())
+    assert all(has_memory(p) for p in real.learner.objective.parameters())
     assert real.model is real.networks["discriminator"]
 
 
@@ -66,6 +74,7 @@ def test_a_tokenizer_without_a_limit_gets_the_vocabulary_of_bert(tmp_path: Path,
 
 COUNTING = '''
 import torch
+from electra_lab.planning.memory import shapes_only
 from registry import backbones
 
 
@@ -107,14 +116,14 @@ def counting(folder: Path, options: str = "", **sections: str) -> tuple[Path, li
     return file, built
 
 
-def test_networks_are_built_once_for_a_check_once_for_a_dry_run_and_once_more_for_a_run(tmp_path: Path) -> None:
+def test_networks_are_built_once_for_a_check_and_once_more_for_a_dry_run_or_a_run(tmp_path: Path) -> None:
     """Discriminator and generator; before a run, all is checked from shapes, and plug-ins are tried once in memory."""
     file, built = counting(tmp_path)
     assert check(load(file)) is None
     assert built == [16, 8] * 2
     built.clear()
     execute.dry_run(file, [], None, "cpu")
-    assert built == [16, 8] * 2
+    assert built == [16, 8] * 3
     built.clear()
     path = execute.run(file, [], tmp_path / "run", "cpu")
     assert built == [16, 8] * 3
@@ -128,7 +137,7 @@ def test_a_component_that_reads_numbers_is_built_again_with_memory(tmp_path: Pat
     loaded = load(file)
     made = sketch(loaded)
     assert built == [16, 16, 8]  # the first attempt fails at its first number
-    assert not any(isinstance(p, FakeTensor) for p in made.learner.objective.parameters())
+    assert all(has_memory(p) for p in made.learner.objective.parameters())
     assert made.flops == build(loaded, stand_in_vocabulary(200)).flops
 
 
@@ -213,8 +222,7 @@ def test_a_head_that_does_not_exist_is_the_objectives_mistake(tmp_path: Path) ->
     with pytest.raises(BadResult) as refused:
         check(load(file))
     assert str(refused.value) == (
-        "heady.py:5: objective 'heady' needs the head 'replace', which does not exist. Did you mean 'replaced'? "
-        "Known: replaced, tokens."
+        "heady.py:5: objective 'heady': no head is called 'replace'. Did you mean 'replaced'? Known: replaced, tokens."
     )
 
 

@@ -192,7 +192,7 @@ def test_an_experiment_holds_the_networks_that_it_trains(tmp_path: Path) -> None
     assert made.model is objective.discriminator
     assert made.run.learner.schedules.steps == made.settings.steps == 5
     assert made.run.step == made.run.tokens == 0
-    assert made.earlier == {}
+    assert made.parents == {}
     own = {
         name: sum(p.numel() for p in getattr(objective, name).parameters()) for name in ("generator", "discriminator")
     }

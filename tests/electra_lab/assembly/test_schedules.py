@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from electra_lab.assembly.experiment import assemble, check, open_data
-from electra_lab.config.load import dump, load
+from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.testing import binomial_p
 from electra_lab.training.random import Streams
 from registry import Needs, objectives, schedules
 from registry.errors import ConfigError
-from tests.helpers import line_of, write_experiment
+from tests.helpers import write_experiment
 
 BUCKETS = {"reformer": ", bucket_size: 4"}
 HOT = {"sampler.temperature": (3.0, 1.0)}
@@ -173,40 +173,6 @@ def test_a_run_with_schedules_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert (whole / state).read_bytes() == (parts / state).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("schedules", "reason"),
-    [
-        ("{sampler.temprature: {type: linear, start: 1.0, end: 2.0}}",
-         "schedules.sampler.temprature: cannot be scheduled. Did you mean 'sampler.temperature'? Known: "
-         "learning_rate, masking.mask_prob, objective.discriminator_smoothing, "),
-        ("{masking.replace_prob: {type: linear, start: 1.0, end: 0.0}}",
-         "schedules.masking.replace_prob: cannot be scheduled."),
-        ("{train.learning_rate: {type: linear, start: 1.0, end: 0.0}}",
-         "schedules.train.learning_rate: cannot be scheduled. Did you mean 'learning_rate'?"),
-        ("{masking.mask_prob: {type: linear, start: 0.5, end: 1.5}}",
-         "schedules.masking.mask_prob: at 75% of training masking.mask_prob must be less than or equal to 1, is 1.25."),
-        ("{sampler.temperature: {type: linear, start: 0.0, end: 1.0}}",
-         "schedules.sampler.temperature: at 0% of training sampler.temperature must be greater than or equal to "),
-        ("{sampler.temperature: {type: lineer, start: 0.5, end: 1.0}}",
-         "schedules.sampler.temperature.type: no schedule is called 'lineer'. Did you mean 'linear'?"),
-        ("{sampler.temperature: {type: linear, start: 0.5}}", "schedules.sampler.temperature.end: is required."),
-        ("{sampler.temperature: 2.0}", "schedules.sampler.temperature: must be a mapping such as"),
-    ],
-)  # fmt: skip
-def test_what_cannot_change_is_refused_at_its_line(tmp_path: Path, schedules: str, reason: str) -> None:
-    file = write_experiment(tmp_path, train="{steps: 3}", schedules=schedules)
-    with pytest.raises(ConfigError) as refused:
-        check(load(file))
-    assert str(refused.value).startswith(f"{file}:{line_of('schedules')}: {reason}")
-
-
-def test_a_config_with_schedules_is_read_back(tmp_path: Path) -> None:
-    loaded = load(write_experiment(tmp_path, train="{steps: 3}", schedules=scheduled(HOT)))
-    again = tmp_path / "again.yaml"
-    again.write_text(dump(loaded.config))
-    assert load(again).config == loaded.config
-
-
 def test_a_log_line_weighs_each_step_by_its_own_weight(tmp_path: Path) -> None:
     numbers = {"objective.discriminator_weight": (0, 50)}
     train = "{steps: 4, batch_size: 2, precision: fp32, log_every: "
@@ -223,15 +189,6 @@ def test_a_log_line_weighs_each_step_by_its_own_weight(tmp_path: Path) -> None:
     steps = [record["loss"] for record in logged[1]]
     means = [(steps[0] + steps[1]) / 2, (steps[2] + steps[3]) / 2]
     assert [record["loss"] for record in logged[2]] == pytest.approx(means, rel=0.01)
-
-
-def test_a_schedule_may_be_set_from_the_command_line(tmp_path: Path) -> None:
-    file = write_experiment(tmp_path, train="{steps: 3}")
-    whole = "schedules.sampler.temperature={type: linear, start: 3.0, end: 1.0}"
-    config = load(file, [whole, "schedules.sampler.temperature.start=2.0"]).config
-    assert config.schedules["sampler.temperature"].keywords() == {"start": 2.0, "end": 1.0, "until": 1.0}
-    with pytest.raises(ConfigError, match=r"^--set schedules\.sampler=1: schedules\.sampler: "):
-        load(file, ["schedules.sampler=1"])
 
 
 OTHER_NAMES = """

@@ -12,9 +12,8 @@ import torch
 
 from electra_lab.assembly.experiment import Experiment, assemble, open_data
 from electra_lab.config.load import load
-from electra_lab.jobs.pretraining import execute
 from electra_lab.training.loop import train
-from tests.electra_lab.jobs.pretraining.tiny import lines, passes, run, spying, tensors
+from tests.electra_lab.jobs.pretraining.tiny import passes, spying
 
 # Each draws from torch's own generator in its own way: dropout, LSH rotations alone, features that are redrawn.
 BACKBONES = {
@@ -132,14 +131,3 @@ def test_initial_weights_depend_on_the_seed_alone(tmp_path: Path) -> None:
         weights.append(torch.cat([p.detach().flatten() for p in made.run.learner.objective.parameters()]))
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
-
-
-def test_whole_runs_of_two_seeds_differ_from_the_first_step_on(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
-    file = spying(tmp_path)
-    one, two = (run(file, tmp_path / str(seed), f"seed={seed}", "train.log_every=1") for seed in (0, 1))
-    for first, other in zip(lines(one, "train"), lines(two, "train"), strict=True):
-        assert first["loss"] != other["loss"]
-    weights, others = tensors(one), tensors(two)
-    moved = [name for name in weights if name.startswith("model.") and "norm" not in name]
-    assert all(not torch.equal(weights[name], others[name]) for name in moved)

@@ -12,8 +12,8 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 
 from electra_lab.backbones.bert import Bert
 from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.heads import ReplacedHead, TokenHead
 from electra_lab.model.network import Network
+from electra_lab.model.pair import EmbeddingSizes, make_heads
 
 VOCABULARY, DIM, DEPTH, HEADS, MAX_LENGTH, FF_MULT = 37, 24, 3, 4, 20, 1.5
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -82,17 +82,13 @@ def name_map(kind: type, embedding_dim: int) -> dict[str, str]:
 
 
 def ours(kind: type, model: nn.Module, embedding_dim: int, dtype: torch.dtype) -> Network:
-    heads: dict[str, nn.Module] = {}
-    if kind is ElectraForMaskedLM:
-        heads = {"tokens": TokenHead(DIM, embedding_dim, VOCABULARY)}
-    if kind is ElectraForPreTraining:
-        heads = {"replaced": ReplacedHead(DIM)}
+    heads = {ElectraForMaskedLM: ["tokens"], ElectraForPreTraining: ["replaced"]}.get(kind, [])
     network = Network(
         Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=True, dropout=0.1),
         Bert(DIM, DEPTH, HEADS, MAX_LENGTH, ff_mult=FF_MULT),
         DIM,
         pad_id=0,
-        heads=heads,
+        heads=make_heads(heads, DIM, EmbeddingSizes(VOCABULARY, embedding_dim, MAX_LENGTH, 0.0)),
     )
     weights = model.state_dict()
     network.to(dtype).load_state_dict({o: weights[t] for o, t in name_map(kind, embedding_dim).items()}, strict=True)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 from reformer_pytorch.reformer_pytorch import (
     LocalAttention,
-    LSHAttention,
     LSHSelfAttention,
-    PreNorm,
+    Reformer,
     apply_rotary_pos_emb,
 )
-from reformer_pytorch.reversible import IrreversibleBlock
 from torch import Tensor
 
 from electra_lab.backbones._hashing import EVALUATION_SEED
-from tests.electra_lab.backbones.test_reformer import DIM, LENGTH, attentions, batch, reformer
+from tests.electra_lab.backbones.test_reformer import DEPTH, DIM, HEADS, LENGTH, attentions, batch, reformer
 
 
 class LibrarysLocalAttention(LocalAttention):  # type: ignore[misc]  # the library has no types
@@ -36,11 +33,15 @@ class LibrarysLocalAttention(LocalAttention):  # type: ignore[misc]  # the libra
 
 
 def librarys(attention: Any, rotary: torch.nn.Module | None) -> LSHSelfAttention:
-    """Return a copy that attends as the library does, but with rotary positions for local heads, too."""
-    copied = deepcopy(attention)
-    copied.__class__, copied.lsh_attn.__class__ = LSHSelfAttention, LSHAttention
-    copied.local_attn = LibrarysLocalAttention(attention.bucket_size, attention.local_attn.dropout.p, rotary)
-    return copied
+    """Return one of the library with the same weights, but with rotary positions for local heads, too."""
+    size, dropout = attention.bucket_size, attention.lsh_attn.dropout.p
+    made = LSHSelfAttention(
+        DIM, HEADS, size, attention.lsh_attn.n_hashes, dropout=dropout, post_attn_dropout=dropout,
+        num_mem_kv=attention.num_mem_kv, n_local_attn_heads=attention.n_local_attn_heads, full_attn_thres=0,
+    ).double().train(attention.training)  # fmt: skip
+    made.load_state_dict(attention.state_dict())
+    made.local_attn = LibrarysLocalAttention(size, dropout, rotary)
+    return made
 
 
 @pytest.mark.parametrize("rotary", [True, False])
@@ -83,12 +84,8 @@ def test_the_encoder_is_the_librarys(training: bool, hashes: int, rotary: bool) 
     model = reformer(rotary=rotary, hashes=hashes).double().train(training)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(parameter.numel()))
-    theirs = deepcopy(model.encoder)
-    for module in list(theirs.modules()):
-        if isinstance(module, PreNorm) and isinstance(module.fn, LSHSelfAttention):
-            module.fn = librarys(module.fn, None)
-        if isinstance(module, IrreversibleBlock):
-            module.__class__ = IrreversibleBlock
+    theirs = Reformer(DIM, DEPTH, HEADS, bucket_size=4, n_hashes=hashes, ff_chunks=1, reverse_thres=1 << 62)
+    theirs.double().train(training).load_state_dict(model.encoder.state_dict())
     x = batch()[0].detach().double()
     mask = torch.arange(LENGTH) < torch.tensor([[LENGTH], [11]])
     torch.manual_seed(EVALUATION_SEED)

@@ -211,35 +211,6 @@ def test_the_encoder_turns_queries_and_keys_alike(monkeypatch: pytest.MonkeyPatc
         assert head[0].std() > 0.01
 
 
-def test_without_rotary_positions_the_lab_gives_them() -> None:
-    x, order = torch.randn(2, LENGTH, DIM, generator=seeded(1)), torch.randperm(LENGTH, generator=seeded(2))
-    for rotary, positions in ((True, "own"), (False, "lab")):
-        model = performer(rotary=rotary).eval()
-        assert model.positions == positions
-        same = torch.allclose(model(x, masks(0))[:, order], model(x[:, order], masks(0)), atol=1e-5)
-        assert same == (positions == "lab")
-
-
-@pytest.mark.parametrize(("changed", "seeing"), [(0, range(0, 8)), (13, range(8, 20)), (23, range(16, 24))])
-def test_a_local_head_sees_its_window_and_the_two_beside(changed: int, seeing: range) -> None:
-    """In the encoder: of a layer in which only the local head is heard."""
-    torch.manual_seed(0)
-    model = Performer(DIM, 1, 2, 64, features=8, local_heads=1, window=4).eval().requires_grad_(False)
-    model.layers[0].attended.weight[:, DIM // 2 :] = 0.0  # local heads come first
-    x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
-    other = x.clone()
-    other[:, changed] += torch.randn(DIM, generator=seeded(2))
-    differs = (model(x, masks(0)) != model(other, masks(0))).any(-1)
-    assert all(row.nonzero().flatten().tolist() == list(seeing) for row in differs)
-
-
-def test_local_heads_need_whole_windows() -> None:
-    assert performer(local_heads=1, window=4).length_multiple == 4
-    assert performer(window=4).length_multiple == 1
-    with pytest.raises(ValueError, match=r"local_heads 2 must be below heads 2: one head at least has to see"):
-        performer(local_heads=2)
-
-
 def test_flops_of_local_heads() -> None:
     """By hand, for one layer of width 16 with 4 heads of 4, one of them local, over 32 positions in windows of 8."""
     model = Performer(16, 1, 4, 64, features=5, local_heads=1, window=8, ff_mult=2.0)
@@ -250,9 +221,6 @@ def test_flops_of_local_heads() -> None:
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"even head width; dim 6 / heads 2 is 3\."):
-        performer(dim=6)
-    assert performer(dim=6, rotary=False).positions == "lab"
     with pytest.raises(ValueError, match=r"ff_mult 0\.001 leaves the feed-forward no width at dim 32"):
         performer(ff_mult=0.001)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from electra_lab.analysis.results import cell_result
 from electra_lab.jobs.sweeps import run
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import launchers
@@ -93,7 +94,7 @@ def test_cells_that_failed_are_exit_code_7_and_the_page_is_there(
     )
     assert "Nothing can be said yet: no cell has a generator_mask_loss." in err
     folder = AblationFolder(Path("here"))
-    state = folder.state(folder.plan.cells[0].id, folder.plan)
+    state = cell_result(folder, folder.plan, folder.plan.cells[0].id)
     assert (state.status, state.attempts) == ("failed", 1)
     reason, _, _ = state.error.partition(" electra-lab replay ")  # its path is relative to the page there
     assert reason in Page(Path("here/report.html")).text

@@ -12,9 +12,8 @@ from tests.helpers import write_experiment
 
 PLUG_IN = '''\
 import torch
-from electra_lab.backbones.bert import Bert
 from electra_lab.objectives.electra import Electra
-from registry import Losses, Masked, backbones, generators, masking_strategies, objectives, optimizers, samplers
+from registry import Losses, generators, objectives, optimizers, samplers
 
 
 def helper(value):
@@ -31,29 +30,6 @@ def first(logits, rng, /):
 def second(logits, rng, /):
     """Draws."""
     return helper(logits.argmax(-1))  # SAMPLER
-
-
-@masking_strategies.register("masks")
-def masks(tokens, maskable, vocabulary, rng, /, *, mask_prob: float = 0.15, replace_prob: float = 1.0,
-          random_prob: float = 0.0):
-    """Masks one token of a row."""
-    positions = maskable.int().topk(3).indices
-    valid = maskable.any(-1, keepdim=True) & (torch.arange(3) < 1)
-    inputs = tokens.scatter(1, positions[:, :1], vocabulary.mask_id)
-    return Masked(inputs, positions, valid)  # MASKING
-
-
-@backbones.register("body")
-class Body(Bert):
-    """A body."""
-
-    def __init__(self, dim, depth, heads, max_length, /):
-        super().__init__(dim, depth, heads, max_length)
-
-    separates_documents = False
-
-    def forward(self, x, attention_mask):
-        return super().forward(x, attention_mask)  # BACKBONE
 
 
 @generators.register("guesses")
@@ -101,8 +77,6 @@ class Descends(torch.optim.SGD):
 SECTIONS = {
     "imports": "[mine.py]",
     "sampler": "{type: second}",
-    "masking": "{type: masks}",
-    "discriminator": "{type: body, dim: 16, depth: 1, heads: 2}",
     "objective": "{type: aims}",
     "optimizer": "{type: descends}",
     "train": "{steps: 2, batch_size: 2, precision: fp32}",
@@ -110,10 +84,6 @@ SECTIONS = {
 CASES: dict[str, tuple[str, str, str]] = {
     "sampler raises": ("SAMPLER", "return 1 / 0", "@ sampler 'second' failed: ZeroDivisionError"),
     "sampler returns": ("SAMPLER", "return logits", "sampler 'second' returned tokens"),
-    "masking raises": ("MASKING", "return [][0]", "@ masking strategy 'masks' failed: IndexError"),
-    "masking returns": ("MASKING", "return inputs", "masking strategy 'masks' returned a Tensor"),
-    "backbone raises": ("BACKBONE", "return x @ x", "@ backbone 'body' failed: RuntimeError"),
-    "backbone returns": ("BACKBONE", "return x[:, :1]", "Body.forward returned the shape"),
     "generator raises": ("GENERATOR", "return self.nothing", "@ generator 'guesses' failed: AttributeError"),
     "objective raises": ("OBJECTIVE", "return losses.nothing", "@ objective 'aims' failed: AttributeError"),
     "objective returns": ("OBJECTIVE", "return losses.terms", "objective 'aims' returned a dict"),

@@ -144,7 +144,7 @@ OF_OTHERS = {
         (ROWS, "return Packed(tokens[:, :3], tokens[:, :3] > 0, tokens[:, :3] * 0)"), ("return 20", "return 0"),
         (ROWS, "return Packed(tokens.astype(float), tokens > 0, tokens * 0)"),
         (ROWS, "return Packed([[7]], [[1]], [[0]])"),
-        (ROWS, ROWS + "\n    def sources(self, rows): return np.zeros(3)"), ("def rows", "def row"),
+        (ROWS, ROWS + "\n    def source_document_ids(self, rows): return np.zeros(3)"), ("def rows", "def row"),
         (ROWS, "return Packed(tokens, tokens > 0, tokens * 0, tokens[:, :1])"),
     ),
     "schedules": changed(SCHEDULE, ("{}", "None"), ("{}", "'x'"), ("{}", "[1.0]")),
@@ -214,10 +214,10 @@ class Mine(TextClassification):
     def {}
 """
 OF_TASKS = [
-    "learn(self, examples): return None", "rows(self, examples, encoder, length): return None",
+    "fit_labels(self, examples): return None", "rows(self, examples, encoder, length): return None",
     "rows(self, examples, encoder, length): return [[] for _ in examples]", "head(self, dim, dropout): return None",
     "head(self, dim, dropout): return nn.Linear(dim, 2)", "losses(self, outputs, batch): return None",
-    "losses(self, outputs, batch): return {'x': Term(3.0, 2, 1.0)}", "lost(self, examples, rows): return None",
+    "losses(self, outputs, batch): return {'x': Term(3.0, 2, 1.0)}", "truncation(self, examples, rows): return None",
     "results(self, *given): return {'accuracy': 1.0}",
     "results(self, *given): return replace(super().results(*given), predictions=[])",
     "results(self, *given): return replace(super().results(*given), metrics={'accuracy': 'x'})",

@@ -1,8 +1,9 @@
-"""electra-lab finetune, and what resume, check, report and schema do with fine-tunings and suites."""
+"""electra-lab finetune, and what resume, check, report and schema do with fine-tunings."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from electra_lab.jobs.finetuning import run as running
-from electra_lab.storage.finetuning_folder import SuiteFolder
+from electra_lab.jobs import lifecycle
 from registry.errors import Interrupted
 from tests.electra_lab.cli.conftest import Lab
 from tests.electra_lab.jobs.finetuning.small import pretrained, write_finetuning
-from tests.electra_lab.jobs.finetuning.test_suite import write_suite
 from tests.pages import Page
 
 QUICK = {"train": {"epochs": 1, "batch_size": 12, "precision": "fp32"}}
@@ -34,34 +33,6 @@ def test_prints_the_folder_and_takes_another_model(lab: Lab, tmp_path: Path, mod
     assert f"report {tmp_path / 'out' / 'report.html'}" in err
     began = json.loads((tmp_path / "out" / "seed-4" / "provenance.json").read_text())
     assert began["init"]["discriminator"]["source"] == str(model)
-
-
-def test_a_suite_is_run_by_the_same_command(lab: Lab, tmp_path: Path, model: Path) -> None:
-    file = write_suite(tmp_path, model, seeds=[0])
-    code, out, err = lab("finetune", file, "--out", tmp_path / "out")
-    assert (code, out) == (0, f"{tmp_path / 'out'}\n")
-    assert "average" in err
-    page = tmp_path / "out" / "report.html"
-    before = page.read_text()
-    page.unlink()
-    assert lab("report", tmp_path / "out")[:2] == (0, f"{page}\n")
-    assert page.read_text() == before
-    shutil.rmtree(tmp_path / "out" / "ours" / "second" / "seed-0")
-    assert lab("resume", tmp_path / "out")[0] == 0
-    assert (tmp_path / "out" / "ours" / "second" / "seed-0" / "results.json").is_file()
-
-
-def test_a_suite_takes_no_changes(lab: Lab, tmp_path: Path, model: Path) -> None:
-    file = write_suite(tmp_path, model)
-    code, _, err = lab("finetune", file, "--set", "seeds=[0]")
-    assert (code, err) == (2, "a suite takes neither --set nor --model: write them in the file.\n")
-    folder = SuiteFolder.create(tmp_path / "out", "suite").path
-    folder.joinpath("suite.yaml").write_text(file.read_text())
-    code, _, err = lab("resume", folder, "--set", "train.micro_batch_size=2")
-    reason = (
-        f"--set is for runs and fine-tunings. For a suite, write the change under `set` in {folder / 'suite.yaml'}."
-    )
-    assert (code, err) == (2, f"{folder}: {reason}\n")
 
 
 @pytest.mark.parametrize(
@@ -95,50 +66,30 @@ TABLE = {"type": "table", "train": "data/train.csv", "validation": "data/dev.csv
 CSV = "text,label\n" + "the cat,a\nthe dogs,b\n" * 4
 
 
+GLUE = {"type": "glue", "name": "SST-2", "folder": "data"}
+SQUADS = {"type": "squad", "train": "data/train.json", "validation": "data/dev.json"}
+TEXTS, TAGGING, ANSWERS = "text_classification", "token_classification", "question_answering"
+SST_BYTES = SST.encode() + b"caf\xe9\t1\n"
+
+
 @pytest.mark.parametrize(
     ("task", "dataset", "files", "reason"),
     [
-        (
-            "text_classification",
-            {"type": "glue", "name": "SST-2", "folder": "data"},
-            {"train.tsv": SST + "one column\n", "dev.tsv": SST},
-            "train.tsv:14: has 1 column, not 2",
-        ),
-        (
-            "text_classification",
-            {"type": "glue", "name": "SST-2", "folder": "data"},
-            {"train.tsv": SST, "dev.tsv": SST.encode() + b"caf\xe9\t1\n"},
-            "dev.tsv:14: byte",
-        ),
-        ("text_classification", TABLE, {"train.csv": CSV, "dev.csv": CSV + "the cat,\n"}, "dev.csv:10: has no label"),
-        ("text_classification", TABLE, {"train.csv": "", "dev.csv": CSV}, "train.csv"),
-        ("text_classification", TABLE, {"train.csv": CSV, "dev.csv": "text\nthe cat\n"}, "dev.csv:1: "),
-        ("token_classification", CONLL, {"train.txt": TAGS, "test.txt": TAGS + "one\n"}, "test.txt:"),
-        ("token_classification", CONLL, {"train.txt": TAGS, "test.txt": "the DT XX\n"}, "test.txt:1: the tag 'XX'"),
-        ("token_classification", CONLL, {"train.txt": "", "test.txt": TAGS}, "train.txt"),
-        (
-            "question_answering",
-            {"type": "squad", "train": "data/train.json", "validation": "data/dev.json"},
-            {"train.json": SQUAD, "dev.json": SQUAD.replace("dog", "cat")},
-            "the answer 'dog' is not in its context at character 4",
-        ),
-        (
-            "question_answering",
-            {"type": "squad", "train": "data/train.json", "validation": "data/dev.json"},
-            {"train.json": SQUAD[:40], "dev.json": SQUAD.replace("dog", "cat")},
-            "train.json:",
-        ),
+        (TEXTS, GLUE, {"train.tsv": f"{SST}one column\n", "dev.tsv": SST}, "train.tsv:14: has 1 column, not 2"),
+        (TEXTS, GLUE, {"train.tsv": SST, "dev.tsv": SST_BYTES}, "dev.tsv:14: byte"),
+        (TEXTS, TABLE, {"train.csv": CSV, "dev.csv": f"{CSV}the cat,\n"}, "dev.csv:10: has no label"),
+        (TEXTS, TABLE, {"train.csv": "", "dev.csv": CSV}, "train.csv"),
+        (TEXTS, TABLE, {"train.csv": CSV, "dev.csv": "text\nthe cat\n"}, "dev.csv:1: "),
+        (TAGGING, CONLL, {"train.txt": TAGS, "test.txt": f"{TAGS}one\n"}, "test.txt:"),
+        (TAGGING, CONLL, {"train.txt": TAGS, "test.txt": "the DT XX\n"}, "test.txt:1: the tag 'XX'"),
+        (TAGGING, CONLL, {"train.txt": "", "test.txt": TAGS}, "train.txt"),
+        (ANSWERS, SQUADS, {"train.json": SQUAD, "dev.json": SQUAD.replace("dog", "cat")}, "answer 'dog' .* 4"),
+        (ANSWERS, SQUADS, {"train.json": SQUAD[:40], "dev.json": SQUAD.replace("dog", "cat")}, "train.json:"),
         ("minimal_pairs", {"type": "blimp", "folder": "data"}, {"a.jsonl": '{"sentence_good": 3}\n'}, "a.jsonl:1"),
     ],
 )
 def test_examples_that_are_wrong_are_named_by_file_and_line(
-    lab: Lab,
-    tmp_path: Path,
-    model: Path,
-    task: str,
-    dataset: dict[str, Any],
-    files: dict[str, str | bytes],
-    reason: str,
+    lab: Lab, tmp_path: Path, model: Path, task: str, dataset: dict[str, Any], files: dict[str, Any], reason: str
 ) -> None:
     (tmp_path / "data").mkdir()
     for name, content in files.items():
@@ -149,9 +100,8 @@ def test_examples_that_are_wrong_are_named_by_file_and_line(
     file = write_finetuning(tmp_path, model, **given)
     code, out, err = lab("finetune", file, "--out", tmp_path / "out")
     assert (code, out) == (3, "")
-    assert reason in err
+    assert re.search(reason, err)
     assert f"{file}:" in err
-    assert "Traceback" not in err
     assert len(err.strip().splitlines()) == 1, "one sentence, on one line"
 
 
@@ -163,7 +113,7 @@ def test_an_interruption_says_how_to_resume(
 
     file = write_finetuning(tmp_path, model, **QUICK)
     with monkeypatch.context() as patched:
-        patched.setattr(running, "follow", stopped)
+        patched.setattr(lifecycle, "consume_records", stopped)
         assert lab("finetune", file, "--out", tmp_path / "out")[0] == 130
     code, out, _ = lab("resume", tmp_path / "out")
     assert (code, out) == (0, f"{tmp_path / 'out'}\n")
@@ -172,10 +122,8 @@ def test_an_interruption_says_how_to_resume(
 
 def test_a_seed_is_not_taken_for_a_pre_training_run(lab: Lab, tmp_path: Path, model: Path) -> None:
     lab("finetune", write_finetuning(tmp_path, model, **QUICK), "--out", tmp_path / "out")
-    for command in (
-        ("export", tmp_path / "out" / "seed-0", tmp_path / "exported"),
-        ("report", tmp_path / "out" / "seed-0"),
-    ):
+    seed = tmp_path / "out" / "seed-0"
+    for command in (("export", seed, tmp_path / "exported"), ("report", seed)):
         code, out, err = lab(*command)
         assert (code, out) == (2, "")
         assert "is a seed of a fine-tuning, not a pre-training run" in err
@@ -205,28 +153,15 @@ def test_check_prints_the_complete_file_with_origins(lab: Lab, tmp_path: Path, m
     assert "has no .txt files. A run would stop there." in err
 
 
-def test_check_validates_every_model_of_a_suite_on_every_task(lab: Lab, tmp_path: Path, model: Path) -> None:
-    file = write_suite(tmp_path, model)
-    code, out, err = lab("check", file)
-    assert (code, err) == (0, "")
-    assert yaml.safe_load(out)["models"]["from nothing"] == {
-        "model": str(model), "network": "discriminator", "init": "random"
-    }  # fmt: skip
-    shutil.rmtree(tmp_path / "texts")
-    code, _, err = lab("check", file)
-    assert code == 0
-    assert "has no .txt files. A run would stop there." in err
-    assert lab("check", file, "--set", "seeds=[0]")[0] == 2
-    second = tmp_path / "second.yaml"
-    text = second.read_text()
-    second.write_text(f"{text}data: {{max_length: 9999}}\n")  # the first one has no data, which is a note
-    code, _, err = lab("check", file)
-    assert (code, "data.max_length: 9999" in err) == (2, True)
-    second.write_text(text.replace("matthews", "mathews"))
-    code, _, err = lab("check", file)
-    assert code == 2
-    assert err.startswith(f"{file}:")
-    assert "text_classification has no metric 'mathews'. Did you mean 'matthews'?" in err
+def test_check_refuses_a_model_that_is_damaged(lab: Lab, tmp_path: Path, model: Path) -> None:
+    """Unlike one that is not here, which a run may find."""
+    exported = tmp_path / "exported"
+    assert lab("export", model, exported)[0] == 0
+    (exported / "discriminator" / "model.safetensors").write_bytes(b"damaged")
+    code, out, err = lab("check", write_finetuning(tmp_path, exported))
+    assert (code, out) == (3, ""), err
+    code, _, err = lab("check", write_finetuning(tmp_path, Path("not/here")))
+    assert (code, "note: " in err) == (0, True)
 
 
 def test_report_writes_the_page_again(lab: Lab, tmp_path: Path, model: Path) -> None:
@@ -238,14 +173,6 @@ def test_report_writes_the_page_again(lab: Lab, tmp_path: Path, model: Path) -> 
     code, out, _ = lab("report", tmp_path / "out")
     assert (code, out) == (0, f"{page}\n")
     assert page.read_bytes() == before
-
-
-@pytest.mark.parametrize(("option", "key"), [("--finetuning", "dataset"), ("--suite", "models")])
-def test_the_schema_of_each_kind_of_file(lab: Lab, option: str, key: str) -> None:
-    code, out, _ = lab("schema", option)
-    assert code == 0
-    assert key in json.loads(out)["properties"]
-    assert lab("schema", option, "--ablation")[0] == 2
 
 
 def test_the_page_shows_every_seed_and_the_errors(lab: Lab, tmp_path: Path, model: Path) -> None:

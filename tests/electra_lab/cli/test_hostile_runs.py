@@ -83,13 +83,6 @@ def test_a_report_is_a_sentence(lab: Any, copy: Path, case: str) -> None:
     assert not (copy / "report.html").exists()
 
 
-def test_numbers_at_the_end_of_their_range_are_drawn(lab: Any, copy: Path) -> None:
-    name = "discriminator_loss"
-    record = '{"step": %d, "split": "train", "loss": 1, "' + name + '": %s}\n'
-    (copy / "metrics.jsonl").write_text(record % (2, "1e99") + record % (4, "-1e99"))
-    assert lab("report", copy)[0] == 0
-
-
 def test_no_text_of_a_run_becomes_a_script_of_its_page(lab: Any, copy: Path) -> None:
     provenance = (copy / "provenance.json").read_text()
     (copy / "provenance.json").write_text(provenance.replace('"started": "', f'"started": "{SCRIPT}'))

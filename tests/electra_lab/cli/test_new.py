@@ -7,15 +7,17 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from electra_lab.cli import new
-from electra_lab.config.load import kind_of_file, load, load_finetuning, load_suite
+from electra_lab.config.load import kind_of_file, load, load_finetuning
 from electra_lab.jobs.sweeps.file import load_ablation
 from tests.helpers import ROOT
 
 SHIPPED = ROOT / "experiments"
+LOADERS: dict[str, Any] = {"experiment": load, "ablation": load_ablation, "fine-tuning": load_finetuning}
 NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))
 
 
@@ -44,24 +46,13 @@ def test_a_copy_needs_nothing_but_what_was_copied(lab, tmp_path: Path, name: str
     assert copies == {path: (SHIPPED / path).read_text("utf-8") for path in copies}
     *paths, command = out.splitlines()
     assert sorted(paths) == sorted(copies)
-    program, verb, file = shlex.split(command.removeprefix("Run it with: "))
-    assert (program, file) == ("electra-lab", str(Path(f"{name}.yaml")))
-    if verb == "ablate":
-        ablation = load_ablation(Path(file))
-        assert ablation.config.name == Path(name).name
-        loaded = ablation.base
-    elif verb == "finetune":
-        if kind_of_file(Path(file)) == "suite":
-            suite = load_suite(Path(file)).config
-            assert suite.name == Path(name).name
-            loaded = load_finetuning(suite.tasks[-1])
-        else:
-            loaded = load_finetuning(Path(file))
-            assert loaded.config.name == Path(name).name
-    else:
-        assert verb == "run"
-        loaded = load(Path(file))
-        assert loaded.config.name == Path(name).name
+    kind = kind_of_file(Path(f"{name}.yaml"))
+    verb = {"experiment": "run", "ablation": "ablate"}.get(kind, "finetune")
+    assert shlex.split(command.removeprefix("Run it with: ")) == ["electra-lab", verb, str(Path(f"{name}.yaml"))]
+    loaded = LOADERS[kind](Path(f"{name}.yaml"))
+    assert loaded.config.name == Path(name).name
+    if kind == "ablation":
+        loaded = loaded.base
     read = {mark.folder.resolve() for mark in loaded.marks.values()} | {plugin.file for plugin in loaded.plugins}
     assert all(path.is_relative_to(Path.cwd().resolve()) for path in read)
 
@@ -79,14 +70,11 @@ def test_a_copy_needs_nothing_but_what_was_copied(lab, tmp_path: Path, name: str
     ],
 )  # fmt: skip
 def test_a_copy_brings_no_more_than_it_needs(lab, tmp_path: Path, name: str, needs: list[str]):
-    code, _, _ = lab("new", name, "my lab")
+    code, out, _ = lab("new", name, "my lab")
     assert code == 0
-    assert sorted(written(Path("my lab"))) == sorted([name.removesuffix(".yaml") + ".yaml", *needs])
-
-
-def test_the_command_is_one_to_paste(lab, tmp_path: Path):
-    _, out, _ = lab("new", "reformer_small", "my lab")
-    assert shlex.split(out)[-3:] == ["electra-lab", "run", str(Path("my lab/reformer_small.yaml"))]
+    own = name.removesuffix(".yaml") + ".yaml"
+    assert sorted(written(Path("my lab"))) == sorted([own, *needs])
+    assert shlex.split(out)[-1] == str(Path("my lab") / own), "the command cannot be pasted"
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all(lab, tmp_path: Path):

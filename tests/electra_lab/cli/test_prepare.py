@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,7 +103,7 @@ def test_a_store_trains_without_its_corpus(lab: Lab, tmp_path: Path) -> None:
     assert "was made with another corpus ({'type': 'json_lines'}, here {'type': 'docstrings'})" in err
     code, _, err = lab("prepare", file, "--set", f"data.store={there}", "--rebuild")
     assert code == 2
-    assert "is a token store itself, and is used as it is" in err
+    assert "is a finished token store" in err
     (there / "train-00000.bin").unlink()
     code, _, err = lab("run", file, "--set", f"data.store={there}")
     assert code == 3
@@ -171,20 +170,12 @@ def test_all_that_is_lost_is_counted_and_all_files_are_listed(lab: Lab, tmp_path
         assert [Path(name).name for name in answer["ignored"]] == ["more.jsonl", "table.csv"]
         text = lab("prepare", file, "--inspect")[1]
         page = Path(text.splitlines()[-1].split(maxsplit=1)[1]).read_text()
-        for shown in (text, page):
-            for part in (
-                "README.md",
-                "more.jsonl",
-                "table.csv",
-                "a.txt:61: byte",
-                "b.txt.gz: is cut",
-                "ends of files: 1",
-            ):
-                assert part in shown
+        parts = ("README.md", "more.jsonl", "table.csv", "a.txt:61: byte", "b.txt.gz: is cut", "ends of files: 1")
+        assert all(part in text and part in page for part in parts)
 
 
-def cut(data: bytes) -> bytes:
-    return data[: len(data) // 2]
+ZIPPED = gzip.compress(os.urandom(5000).hex().encode())
+HALF = ZIPPED[: len(ZIPPED) // 2]
 
 
 @pytest.mark.parametrize(
@@ -192,18 +183,8 @@ def cut(data: bytes) -> bytes:
     [
         ("{type: json_lines, paths: [text.jsonl]}", "text.jsonl", b'{"text": "a"}\n{"text"\n', "text.jsonl:2: "),
         ("{type: json_lines, paths: [text.jsonl]}", "text.jsonl", b'{"tekst": "a"}\n', "text.jsonl:1: "),
-        (
-            "{type: text_files, paths: [text.txt]}",
-            "text.txt",
-            b"\x89PNG\x00\xff\xfe",
-            "text.txt:1: byte 0 is not UTF-8",
-        ),
-        (
-            "{type: text_files, paths: [text.gz]}",
-            "text.gz",
-            cut(gzip.compress(os.urandom(5000).hex().encode())),
-            "gz: ",
-        ),
+        ("{type: text_files, paths: [text.txt]}", "text.txt", b"\x89PNG\x00\xff\xfe", "text.txt:1: byte 0 "),
+        ("{type: text_files, paths: [text.gz]}", "text.gz", HALF, "gz: "),
         ("{type: text_files, paths: [text.txt]}", "text.txt", b"", "no document has any text."),
         ("{type: text_files, paths: [nothing.txt]}", "text.txt", b"", "nothing.txt: no file matches."),
         ("{type: parquet, paths: [text.parquet]}", "text.parquet", b"PAR1 not really", "text.parquet: "),
@@ -250,12 +231,10 @@ def test_a_terminal_sees_a_bar_and_a_log_sees_lines(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None] | None:
-    """No report is drawn, which takes a second."""
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     from electra_lab.jobs.pretraining import execute
 
     monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
-    return None
 
 
 OWN = '''

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -56,27 +55,5 @@ def test_a_run_that_is_in_use_is_left_alone(lab: Any, path: Path) -> None:
 def test_a_folder_that_is_not_a_run_is_refused(lab: Any, tmp_path: Path) -> None:
     code, out, err = lab("resume", tmp_path)
     assert (code, out) == (2, "")
-    assert err == f"{tmp_path}: is not a run directory: it has no config.yaml and provenance.json.\n"
-
-
-def test_a_changed_config_is_refused(lab: Any, path: Path) -> None:
-    config = path / "config.yaml"
-    config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
-    code, out, err = lab("resume", path)
-    assert (code, out) == (2, "")
-    assert err == (
-        f"{config}: was changed since the run began (seed 0 -> 1). Undo that. What may change is given as: electra-lab "
-        f"resume {path} --set KEY=VALUE.\n"
-    )
-
-
-def test_what_changed_in_the_environment_is_noted(lab: Any, path: Path) -> None:
-    directory = RunDirectory(path)
-    provenance = directory.read_json("provenance.json")
-    provenance["environment"]["threads"] = 77
-    provenance["environment"]["packages"]["numpy"] = "0.1"
-    directory.write_json("provenance.json", provenance)
-    code, _, err = lab("resume", path)
-    assert code == 0
-    assert re.search(r"^note: the resumed run is not bit-exact, because of threads 77 -> \d+, numpy 0\.1 -> \S+$", err,
-                     re.MULTILINE)  # fmt: skip
+    assert err.startswith(f"{tmp_path}: is not the folder of a job")
+    assert "config.yaml and provenance.json" in err

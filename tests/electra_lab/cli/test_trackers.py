@@ -64,24 +64,6 @@ def test_without_its_library_a_run_can_still_be_resumed(lab: Any, tmp_path: Path
     assert len(given(tmp_path)) == before
 
 
-@pytest.mark.parametrize(
-    ("trackers", "reason"),
-    [
-        ("[{type: tensorbord}]", "trackers.0.type: no tracker is called 'tensorbord'. Did you mean 'tensorboard'?"),
-        ("[{type: wandb, mode: off}]", "trackers.0.mode: must be 'online' or 'offline'"),
-        ("{type: wandb}", "trackers: must be a list"),
-        ("[{type: tensorboard, foldr: x}]", "trackers.0.foldr: unknown parameter. Did you mean 'folder'?"),
-    ],
-)
-def test_a_mistake_is_named_with_its_line(lab: Any, tmp_path: Path, trackers: str, reason: str) -> None:
-    file = tracked(tmp_path, **SHORT)
-    number = line_of(file)
-    file.write_text(file.read_text().replace("trackers: []", f"trackers: {trackers}"))
-    code, _, err = lab("check", file)
-    assert code == 2
-    assert err.startswith(f"{file}:{number}: {reason}"), err
-
-
 def test_a_tracker_may_refuse_its_options(lab: Any, tmp_path: Path) -> None:
     file = tracked(tmp_path, {"fails": "build"}, **SHORT)
     said = f"{file}:{line_of(file)}: trackers.0: diary refuses this: no such diary\n"
@@ -127,19 +109,19 @@ def test_fine_tunings_have_trackers_too(lab: Any, tmp_path: Path) -> None:
     assert identity(with_it) == identity(without), "the measure `downstream` would be taken again"
 
 
-def test_fine_tunings_of_suites_and_measures_are_refused_beforehand_too(lab: Any, tmp_path: Path) -> None:
+def test_fine_tunings_that_are_varied_or_measures_are_refused_beforehand_too(lab: Any, tmp_path: Path) -> None:
     base = tracked(tmp_path, **SHORT)
     assert lab("run", base, "--out", tmp_path / "model")[0] == 0
     lacking = {"type": "diary", "path": str(tmp_path / "diary"), "fails": "check"}
     file = write_finetuning(tmp_path, tmp_path / "model", trackers=[lacking], imports=[str(PLUGIN), str(DIARY)])
-    suite, ablation = tmp_path / "suite.yaml", tmp_path / "pair.yaml"
+    tasks, ablation = tmp_path / "tasks.yaml", tmp_path / "pair.yaml"
     models = {"one": {"model": str(tmp_path / "model")}}
-    suite.write_text(yaml.safe_dump({"name": "two", "models": models, "tasks": [file.name]}))
+    tasks.write_text(yaml.safe_dump({"name": "two", "base": file.name, "vary": models, "seeds": [0]}))
     measure = [{"type": "downstream", "file": file.name, "name": "animals"}]
     variants = {"base": base.name, "vary": {"embedding.dim": [8, 16]}, "seeds": [0], "measure": measure}
     ablation.write_text(yaml.safe_dump({"name": "pair", **variants}))
-    for command, path in (("finetune", suite), ("ablate", ablation)):
-        code, _, err = lab(command, path, "--out", tmp_path / "out")
+    for path in (tasks, ablation):
+        code, _, err = lab("ablate", path, "--out", tmp_path / "out")
         assert (code, PAPER in err) == (2, True), err
         assert not (tmp_path / "out").exists()
 

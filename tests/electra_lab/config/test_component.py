@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from pydantic import Field, ValidationError, create_model
 
 from electra_lab.config.component import Component, Of, default, loadable
-from registry import backbones, corpora, generators, launchers, optimizers, samplers
+from registry import backbones, generators, launchers, optimizers, samplers
 from registry.errors import PluginError
 from registry.signature import Strict, validate
 
@@ -32,13 +31,6 @@ def test_options_are_completed_and_dumped_in_order() -> None:
     assert found.dump() == {"type": "adamw", "weight_decay": 0.01, "betas": [0.9, 0.999], "epsilon": 1.0}
     assert found.keywords() == {"weight_decay": 0.01, "betas": (0.9, 0.999), "epsilon": 1.0}
     assert found == read(Of(optimizers), found.dump())
-
-
-def test_keywords_are_python_values_and_a_dump_is_json() -> None:
-    found = read(Of(corpora), {"type": "text_files", "paths": ["a.txt"]})
-    assert found is not None
-    assert found.keywords()["paths"] == [Path("a.txt")]
-    assert found.dump()["paths"] == ["a.txt"]
 
 
 def test_a_sized_component_has_sizes_beside_its_options() -> None:

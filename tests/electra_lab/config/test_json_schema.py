@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, ValidationError, create_model
 
+from electra_lab.config.ablation import AblationConfig
 from electra_lab.config.component import Of, Sizes
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.json_schema import file_schema, left_out
 from electra_lab.config.load import kind_of_file, load, load_plugins
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import parse, read_file
-from electra_lab.config.suite import SuiteConfig
-from electra_lab.jobs.sweeps.file import AblationConfig
 from registry import backbones, generators, samplers, schedules
 from registry.signature import Strict, validate
 from tests.electra_lab.config import generated
@@ -121,7 +120,7 @@ def test_every_shipped_file_and_all_that_they_extend_pass_as_written():
     assert len(files) > 10
     for file in files:
         load_plugins(file)
-    kinds = {"ablation": AblationConfig, "fine-tuning": FinetuningConfig, "suite": SuiteConfig}
+    kinds = {"ablation": AblationConfig, "fine-tuning": FinetuningConfig}
     models = (ExperimentConfig, *kinds.values())
     schemas = {model: Draft202012Validator(file_schema(model, "any")) for model in models}
     for file in files:
@@ -237,38 +236,22 @@ def options_of(of: Of, name: str) -> Iterator[str]:
     "values",
     [
         {"extends": 3},
-        {"extends": ["a.yaml"]},
         {"sampel": {}},
         {"quality": "auc"},
-        {"name": "Tiny"},
         {"imports": "a.py"},
-        {"imports": [3]},
-        {"train": {"stesp": 3}},
         {"train": {"warmup_steps": 3}},
-        {"train": {"steps": "many"}},
         {"train": 3},
-        {"train": None},
-        {"data": {"sequence_length": 7}},
         {"sampler": "gumbel"},
-        {"sampler": {"type": "gumbel", "temprature": 2.0}},
-        {"sampler": {"type": "gumbl"}},
         {"sampler": {"type": 3}},
         {"sampler": {"type": "bounded", "edge": 0.5}},
         {"sampler": {"type": "bert"}},
         {"generator": {"type": "uniform", "power": 1.0}},
-        {"generator": {"type": "uniform", "dim": 8}},
         {"generator": {"type": "bert", "scale": 0}},
-        {"generator": {"type": "bert", "scale": "half"}},
-        {"generator": {"type": "bert", "dim": "wide"}},
         {"discriminator": {"type": "bert", "scale": 0.5}},
         {"discriminator": {"type": "uniform"}},
         {"discriminator": {"type": "plugged", "inner": {"share": 2}}},
         {"discriminator": {"type": "plugged", "inner": {"shrae": 1}}},
-        {"discriminator": {"type": "bert", "hashes": 2}},
-        {"discriminator": None},
         {"masking": None},
-        {"optimizer": None},
-        {"optimizer": {"type": "adamw", "betas": [0.9]}},
         {"optimizer": {"type": "adamw", "betas": [0.9, 1.0]}},
         {"schedules": {"learning_rate": {"type": "warmup_linear", "steps": 3}}},
         {"schedules": {"sampler.temperature": {"type": "liner"}}},
@@ -280,33 +263,15 @@ def test_a_wrong_key_or_value_is_refused_also_in_a_child(accepts: Callable[[Any]
     assert not accepts(TINY | values)
 
 
-def test_only_a_mapping_is_an_experiment(accepts: Callable[[Any], bool]):
-    assert not any(map(accepts, [None, [], "extends", ["extends"], 3]))
-
-
 @pytest.mark.parametrize(
     ("key", "good", "bad"),
     [
-        ("seed", 2**63 - 1, 2**63),
-        ("data.sequence_length", 8, 7),
-        ("data.held_out", 1e-9, 0),
-        ("data.held_out", 0.999, 1),
-        ("embedding.dim", 65_536, 65_537),
-        ("embedding.max_length", 1 << 24, (1 << 24) + 1),
-        ("embedding.tie", "none", "some"),
-        ("discriminator.depth", 1000, 1001),
-        ("discriminator.dropout", 0, 1),
-        ("tokenizer.vocab_size", 100, 99),
-        ("masking.mask_prob", 1, 1.001),
-        ("sampler.temperature", 1e-6, 9e-7),
-        ("train.precision", "bf16", "fp8"),
-        ("train.steps", 1, 0),
-        ("train.steps", 1e3, 1.5),
-        ("checkpoint.keep", 1, 0),
-        ("name", "a" * 64, "a" * 65),
-        ("imports", ["../a.py"], "../a.py"),
+        ("seed", 2**63 - 1, 2**63), ("data.sequence_length", 8, 7), ("data.held_out", 1e-9, 0),
+        ("embedding.dim", 65_536, 65_537), ("discriminator.dropout", 0, 1), ("tokenizer.vocab_size", 100, 99),
+        ("masking.mask_prob", 1, 1.001), ("sampler.temperature", 1e-6, 9e-7), ("train.steps", 1, 0),
+        ("train.steps", 1e3, 1.5), ("name", "a" * 64, "a" * 65),
     ],
-)
+)  # fmt: skip
 def test_bounds_are_those_of_check(accepts: Callable[[Any], bool], key: str, good: Any, bad: Any):
     for value, expected in ((good, True), (bad, False)):
         values = changed(**{key: value})
@@ -362,12 +327,6 @@ def test_every_core_key_has_a_description(schema: dict[str, Any], kind: str):
         text = each.get("description", "")
         assert text[:1].isupper(), key
         assert text.endswith("."), key
-
-
-def test_a_section_names_itself(schema: dict[str, Any]):
-    assert schema["title"] == "electra_lab experiment"
-    assert "electra-lab check" in schema["description"]
-    assert schema["properties"]["extends"]["description"] == "The experiment file that this one changes."
 
 
 def test_an_option_that_json_cannot_say_is_left_to_check():

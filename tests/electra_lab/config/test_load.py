@@ -138,39 +138,20 @@ def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Pat
     ("override", "reason"),
     [
         ("train.steps=1.5", "train.steps: must be an integer, is 1.5."),
-        ("train.steps='1'", 'train.steps: must be an integer, is "1".'),
-        ("train.steps=true", "train.steps: must be an integer, is true."),
         ("train.steps=0", "train.steps: must be greater than 0, is 0."),
-        ("train.learning_rate=no", 'train.learning_rate: must be a number, is "no".'),
-        ("optimizer.betas=[0.9]", "optimizer.betas.1: is required."),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1: must be less than 1, is 1."),
         ("optimizer=adamw", "optimizer: must be a mapping such as {type: adafactor}."),
         ("optimizer.lr=1", "optimizer.lr: unknown parameter. Known: betas, epsilon, weight_decay."),
         ("schedules=linear", 'schedules: must be a mapping of keys to values, is "linear".'),
         ("schedules.learning_rate=3", "schedules.learning_rate: must be a mapping such as {type: constant}."),
         ("schedules.learning_rate.type=~", "schedules.learning_rate.type: is required: it names the schedule."),
-        ("seed=-1", "seed: must be greater than or equal to 0, is -1."),
         ("seed=9223372036854775808", "seed: must be less than 9223372036854775808, is 9223372036854775808."),
-        ("data.sequence_length=7", "data.sequence_length: must be greater than or equal to 8, is 7."),
-        ("data.held_out=1", "data.held_out: must be less than 1, is 1."),
-        (
-            "embedding.tie=all_of_it",
-            "embedding.tie: must be 'none', 'tokens', 'embeddings', 'all' or 'gradient_disentangled', "
-            'is "all_of_it".',
-        ),
-        ("embedding=3", "embedding: must be a mapping of keys to values, is 3."),
         ("sampler=gumbel", "sampler: must be a mapping such as {type: argmax}."),
         ("sampler={type: 3}", "sampler.type: must be a word: it names the sampler."),
         ("corpus.paths=[]", "corpus.paths: must have at least 1 item, not 0."),
-        ("corpus.paths=x.txt", 'corpus.paths: must be a list, is "x.txt".'),
-        ("corpus.paths=[3]", "corpus.paths.0: must be text, is 3."),
         ("imports=x.py", 'imports: must be a list, is "x.py".'),
-        ("imports=[3]", "imports.0: must be text, is 3."),
         ("name=../up", None),
         ("name=''", None),
-        ("tokenizer.lowercase=1", "tokenizer.lowercase: must be true or false, is 1."),
-        ("evaluate.every=0", "evaluate.every: must be greater than 0, is 0."),
-        ("discriminator.depth=1.5", "discriminator.depth: must be an integer, is 1.5."),
         ("data.sequence_length=17", "data.sequence_length: 17 is above embedding.max_length 16."),
         ("masking.random_prob=0.5", "masking.random_prob: replace_prob + random_prob is 1.35; it may be at most 1."),
     ],
@@ -179,10 +160,6 @@ def test_a_wrong_value_is_reported_where_it_was_written(tmp_path: Path, override
     problem = only_problem(write_experiment(tmp_path), override)
     assert problem.startswith(f"--set {override}: {override.split('=')[0].split('.')[0]}")
     assert reason is None or problem == f"--set {override}: {reason}"
-
-
-def test_shares_that_add_up_to_one_are_fine(tmp_path: Path):
-    load(write_experiment(tmp_path), ["masking.replace_prob=0.7", "masking.random_prob=0.3"])
 
 
 @pytest.mark.parametrize(
@@ -256,19 +233,6 @@ def test_a_missing_or_broken_plug_in_is_reported_with_file_and_line(tmp_path: Pa
     plugin.write_text("x = 1\nraise ValueError('no luck')\n")
     with pytest.raises(PluginError, match=r"plug\.py:2: ValueError: no luck"):
         load(write_experiment(tmp_path, imports="[plugs/plug.py]"))
-
-
-def test_a_name_is_not_known_without_its_plug_in(tmp_path: Path, plugin: Path):
-    assert "no sampler is called 'plugged'" in only_problem(write_experiment(tmp_path, sampler="{type: plugged}"))
-
-
-def test_a_problem_found_later_is_reported_at_its_line(tmp_path: Path):
-    path = write_experiment(tmp_path)
-    loaded: Loaded = load(path)
-    assert (
-        str(loaded.problem(("train", "no_such_key"), "is bad."))
-        == f"{path}:{line_of('train')}: train.no_such_key: is bad."
-    )
 
 
 # The filled-in config

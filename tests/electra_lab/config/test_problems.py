@@ -46,13 +46,10 @@ def test_the_errors_of_one_file_stand_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "file", "line"),
     [
-        ("a.yaml:12", "a.yaml", 12),
-        ("C:/a: b.yaml:3", "C:/a: b.yaml", 3),
-        ("--set a.b=3", "--set a.b=3", 0),
-        ("--set a=x:4", "--set a=x:4", 0),
-        ("plan", "plan", 0),
+        ("a.yaml:12", "a.yaml", 12), ("C:/a: b.yaml:3", "C:/a: b.yaml", 3), ("--set a.b=3", "--set a.b=3", 0),
+        ("--set a=x:4", "--set a=x:4", 0), ("plan", "plan", 0),
     ],
-)
+)  # fmt: skip
 def test_a_mark_knows_its_file_and_line(place: str, file: str, line: int) -> None:
     mark = Mark(place, Path())
     assert (mark.file, mark.line) == (file, line)

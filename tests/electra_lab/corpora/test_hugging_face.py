@@ -73,7 +73,7 @@ def test_named_splits_are_ours(tmp_path: Path) -> None:
 
 def test_two_of_our_splits_cannot_be_one_of_theirs() -> None:
     schema = corpora.get("hugging_face").schema
-    with pytest.raises(ValidationError, match="must name three different splits, names train, test, test"):
+    with pytest.raises(ValidationError, match="must name three different splits, not train, test, test"):
         validate(schema, {"path": "a", "splits": {"validation": "test"}})
 
 
@@ -106,7 +106,7 @@ def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
     with pytest.raises(DataError) as refused:
         list(corpus(tmp_path / "a"))
     place, reason = f"{tmp_path / 'a'}: train: row 2", "the field 'text' is null, not text"
-    assert str(refused.value) == f"{place}: {reason}. Correct it, or set on_error: skip."
+    assert str(refused.value) == f"{place}: {reason}. Correct it. To leave it out, set on_error: skip."
     assert list(corpus(tmp_path / "a", on_error="skip")) == ["one", Skipped(place, reason)]
 
 

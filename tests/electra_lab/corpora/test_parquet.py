@@ -52,7 +52,7 @@ def test_nulls_are_named_or_skipped(tmp_path: Path) -> None:
     file = tmp_path / "a.parquet"
     with pytest.raises(DataError) as refused:
         list(corpus(tmp_path, **columns))
-    cure = "Correct it, or set on_error: skip."
+    cure = "Correct it. To leave it out, set on_error: skip."
     assert str(refused.value) == f"{file}: row 2: the field 'text' is null, not text. {cure}"
     skipped = Skipped(f"{file}: row 2", "the field 'text' is null, not text")
     assert list(corpus(tmp_path, {"on_error": "skip"}, **columns)) == ["one", skipped, "two"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from electra_lab.data import build as module
-from electra_lab.data import raw_documents as spool
+from electra_lab.data import raw_documents
 from electra_lab.data.build import Unfinished
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.store import Stream, load_store, open_store
@@ -30,14 +30,14 @@ TEXT = [" ".join(f"w{(n * 7 + i * i) % 100}" for i in range(30)) for n in range(
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "LEAST", 4000)
+    monkeypatch.setattr(raw_documents, "LEAST", 4000)
 
 
 @pytest.mark.usefixtures("small_pieces")
 def test_shards_do_not_change_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = open_store(tmp_path / "many", recipe(Documents(TEXT), words), [].append)
     assert len(many.manifest.shards["train"]) > 4
-    monkeypatch.setattr(spool, "LEAST", 1 << 24)
+    monkeypatch.setattr(raw_documents, "LEAST", 1 << 24)
     one = open_store(tmp_path / "one", recipe(Documents(TEXT), words), [].append)
     assert len(one.manifest.shards["train"]) == 1
     assert stream(many, "train") == stream(one, "train")
@@ -170,7 +170,7 @@ def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: P
 
 def to_be_killed() -> None:
     """Build a store by workers of its own; in a process of its own."""
-    spool.LEAST = 4000
+    raw_documents.LEAST = 4000
     launcher = Local(workers=2, threads=1, gpus=0)
     Path("started").touch()
     print(open_store(Path("store"), recipe(Documents(TEXT), launcher=lambda _: launcher), lambda _: None).key)
@@ -246,7 +246,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture
 def two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "LEAST", 12_000)
+    monkeypatch.setattr(raw_documents, "LEAST", 12_000)
 
 
 @pytest.mark.usefixtures("two_pieces")

@@ -132,20 +132,23 @@ def test_evaluation_knows_the_document_of_each_position(size: int) -> None:
     made = Rows(Contiguous(ArrayTokens(texts), 7, WORDS))
     for rows in (made, made.sample(50)):
         for batch in rows.in_order(size, CPU):
-            assert batch.sources is not None
+            assert batch.source_document_ids is not None
             known = batch.tokens >= 5
-            assert torch.equal(batch.sources[known], batch.tokens[known] - 5)
+            assert torch.equal(batch.source_document_ids[known], batch.tokens[known] - 5)
             part = batch[len(batch) // 2 :]
-            assert part.sources is not None
-            assert torch.equal(part.sources, batch.sources[len(batch) // 2 :])
+            assert part.source_document_ids is not None
+            assert torch.equal(part.source_document_ids, batch.source_document_ids[len(batch) // 2 :])
 
     def fail(rows: object) -> None:
         raise AssertionError("training asks for the documents")
 
-    made.packing.sources = fail  # type: ignore[attr-defined]
+    made.packing.source_document_ids = fail  # type: ignore[attr-defined]
     batch = made.training_batch(0, 0, 4, CPU)
-    assert batch.sources is None
-    assert batch[:2].sources is None
+    assert batch.source_document_ids is None
+    assert batch[:2].source_document_ids is None
+    for old, new in (("sources", "source_document_ids"), ("documents", "attention_document_ids")):
+        with pytest.raises(AttributeError, match=f"'{new}'"):
+            getattr(batch, old)
 
 
 def test_a_packing_need_not_know_the_documents() -> None:
@@ -157,7 +160,7 @@ def test_a_packing_need_not_know_the_documents() -> None:
             return self.number
 
     made = Rows(Plain(Contiguous(ArrayTokens([range(5, 50)]), 7, WORDS)))  # type: ignore[arg-type]
-    assert [batch.sources for batch in made.in_order(4, CPU)] == [None] * 3
+    assert [batch.source_document_ids for batch in made.in_order(4, CPU)] == [None] * 3
 
 
 @pytest.mark.parametrize("step", [0, 1, 5])

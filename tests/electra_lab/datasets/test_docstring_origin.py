@@ -174,7 +174,7 @@ def test_a_module_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_packages_that_cannot_be(packages: list[str]) -> None:
     with pytest.raises(ValidationError):
         validate(datasets.get("docstring_origin").schema, {"packages": packages})
-    with pytest.raises(ValueError, match="one is there twice"):
+    with pytest.raises(ValueError, match="one is listed twice"):
         DocstringOrigin(packages=["one", "two", "one"])
 
 

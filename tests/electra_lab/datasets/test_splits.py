@@ -70,9 +70,9 @@ def test_the_key_alone_decides() -> None:
 
 def test_ids_are_unique() -> None:
     dataset = Listed(0.0, test=[TextExample("a", id="x"), TextExample("b"), TextExample("c", id="x", place="file:3")])
-    with pytest.raises(DataError, match=r"file:3: another example has the id 'x' too\. Give each its own\."):
+    with pytest.raises(DataError, match=r"file:3: another example also has the id 'x'"):
         list(dataset.read("test"))
-    with pytest.raises(DataError, match=r"file:2: another example has the id '0' too"):
+    with pytest.raises(DataError, match=r"file:2: another example also has the id '0'"):
         list(Listed(0.0, test=["a", TextExample("b", id="0", place="file:2")]).read("test"))
 
 

@@ -55,7 +55,7 @@ def test_offsets_count_characters(tmp_path: Path) -> None:
     ("fields", "reason"),
     [
         ({"answers": []}, "a: the list of answers is empty. Set \"is_impossible\": true if it has none, or remove "
-         "\"answers\" if they are not known."),
+         "\"answers\" if they are unknown."),
         ({"answers": {}}, "a: the field 'answers' is an object, not a list. Correct it."),
         ({"answers": ["Ada"]}, "a: is text, not an object with fields. Correct it."),
         ({"answers": [{"text": "Ada"}]}, "a: has no field 'answer_start'. Known: text. Correct it."),
@@ -93,7 +93,7 @@ def test_a_wrong_file_is_named(content: str, reason: str, tmp_path: Path) -> Non
 
 
 def test_an_id_that_is_there_twice(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"dev\.json: question a: another example has the id 'a' too\."):
+    with pytest.raises(DataError, match=r"dev\.json: question a: another example also has the id 'a'"):
         list(squad(tmp_path, question("a"), question("a")).read("validation"))
 
 

@@ -19,7 +19,9 @@ from registry.errors import DataError
 from tests.electra_lab.datasets.written import write
 
 
-def read(folder: Path, content: str, ending: str = ".csv", split: str = "test", **options: Any) -> list[TextExample]:
+def read(
+    folder: Path, content: str | bytes, ending: str = ".csv", split: str = "test", **options: Any
+) -> list[TextExample]:
     paths: dict[str, Any] = {split: write(folder / f"a{ending}", content)}
     return list(TableFiles(**paths, held_out=0, **options).read(split))
 
@@ -130,6 +132,28 @@ def test_a_wrong_row_is_named(tmp_path: Path, content: str, ending: str, line: i
     with pytest.raises(DataError) as refused:
         read(tmp_path, content, ending)
     assert str(refused.value).startswith(f"{tmp_path / f'a{ending}'}:{line}: {reason}. ")
+
+
+@pytest.mark.parametrize(
+    ("content", "ending", "kept", "lines"),
+    [
+        (b"text,label\na,x\nb\xff,x\nc,\xff\nd,x\n", ".csv", ["a", "d"], [3, 4]),
+        (b"text\tlabel\na\tx\nb\xff\tx\nd\tx\n", ".tsv", ["a", "d"], [3]),
+        (b'text,label\n"a\nb\xff",x\nc,x\n', ".csv", ["c"], [2]),
+        (b'text,label\n"a"b,x\nc,x\n"d""\n,y\ne,x\n"f\n",x\n', ".csv", ["c", "e", "f"], [2, 4, 5]),
+        (b'text,label\na,x\n"b,x\nc,x\nd,x\n', ".csv", ["a", "c", "d"], [3]),
+    ],
+)
+def test_a_line_that_is_not_utf8_or_lacks_a_quote_is_skipped_alone(
+    tmp_path: Path, content: bytes, ending: str, kept: list[str], lines: list[int]
+) -> None:
+    with pytest.raises(DataError) as refused:
+        read(tmp_path, content, ending)
+    places = re.findall(rf"^{tmp_path}/a{ending}:(\d+): ", str(refused.value), re.MULTILINE)
+    assert [int(line) for line in places] == lines
+    assert [example.text for example in read(tmp_path, content, ending, on_error="skip")] == kept
+    with pytest.raises(DataError, match=rf"a{ending}:1: byte 1 of the line is not UTF-8"):
+        read(tmp_path, b"t\xff" + content, ending, on_error="skip")  # a header is needed
 
 
 def test_rows_without_content_are_left_out(tmp_path: Path) -> None:

@@ -30,13 +30,11 @@ why_not = "needs submitit: pip install 'electra-lab[clusters]'" if submitit_is_m
 if "ELECTRA_LAB_CLUSTERS" not in os.environ:
     why_not = "takes minutes: make test-cluster"
 PATIENCE = 60.0
+pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.usefixtures("_slurm")]
 
 
 def slurm(work: Any, folder: str, ids: Sequence[str], **options: Any) -> Any:
     return Slurm(**options)(work, folder, ids)
-
-
-needs_slurm = pytest.mark.skipif(bool(why_not), reason=why_not)
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +50,6 @@ def _slurm(cluster: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the jobs import this file
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 class TestSlurm(LauncherContract):
     name = "slurm"
     patience = PATIENCE
@@ -136,8 +132,6 @@ STOPS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 @pytest.mark.parametrize("stop", STOPS)
 def test_what_is_stopped_saves_and_goes_on(tmp_path: Path, stop: str) -> None:
     thread = once_it_runs(tmp_path, STOPS[stop])
@@ -149,8 +143,6 @@ def test_what_is_stopped_saves_and_goes_on(tmp_path: Path, stop: str) -> None:
     assert second > 5, "it did not save, or was stopped while it did"
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 @pytest.mark.parametrize("stop", STOPS)
 def test_what_is_stopped_before_it_trains_comes_back(tmp_path: Path, stop: str) -> None:
     thread = once_it_runs(tmp_path, STOPS[stop])
@@ -158,8 +150,6 @@ def test_what_is_stopped_before_it_trains_comes_back(tmp_path: Path, stop: str) 
     thread.join()
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 @pytest.mark.parametrize("work", [partial(train, steps=600), prepare, deaf], ids=["train", "prepare", "deaf"])
 def test_what_is_cancelled_is_lost_and_does_not_come_back(tmp_path: Path, work: Any) -> None:
     thread = once_it_runs(tmp_path, lambda job: command("scancel", job))
@@ -172,8 +162,6 @@ def test_what_is_cancelled_is_lost_and_does_not_come_back(tmp_path: Path, work: 
     assert command("squeue", "--noheader") == ""
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_a_waiting_task_that_is_cancelled_is_lost_alone(tmp_path: Path) -> None:
     thread = once_it_runs(tmp_path, lambda job: command("scancel", f"{job}_1"))
     results = dict(slurm(partial(train, steps=30), str(tmp_path), ["a", "b", "c"], workers=1))
@@ -181,8 +169,6 @@ def test_a_waiting_task_that_is_cancelled_is_lost_alone(tmp_path: Path) -> None:
     assert {piece: outcome.status for piece, outcome in results.items()} == {"a": "done", "b": "lost", "c": "done"}
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_closing_saves_what_runs_and_cancels_what_waits(tmp_path: Path) -> None:
     ids = ["quick", "a", "b", "c", "d"]
     with closing(slurm(first_quick, str(tmp_path), ids, workers=2)) as results:
@@ -199,8 +185,6 @@ def first_quick(folder: str, piece: str) -> Outcome:
     return train(folder, piece, steps=600)
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_the_options_reach_the_job(tmp_path: Path) -> None:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "SITE", "SLURM_CPUS_ON_NODE", "SLURM_JOB_PARTITION", "SLURM_JOB_ID")
     work = partial(probes.report, names=names)
@@ -213,8 +197,6 @@ def test_the_options_reach_the_job(tmp_path: Path) -> None:
     assert "Requeue=1" in job
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_a_launcher_that_is_a_task_of_an_array_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ARRAY_JOB_ID": "1", "ARRAY_TASK_ID": "7", "JOB_ID": "3", "RESTART_COUNT": "999"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
@@ -222,8 +204,6 @@ def test_a_launcher_that_is_a_task_of_an_array_itself(tmp_path: Path, monkeypatc
     assert os.environ["SLURM_ARRAY_TASK_ID"] == "7"
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_a_job_that_cannot_begin_is_reported(tmp_path: Path) -> None:
     """The work is of a module that its machine does not have."""
     setup = ("cd /", "export PYTHONPATH=")
@@ -232,15 +212,11 @@ def test_a_job_that_cannot_begin_is_reported(tmp_path: Path) -> None:
     assert "ModuleNotFoundError" in Path(outcome.error.split()[-3]).read_text()
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_what_sbatch_refuses_is_an_error_of_the_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="invalid partition specified: nowhere"):
         next(slurm(probes.report, str(tmp_path), ["a"], workers=1, partition="nowhere"))
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_what_is_stopped_too_often_is_given_up(tmp_path: Path) -> None:
     thread = once_it_runs(tmp_path, lambda job: command("scancel", "--signal=TERM", job))
     setup = (f"export SLURM_RESTART_COUNT={module.REQUEUES}",)
@@ -249,8 +225,6 @@ def test_what_is_stopped_too_often_is_given_up(tmp_path: Path) -> None:
     assert outcome == Outcome("lost", f"was stopped and requeued {module.REQUEUES} times.")
 
 
-@needs_slurm
-@pytest.mark.usefixtures("_slurm")
 def test_only_logs_are_left(tmp_path: Path) -> None:
     list(slurm(probes.behave, str(tmp_path), ["done-1", "failed-1"], workers=2))
     assert {path.suffix for path in (tmp_path / "slurm").iterdir()} == {".sh", ".out", ".err"}

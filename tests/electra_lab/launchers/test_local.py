@@ -19,20 +19,8 @@ from electra_lab.launchers.local import Local
 from electra_lab.testing import probes
 from registry import Outcome
 from registry.errors import ConfigError
-from tests.electra_lab.launchers.work import (
-    PATIENCE,
-    command,
-    gone,
-    linger,
-    local,
-    needs_proc,
-    noted,
-    nothing,
-    orphan,
-    outlive,
-    pins,
-    succeed,
-)
+from tests.electra_lab.launchers import work
+from tests.electra_lab.launchers.work import PATIENCE, gone, linger, local, needs_proc, noted
 
 # Processes.
 
@@ -67,17 +55,10 @@ def test_no_more_processes_than_pieces(
     assert len(started) == processes
 
 
-def test_pieces_begin_in_order(tmp_path: Path) -> None:
-    ids = [f"done-{n}" for n in (3, 1, 2)]
-    assert [name for name, _ in local(probes.behave, str(tmp_path), ids)] == ids
-
-
 @needs_proc
 def test_a_worker_that_has_no_more_to_do_ends_while_others_work(tmp_path: Path) -> None:
-    assert dict(local(outlive, str(tmp_path), ["slow", "quick"], workers=2)) == {
-        "slow": Outcome("done"),
-        "quick": Outcome("done"),
-    }
+    found = dict(local(work.outlive, str(tmp_path), ["slow", "quick"], workers=2))
+    assert found == dict.fromkeys(("slow", "quick"), Outcome("done"))
 
 
 def test_the_environment(tmp_path: Path) -> None:
@@ -92,7 +73,7 @@ def test_the_environment(tmp_path: Path) -> None:
 
 def test_the_command_is_the_launchers(tmp_path: Path) -> None:
     """Runs write down the command that they came from."""
-    assert dict(local(command, str(tmp_path), ["one"])) == {"one": Outcome("done", " ".join(sys.argv))}
+    assert dict(local(work.command, str(tmp_path), ["one"])) == {"one": Outcome("done", " ".join(sys.argv))}
 
 
 # Cores and GPUs.
@@ -110,7 +91,7 @@ def test_cores_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpus(2, 2, pin=False) == [(), ()]
 
 
-@pins
+@work.pins
 def test_cores_are_kept(tmp_path: Path) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     list(local(probes.report, str(tmp_path), ["pinned"]))
@@ -123,20 +104,17 @@ def test_cores_are_kept(tmp_path: Path) -> None:
 
 def test_workers_take_turns_with_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-ab")
-    work = partial(probes.meet, number=3, patience=PATIENCE, names=("CUDA_VISIBLE_DEVICES",))
-    list(local(work, str(tmp_path), ["one", "two", "three"], workers=3))
+    meet = partial(probes.meet, number=3, patience=PATIENCE, names=("CUDA_VISIBLE_DEVICES",))
+    list(local(meet, str(tmp_path), ["one", "two", "three"], workers=3))
     given = {name: where["environment"]["CUDA_VISIBLE_DEVICES"] for name, where in noted(tmp_path).items()}
     assert given == {"one": "4", "two": "GPU-ab", "three": "4"}
 
 
 def test_a_new_worker_has_the_gpu_of_the_dead_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    outcomes = dict(local(succeed, str(tmp_path), ["stays", "dies", "after"], workers=2))
-    assert {name: outcome.status for name, outcome in outcomes.items()} == {
-        "stays": "done",
-        "dies": "lost",
-        "after": "done",
-    }
+    outcomes = dict(local(work.succeed, str(tmp_path), ["stays", "dies", "after"], workers=2))
+    statuses = {name: outcome.status for name, outcome in outcomes.items()}
+    assert statuses == {"stays": "done", "dies": "lost", "after": "done"}
     given = {name: where["environment"]["CUDA_VISIBLE_DEVICES"] for name, where in noted(tmp_path).items()}
     assert given == {"stays": "4", "dies": "5", "after": "5"}
 
@@ -163,8 +141,9 @@ def test_gpus_are_found(
     visible: str | None,
     smi: str | None,
     gpus: int | None,
-    expected: list[str] | None,
+    expected: Any,
 ) -> None:
+    """`nvidia-smi` prints `smi`; None for `expected` is a refusal."""
     if smi is not None:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{smi}'\n", encoding="utf-8")
         (tmp_path / "nvidia-smi").chmod(0o755)
@@ -208,26 +187,23 @@ def test_how_a_process_died_is_reported(tmp_path: Path) -> None:
 def test_a_process_that_dies_takes_its_own_with_it(tmp_path: Path) -> None:
     """A process of the data loader's, say, holds the dead one's connection open; its death is seen all the same."""
     begin = time.perf_counter()
-    outcomes = dict(local(orphan, str(tmp_path), ["one"]))
+    outcomes = dict(local(work.orphan, str(tmp_path), ["one"]))
     assert time.perf_counter() - begin < PATIENCE / 2
     assert outcomes["one"] == Outcome("lost", "the worker process died by signal 11 (SIGSEGV).")
     assert probes.until(lambda: gone(noted(tmp_path)["one"]["pid"]), 5.0)
 
 
 def test_work_that_no_worker_can_import_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(folder: str, piece: str) -> Outcome:
+    def absent(folder: str, piece: str) -> Outcome:
         return Outcome("done")
 
     nowhere = types.ModuleType("nowhere")
-    nowhere.work, work.__module__, work.__qualname__ = work, "nowhere", "work"
+    nowhere.work, absent.__module__, absent.__qualname__ = absent, "nowhere", "work"
     monkeypatch.setitem(sys.modules, "nowhere", nowhere)
     reason = "a worker process cannot import the work (ModuleNotFoundError: No module named 'nowhere')."
-    assert dict(local(work, str(tmp_path), ["one", "two"])) == dict.fromkeys(("one", "two"), Outcome("failed", reason))
-
-
-def test_work_without_an_outcome_fails(tmp_path: Path) -> None:
-    reason = "TypeError: the work returned NoneType and not an Outcome"
-    assert dict(local(nothing, str(tmp_path), ["one"])) == {"one": Outcome("failed", reason)}
+    assert dict(local(absent, str(tmp_path), ["one", "two"])) == dict.fromkeys(
+        ("one", "two"), Outcome("failed", reason)
+    )
 
 
 @needs_proc

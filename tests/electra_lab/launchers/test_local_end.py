@@ -10,24 +10,17 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from electra_lab.launchers import _worker
 from electra_lab.launchers import local as module
 from electra_lab.testing import probes
 from registry import Outcome
-from tests.electra_lab.launchers.work import (
-    PATIENCE,
-    frozen,
-    gone,
-    linger,
-    local,
-    needs_proc,
-    noted,
-    stubborn,
-)
+from tests.electra_lab.launchers.work import PATIENCE, frozen, gone, linger, local, needs_proc, noted, stubborn
 from tests.helpers import ROOT
 
 
@@ -138,3 +131,15 @@ def test_a_second_ctrl_c_is_in_a_hurry(tmp_path: Path, program: Any) -> None:
     os.killpg(launcher.pid, signal.SIGINT)
     launcher.communicate(timeout=5.0)
     assert all_gone(tmp_path)
+
+
+def test_a_worker_whose_launcher_dies_before_it_says_anything_ends_quietly() -> None:
+    (reading, theirs), (ending, lifeline) = Pipe(), Pipe(duplex=False)
+    with theirs, ending:
+        descriptors = (theirs.fileno(), ending.fileno())
+        command = [sys.executable, "-P", _worker.__file__, *map(str, descriptors)]
+        process = subprocess.Popen(command, pass_fds=descriptors, stderr=subprocess.PIPE)
+    reading.close()
+    lifeline.close()
+    assert process.communicate(timeout=PATIENCE)[1] == b""
+    assert process.returncode == 0

@@ -19,13 +19,6 @@ def work(error: BaseException) -> Any:
     return fail
 
 
-def test_the_outcome_is_that_of_the_work() -> None:
-    given: list[tuple[str, str]] = []
-    outcome = Outcome("preempted", "saved")
-    assert attempt(lambda *arguments: given.append(arguments) or outcome, "folder", "piece") is outcome
-    assert given == [("folder", "piece")]
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [

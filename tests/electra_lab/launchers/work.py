@@ -107,7 +107,3 @@ def orphan(folder: str, piece: str) -> Outcome:
 
 def command(folder: str, piece: str) -> Outcome:
     return Outcome("done", " ".join(sys.argv))
-
-
-def nothing(folder: str, piece: str) -> Any:
-    return None

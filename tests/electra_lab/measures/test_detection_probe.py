@@ -15,10 +15,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from torch.nn import functional as F
 
+from electra_lab.heads.replaced import ReplacedHead
 from electra_lab.measures import detection_probe
 from electra_lab.measures._corruption import some
 from electra_lab.measures.detection_probe import PENALTY, DetectionProbe
-from electra_lab.model.heads import ReplacedHead
 from electra_lab.testing import CLS, SEP
 from electra_lab.testing.common import as_batch
 from electra_lab.testing.measures import picker
@@ -86,7 +86,7 @@ def test_the_head_is_fitted_as_well_as_scipy_can() -> None:
     replaced = rule + 0.5 * generator.normal(size=len(rule)) > 0.5
     fitted, unseen = slice(4000), slice(4000, None)
     ours = detection_probe._head(states[fitted], replaced[fitted], seed=2)(states[unseen])
-    head = ReplacedHead(8).double()
+    head = ReplacedHead(8, None, None).double()
     parts = list(head.parameters())
     known, truth = torch.from_numpy(states).double()[None], torch.from_numpy(replaced[fitted]).double()[None]
 
@@ -151,7 +151,7 @@ def test_is_fitted_on_training_text_and_judged_on_test_text() -> None:
 
 def test_the_network_is_told_the_documents() -> None:
     network = Reads(noise(4))
-    train, test = (replace(text, documents=text.segments + n) for n, text in ((1000, TRAIN), (2000, TEST)))
+    train, test = (replace(text, attention_document_ids=text.segments + n) for n, text in ((1000, TRAIN), (2000, TEST)))
     DetectionProbe(rows=20, batch_size=200)(run(network, test, train), Path())
     assert [None if d is None else d[:, 0].tolist() for d in network.documents] == [
         [1000 + row for row in some(20, 300, DetectionProbe().seed)],

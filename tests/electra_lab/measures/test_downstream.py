@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from electra_lab.analysis.results import cell_result
 from electra_lab.jobs.sweeps.file import load_ablation
-from electra_lab.jobs.sweeps.plan import checked
+from electra_lab.jobs.sweeps.plan import checked, plan_of
 from electra_lab.measures.downstream import Downstream
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.finetuning_folder import FinetuningFolder
@@ -65,7 +66,7 @@ def test_every_cell_is_fine_tuned_from_its_final_weights(tmp_path: Path) -> None
         assert set(found) == {0, 1, 2}
         mean, (_, median, best) = sum(found.values()) / 3, sorted(found.values())
         assert mean not in (median, best, found[0])
-        assert folder.state(cell.id, plan).metrics == {"animals": mean}
+        assert cell_result(folder, plan, cell.id).metrics == {"animals": mean}
         began = json.loads((own / "seed-0" / "provenance.json").read_text())
         assert began["init"]["discriminator"]["source"] == str(folder.run(cell.id).path.resolve())
 
@@ -79,12 +80,12 @@ def test_nothing_is_done_again_unless_the_file_changes(tmp_path: Path) -> None:
     before = AblationFolder(out).plan.measures[0].key
     text = (tmp_path / "animals.yaml").read_text()
     (tmp_path / "animals.yaml").write_text(text.replace("learning_rate: 0.003", "learning_rate: 0.002"))
-    assert checked(load_ablation(file)).plan().measures[0].key != before
+    assert plan_of(checked(load_ablation(file))).measures[0].key != before
     (tmp_path / "animals.yaml").write_text(text.replace("model: ", "model: another-"))  # it is replaced by the cell
-    assert checked(load_ablation(file)).plan().measures[0].key == before
+    assert plan_of(checked(load_ablation(file))).measures[0].key == before
     with (tmp_path / "texts" / "train.txt").open("a") as train:
         train.write("cat\tthe cat sat\n")
-    assert checked(load_ablation(file)).plan().measures[0].key != before
+    assert plan_of(checked(load_ablation(file))).measures[0].key != before
 
 
 @pytest.mark.parametrize(

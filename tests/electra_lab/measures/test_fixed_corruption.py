@@ -23,7 +23,7 @@ from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.measures import fixed_corruption
 from electra_lab.measures.fixed_corruption import FILE, FixedCorruption
 from electra_lab.testing import MASK, SIGNIFICANCE, chi_square_p, count
-from registry import Batch, Sampled, Trained
+from registry import Batch, MetricWithDocuments, Trained
 from registry.errors import DataError
 from tests.electra_lab.measures.readers import LENGTH, SIZE, Reads, knows, noise, run, sentence
 from tests.helpers import ROOT
@@ -93,14 +93,14 @@ def test_the_leading_metric_is_the_mean_of_its_parts(tmp_path: Path) -> None:
 
 
 def test_documents_that_one_reference_lacks_have_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = fixed_corruption.sampled_auc
+    measured = fixed_corruption.auc_with_documents
     left = iter([[], None] + [None] * 4)  # of each reference, the model and the rare-token detector
 
     def lacking(*arguments: Any) -> Any:
         found = measured(*arguments)
-        return Sampled(found, found.documents if (few := next(left)) is None else few)
+        return MetricWithDocuments(found, found.documents if (few := next(left)) is None else few)
 
-    monkeypatch.setattr(fixed_corruption, "sampled_auc", lacking)
+    monkeypatch.setattr(fixed_corruption, "auc_with_documents", lacking)
     found = prepare(tmp_path)(run(Reads(knows), TEXT), tmp_path)
     assert [getattr(found[name], "documents", None) for name in (AUC, AUCS[0])] == [(), ()]
     assert len(found[AUCS[1]].documents) > 1
@@ -261,7 +261,7 @@ def test_other_text_is_refused(other: Batch, tmp_path: Path) -> None:
 def test_both_networks_are_told_the_documents(tmp_path: Path) -> None:
     """The references when they guess, a cell when it is measured; neither reads the training text."""
     reference, beside, cell = guesser(), guesser(), Reads(knows)
-    text = replace(TEXT, documents=TEXT.segments + 7)
+    text = replace(TEXT, attention_document_ids=TEXT.segments + 7)
     measure = prepare(tmp_path, reference, text, batch_size=25, beside=beside)
     measure(run(cell, text), tmp_path)
     for network, times in ((reference, 1), (beside, 1), (cell, 3)):

@@ -18,12 +18,13 @@ from electra_lab.backbones.transformer import Transformer
 from electra_lab.config.load import load
 from electra_lab.model.embeddings import Embeddings
 from electra_lab.model.flops import backbone_flops, counted_flops, network_flops, paper_flops
-from electra_lab.model.heads import ReplacedHead, TokenHead
 from electra_lab.model.network import Network
+from electra_lab.model.pair import EmbeddingSizes, make_heads
 from electra_lab.training.step import training_step
 from tests.helpers import ROOT, write_experiment
 
 BATCH = 4
+SIZES = EmbeddingSizes(vocabulary_size=100, dim=4, max_length=16, dropout=0.0)
 DISCRIMINATORS = {
     "bert": "{type: bert, dim: 64, depth: 2, heads: 2}",
     "bert, other feed-forward": "{type: bert, dim: 64, depth: 2, heads: 2, ff_mult: 1.5}",
@@ -78,9 +79,9 @@ def test_heads_and_projection_by_hand() -> None:
         flops = staticmethod(lambda length: 1_000_000 * length)
 
     embeddings = Embeddings(100, 4, 16, positions=True, dropout=0.0)
-    generator = Network(embeddings, Free(), 8, pad_id=0, heads={"tokens": TokenHead(8, 4, 100)})
+    generator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["tokens"], 8, SIZES))
     assert network_flops(generator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 2 * (8 * 4 + 4 * 100)
-    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads={"replaced": ReplacedHead(8)})
+    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["replaced"], 8, SIZES))
     assert network_flops(discriminator, 10, 2) == 12_000_000 + 2 * 12 * 4 * 8 + 2 * 10 * (8 * 8 + 8)
     same_width = Network(embeddings, Free(), 4, pad_id=0)
     assert network_flops(same_width, 10, 2) == 12_000_000
@@ -158,10 +159,10 @@ def test_the_papers_convention_by_hand() -> None:
     embeddings = Embeddings(100, 4, 16, positions=True, dropout=0.0)
     below = 7 + 10 * (2 * 4 * 100 + 2 * 4 * (10 + 2) + 2 * 4 + 5 * 4 + 4 * 4) + 10 * (2 * 4 * 8 + 8)
     words = 10 * (2 * 8 * 4 + 4 + 8 * 4 + 5 * 4 + 2 * 4 * 100 + 5 * 100 + 2 * 100)
-    generator = Network(embeddings, Free(), 8, pad_id=0, heads={"tokens": TokenHead(8, 4, 100)})
+    generator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["tokens"], 8, SIZES))
     assert paper_flops(generator, 10, 2) == below + 0.15625 * words
     assert paper_flops(generator, 10, 10) == below + words
-    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads={"replaced": ReplacedHead(8)})
+    discriminator = Network(embeddings, Free(), 8, pad_id=0, heads=make_heads(["replaced"], 8, SIZES))
     assert paper_flops(discriminator, 10, 2) == below + 10 * (2 * 8 * 8 + 8 + 8 * 8 + 2 * 8)
     del Free.paper_flops
     Free.flops = staticmethod(lambda length: 11)

@@ -15,8 +15,8 @@ from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
 from electra_lab.model.embeddings import Embeddings
-from electra_lab.model.heads import ReplacedHead, TokenHead
 from electra_lab.model.network import Network
+from electra_lab.model.pair import EmbeddingSizes, make_heads
 from registry.errors import BadResult
 
 VOCABULARY, DIM, MAX_LENGTH, PAD = 30, 16, 32, 3
@@ -48,7 +48,7 @@ def network(backbone: Any, embedding_dim: int = 8) -> Network:
         backbone,
         DIM,
         pad_id=PAD,
-        heads={"tokens": TokenHead(DIM, embedding_dim, VOCABULARY), "replaced": ReplacedHead(DIM)},
+        heads=make_heads(["tokens", "replaced"], DIM, EmbeddingSizes(VOCABULARY, embedding_dim, MAX_LENGTH, 0.0)),
     )
     return made.eval()
 

@@ -91,7 +91,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_mixture() -> None:
     torch.testing.assert_close(asked.loss, expected.gather(1, asked.positions))
     likeliest = mixture.argmax(-1) == batch.tokens
     assert torch.equal(asked.correct, likeliest.gather(1, asked.positions))
-    assert not asked.hidden.any()
+    assert not asked.saw_mask.any()
 
 
 def test_every_token_teaches_and_padding_does_not() -> None:

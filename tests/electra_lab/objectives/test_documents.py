@@ -62,7 +62,7 @@ def split(rows: int = 4) -> Batch:
     """Two documents in each row, divided at another place in each, and padding."""
     batch = sentences(rows, length=18, padding=3)
     documents = (torch.arange(18) >= 5 + torch.arange(rows).unsqueeze(1)).long()
-    return replace(batch, documents=documents)
+    return replace(batch, attention_document_ids=documents)
 
 
 def around(name: str, backbone: Any = ByDocument, **options: Any) -> Any:
@@ -92,7 +92,7 @@ def test_both_networks_are_told_the_documents(name: str) -> None:
     """Padded as rows are, by a document of its own."""
     objective, batch = around(name, **OPTIONS.get(name, {})), split()
     objective(batch, Streams(0, 0, batch.example_ids))
-    expected = nn.functional.pad(batch.documents, (0, 2), value=-1)
+    expected = nn.functional.pad(batch.attention_document_ids, (0, 2), value=-1)
     assert encoders(objective)
     for encoder in encoders(objective):
         assert len(encoder.given) == 1
@@ -103,14 +103,14 @@ def test_both_networks_are_told_the_documents(name: str) -> None:
 @pytest.mark.parametrize("name", objectives.names())
 def test_without_documents_none_are_given(name: str) -> None:
     objective, batch = around(name, **OPTIONS.get(name, {})), split()
-    objective(replace(batch, documents=None), Streams(0, 0, batch.example_ids))
+    objective(replace(batch, attention_document_ids=None), Streams(0, 0, batch.example_ids))
     assert [encoder.given for encoder in encoders(objective)] == [[None]] * len(encoders(objective))
 
 
 @pytest.mark.parametrize("name", objectives.names())
 def test_a_network_that_cannot_separate_documents_refuses_them(name: str) -> None:
     objective, batch = around(name, Whole, **OPTIONS.get(name, {})), split()
-    objective(replace(batch, documents=None), Streams(0, 0, batch.example_ids))
+    objective(replace(batch, attention_document_ids=None), Streams(0, 0, batch.example_ids))
     with pytest.raises(BadResult, match=r"test_documents\.py:\d+: Whole cannot separate documents\."):
         objective(batch, Streams(0, 0, batch.example_ids))
 
@@ -118,13 +118,15 @@ def test_a_network_that_cannot_separate_documents_refuses_them(name: str) -> Non
 def test_a_detection_does_not_depend_on_the_other_document() -> None:
     """Through the whole objective: other tokens there, the same masks, and the logits of the first document stay."""
     batch = split()
-    first = batch.documents == 0
+    first = batch.attention_document_ids == 0
     other = torch.where(first | torch.isin(batch.tokens, torch.tensor([PAD, CLS, SEP])), batch.tokens, 29)
     objective = around("electra")
     objective.sampler = lambda logits, rng: logits.argmax(-1)
     found = [
-        objective(replace(batch, tokens=tokens, documents=documents), Streams(0, 0, batch.example_ids)).detection.logits
-        for documents in (batch.documents, None)
+        objective(
+            replace(batch, tokens=tokens, attention_document_ids=documents), Streams(0, 0, batch.example_ids)
+        ).detection.logits
+        for documents in (batch.attention_document_ids, None)
         for tokens in (batch.tokens, other)
     ]
     assert torch.equal(found[0][first], found[1][first])

@@ -194,12 +194,12 @@ def test_what_metrics_are_told_of_the_generator() -> None:
     objective.masking = lambda *arguments: shown.append(strategy(*arguments, mask_prob=1.0)) or shown[-1]
     asked = objective(given, Streams(0, 0, given.example_ids)).predictions["generator"]
     inputs = shown[0].inputs
-    assert torch.equal(asked.hidden, inputs.gather(1, asked.positions) == MASK)
+    assert torch.equal(asked.saw_mask, inputs.gather(1, asked.positions) == MASK)
     hidden = objective.generator.hidden(inputs, given.attention_mask, given.segments)
     likely = objective.generator.token_logits(hidden, asked.positions).argmax(-1)
     assert torch.equal(asked.correct, likely == given.tokens.gather(1, asked.positions))
     assert asked.correct.any()
-    assert asked.hidden[asked.valid].float().mean() == pytest.approx(0.85, abs=0.1)
+    assert asked.saw_mask[asked.valid].float().mean() == pytest.approx(0.85, abs=0.1)
 
 
 def test_training_and_evaluation_give_the_same_terms() -> None:

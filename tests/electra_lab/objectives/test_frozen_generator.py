@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import check
+from electra_lab.assembly.needs import forecast
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
-from electra_lab.planning.forecast import forecast
 from electra_lab.training.random import Streams
 from registry.errors import CheckpointError, ConfigError, DataError, Interrupted
 from tests.electra_lab.jobs.pretraining.tiny import lines, lose_checkpoints, run, signalled
@@ -197,6 +197,6 @@ def test_a_forecast_counts_no_moments_of_a_frozen_generator(tmp_path: Path) -> N
     earlier(tmp_path)
     loaded = load(frozen(tmp_path))
     built = sketch(loaded)
-    told = forecast(loaded, built, torch.device("cpu"))
+    told = forecast(loaded, torch.device("cpu"))
     weights, step_counts = 4 * told.parameters["total"], 4 * len(list(built.networks["discriminator"].parameters()))
     assert told.state_bytes == weights + 8 * told.parameters["discriminator"] + step_counts

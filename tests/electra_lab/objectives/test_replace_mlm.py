@@ -46,8 +46,8 @@ def test_replace_mlm_measures_both_networks() -> None:
     objective = tables("replace_mlm", Fixed(1, 3), Says(5, 9), 4)
     objective.discriminator.guesses.data[1, 7] = 100.0
     first, second = (objective(batch, streams(batch)).predictions[n] for n in ("generator", "discriminator"))
-    assert first.hidden.all()
-    assert not second.hidden.any()
+    assert first.saw_mask.all()
+    assert not second.saw_mask.any()
     assert second.correct.tolist() == [[True, bool(objective.discriminator.guesses[3].argmax() == 9)]] * 2
     assert float(second.loss[0, 0].detach()) == pytest.approx(0, abs=1e-9)
     torch.testing.assert_close(second.loss[0, 1], -objective.discriminator.guesses[3].log_softmax(-1)[9])

@@ -1,4 +1,4 @@
-"""Every objective that is shipped, made tiny and really run: it may stop and go on, and be split, as if it had not."""
+"""Every objective that is shipped, and that of the plug-in, made tiny and run: it may stop and resume, and be split."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.electra_lab.jobs.pretraining.tiny import lines, run, signalled
 from tests.helpers import ROOT, write_experiment
 
 FILES = sorted((ROOT / "experiments" / "objectives").glob("*.yaml"))
+FILES.append(ROOT / "experiments" / "plugins" / "three_classes.yaml")  # with a head from a plug-in
 STEPS, FIRST = 5, 2
 
 
@@ -40,6 +41,8 @@ def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
     }
     if file.stem == "two_stage":
         tiny["objective.generator_steps"] = FIRST
+    if file.stem == "three_classes":
+        tiny["generator"] = "{scale: 0.5}"
     if file.stem == "frozen_generator":
         tiny["objective.run"] = folder / "earlier"
     return [f"{key}={value}" for key, value in tiny.items()]

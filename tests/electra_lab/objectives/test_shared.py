@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from electra_lab.model.softmax import cross_entropy
-from electra_lab.objectives._shared import Cloze, draw, replace
+from electra_lab.objectives._shared import Cloze, Corrupting, draw
 from electra_lab.testing import vocabulary
 from electra_lab.training.random import Streams
 from registry import Batch, Masked
@@ -65,7 +65,8 @@ def test_a_sampler_of_the_softmax_gets_it_without_special_tokens_and_the_gradien
     masked = Masked(tokens, torch.arange(3).expand(2, 3), torch.ones(2, 3, dtype=torch.bool))
     originals = torch.tensor([[0, 5, 6], [7, 8, 9]])  # a special token has a loss too
     guess = Cloze(masked, originals, torch.zeros(2, 5, 1), logits, *cross_entropy(logits, originals))
-    inputs = replace(guess, batch, Sampler(), words, Streams(0, 0, batch.example_ids))
+    objective: Any = Corrupting(None, None, None, Sampler(), words)
+    inputs = objective.replace(guess, batch, Streams(0, 0, batch.example_ids))
     expected = logits.softmax(-1)
     assert torch.equal(seen[0].view(2, 3, 12), expected.masked_fill(words.is_special, 0.0))
     assert torch.equal(inputs[:, :3], seen[0].argmax(-1).view(2, 3))

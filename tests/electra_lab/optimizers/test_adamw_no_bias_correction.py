@@ -101,18 +101,6 @@ def test_options_and_defaults_are_those_of_adamw() -> None:
     assert mine == theirs
 
 
-def test_parameters_without_a_gradient_stay_and_have_no_state() -> None:
-    named = parameters()
-    before = [p.detach().clone() for _, p in named]
-    optimizer = AdamWNoBiasCorrection(named, 0.1, weight_decay=0.5)
-    optimizer.step()
-    assert not any(optimizer.state.values())
-    named[0][1].grad = torch.ones(6, 5)
-    optimizer.step()
-    assert [name for (name, p), old in zip(named, before, strict=True) if not torch.equal(p, old)] == ["matrix"]
-    assert list(optimizer.state) == [named[0][1]]
-
-
 def test_its_kernel_unscales_gradients_and_skips_steps_by_itself() -> None:
     """So that no copies are needed to return to, and torch's GradScaler leaves both to it."""
     assert is_fused(AdamWNoBiasCorrection(parameters(), 0.1))

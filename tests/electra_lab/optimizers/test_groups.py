@@ -65,3 +65,25 @@ def test_shared_parameters_are_there_once_and_step_once(name: str) -> None:
     single.step()
     assert torch.equal(module.table.weight, once)
     assert not torch.equal(once, before)
+
+
+SMALLEST = {"adafactor": 4 * (6 + 5) + 4, "adamw": 8 * 30 + 4, "adamw_no_bias_correction": 8 * 30, "muon": 4 * 30}
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_parameters_without_a_gradient_stay_and_have_no_state(name: str) -> None:
+    """And the state of a matrix has the size that its method needs."""
+    named = [("layer.weight", nn.Parameter(torch.ones(6, 5))), ("layer.bias", nn.Parameter(torch.ones(5)))]
+    optimizer = optimizers.get(name).component(named, 0.1, weight_decay=0.5)
+    optimizer.step()
+    named[0][1].grad = torch.ones(6, 5)
+    optimizer.step()
+    assert not torch.equal(named[0][1], torch.ones(6, 5))
+    assert torch.equal(named[1][1], torch.ones(5))
+    assert [parameter.shape for parameter, state in optimizer.state.items() if state] == [(6, 5)]
+    held = sum(value.nbytes for value in optimizer.state[named[0][1]].values())
+    assert held == optimizer.state_bytes(named[0][1]) == SMALLEST[name]
+
+
+def test_every_optimizer_is_tried() -> None:
+    assert SMALLEST.keys() == set(optimizers.names())

@@ -232,26 +232,3 @@ def test_fine_tuning_with_rates_of_layers(frozen: bool) -> None:
         assert optimizer.state[parameter].keys() == (
             {"momentum_buffer"} if parameter in of_each else {"step", "exp_avg", "exp_avg_sq"}
         )
-
-
-def test_parameters_without_a_gradient_stay_and_have_no_state() -> None:
-    named = parameters()
-    before = [p.detach().clone() for _, p in named]
-    optimizer = Muon(named, 0.1, weight_decay=0.5)
-    named[1][1].grad, named[4][1].grad = torch.ones(6, 4), torch.ones(5)
-    optimizer.step()
-    moved = [name for (name, p), old in zip(named, before, strict=True) if not torch.equal(p, old)]
-    assert moved == [named[1][0], named[4][0]]
-    assert list(optimizer.state) == [named[1][1], named[4][1]]
-
-
-def test_state_bytes_are_one_moment_of_hidden_matrices() -> None:
-    named = parameters()
-    optimizer = Muon(named, 0.1)
-    for _, parameter in named:
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    for name, parameter in named:
-        number = parameter.numel()
-        assert optimizer.state_bytes(parameter) == (4 * number if name in HIDDEN else 8 * number + 4), name
-        assert optimizer.state_bytes(parameter) == sum(v.nbytes for v in optimizer.state[parameter].values()), name

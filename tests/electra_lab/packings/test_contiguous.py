@@ -53,17 +53,17 @@ def test_sources_count_the_documents_of_the_split(attention: str) -> None:
     """As documents of rows do from 0; tokens of the text, and whatever [CLS], an added [SEP] and padding have."""
     made = Contiguous(ArrayTokens([[7] * 4, [8] * 2, [9] * 9]), 10, WORDS, attention=attention)  # type: ignore[arg-type]
     rows = np.arange(3)
-    found, tokens = made.sources(rows), made.rows(rows).tokens
+    found, tokens = made.source_document_ids(rows), made.rows(rows).tokens
     assert found[tokens >= 7].tolist() == [*[0] * 4, *[1] * 2, *[2] * 9]
     assert found[0, [5, 8]].tolist() == [0, 1], "the [SEP] of a document is part of it"
-    assert made.sources(np.array([2, 1]))[:, 1].tolist() == [2, 2]
+    assert made.source_document_ids(np.array([2, 1]))[:, 1].tolist() == [2, 2]
 
 
 def test_plain_training_does_not_hold_where_documents_start() -> None:
     made = Contiguous(ArrayTokens([[7] * 4, [8] * 2]), 10, WORDS)
     made.rows(np.arange(1))
     assert "documents" not in vars(made)
-    made.sources(np.arange(1))
+    made.source_document_ids(np.arange(1))
     assert "documents" in vars(made)
 
 

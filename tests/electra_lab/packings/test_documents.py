@@ -23,7 +23,7 @@ def test_rows() -> None:
 def test_sources() -> None:
     """Every row of a document has its number, however many rows it takes."""
     made = Documents(ArrayTokens([[5, 6, 7], [8], range(10, 18)]), 5, vocabulary(50))
-    assert made.sources(np.arange(len(made))).tolist() == [[document] * 5 for document in (0, 1, 2, 2, 2)]
+    assert made.source_document_ids(np.arange(len(made))).tolist() == [[document] * 5 for document in (0, 1, 2, 2, 2)]
 
 
 def test_a_separator_within_a_document_is_an_ordinary_token() -> None:

@@ -93,7 +93,7 @@ def test_shares_of_the_official_code() -> None:
 def test_sources() -> None:
     made = Segments(ArrayTokens([[20] * 11, [21] * 3]), 13, words(), single=0.0, short=0.0)
     assert made.rows(np.arange(len(made))).tokens[:, 1].tolist() == [20, 20, 21]
-    assert made.sources(np.arange(len(made))).tolist() == [[0] * 13, [0] * 13, [1] * 13]
+    assert made.source_document_ids(np.arange(len(made))).tolist() == [[0] * 13, [0] * 13, [1] * 13]
 
 
 def test_draws_are_uniform_and_independent() -> None:

@@ -15,12 +15,12 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from electra_lab.assembly import choices
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.jobs.errors import exit_code
 from electra_lab.parallel.session import session
 from electra_lab.parallel.world import World
+from electra_lab.planning.forecast import Workload
 from electra_lab.storage.checkpoint import load_newest, save, tensors_of
 from electra_lab.testing.optimizers import STATE
 from electra_lab.training.evaluation import evaluate
@@ -140,7 +140,7 @@ def _save(folder: Path, learner: Learner, optimizer: Any) -> None:
 
 @contextmanager
 def _memory_for(most: int) -> Iterator[None]:
-    with patch.object(choices, "working_bytes", lambda _, __, rows, ___: 0 if rows <= most else 1 << 60):
+    with patch.object(Workload, "working_bytes", lambda work: 0 if work.settings.micro_batch_size <= most else 1 << 60):
         yield
 
 

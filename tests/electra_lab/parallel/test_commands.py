@@ -20,7 +20,7 @@ from tests.electra_lab.parallel.launch import ended, start, torchrun
 from tests.scorecard.lab import Lab
 
 SLOW = pytest.mark.skipif("ELECTRA_LAB_PARALLEL" not in os.environ, reason="takes minutes: make test-parallel")
-PLUG_IN = Path(__file__).with_name("trouble.py")
+PLUG_IN = Path(__file__).with_name("failing.py")
 EXACT = {
     "embedding": "{dim: 8, max_length: 16, dropout: 0.0}",
     "discriminator": "{type: bert, dim: 16, depth: 2, heads: 2, dropout: 0.0}",

@@ -35,8 +35,8 @@ def assert_equal(one: Any, two: Any) -> None:
 def test_everything_that_there_may_be() -> None:
     """Half precision, views and expanded tensors, shared memory, odd names, bits of floating point numbers."""
     batch = Batch(
-        TOKENS, TOKENS > 2, TOKENS * 0, torch.tensor([4, 2, 9]), documents=TOKENS[:, :1].expand(3, 4),
-        labels={"a/b.c": torch.randn(3)}, sources=TOKENS.T.contiguous().T,
+        TOKENS, TOKENS > 2, TOKENS * 0, torch.tensor([4, 2, 9]), attention_document_ids=TOKENS[:, :1].expand(3, 4),
+        labels={"a/b.c": torch.randn(3)}, source_document_ids=TOKENS.T.contiguous().T,
     )  # fmt: skip
     whole = torch.randn(3, 4)
     asked = Prediction(TOKENS[:, ::2], TOKENS[:, ::2] > 1, TOKENS[:, ::2] > 5, whole[:, :2], whole[:, 2:] > 0)

@@ -80,31 +80,6 @@ def write_seed(
     return path
 
 
-def write_suite(
-    folder: Path,
-    found: Mapping[str, Mapping[str, Sequence[float | None] | Mapping[int, Splits]]],
-    tasks: Mapping[str, str],
-    *,
-    name: str = "two",
-    gaps: Mapping[str, str] | None = None,
-    failures: Mapping[str, str] | None = None,
-    **of_seeds: Any,
-) -> Path:
-    """Write a suite. `found` has, by model and task, the values of seeds 0, 1, ..., or the results of its seeds.
-
-    tasks  by name, the metric that it is compared by
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "suite.yaml").write_text(yaml.safe_dump({"name": name}))
-    plan = {"models": list(found), "tasks": tasks, "gaps": gaps or {}, "failures": failures or {}}
-    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    for model, each in found.items():
-        for task, values in each.items():
-            seeds = values if isinstance(values, Mapping) else scores(tasks[task], *values)
-            write_finetuned(folder / model / task, seeds, config={"name": task}, **of_seeds)
-    return folder
-
-
 def leave_out_curve(patch: pytest.MonkeyPatch) -> None:
     """Let the page of a fine-tuning have no picture, which takes most of its time."""
     patch.setattr(finetuning_page, "_curve", lambda folder, table: None)

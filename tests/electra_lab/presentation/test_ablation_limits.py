@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from electra_lab.analysis.power import detectable
-from electra_lab.analysis.results import read
+from electra_lab.analysis.results import cell_result, read
 from electra_lab.analysis.statistics import number
 from electra_lab.presentation.sweep_page import comparison, write_report
 from electra_lab.storage.ablation_folder import AblationFolder
@@ -102,7 +102,7 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     for cell in kept.plan.cells:
         variant = list(SCALES).index(cell.variant)
         numbers = (by_document[variant] + rng.normal(0, 0.01, 12)).tolist()
-        value = kept.state(cell.id, kept.plan).metrics
+        value = cell_result(kept, kept.plan, cell.id).metrics
         kept.note_measure(cell.id, CORRUPTION, {k: value[k] for k in (METRIC, "reference_accuracy")}, {METRIC: numbers})
     after = {name: comparison(read(folder), name, metric) for name, metric in read(folder).plan.metrics.items()}
     for name, rows in after.items():

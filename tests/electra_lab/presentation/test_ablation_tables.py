@@ -194,7 +194,7 @@ def test_better_is_higher_or_lower_as_the_metric_says(clear: Path) -> None:
 
 
 def test_a_metric_of_each_cells_own_task_is_higher_or_lower_and_never_better(clear: Path) -> None:
-    change_measures(clear, own_task=True)
+    change_measures(clear, comparable=False)
     assert readings(clear) == {
         "reference_auc": ["", "higher", "lower", ""],
         "reference_accuracy": ["", "higher", "lower", ""],

@@ -51,7 +51,7 @@ def test_numbers_that_are_not_finite_or_not_declared_do_not_count(folder: Path) 
         f'"fixed_corruption-of-another-plan": {{"reference_auc": 0.9}}}}'
     )
     cell = read(folder).cells[0]
-    assert (cell.state.status, cell.state.metrics) == ("done", {})
+    assert (cell.status, cell.metrics) == ("done", {})
 
 
 def test_the_costs_of_a_run_are_its_own_and_before_it_has_begun_those_of_the_plan(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_cell_whose_measures_failed_is_trained_all_the_same(tmp_path: Path) ->
     fail(folder, "v2-s0", "out of luck")
     by_id = {cell.plan.id: cell for cell in read(folder).cells}
     for id, trained in (("v0-s0", False), ("v2-s0", True)):
-        assert by_id[id].state.status == "failed"
+        assert by_id[id].status == "failed"
         assert by_id[id].trained is trained
         assert (by_id[id].tokens is not None) is trained
 
@@ -121,4 +121,4 @@ def test_a_damaged_file_of_a_run_is_named_with_a_cure_that_works(folder: Path, f
     assert str(error.value).startswith(f"{run / file}:")
     assert str(error.value).endswith(f" Remove {run}, and `electra-lab ablate` recreates it.")
     shutil.rmtree(run)
-    assert read(folder).cells[0].state.missing == ("training",)
+    assert read(folder).cells[0].missing == ("training",)

@@ -235,7 +235,7 @@ def test_line_ends(
     monkeypatch.setattr(sources, "BLOCK", block)
     write(tmp_path, "a.txt", content=content)
     found = files(tmp_path)
-    assert list(found.lines(found.files[0], "")) == expected
+    assert list(found.lines(found.files[0])) == expected
 
 
 RUSSIAN = "всё равно\n" * 20

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.storage.ablation_folder import OTHERS, ROOMS, AblationFolder, Failure, State, is_ablation_folder
+from electra_lab.analysis.results import cell_result
+from electra_lab.storage.ablation_folder import OTHERS, ROOMS, AblationFolder, Failure, is_ablation_folder
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.synthetic import CORRUPTION, OWN, SCALES, fail, write_folder
 from tests.helpers import ROOT
@@ -109,9 +110,11 @@ def test_a_failure_is_noted_with_its_attempts_until_it_is_removed(finished: Abla
     assert Failure.model_validate_json((finished.path / "failed" / "v0-s0.json").read_text()) == Failure(
         error="it diverged", attempts=3
     )
-    assert finished.state("v0-s0", plan) == State("failed", (CORRUPTION, OWN), {}, "it diverged", 3)
+    result = cell_result(finished, plan, "v0-s0")
+    assert (result.status, result.missing) == ("failed", (CORRUPTION, OWN))
+    assert (result.metrics, result.error, result.attempts) == ({}, "it diverged", 3)
     finished.note_failure("v0-s0", None)
-    assert finished.state("v0-s0", plan).status == "unmeasured"
+    assert cell_result(finished, plan, "v0-s0").status == "unmeasured"
     finished.note_failure("v0-s0", None)  # there is none to remove
 
 
@@ -121,11 +124,11 @@ def test_a_damaged_note_of_a_failure_is_named_with_a_cure(finished: AblationFold
     file = finished.path / "failed" / "v0-s0.json"
     file.write_text(text)
     with pytest.raises(CheckpointError) as error:
-        finished.state("v0-s0", finished.plan)
+        cell_result(finished, finished.plan, "v0-s0")
     assert str(error.value).startswith(f"{file}: ")
     assert str(error.value).endswith(" Remove it.")
     file.unlink()
-    assert finished.state("v0-s0", finished.plan).status == "done"
+    assert cell_result(finished, finished.plan, "v0-s0").status == "done"
 
 
 # Claims

@@ -215,23 +215,6 @@ def test_an_earlier_folder_is_replaced(tmp_path: Path, monkeypatch: pytest.Monke
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_folder_that_was_not_filled_does_not_appear(tmp_path: Path) -> None:
-    final = tmp_path / "a"
-    final.mkdir()
-    (final / "old.txt").touch()
-    for error in (ValueError, KeyboardInterrupt):
-
-        def fill(error: type[BaseException] = error) -> None:
-            with new_folder(final) as building:
-                (building / "new.txt").touch()
-                raise error
-
-        with pytest.raises(error):
-            fill()
-        assert os.listdir(tmp_path) == ["a"]
-        assert os.listdir(final) == ["old.txt"]
-
-
 # Sealed folders
 
 
@@ -253,18 +236,6 @@ def test_the_manifest_holds_checksum_and_size_of_every_file(sealed: Path) -> Non
         assert manifest[name] == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     assert set(manifest) == {"data.bin", "state.json"}
     assert damage(sealed) is None
-
-
-def test_a_sealed_folder_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its files, the manifest, the folder itself, and its name."""
-    synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
-    with new_folder(tmp_path / "folder") as folder:
-        (folder / "a").write_text("a")
-        (folder / "b").write_text("b")
-        seal(folder)
-    assert sorted(synced[:3]) == [str(folder / name) for name in (MANIFEST, "a", "b")]
-    assert synced[3:] == [str(folder), str(tmp_path)]
 
 
 @pytest.mark.parametrize("name", ["data.bin", "state.json"])

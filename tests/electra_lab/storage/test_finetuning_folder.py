@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from electra_lab.storage.finetuning_folder import FinetuningFolder, SuiteFolder, config_of, is_finetuning, is_suite
+from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
 from registry.errors import CheckpointError
-from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed, write_suite
+from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
 
 
 def test_the_seeds_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -102,40 +101,6 @@ def test_damaged_results_say_how_to_make_them_again(tmp_path: Path, text: str) -
     assert str(caught.value).endswith(" Delete it and resume.")
 
 
-def test_the_kind_of_a_folder_is_told_by_its_config(tmp_path: Path) -> None:
-    suite = write_suite(tmp_path / "suite", {"ours": {"first": [0.5]}}, {"first": "accuracy"})
-    assert (is_suite(suite), is_finetuning(suite)) == (True, False)
-    own = SuiteFolder(suite).place("ours", "first")
-    assert own == suite / "ours" / "first"
-    assert (is_suite(own), is_finetuning(own)) == (False, True)
-    (tmp_path / "other" / "suite.yaml").mkdir(parents=True)
-    assert not is_suite(tmp_path / "other")
-
-
-def test_a_suite_knows_its_plan_and_its_numbers(tmp_path: Path) -> None:
-    found: dict[str, Any] = {"b": {"first": [0.5, 0.6]}, "a": {"first": [None, 0.7]}}
-    gaps, failures = {"second": "no data"}, {"a on first": "diverged"}
-    tasks = {"second": "f1", "first": "accuracy"}
-    folder = SuiteFolder(write_suite(tmp_path / "s", found, tasks, gaps=gaps, failures=failures))
-    plan = folder.plan()
-    assert (plan.models, list(plan.tasks.items())) == (["b", "a"], list(tasks.items()))
-    assert (plan.gaps, plan.failures) == (gaps, failures)
-    assert folder.values("b", "first", "accuracy") == {0: 0.5, 1: 0.6}
-    assert folder.values("a", "first", "accuracy") == {1: 0.7}
-    assert folder.values("a", "second", "f1") == {}
-
-
-@pytest.mark.parametrize("text", [None, "{", '{"models": ["a"]}'])
-def test_a_suite_without_a_sound_plan_can_be_resumed(tmp_path: Path, text: str | None) -> None:
-    folder = SuiteFolder(tmp_path)
-    if text is not None:
-        (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(CheckpointError) as caught:
-        folder.plan()
-    assert str(caught.value).startswith(f"{tmp_path / 'plan.json'}: ")
-    assert str(caught.value).endswith(f" Resume the suite: electra-lab resume {tmp_path}")
-
-
 def test_a_config_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "finetuning.yaml").write_text("name: größe\nseeds: [0, 1]\n", encoding="utf-8")
     assert config_of(tmp_path / "finetuning.yaml") == {"name": "größe", "seeds": [0, 1]}
@@ -143,7 +108,7 @@ def test_a_config_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"name: [", b"", b"1", b"name: \xff", b"- a\n"])
 def test_a_damaged_config_is_named(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "suite.yaml"
+    file = tmp_path / "finetuning.yaml"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:

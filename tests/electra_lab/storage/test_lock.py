@@ -88,14 +88,6 @@ def test_who_waits_gets_it_when_it_is_free(tmp_path: Path) -> None:
         assert got[0] > freed
 
 
-def test_it_is_free_after_an_exception(tmp_path: Path) -> None:
-    file = tmp_path / ".lock"
-    with pytest.raises(KeyboardInterrupt), lock(file):
-        raise KeyboardInterrupt
-    with holder(file) as (_, held):
-        assert held == "True"
-
-
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOLCK, "No locks available"), OSError(errno.ENOSYS, "no"), NotImplementedError("no flock")]
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from electra_lab.storage.ablation_folder import AblationFolder
-from electra_lab.storage.plan import FORMAT, Plan, PlannedCell, PlannedMeasure, PlannedVariant
+from electra_lab.storage.plan import FORMAT, Cell, Plan, PlannedMeasure, PlannedVariant
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError
 
@@ -37,7 +37,7 @@ def plan(**changes: Any) -> Plan:
     auc, loss, time = (
         Metric("area", parts=("time",)),
         Metric("loss", unit="nats", higher_is_better=False),
-        Metric(own_task=True),
+        Metric(comparable=False),
     )
     values: dict[str, Any] = {
         "format": FORMAT,
@@ -54,9 +54,7 @@ def plan(**changes: Any) -> Plan:
             PlannedMeasure(type="two", key="two-1", metrics={"loss": loss}, options={"rows": 8}),
         ],
         "metric": "loss",
-        "cells": [
-            PlannedCell(id=f"x{x}-s{s}", variant=f"x={x}", seed=s, steps=4, flops=1e9) for x in (1, 2) for s in (0, 1)
-        ],
+        "cells": [Cell(id=f"x{x}-s{s}", variant=f"x={x}", seed=s, steps=4, flops=1e9) for x in (1, 2) for s in (0, 1)],
     }
     return Plan(**values | changes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from electra_lab.tasks._answers import Read, Span, independent_span, joint_span
+from electra_lab.tasks._spans import Read, Span, independent_span, joint_span
 from electra_lab.tasks._windows import Window
 from registry import Encoded
 

@@ -103,7 +103,7 @@ def test_many_labels_take_little_memory_and_time() -> None:
 def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
     """They count in all metrics and in the table, and not in the loss."""
     task = TextClassification()
-    task.know(task.learn([TextExample("x", label=kind) for kind in kinds]))
+    task.set_labels(task.fit_labels([TextExample("x", label=kind) for kind in kinds]))
     labels, guesses = "abcaaacb", [0, 1, 1, 0, 1, 0, 0, 1]
     examples = [TextExample("the cat", label=label, id=str(n)) for n, label in enumerate(labels)]
     rows = task.rows(examples, encoder(), 16)
@@ -125,8 +125,8 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
         "accuracy": 5 / 8, "f1": f1, "matthews": matthews_corrcoef([*labels], said),
         "cut_examples": 0.0, "unseen_labels": 2 / 8,
     })  # fmt: skip
-    assert task.lost(examples, rows)["unseen_labels"] == 2 / 8
-    assert "unseen_labels" not in task.lost(examples[:2], rows[:2])
+    assert task.truncation(examples, rows)["unseen_labels"] == 2 / 8
+    assert "unseen_labels" not in task.truncation(examples[:2], rows[:2])
     assert list(found.tables[0].rows[-1])[:3] == ["c", 1, 1]
     assert not found.predictions[2]["correct"]
     assert sum(each.numel() for each in kept.values()) == 16, "what is held does not grow with the labels"
@@ -135,12 +135,12 @@ def test_labels_that_training_lacks_are_errors(kinds: str) -> None:
 def test_texts_without_tokens_are_counted() -> None:
     """Of a pair, either one; the name of a special token is text."""
     task = TextClassification()
-    task.know({"labels": ["a", "b"]})
+    task.set_labels({"labels": ["a", "b"]})
     pairs = [("cat", None), ("", None), ("cat", "mat"), ("", "mat"), ("cat", "\u200d"), ("", ""), ("[SEP]", "mat")]
     examples = [TextExample(text, pair, "a", str(n)) for n, (text, pair) in enumerate(pairs)]
     rows = task.rows(examples, encoder(), 16)
-    assert task.lost(examples, rows) == {"cut_examples": 0.0, "empty_examples": 4 / 7}
-    assert task.lost(examples[:1], rows[:1]) == {"cut_examples": 0.0}
+    assert task.truncation(examples, rows) == {"cut_examples": 0.0, "empty_examples": 4 / 7}
+    assert task.truncation(examples[:1], rows[:1]) == {"cut_examples": 0.0}
 
 
 def test_numbers() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
-from electra_lab.tasks._rates import mean_of_shares, wilson
+from electra_lab.tasks._judging import mean_of_shares, wilson
 from electra_lab.tasks.minimal_pairs import MinimalPairs, differing
 from registry import PairExample, Pretrained, tasks
 from registry.errors import ConfigError, DataError, DivergedError

@@ -29,7 +29,7 @@ Head = Literal["joint", "independent"]
 
 def task(head: Head = "joint", *, unanswerable: bool = True, **options: Any) -> QuestionAnswering:
     made = QuestionAnswering(head=head, **options)
-    made.know({"unanswerable": unanswerable})
+    made.set_labels({"unanswerable": unanswerable})
     return made
 
 
@@ -372,7 +372,7 @@ def test_the_head_depends_on_what_was_learned() -> None:
     answerable = [example for example in question_examples() if example.answers]
     for examples, has in ((question_examples(), True), (answerable, False)):
         given_task = QuestionAnswering(max_answer=7, beam=3)
-        given_task.know(given_task.learn(examples))
+        given_task.set_labels(given_task.fit_labels(examples))
         head = given_task.head(8, 0.5)
         assert isinstance(head, Joint)
         assert (head.no_answer is not None) == has
@@ -391,7 +391,7 @@ def test_what_cannot_be_used() -> None:
     with pytest.raises(DataError, match="'' is not in its context"):
         rows_of(task(), [replace(second, answers=(Answer("", 4),))])
     with pytest.raises(DataError, match=r"^squad\.json:2: the answer is not known"):
-        QuestionAnswering().learn([asked("the cat", "cat"), replace(asked("a", name="2"), labelled=False)])
+        QuestionAnswering().fit_labels([asked("the cat", "cat"), replace(asked("a", name="2"), labelled=False)])
     with pytest.raises(ValueError, match="no_answer: cls needs head: independent"):
         QuestionAnswering(head="joint", no_answer="cls")
 

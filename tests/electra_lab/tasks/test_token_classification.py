@@ -27,7 +27,7 @@ sentences = st.integers(0, 25).flatmap(lambda number: st.lists(pairs, min_size=n
 
 def task(**options: Any) -> TokenClassification:
     made = TokenClassification(**options)
-    made.know({"tags": TAGS, "usual": "O"})
+    made.set_labels({"tags": TAGS, "usual": "O"})
     return made
 
 
@@ -113,17 +113,17 @@ def test_predictions_and_tables() -> None:
 def test_entities_have_every_kind_of_tag_of_their_types() -> None:
     """CoNLL-2000 has I-LST in its test alone."""
     given = TokenClassification()
-    facts = given.learn([example([("the", "O"), ("cat", "B-X"), ("sat", "I-X"), ("mat", "B-LST")], "1")])
+    facts = given.fit_labels([example([("the", "O"), ("cat", "B-X"), ("sat", "I-X"), ("mat", "B-LST")], "1")])
     assert facts == {"tags": ["B-LST", "B-X", "I-LST", "I-X", "O"], "usual": "O"}
-    given.know(facts)
+    given.set_labels(facts)
     assert given.rows([example([("cat", "B-LST"), ("sat", "I-LST")], "2")], encoder(), 16)
-    assert given.learn([example([("cat", "S-X"), ("sat", "B-Y")], "1")])["tags"] == ["B-X", "B-Y", "S-X", "S-Y"]
+    assert given.fit_labels([example([("cat", "S-X"), ("sat", "B-Y")], "1")])["tags"] == ["B-X", "B-Y", "S-X", "S-Y"]
 
 
 def test_plain_tags_are_judged_word_by_word() -> None:
     given = TokenClassification(scheme="plain")
     examples = [example([("the", "DT"), ("cat", "NN"), ("sat", "VB"), ("mat", "NN"), (DROPPED, "VB")], "1")]
-    given.know(given.learn(examples))
+    given.set_labels(given.fit_labels(examples))
     assert (given.tags, given.usual) == (["DT", "NN", "VB"], "NN")  # of those that are equally frequent, the first
     rows: Any = given.rows(examples, encoder(), 16)
     outputs = [[{"logits": np.tile([0.0, 1.0, 0.0], (len(rows[0][0].tokens), 1))}]]
@@ -141,7 +141,7 @@ def test_plain_tags_are_judged_word_by_word() -> None:
 def test_words_without_tokens_are_tagged_o() -> None:
     """Even where another tag is more frequent."""
     given = TokenClassification()
-    facts = given.learn([example([("the", "B-X"), ("cat", "B-X"), ("sat", "O")])])
+    facts = given.fit_labels([example([("the", "B-X"), ("cat", "B-X"), ("sat", "O")])])
     assert facts == {"tags": ["B-X", "O"], "usual": "O"}
 
 
@@ -168,7 +168,7 @@ def test_the_loss_is_the_cross_entropy_of_labelled_places() -> None:
 def test_tags_that_training_lacks_are_errors() -> None:
     """Of the entities, the words and the table, but not of the loss."""
     given = TokenClassification()
-    given.know({"tags": ["B-X", "I-X", "O"], "usual": "O"})
+    given.set_labels({"tags": ["B-X", "I-X", "O"], "usual": "O"})
     texts = [[("the", "B-X"), ("cat", "B-Z"), ("sat", "I-Z")], [("the", "O"), ("mat", "B-X")]]
     examples = [example(text, str(n)) for n, text in enumerate(texts)]
     rows: Any = given.rows(examples, encoder(), 16)
@@ -184,21 +184,21 @@ def test_tags_that_training_lacks_are_errors() -> None:
     truth = [list(each.tags or ()) for each in examples]
     assert found.metrics["f1"] == seqeval_f1(truth, tags) == pytest.approx(2 * 2 / (3 + 3))
     assert found.metrics["accuracy"] == 3 / 5
-    assert found.metrics["unseen_labels"] == given.lost(examples, rows)["unseen_labels"] == 2 / 5
+    assert found.metrics["unseen_labels"] == given.truncation(examples, rows)["unseen_labels"] == 2 / 5
     assert ["Z", 0.0, 0.0, 0.0, 1, 0] in [list(row) for row in found.tables[0].rows]
-    assert "unseen_labels" not in given.lost(examples[1:], rows[1:])
+    assert "unseen_labels" not in given.truncation(examples[1:], rows[1:])
 
 
 @pytest.mark.parametrize("tag", ["NN", "B-", "U-X"])
 def test_a_tag_of_no_entity_is_refused(tag: str) -> None:
     wrong = WordsExample(("the", "cat"), ("O", tag), "7", "train.txt:5")
     with pytest.raises(DataError, match=rf"train\.txt:5: the tag '{tag}' is neither O.*scheme: plain"):
-        TokenClassification().learn([wrong])
-    assert TokenClassification(scheme="plain").learn([wrong])["tags"] == sorted(["O", tag])
+        TokenClassification().fit_labels([wrong])
+    assert TokenClassification(scheme="plain").fit_labels([wrong])["tags"] == sorted(["O", tag])
 
 
 def test_what_cannot_be_learned() -> None:
     with pytest.raises(DataError, match=r"^b\.txt:2: the sentence has no tags"):
-        TokenClassification().learn([WordsExample(("the",), ("O",)), WordsExample(("the",), None, "", "b.txt:2")])
+        TokenClassification().fit_labels([WordsExample(("the",), ("O",)), WordsExample(("the",), None, "", "b.txt:2")])
     with pytest.raises(DataError, match="no words"):
-        TokenClassification().learn([WordsExample((), ())])
+        TokenClassification().fit_labels([WordsExample((), ())])

@@ -10,6 +10,7 @@ import pytest
 
 from electra_lab.testing import MeasureContract
 from registry import Metric, Trained
+from tests.electra_lab.testing.hold import hold
 
 
 class Measure:
@@ -109,13 +110,7 @@ MISTAKES: dict[str, tuple[type[Measure], str, str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake: str, tmp_path: Path) -> None:
     kind, law, reason = MISTAKES[mistake]
-    arguments: dict[str, Any] = {"tmp_path": tmp_path, "detects": True}
-    if law == "equal_weights_give_equal_numbers":
-        arguments["device"] = "cpu"
-    if law == "its_references_are_experiments":
-        arguments = {"budget": {"steps": 10}}
-    if law == "a_mean_names_parts_that_are_read_alike":
-        arguments = {}
+    given = {"tmp_path": tmp_path, "detects": True, "budget": {"steps": 10}}
     with pytest.raises(AssertionError, match=reason):
-        getattr(suite(kind), f"test_{law}")(**arguments)
-    getattr(suite(Measure), f"test_{law}")(**arguments)
+        hold(suite(kind), law, **given)
+    hold(suite(Measure), law, **given)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from electra_lab.testing import OptimizerContract
+from tests.electra_lab.testing.hold import hold
 
 
 class Momentum(optim.Optimizer):
@@ -84,11 +85,6 @@ MISTAKES: dict[type[Momentum], tuple[str, str]] = {
     BeginsAtOne: ("a_step_that_is_not_finite_changes_nothing", "they differ by"),
     Forgets: ("state_bytes_are_those_that_it_keeps", r"of shape \[5, 6\]"),
 }
-ARGUMENTS = {
-    "the_loss_falls": ["device"],
-    "a_step_that_is_not_finite_changes_nothing": ["device"],
-    "resuming_changes_nothing": ["device", "tmp_path"],
-}
 
 
 def run(kind: type[Momentum], law: str, tmp_path: Path) -> None:
@@ -99,8 +95,7 @@ def run(kind: type[Momentum], law: str, tmp_path: Path) -> None:
         def component(self) -> Any:
             return kind
 
-    given = {"device": "cpu", "tmp_path": tmp_path}
-    getattr(Suite(), f"test_{law}")(**{name: given[name] for name in ARGUMENTS.get(law, [])})
+    hold(Suite(), law, tmp_path=tmp_path)
 
 
 @pytest.mark.parametrize("kind", MISTAKES, ids=lambda kind: kind.__name__)

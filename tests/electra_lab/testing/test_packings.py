@@ -82,7 +82,7 @@ def test_a_mistake_is_found(mistake: str) -> None:
         getattr(made, f"test_{law}")()
 
 
-@pytest.mark.parametrize("law", sorted({"sources", *(law for law, *_ in MISTAKES.values())}))
+@pytest.mark.parametrize("law", sorted({"source_document_ids", *(law for law, *_ in MISTAKES.values())}))
 def test_a_lawful_packing_passes(law: str) -> None:
     getattr(suite(Documents), f"test_{law}")()
 
@@ -117,12 +117,12 @@ def by_place(sources: np.ndarray, rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("base", [Documents, Contiguous])
 def test_wrong_sources_are_found(base: type, wrong: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
     class Wrong(base):  # type: ignore[misc]
-        def sources(self, rows: np.ndarray, /) -> np.ndarray:
-            return wrong(super().sources(rows), rows)
+        def source_document_ids(self, rows: np.ndarray, /) -> np.ndarray:
+            return wrong(super().source_document_ids(rows), rows)
 
     made = suite(Wrong)
     with pytest.raises(AssertionError):
-        made.test_sources()
+        made.test_source_document_ids()
 
 
 def test_wrong_lengths_are_found() -> None:

@@ -13,6 +13,7 @@ import torch
 from electra_lab.tasks.token_classification import EachState, TokenClassification
 from electra_lab.testing import TaskContract
 from registry import Batch, Results, Row, Term, WordsExample, tasks
+from tests.electra_lab.testing.hold import hold
 
 
 class Lawful(TaskContract):
@@ -32,8 +33,8 @@ def suite(**changed: Any) -> TaskContract:
     return Lawful()
 
 
-def learn(change: Any) -> Any:
-    return lambda self, examples: change(dict(TokenClassification.learn(self, examples)), examples)
+def fitted(change: Any) -> Any:
+    return lambda self, examples: change(dict(TokenClassification.fit_labels(self, examples)), examples)
 
 
 def rows(change: Any) -> Any:
@@ -95,30 +96,28 @@ def head(kind: type[EachState]) -> Any:
 
 
 def swallow(self: Any, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
-    return TokenClassification.learn(self, [each for each in examples if each.tags is not None])
+    return TokenClassification.fit_labels(self, [each for each in examples if each.tags is not None])
 
 
 def shuffled(found: Results) -> Results:
     return replace(found, predictions=sorted(found.predictions, key=lambda each: each["id"], reverse=True))
 
 
+SURVIVES, REACH, SUMS = "what_it_learned_survives_json", "losses_reach_every_parameter", "losses_are_sums_over_rows"
+BATCHED = "results_do_not_depend_on_labels_or_on_what_else_is_in_the_batch"
 FIT = "every_example_has_rows_that_fit"
 LABELS = "labels_are_numbers_or_one_for_each_token"
 JSON = "results_are_finite_and_json"
 BLIND = "examples_without_labels_have_rows_and_predictions"
 MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
     "no metrics": ("metrics_are_declared_with_a_summary", {"metrics": {}}),
-    "tuple": (
-        "what_it_learned_survives_json", {"learn": learn(lambda facts, _: {**facts, "tags": tuple(facts["tags"])})}
-    ),
-    "numbers": (
-        "what_it_learned_survives_json", {"learn": learn(lambda facts, _: {**facts, 1: "one"})}
-    ),
+    "tuple": (SURVIVES, {"fit_labels": fitted(lambda facts, _: {**facts, "tags": tuple(facts["tags"])})}),
+    "numbers": (SURVIVES, {"fit_labels": fitted(lambda facts, _: {**facts, 1: "one"})}),
     "order": (
         "what_it_learned_does_not_depend_on_the_order",
-        {"learn": learn(lambda facts, examples: {**facts, "usual": examples[0].tags[0]})},
+        {"fit_labels": fitted(lambda facts, examples: {**facts, "usual": examples[0].tags[0]})},
     ),
-    "swallows": ("examples_without_labels_cannot_be_learned", {"learn": swallow}),
+    "swallows": ("examples_without_labels_cannot_be_learned", {"fit_labels": swallow}),
     "no row": (FIT, {"rows": rows(lambda found, number: found if number else [])}),
     "too long": (FIT, {"rows": each_row(lambda row: replace(row, tokens=[*row.tokens[:-1], 6, row.tokens[-1]]))}),
     "no end": (FIT, {"rows": each_row(lambda row: replace(row, tokens=row.tokens[:-1], segments=row.segments[:-1]))}),
@@ -132,23 +131,11 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
         "rows_depend_on_their_example_alone",
         {"rows": rows(lambda found, number: [replace(row, segments=[number % 2] * len(row.tokens)) for row in found])},
     ),
-    "spare": ("losses_reach_every_parameter", {"head": head(Spare)}),
-    "detached": (
-        "losses_reach_every_parameter",
-        {"losses": losses(lambda term, logits, _: replace(term, sum=term.sum.detach() + 0 * logits.sum()))},
-    ),
-    "padding": (
-        "losses_reach_every_parameter",
-        {"losses": losses(lambda term, logits, _: replace(term, sum=term.sum + logits.square().sum()))},
-    ),
-    "mean": (
-        "losses_are_sums_over_rows",
-        {"losses": losses(lambda term, *_: replace(term, sum=term.sum / term.count.clamp(min=1)))},
-    ),
-    "counts rows": (
-        "losses_are_sums_over_rows",
-        {"losses": losses(lambda term, logits, _: replace(term, count=torch.tensor(len(logits) + 1)))},
-    ),
+    "spare": (REACH, {"head": head(Spare)}),
+    "detached": (REACH, {"losses": losses(lambda term, x, _: replace(term, sum=term.sum.detach() + 0 * x.sum()))}),
+    "padding": (REACH, {"losses": losses(lambda term, x, _: replace(term, sum=term.sum + x.square().sum()))}),
+    "mean": (SUMS, {"losses": losses(lambda term, *_: replace(term, sum=term.sum / term.count.clamp(min=1)))}),
+    "counts rows": (SUMS, {"losses": losses(lambda term, x, _: replace(term, count=torch.tensor(len(x) + 1)))}),
     "counts hits": (
         "counts_of_losses_do_not_depend_on_states",
         {"losses": losses(lambda term, logits, _: replace(term, count=(logits > 1).sum()))},
@@ -166,8 +153,8 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
     "known": (BLIND, {"rows": each_row(lambda row: replace(row, labels={"tags": [0] * len(row.tokens)}))}),
     "judges": (BLIND, {"results": results(lambda found: replace(found, metrics={"f1": 1.0}))}),
     "makes up": (BLIND, {"results": predicted(lambda each: {"label": [], "correct": True, **each})}),
-    "peeks": ("results_do_not_depend_on_labels_or_on_what_else_is_in_the_batch", {"head": head(Peeks)}),
-    "leaks": ("results_do_not_depend_on_labels_or_on_what_else_is_in_the_batch", {"head": head(Leaks)}),
+    "peeks": (BATCHED, {"head": head(Peeks)}),
+    "leaks": (BATCHED, {"head": head(Leaks)}),
     "sorted": ("the_order_of_examples_does_not_matter", {"results": results(shuffled)}),
 }  # fmt: skip
 
@@ -175,15 +162,10 @@ MISTAKES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake: str) -> None:
     law, changed = MISTAKES[mistake]
-    function = getattr(suite(**changed), f"test_{law}")
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    given = {name: {"device": "cpu", "length": 16}[name] for name in names if name != "self"}
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        function(**given)
+        hold(suite(**changed), law, length=16)
 
 
 @pytest.mark.parametrize("law", sorted({law for law, _ in MISTAKES.values()}))
 def test_nothing_else_is_found(law: str) -> None:
-    function = getattr(suite(), f"test_{law}")
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    function(**{name: {"device": "cpu", "length": 16}[name] for name in names if name != "self"})
+    hold(suite(), law, length=16)

@@ -16,6 +16,7 @@ import pytest
 from electra_lab.testing import TrackerContract
 from electra_lab.testing.trackers import Values
 from registry import Tracked, trackers
+from tests.electra_lab.testing.hold import hold
 
 
 class Lawful:
@@ -150,7 +151,7 @@ MISTAKES: dict[type[Lawful], tuple[str, str]] = {
 def held(request: pytest.FixtureRequest) -> Any:
     """Return a function that holds a tracker to a law, with the fixtures of the suite."""
 
-    def hold(kind: type[Lawful], law: str) -> None:
+    def hold_to(kind: type[Lawful], law: str) -> None:
         trackers.register("mine")(kind)
         tmp_path, patched = request.getfixturevalue("tmp_path"), request.getfixturevalue("monkeypatch")
         capfd, before = request.getfixturevalue("capfd"), (sys.exit, signal.getsignal(signal.SIGTERM))
@@ -171,18 +172,15 @@ def held(request: pytest.FixtureRequest) -> Any:
         suite, run = Suite(), tmp_path / "runs" / "one"
         run.mkdir(parents=True)
         around: Iterator[None] = suite._leaves_everything_as_it_was.__wrapped__(suite, tmp_path, patched, capfd)
-        given: dict[str, Any] = {"run": run, "folder": run.parent, "end": None}
-        test = getattr(suite, f"test_{law}")
-        names = test.__code__.co_varnames[1 : test.__code__.co_argcount]
         try:
             next(around)
-            test(**{name: given[name] for name in names})
+            hold(suite, law, run=run, folder=run.parent, end=None)
             next(around, None)
         finally:
             sys.exit, handler = before
             signal.signal(signal.SIGTERM, handler)
 
-    return hold
+    return hold_to
 
 
 @pytest.mark.parametrize("kind", MISTAKES, ids=lambda kind: kind.__name__)

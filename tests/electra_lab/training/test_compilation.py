@@ -17,7 +17,7 @@ from electra_lab.checks.diagnosis import Probe
 from electra_lab.config.load import load
 from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.training import compilation
-from electra_lab.training.compilation import choose_compile, compile_modules, layers_of
+from electra_lab.training.compilation import compile_modules, layers_of, refuse_missing_compiler
 from electra_lab.training.step import backward
 from registry import Batch
 from registry.errors import ConfigError
@@ -170,32 +170,8 @@ def test_layers_are_the_modules_that_are_called_and_names_stay() -> None:
         assert list(made.learner.objective.state_dict()) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "device", "precision", "flops", "amx", "compiler", "expected"),
-    [
-        ("off", CUDA, "bf16", 10**18, True, True, ("off", "")),
-        ("layers", CPU, "fp32", 1, False, True, ("layers", "")),
-        ("full", CUDA, "bf16", 1, False, False, ("full", "")),
-        ("auto", CPU, "fp32", 10**18, True, True, ("off", "compiled layers gain nothing on this CPU")),
-        ("auto", CPU, "bf16", 10**18, False, True, ("off", "compiled layers gain nothing on this CPU")),
-        ("auto", CPU, "bf16", 10**13, True, True, ("off", "the training is short")),
-        ("auto", CPU, "bf16", 10**15, True, False, ("off", "there is no C++ compiler here")),
-        ("auto", CPU, "bf16", 10**15, True, True, ("layers", "the training is long")),
-        ("auto", CUDA, "bf16", 10**15, False, False, ("off", "the training is short")),
-        ("auto", CUDA, "bf16", 10**17, False, False, ("layers", "the training is long")),
-    ],
-)
-def test_auto(
-    name: str, device: torch.device, precision: Any, flops: int, amx: bool, compiler: bool, expected: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx})
-    monkeypatch.setattr(compilation, "missing_compiler", lambda: None if compiler else "no g++")
-    assert choose_compile(name, device, precision, flops) == expected
-
-
 def test_without_a_compiler_layers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")
     monkeypatch.setattr(compilation, "missing_compiler", lambda: "no working C++ compiler found")
     with pytest.raises(ConfigError, match=r"train.compile: layers needs a C\+\+ compiler, such as g\+\+ \(no working"):
-        choose_compile("layers", CPU, "fp32", 1)
+        refuse_missing_compiler("layers")

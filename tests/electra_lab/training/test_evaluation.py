@@ -60,7 +60,7 @@ def test_metrics_are_what_they_are_called(made: Experiment) -> None:
             if asked.valid[0, slot]:
                 nats.append(float(asked.loss[0, slot]))
                 correct.append(bool(asked.correct[0, slot]))
-                at_mask.append(bool(asked.hidden[0, slot]))
+                at_mask.append(bool(asked.saw_mask[0, slot]))
                 unigram.append(-math.log(counts[tokens[place]] / counts.sum()))
     said = [score > 0 for score in scores]
     found = metrics(made)
@@ -103,12 +103,6 @@ def test_only_the_seed_moves_them(made: Experiment) -> None:
     for batch_size in (1, 3, 100):
         assert metrics(made, batch_size=batch_size) == pytest.approx(once, rel=1e-5)
     assert metrics(made, seed=1) != once
-
-
-def test_training_mode_is_as_before(made: Experiment) -> None:
-    made.run.learner.objective.train()
-    metrics(made)
-    assert all(module.training for module in made.run.learner.objective.modules())
 
 
 def test_weights_that_are_not_finite_give_nan_and_no_exception(made: Experiment) -> None:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from electra_lab.config.load import load_finetuning
+from electra_lab.jobs import lifecycle
 from electra_lab.jobs.finetuning import run
 from electra_lab.jobs.finetuning.experiment import assemble
 from electra_lab.jobs.finetuning.run import finetune, resume
@@ -70,14 +71,6 @@ def test_leaves_all_results_of_every_seed(tmp_path: Path, model: Path, capsys: p
     assert "on test: no labels" in said
 
 
-def test_the_same_file_gives_the_same_numbers(tmp_path: Path, model: Path) -> None:
-    path = write_finetuning(tmp_path, model)
-    one, other = (finetune(path, [], tmp_path / name, "cpu") / "seed-0" for name in ("one", "other"))
-    assert records(one) == records(other)
-    assert predictions(one, "validation") == predictions(other, "validation")
-    assert all(torch.equal(tensor, weights(other)[name]) for name, tensor in weights(one).items())
-
-
 def test_it_learns(tmp_path: Path, model: Path) -> None:
     path = write_finetuning(tmp_path, model)
     overrides = ["train.epochs=20", "train.layer_decay=1.0", "train.learning_rate=1e-2"]
@@ -91,7 +84,7 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(
     """Stopped in the second seed, in between two checkpoints and two evaluations; the first seed is left alone."""
     path = write_finetuning(tmp_path, model, seeds=[0, 1])
     whole = finetune(path, [], tmp_path / "whole", "cpu")
-    train, calls = run.train, []
+    train, calls = lifecycle.train, []
 
     def stopping(*given: Any, **named: Any) -> Any:
         calls.append(1)
@@ -100,7 +93,7 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(
                 os.kill(os.getpid(), signal.SIGINT)
             yield record
 
-    monkeypatch.setattr(run, "train", stopping)
+    monkeypatch.setattr(lifecycle, "train", stopping)
     with pytest.raises(Interrupted, match=f"after step 7. Resume with: electra-lab resume {tmp_path / 'cut'}$"):
         finetune(path, [], tmp_path / "cut", "cpu")
     monkeypatch.undo()
@@ -114,13 +107,6 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(
         for split in ("validation", "test"):
             assert predictions(tmp_path / "cut" / seed, split) == predictions(whole / seed, split)
     assert (tmp_path / "cut" / "results.json").read_text() == (whole / "results.json").read_text()
-
-
-def test_resuming_what_is_finished_changes_no_number(tmp_path: Path, model: Path) -> None:
-    folder = finetune(write_finetuning(tmp_path, model), [], tmp_path / "out", "cpu")
-    before = (folder / "results.json").read_text()
-    resume(folder, "cpu")
-    assert (folder / "results.json").read_text() == before
 
 
 @pytest.mark.parametrize("changed", ["examples", "config"])
@@ -431,12 +417,6 @@ def test_one_label_is_nothing_to_learn(tmp_path: Path, model: Path) -> None:
     path = write_finetuning(tmp_path, model)
     (tmp_path / "texts" / "train.txt").write_text("cat\tthe cat\n" * 3)
     assert "all training examples have the label 'cat': there is nothing to learn." in refusal(path)
-
-
-def test_nothing_is_written_before_a_mistake_is_found(tmp_path: Path, model: Path) -> None:
-    path = write_finetuning(tmp_path, model)
-    refusal(path, "dataset.folder=empty")
-    assert not (tmp_path / "refused").exists()
 
 
 def test_the_generator_can_be_fine_tuned_too(tmp_path: Path, model: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from electra_lab.jobs import lifecycle
 from electra_lab.jobs.finetuning import run
 from electra_lab.jobs.finetuning.run import finetune, resume
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults
@@ -61,25 +62,12 @@ def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path
     assert not torch.equal(exported["classifier.out_proj.weight"], last["model.head.out.weight"])
 
 
-def test_the_last_weights_count_otherwise(tmp_path: Path, model: Path) -> None:
-    folder = finetune(write_finetuning(tmp_path, model), ["evaluate.every=1"], tmp_path / "out", "cpu")
-    assert [each.name for each in (folder / "seed-0" / "checkpoints").iterdir()] == ["step-00000012"]
-
-
 class Killed(BaseException):
     pass
 
 
-FIRST = {
-    1: 0.1,
-    2: 0.2,
-    3: 0.5,
-    4: 0.3,
-    5: 0.3,
-    6: 0.4,
-    7: 0.9,
-    8: 0.2,
-}  # accuracy by step, until the process is killed
+# Accuracy by step, until the process is killed.
+FIRST = dict(enumerate((0.1, 0.2, 0.5, 0.3, 0.3, 0.4, 0.9, 0.2), start=1))
 AGAIN = {step: 0.04 * step for step in range(1, 13)}
 
 
@@ -89,7 +77,7 @@ def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
 ) -> None:
     """Killed at step 9, resumed with other micro-batches from the newest sound checkpoint, that of step 5 or 7."""
     path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": 2})
-    train, values = run.train, dict(FIRST)
+    train, values = lifecycle.train, dict(FIRST)
 
     def known(*given: Any, **named: Any) -> Any:
         for record in train(*given, **named):
@@ -99,7 +87,7 @@ def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
                 raise Killed
             yield record
 
-    monkeypatch.setattr(run, "train", known)
+    monkeypatch.setattr(lifecycle, "train", known)
     with pytest.raises(Killed):
         finetune(path, ["evaluate.select=best", "evaluate.every=1"], tmp_path / "out", "cpu")
     seed, values = tmp_path / "out" / "seed-0", AGAIN
@@ -134,13 +122,26 @@ def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at
     assert FinetuningFolder(folder).results(0) is not None
 
 
+def test_the_best_weights_of_an_earlier_version_are_found(stopped_at_best: Path) -> None:
+    """It kept them in a folder of their own."""
+    seed = stopped_at_best / "seed-0"
+    kept = min((seed / "checkpoints").glob("step-*"))
+    earlier = seed / "best" / "checkpoints"
+    earlier.mkdir(parents=True)
+    kept.rename(earlier / kept.name)
+    resume(stopped_at_best, "cpu")
+    results = FinetuningFolder(stopped_at_best).results(0)
+    assert results is not None
+    assert f"step-{results.step:08d}" == kept.name
+
+
 @pytest.fixture
 def stopped_at_best(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fine-tuning whose best weights are those of an early step, stopped right before its results."""
     path = write_finetuning(tmp_path, model)
     with monkeypatch.context() as patched:
         patched.setattr(run, "_keep_results", _interrupt)
-        train = run.train
+        train = lifecycle.train
 
         def worse_and_worse(*given: Any, **named: Any) -> Any:
             for record in train(*given, **named):
@@ -148,17 +149,19 @@ def stopped_at_best(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
                     record.values["accuracy"] = -record.step
                 yield record
 
-        patched.setattr(run, "train", worse_and_worse)
+        patched.setattr(lifecycle, "train", worse_and_worse)
         with pytest.raises(KeyboardInterrupt):
             finetune(path, ["evaluate.select=best"], tmp_path / "cut", "cpu")
     return tmp_path / "cut"
 
 
-def test_the_newest_checkpoints_are_kept(tmp_path: Path, model: Path) -> None:
-    path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": 2})
+@pytest.mark.parametrize("keep", [1, 2])
+def test_the_newest_checkpoints_are_kept(tmp_path: Path, model: Path, keep: int) -> None:
+    """The best do not count unless they are asked for."""
+    path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": keep}, evaluate={"every": 1})
     folder = finetune(path, [], tmp_path / "out", "cpu")
-    names = sorted(each.name for each in (folder / "seed-0" / "checkpoints").iterdir())
-    assert names == ["step-00000010", "step-00000012"]
+    names = sorted(checkpoint.name for checkpoint in (folder / "seed-0" / "checkpoints").iterdir())
+    assert names == ["step-00000010", "step-00000012"][-keep:]
 
 
 # What is logged
@@ -249,11 +252,9 @@ def test_results_are_kept_as_the_task_gave_them(tmp_path: Path) -> None:
         assert "größer" in text
     assert [each.name for each in (tmp_path / "submission").iterdir()] == ["TEST.tsv"]
     assert (tmp_path / "submission" / "TEST.tsv").read_text() == "1\n2\n"
-
-
-def test_a_dataset_without_a_benchmark_has_no_submission(tmp_path: Path) -> None:
-    keep(tmp_path, object(), test=Results({}, []))
-    assert not (tmp_path / "submission").exists()
+    (tmp_path / "plain").mkdir()
+    keep(tmp_path / "plain", object(), test=Results({}, []))
+    assert not (tmp_path / "plain" / "submission").exists()
 
 
 def test_a_seed_is_finished_only_when_everything_else_is_written(tmp_path: Path) -> None:
@@ -336,10 +337,8 @@ def test_another_machine_is_noted(stopped: Path, tmp_path: Path, capsys: pytest.
     began = json.loads((folder / "seed-0" / "provenance.json").read_text())
     assert began["environment"]["processor"] == "Z80"
     assert len(predictions(folder / "seed-0", "validation")) == 12
-
-
-def test_the_same_machine_is_not_noted(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    resume(edited(stopped, tmp_path, lambda began: None), "cpu")
+    (tmp_path / "same").mkdir()
+    resume(edited(stopped, tmp_path / "same", lambda began: None), "cpu")
     assert "bit-exact" not in capsys.readouterr().err
 
 
@@ -370,7 +369,7 @@ def test_killed_before_the_first_checkpoint_no_record_comes_twice(
     path = write_finetuning(tmp_path, model, checkpoint={"every": 100})
     whole = finetune(path, [], tmp_path / "whole", "cpu")
     with monkeypatch.context() as patched:
-        patched.setattr(run.Saver, "save", lambda self: None)
+        patched.setattr(lifecycle.Saver, "save", lambda self: None)
         patched.setattr(run, "_keep_model", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             finetune(path, [], tmp_path / "cut", "cpu")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,15 @@ import pytest
 import yaml
 
 from electra_lab.analysis.records import training_seconds
-from electra_lab.assembly import choices
+from electra_lab.assembly import experiment as assembly
 from electra_lab.config.schema import ExperimentConfig
+from electra_lab.jobs.changes import MAY_CHANGE
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.pretraining.changes import MAY_CHANGE
 from electra_lab.presentation import run_page
 from electra_lab.storage.run_directory import RunDirectory
 from registry import samplers
-from registry.errors import ConfigError, DataError, Interrupted
-from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, lines, run, signalled, tensors
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.jobs.pretraining.tiny import assert_same, experiment, lines, run, stop_at, tensors
 from tests.pages import Page
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -30,10 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_report")
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that was stopped after step 7 of 12."""
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 7)
-        with pytest.raises(Interrupted):
-            run(experiment(tmp_path), tmp_path / "run")
+    stop_at(7, lambda: run(experiment(tmp_path), tmp_path / "run"))
     return tmp_path / "run"
 
 
@@ -145,11 +141,8 @@ def test_auto_decides_anew_where_it_was_not_set_before(stopped: Path, monkeypatc
         found.append(1)
         return 1
 
-    monkeypatch.setattr(choices, "_rows_at_a_time", at_a_time)
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 9)
-        with pytest.raises(Interrupted):
-            execute.resume(stopped, "cpu", ["train.micro_batch_size=auto"])
+    monkeypatch.setattr(assembly, "rows_at_a_time", at_a_time)
+    stop_at(9, lambda: execute.resume(stopped, "cpu", ["train.micro_batch_size=auto"]))
     assert RunDirectory(stopped).provenance().environment.micro_batch_size == 1
     execute.resume(stopped, "cpu")  # what was decided stands
     assert found == [1]
@@ -185,7 +178,7 @@ def test_more_steps_continue_a_finished_run(tmp_path: Path, capsys: pytest.Captu
     execute.resume(path, "cpu", ["train.steps=20"])
     said = capsys.readouterr().err
     assert "changed after step 12: train.steps 12 -> 20" in said
-    assert "note: 20 steps instead of 12: every schedule goes on as in a run of that length" in said
+    assert "note: 20 steps instead of 12: every schedule continues as in a run of that length" in said
     rates = re.search(r"next step is ([\d.e-]+), that of the last one was ([\d.e-]+)", said)
     assert rates is not None
     peak = config(path)["train"]["learning_rate"]
@@ -310,15 +303,12 @@ def test_another_version_of_the_code_is_said(stopped: Path, capsys: pytest.Captu
     )
 
 
-def test_a_plug_in_may_lie_elsewhere(tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_may_lie_elsewhere(tmp_path: Path, stopped: Path) -> None:
     """It is the same by its content; another one is refused."""
     text = "from registry import samplers\n\n\n@samplers.register('mine')\ndef mine(logits, rng, /):\n    'Best.'\n"
     (tmp_path / "mine.py").write_text(f"{text}    return logits.argmax(-1)\n")
     file = experiment(tmp_path, imports="[mine.py]", sampler="{type: mine}")
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 7)
-        with pytest.raises(Interrupted):
-            run(file, tmp_path / "plugged")
+    stop_at(7, lambda: run(file, tmp_path / "plugged"))
     (tmp_path / "mine.py").rename(tmp_path / "moved.py")
     del samplers._entries["mine"]  # another process does not have it
     execute.resume(tmp_path / "plugged", "cpu", [f"imports=[{tmp_path / 'moved.py'}]"])

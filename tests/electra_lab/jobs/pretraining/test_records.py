@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from electra_lab.jobs.pretraining import execute
-from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import scaling
 from electra_lab.training.scaling import LossScale
 from registry.errors import DivergedError, Interrupted
@@ -27,6 +26,7 @@ from tests.electra_lab.jobs.pretraining.tiny import (
     signalled,
     spying,
     state,
+    stop_at,
     tensors,
 )
 
@@ -186,33 +186,12 @@ def test_the_test_is_evaluated_once_however_often_a_run_is_resumed(
 
 
 @pytest.mark.parametrize("stop", [4, 6, 8, 13])
-def test_a_resume_inside_a_window_records_the_same(
-    spied: tuple[Path, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
+def test_a_resume_inside_a_window_records_the_same(spied: tuple[Path, list[Any]], tmp_path: Path, stop: int) -> None:
     """Under schedules, through windows, evaluations and the end of an epoch."""
     folder, _ = spied
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGTERM, stop)
-        with pytest.raises(Exception, match=f"saved after step {stop}"):
-            run(folder / "tiny.yaml", tmp_path / "run")
+    stop_at(stop, lambda: run(folder / "tiny.yaml", tmp_path / "run"), signal.SIGTERM)
     execute.resume(tmp_path / "run", "cpu")
     assert_same(folder / "run", tmp_path / "run")
-
-
-def test_the_flops_of_two_stages_are_recorded_by_stage(tmp_path: Path) -> None:
-    """And stay right through a resume inside the second."""
-    sections = {
-        "objective": "{type: two_stage, generator_steps: 3}",
-        "embedding": "{dim: 8, max_length: 16, tie: none}",
-        "train": "{steps: 6, batch_size: 4, precision: fp32, log_every: 1}",
-    }
-    path = run(experiment(tmp_path, **sections), tmp_path / "run")
-    flops = [record["flops"] for record in lines(path, "train")]
-    first, later = flops[0], flops[5] - flops[4]
-    assert flops == [first, 2 * first, 3 * first, 3 * first + later, 3 * first + 2 * later, 3 * first + 3 * later]
-    assert first != later
-    provenance = RunDirectory(path).provenance()
-    assert (provenance.flops_per_step, provenance.flops) == (later, flops[-1])
 
 
 # Steps that are not finite
@@ -264,16 +243,11 @@ def test_a_skipped_step_leaves_weights_and_optimizer_as_they_were(tmp_path: Path
 
 
 @pytest.mark.parametrize("stop", [6, 7, 9, 11])
-def test_a_skipped_step_is_counted_once_through_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
-) -> None:
+def test_a_skipped_step_is_counted_once_through_a_resume(tmp_path: Path, stop: int) -> None:
     """Stopped before it, right after it, later in its window, and after the window."""
     file = poisoned(tmp_path, "skip")
     whole = run(file, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, stop)
-        with pytest.raises(Interrupted):
-            run(file, tmp_path / "run")
+    stop_at(stop, lambda: run(file, tmp_path / "run"))
     execute.resume(tmp_path / "run", "cpu")
     assert_same(whole, tmp_path / "run")
     assert [record["skipped_steps"] for record in lines(tmp_path / "run", "train")] == [0, 1, 1]
@@ -323,10 +297,7 @@ def test_a_loss_scale_is_kept_through_a_resume(tmp_path: Path, monkeypatch: pyte
     records = lines(whole, "train")
     assert 0 < records[0]["skipped_steps"] < 12
     assert len({record["loss_scale"] for record in records}) > 1
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, stop)
-        with pytest.raises(Interrupted):
-            run(file, tmp_path / "run")
+    stop_at(stop, lambda: run(file, tmp_path / "run"))
     assert state(tmp_path / "run")["loss_scale"]["scale"] < 2.0**27
     execute.resume(tmp_path / "run", "cpu")
     assert_same(whole, tmp_path / "run")

@@ -15,9 +15,9 @@ import typer
 from electra_lab.cli.replay import replay as command
 from electra_lab.jobs.pretraining.replay import Finding, replay
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training import divergence as trouble
+from electra_lab.training import divergence
 from registry.errors import DataError, DivergedError, InUse
-from tests.electra_lab.jobs.pretraining.test_trouble import rolling
+from tests.electra_lab.jobs.pretraining.test_divergence import rolling
 from tests.electra_lab.jobs.pretraining.tiny import experiment, run, spying, state
 from tests.scorecard.lab import Lab
 
@@ -99,7 +99,7 @@ def test_an_update_that_spoils_weights(tmp_path: Path, setting: str) -> None:
 
 
 def test_a_spike_is_named_by_its_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trouble, "LEAD", 2)
+    monkeypatch.setattr(divergence, "LEAD", 2)
     path = diverged(experiment(tmp_path), tmp_path / "run", "train.spike=1.0001")
     found = replay(path, "cpu")
     assert found.kind == "norm"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.jobs import saving
+from electra_lab.jobs import lifecycle, saving
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.saving import Saver
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.opened import open_run
-from electra_lab.storage.checkpoint import problem
+from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
 from tests.electra_lab.jobs.pretraining.tiny import TRAIN, assert_same, experiment, lines, run, spying, state, tensors
@@ -114,7 +114,7 @@ def spoil(file: Path) -> None:
 
 def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
     """Let validation after these steps have these values, higher or lower by the metric, and the test better ones."""
-    evaluated = execute.train
+    evaluated = lifecycle.train
 
     def train(*given: Any, **how: Any) -> Any:
         for record in evaluated(*given, **how):
@@ -123,7 +123,7 @@ def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
                 record.values.update(discriminator_auc=value, generator_loss=-value)
             yield record
 
-    monkeypatch.setattr(execute, "train", train)
+    monkeypatch.setattr(lifecycle, "train", train)
 
 
 def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     assert [step for _, step in validated] == [2, 4, 6, 8, 10, 12]
     assert max(validated)[1] == 2
     assert steps(path) == [2, 8, 12]
-    assert [problem(each) for each in path.glob("checkpoints/step-*")] == [None] * 3
+    assert [checkpoint_damage(each) for each in path.glob("checkpoints/step-*")] == [None] * 3
 
 
 def test_a_shorter_run_has_no_checkpoint_after_its_end(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
         release.wait(30)
         seen.append(reached[0])
         done = save(folder, *given)
-        assert [problem(each) for each in folder.glob("step-*")] == [None]
+        assert [checkpoint_damage(each) for each in folder.glob("step-*")] == [None]
         return done
 
     def act(done: int) -> None:
@@ -293,7 +293,7 @@ def test_a_run_without_memory_is_saved_and_continues_with_less(tmp_path: Path) -
 
 def test_one_that_is_no_longer_the_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last evaluation has found a better one, whose checkpoint was there before it."""
-    evaluated = execute.train
+    evaluated = lifecycle.train
 
     def better_and_better(*given: Any, **how: Any) -> Any:
         for record in evaluated(*given, **how):
@@ -301,7 +301,7 @@ def test_one_that_is_no_longer_the_best_goes(tmp_path: Path, monkeypatch: pytest
                 record.values["discriminator_auc"] = record.step / 100
             yield record
 
-    monkeypatch.setattr(execute, "train", better_and_better)
+    monkeypatch.setattr(lifecycle, "train", better_and_better)
     sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, keep: 1, best: discriminator_auc}"}
     assert steps(run(experiment(tmp_path, **sections), tmp_path / "run")) == [12]
 

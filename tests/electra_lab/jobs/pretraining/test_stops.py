@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.jobs import consume_records as follow
+from electra_lab.jobs import lifecycle
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.signals import STOPPING
 from electra_lab.presentation.console import Console
@@ -28,6 +28,7 @@ from tests.electra_lab.jobs.pretraining.tiny import (
     run,
     signalled,
     spying,
+    stop_at,
     tensors,
 )
 from tests.scorecard.lab import Lab, Running
@@ -74,15 +75,13 @@ def test_stopped_at_any_step_and_resumed_is_as_if_never_stopped(
     assert_same(whole, stopped)
 
 
-def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path) -> None:
     """After every single step."""
     file = experiment(tmp_path)
     whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
-    for step in range(1, 12):
-        with monkeypatch.context() as patched:
-            signalled(patched, signal.SIGINT, step)
-            with pytest.raises(Interrupted):
-                run(file, path) if step == 1 else execute.resume(path, "cpu")
+    stop_at(1, lambda: run(file, path))
+    for step in range(2, 12):
+        stop_at(step, lambda: execute.resume(path, "cpu"))
     execute.resume(path, "cpu")
     assert_same(whole, path)
 
@@ -107,15 +106,10 @@ def test_a_signal_saves_after_the_step_in_which_it_arrives(
     assert [signal.getsignal(each) for each in STOPPING] == before
 
 
-def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(tmp_path: Path) -> None:
     """It may take long, and the scheduler does not wait."""
     file, path = experiment(tmp_path), tmp_path / "run"
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGTERM, 12)
-        with pytest.raises(Preempted, match="saved after step 12"):
-            run(file, path)
+    stop_at(12, lambda: run(file, path), signal.SIGTERM)
     assert [(r["step"], r["split"]) for r in lines(path)][-1] == (12, "train")
     execute.resume(path, "cpu")
     assert [(r["step"], r["split"]) for r in lines(path)][-3:] == [(12, "train"), (12, "validation"), (12, "test")]
@@ -133,11 +127,11 @@ def test_a_signal_in_an_evaluation_saves_and_stops_there(
         nonlocal passed
         number = ask(*given)
         passed += evaluating[0]
-        return follow.STOP + signal.SIGTERM if evaluating[0] and passed == pause + 1 else number
+        return lifecycle.STOP + signal.SIGTERM if evaluating[0] and passed == pause + 1 else number
 
-    ask, evaluating = follow._wish, [False]
+    ask, evaluating = lifecycle._wish, [False]
     with monkeypatch.context() as patched:
-        patched.setattr(follow, "_wish", wish)
+        patched.setattr(lifecycle, "_wish", wish)
         patched.setattr(
             loop, "Record", lambda *a, **k: (evaluating.__setitem__(0, k.get("evaluating", False)), Record(*a, **k))[1]
         )
@@ -316,13 +310,6 @@ def test_killed_at_random_and_resumed_is_as_if_never_killed(forks: Lab, tmp_path
 def newest(path: Path) -> int:
     """Return the step of the newest checkpoint, 0 if there is none."""
     return max((int(each.name[5:]) for each in path.glob("checkpoints/step-*")), default=0)
-
-
-def stop_at(step: int, train: Callable[[], object]) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        signalled(patched, signal.SIGINT, step)
-        with pytest.raises(Interrupted):
-            train()
 
 
 STATES = {  # by optimizer; all but the last are ours

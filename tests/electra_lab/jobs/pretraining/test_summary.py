@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import assemble, open_data
+from electra_lab.assembly.needs import forecast
 from electra_lab.config.load import load
 from electra_lab.data.splits import SPLITS
 from electra_lab.jobs.pretraining import execute
 from electra_lab.metrics import PRETRAINING
-from electra_lab.planning.forecast import forecast
 from electra_lab.presentation import run_summary as summary
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Example
@@ -211,7 +210,7 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     loaded = load(
         write_experiment(tmp_path, train="{steps: 1000, batch_size: 4, micro_batch_size: 2, precision: fp32}")
     )
-    needs = forecast(loaded, sketch(loaded), torch.device("cpu"))
+    needs = forecast(loaded, torch.device("cpu"))
     large = replace(needs, state_bytes=3_000_000_000, working_bytes=1_500_000_000, evaluation_bytes=2_000_000)
     text = summary.forecast(loaded, large, torch.device("cpu"))
     assert text.startswith("tiny: 1,000 steps of 4 x 16 tokens\n")

@@ -17,8 +17,17 @@ from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.track import FILE, tracking
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import DivergedError, Interrupted
-from tests.electra_lab.jobs.pretraining.test_trouble import rolling
-from tests.electra_lab.jobs.pretraining.tiny import SPY, assert_same, experiment, for_a_module, lines, run, signalled
+from tests.electra_lab.jobs.pretraining.test_divergence import rolling
+from tests.electra_lab.jobs.pretraining.tiny import (
+    SPY,
+    assert_same,
+    experiment,
+    for_a_module,
+    lines,
+    run,
+    signalled,
+    stop_at,
+)
 from tests.scorecard.lab import Lab
 
 DIARY = Path(__file__).with_name("diary.py")
@@ -133,16 +142,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("stopped", "resumed_at"), [(7, 4), (3, 0)])
-def test_a_resumed_run_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, stopped: int, resumed_at: int
-) -> None:
+def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, whole: Path, stopped: int, resumed_at: int) -> None:
     """It was stopped, and then its newest checkpoint is lost, so that it goes back."""
     back = {"rewinds": True, "path": str(tmp_path / "back")}
     file, path = tracked(tmp_path, {}, back), tmp_path / "run"
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, stopped)
-        with pytest.raises(Interrupted):
-            run(file, path)
+    stop_at(stopped, lambda: run(file, path))
     before = given(tmp_path, "back")
     assert before == given(tmp_path)
     shutil.rmtree(max((path / "checkpoints").glob("step-*")))
@@ -164,16 +168,11 @@ def without_times(records: list[tuple[int, dict[str, float]]]) -> list[tuple[int
 
 
 @pytest.mark.parametrize("fails", ["start", "record"])
-def test_what_a_tracker_missed_is_made_up_for_when_the_run_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_what_a_tracker_missed_is_made_up_for_when_the_run_is_resumed(tmp_path: Path, fails: str) -> None:
     """With the id that it had, if it had one. The second time it works."""
     at_step = 6 if fails == "record" else 0
     file, path = tracked(tmp_path, {"fails": fails, "at_step": at_step}), tmp_path / "run"
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 10)
-        with pytest.raises(Interrupted):
-            run(file, path)
+    stop_at(10, lambda: run(file, path))
     assert [step for step, _ in given(tmp_path)] == ([5] if fails == "record" else [])
     (tmp_path / "ink").touch()
     execute.resume(path, "cpu")
@@ -192,14 +191,9 @@ def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["not JSON", "[]", '[{"type": "other", "id": "x", "sent": 99}]'])
-def test_without_its_notes_a_tracker_begins_a_run_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_without_its_notes_a_tracker_begins_a_run_of_its_own(tmp_path: Path, damage: str) -> None:
     file, path = tracked(tmp_path, {}), tmp_path / "run"
-    with monkeypatch.context() as patched:
-        signalled(patched, signal.SIGINT, 6)
-        with pytest.raises(Interrupted):
-            run(file, path)
+    stop_at(6, lambda: run(file, path))
     (tmp_path / "diary").unlink()
     (path / FILE).write_text(damage)
     execute.resume(path, "cpu")

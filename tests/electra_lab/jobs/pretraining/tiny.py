@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import registry
 from electra_lab.jobs.pretraining import execute
 from electra_lab.presentation.console import Console
 from registry import discovery, objectives
+from registry.errors import Stopped
 from tests.helpers import write_experiment
 
 TRAIN = "{steps: 12, batch_size: 4, micro_batch_size: 2, precision: fp32, log_every: 5}"
@@ -129,3 +130,11 @@ def signalled(monkeypatch: pytest.MonkeyPatch, number: int, step: int) -> None:
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(Console, "advance", advance)
+
+
+def stop_at(step: int, train: Callable[[], object], number: int = signal.SIGINT) -> None:
+    """Send this process a signal when `step` is done, which stops the training."""
+    with pytest.MonkeyPatch.context() as patched:
+        signalled(patched, number, step)
+        with pytest.raises(Stopped, match=r"saved after step \d+\."):
+            train()

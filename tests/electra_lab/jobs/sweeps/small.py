@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from electra_lab.analysis.results import CellResult, cell_result
 from electra_lab.jobs.sweeps import run
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Outcome, Work
@@ -71,6 +72,10 @@ def start(file: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 def first(out: Path) -> str:
     """Return the id of the first cell."""
     return AblationFolder(out).plan.cells[0].id
+
+
+def result(out: Path, id: str) -> CellResult:
+    return cell_result(AblationFolder(out), AblationFolder(out).plan, id)
 
 
 def weights(path: Path, steps: int = STEPS) -> bytes:

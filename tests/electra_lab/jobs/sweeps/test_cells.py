@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from electra_lab.analysis.results import cell_result
 from electra_lab.jobs.sweeps import cells
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.jobs.sweeps.file import load_ablation
@@ -61,7 +63,7 @@ def test_what_is_raised_decides_whether_another_attempt_may_succeed(
     assert work(str(out), first(out), device="cpu") == outcome
     log = (out / "logs" / f"{first(out)}.txt").read_text()
     assert (str(error) or type(error).__name__) in log
-    assert AblationFolder(out).state(first(out), AblationFolder(out).plan).status == "unmeasured"
+    assert cell_result(AblationFolder(out), AblationFolder(out).plan, first(out)).status == "unmeasured"
 
 
 def test_a_cell_that_is_done_is_not_touched_and_its_old_failure_forgotten(
@@ -134,7 +136,10 @@ def test_a_plug_in_that_changes_on_the_way_trains_nothing(tmp_path: Path) -> Non
     file = write(tmp_path, seeds="[0]")
     where = AblationFolder.create(tmp_path / "out")
     write_plan(checked(load_ablation(file)), where)
-    where.experiment(where.plan.cells[0].id).rename(where.experiment("other-s0-0123456789"))
+    plan = json.loads((where.path / "plan.json").read_text())
+    where.experiment(plan["cells"][0]["id"]).rename(where.experiment("other-s0-0123456789"))
+    plan["cells"][0]["id"] = "other-s0-0123456789"
+    (where.path / "plan.json").write_text(json.dumps(plan))
     outcome = work(str(where.path), "other-s0-0123456789", device="cpu")
     assert (outcome.status, outcome.error.split(": ", 1)[1]) == (
         "failed", "a plug-in changed since the plan was made. Start the ablation again."

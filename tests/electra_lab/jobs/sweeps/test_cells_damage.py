@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.jobs.sweeps.cells import heal
+from electra_lab.analysis.results import cell_result
+from electra_lab.jobs.sweeps.cells import quarantine_damaged
 from electra_lab.storage.ablation_folder import AblationFolder
 from tests.electra_lab.jobs.sweeps.small import first
 
@@ -37,18 +38,18 @@ def test_a_run_that_is_still_needed_and_cannot_be_used_is_set_aside(out: Path, d
     where, said = AblationFolder(out), list[str]()
     run = where.run(first(out)).path
     damage(run)
-    heal(where, [first(out)], said.append)
+    quarantine_damaged(where, where.plan, said.append)
     assert said == []  # it is measured: nothing of it is needed
     (run / "measures.json").unlink()
-    heal(where, [first(out)], said.append)
+    quarantine_damaged(where, where.plan, said.append)
     [sentence] = said
     assert sentence.startswith(f"{run}: {reason}")
     assert sentence.endswith(f". It was moved to {out}/damaged/{run.name}-0 and will be recreated.")
     assert not run.exists()
     assert (out / "damaged" / f"{run.name}-0").is_dir()
-    assert where.state(first(out), where.plan).missing == ("training",)
+    assert cell_result(where, where.plan, first(out)).missing == ("training",)
     run.mkdir()  # a second time
-    heal(where, [first(out)], said.append)
+    quarantine_damaged(where, where.plan, said.append)
     assert run.exists()  # it has not begun: nothing is lost by starting it
     assert len(said) == 1
 
@@ -64,10 +65,10 @@ def test_sound_runs_and_those_of_others_are_left_alone(out: Path) -> None:
     (where.run(ids[2]).path / "provenance.json").write_text("[]")
     with where.claimed(ids[1]), (where.run(ids[2]).path / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        heal(where, ids, said.append)
+        quarantine_damaged(where, where.plan, said.append)
     assert said == []
     assert not (out / "damaged").exists()
-    heal(where, ids, said.append)
+    quarantine_damaged(where, where.plan, said.append)
     assert len(said) == 2
 
 
@@ -76,13 +77,13 @@ def test_a_reference_is_set_aside_only_if_a_measure_still_needs_it(out: Path) ->
     reference, _ = where.plan.references
     state = where.run(reference).path / "checkpoints" / "step-00000004" / "state.safetensors"
     state.write_bytes(b"damaged")
-    heal(where, [reference], said.append)
+    quarantine_damaged(where, where.plan, said.append)
     assert said == []
     shutil.rmtree(out / "shared" / where.plan.measures[0].key)
-    heal(where, [reference], said.append)
+    quarantine_damaged(where, where.plan, said.append)
     assert len(said) == 1
     assert "state.safetensors is damaged" in said[0]
-    assert where.state(reference, where.plan).missing == ("training",)
+    assert cell_result(where, where.plan, reference).missing == ("training",)
 
 
 def test_what_measures_share_is_set_aside_if_it_is_damaged(out: Path) -> None:
@@ -91,10 +92,10 @@ def test_what_measures_share_is_set_aside_if_it_is_damaged(out: Path) -> None:
     [largest] = shared.glob("*.safetensors")
     size = largest.stat().st_size
     largest.write_bytes(largest.read_bytes()[:-1])
-    heal(where, [], said.append)
+    quarantine_damaged(where, where.plan, said.append)
     reason = f"{largest.name} is damaged: it has {size - 1} bytes, not {size}"
     assert said == [f"{shared}: {reason}. It was moved to {out}/damaged/{shared.name}-0 and will be recreated."]
     shared.mkdir()  # a second time it needs another name
-    heal(where, [], said.append)
+    quarantine_damaged(where, where.plan, said.append)
     assert "MANIFEST.json is missing" in said[1]
     assert {each.name for each in (out / "damaged").iterdir()} == {f"{shared.name}-0", f"{shared.name}-1"}

@@ -18,7 +18,7 @@ from electra_lab.config.load import load
 from electra_lab.jobs.sweeps import cells
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
-from registry import Metric, Outcome, Sampled, Tokens, Trained, measures
+from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
 from registry.errors import (
     BadResult,
     ConfigError,
@@ -253,7 +253,7 @@ class Broken:
             raise RuntimeError("as it was asked to")
         if self.how == "preempted":
             raise Preempted("saved.")
-        return {"none": None, "text": {"broken": "much"}, "other": {"unknown": 1.0}}[self.how]
+        return {"none": None, "other": {"unknown": 1.0}}[self.how]
 
 
 def planned(out: Path, how: str, **more: Any) -> tuple[AblationFolder, str]:
@@ -270,7 +270,6 @@ def planned(out: Path, how: str, **more: Any) -> tuple[AblationFolder, str]:
     ("how", "reason"),
     [
         ("none", "measure 'broken' returned None, must be numbers by their names."),
-        ("text", "measure 'broken' returned {'broken': 'much'}, must be numbers by their names."),
         ("other", "measure 'broken' returned unknown, which it does not declare."),
         ("raise", "RuntimeError: as it was asked to"),
         ("prepare", "RuntimeError: while it was prepared"),
@@ -318,29 +317,17 @@ def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
     assert "pretraining-2" not in where.measured(id)
 
 
-def test_what_a_killed_process_had_prepared_is_prepared_again(out: Path) -> None:
-    measures.register("broken")(Broken)
-    where, id = planned(out, "text")
-    half = out / "shared" / ".broken-1.part"
-    half.mkdir()
-    (half / "left").touch()
-    work(str(out), id, device="cpu")
-    assert sorted(each.name for each in (out / "shared" / "broken-1").iterdir()) == ["MANIFEST.json", "half"]
-    assert not half.exists()
-    assert where.plan
-
-
 def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
     entry = measures.get("pretraining")
     measure = Broken()
     assert cells._numbers(entry, measure, {"broken": 1}) == ({"broken": 1.0}, {})
     assert cells._numbers(entry, measure, {"broken": np.float32(0.5)}) == ({"broken": 0.5}, {})
     assert cells._numbers(entry, measure, {"broken": float("inf")}) == cells._numbers(entry, measure, {}) == ({}, {})
-    sampled = cells._numbers(entry, measure, {"broken": Sampled(0.5, [0.25, 0.75])})
+    sampled = cells._numbers(entry, measure, {"broken": MetricWithDocuments(0.5, [0.25, 0.75])})
     assert sampled == ({"broken": 0.5}, {"broken": [0.25, 0.75]})
     assert type(sampled[0]["broken"]) is float
     for documents in ([], [0.5, float("nan")]):
-        assert cells._numbers(entry, measure, {"broken": Sampled(0.5, documents)}) == ({"broken": 0.5}, {})
+        assert cells._numbers(entry, measure, {"broken": MetricWithDocuments(0.5, documents)}) == ({"broken": 0.5}, {})
     for wrong in (1.0, [("broken", 1.0)], {"broken": torch.ones(1)}, {"broken": None}):
         with pytest.raises(BadResult, match="must be numbers by their names"):
             cells._numbers(entry, measure, wrong)

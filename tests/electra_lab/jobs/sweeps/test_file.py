@@ -10,7 +10,9 @@ import pytest
 
 from electra_lab.config.load import Loaded, kind_of_file
 from electra_lab.config.source import Value, mark_at, to_yaml
-from electra_lab.jobs.sweeps.file import LoadedAblation, load_ablation
+from electra_lab.jobs.sweeps.file import Ablation, load_ablation
+from electra_lab.jobs.sweeps.plan import planned_variants
+from electra_lab.storage.provenance import flat
 from registry import discovery
 from registry.errors import ConfigError
 from tests.helpers import write_experiment
@@ -35,19 +37,19 @@ def write(folder: Path, text: str = "", /, file: str = "size.yaml", **sections: 
     return path
 
 
-def ablation(folder: Path, *overrides: str, **sections: Value) -> LoadedAblation:
+def ablation(folder: Path, *overrides: str, **sections: Value) -> Ablation:
     return load_ablation(write(folder, **sections), overrides)
 
 
-def labels(made: LoadedAblation) -> list[str]:
+def labels(made: Ablation) -> list[str]:
     return [variant.label for variant in made.variants]
 
 
-def ids(made: LoadedAblation) -> dict[tuple[str, int], str]:
+def ids(made: Ablation) -> dict[tuple[str, int], str]:
     return {(cell.variant, cell.seed): cell.id for cell in made.cells}
 
 
-def by_changes(made: LoadedAblation) -> dict[tuple[str, int], str]:
+def by_changes(made: Ablation) -> dict[tuple[str, int], str]:
     """The ids of the cells, whatever the order of the keys in their variants' labels."""
     changes = {variant.label: str(sorted(variant.changes.items())) for variant in made.variants}
     return {(changes[cell.variant], cell.seed): cell.id for cell in made.cells}
@@ -55,13 +57,15 @@ def by_changes(made: LoadedAblation) -> dict[tuple[str, int], str]:
 
 def values(loaded: Loaded) -> dict[str, Any]:
     """The filled-in config, with dotted keys."""
+    return flat(loaded.config.model_dump(mode="json"))
 
-    def flat(value: Any, at: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            return {at: value}
-        return {k: v for key, each in value.items() for k, v in flat(each, f"{at}.{key}" if at else key).items()}
 
-    return flat(loaded.config.model_dump(mode="json"), "")
+def configs(made: Ablation) -> list[Any]:
+    return [made.loaded[cell.id].config for cell in made.cells]
+
+
+def differences(made: Ablation) -> dict[str, dict[str, tuple[Any, Any]]]:
+    return {variant.label: variant.differs for variant in planned_variants(made)}
 
 
 def problems(path: Path, *overrides: str) -> list[str]:
@@ -77,9 +81,9 @@ def test_a_list_of_values_is_a_variant_each_in_the_order_of_the_file(tmp_path: P
     made = ablation(tmp_path, vary={"generator.scale": [1.0, 0.5]}, seeds=[3, 1])
     assert labels(made) == ["generator.scale=1.0", "generator.scale=0.5"]
     assert [(cell.variant[-3:], cell.seed) for cell in made.cells] == [("1.0", 3), ("0.5", 3), ("1.0", 1), ("0.5", 1)]
-    assert [cell.loaded.config.generator.sizes.dim for cell in made.cells] == [16, 8, 16, 8]
-    assert [cell.loaded.config.seed for cell in made.cells] == [3, 3, 1, 1]
-    assert {cell.loaded.config.name for cell in made.cells} == {"size"}
+    assert [config.generator.sizes.dim for config in configs(made)] == [16, 8, 16, 8]
+    assert [config.seed for config in configs(made)] == [3, 3, 1, 1]
+    assert {config.name for config in configs(made)} == {"size"}
     assert [variant.changes for variant in made.variants] == [{"generator.scale": 1.0}, {"generator.scale": 0.5}]
 
 
@@ -91,15 +95,15 @@ def test_of_several_keys_all_combinations_are_run(tmp_path: Path):
         "sampler.type=argmax, train.batch_size=2",
         "sampler.type=argmax, train.batch_size=4",
     ]
-    assert [cell.loaded.config.train.batch_size for cell in made.cells] == [2, 4, 2, 4]
-    assert [cell.loaded.config.sampler.type for cell in made.cells] == ["gumbel", "gumbel", "argmax", "argmax"]
+    assert [config.train.batch_size for config in configs(made)] == [2, 4, 2, 4]
+    assert [config.sampler.type for config in configs(made)] == ["gumbel", "gumbel", "argmax", "argmax"]
 
 
 def test_named_changes_are_a_variant_each_and_may_be_none(tmp_path: Path):
     vary: Value = {"as it is": {}, "large & cold": {"generator.scale": 1.0, "sampler.temperature": 0.5}}
     made = ablation(tmp_path, vary=vary)
     assert labels(made) == ["as it is", "large & cold"]
-    plain, large = (values(cell.loaded) for cell in made.cells)
+    plain, large = (values(made.loaded[cell.id]) for cell in made.cells)
     assert {key for key in plain if plain[key] != large[key]} == {
         "generator.dim", "generator.heads", "sampler.temperature"
     }  # fmt: skip
@@ -108,7 +112,7 @@ def test_named_changes_are_a_variant_each_and_may_be_none(tmp_path: Path):
 
 def test_set_holds_for_every_cell(tmp_path: Path):
     made = ablation(tmp_path, set={"train": {"batch_size": 4}, "embedding.dim": 4})
-    for loaded in (made.base, *(cell.loaded for cell in made.cells)):
+    for loaded in (made.base, *(made.loaded[cell.id] for cell in made.cells)):
         assert (loaded.config.train.batch_size, loaded.config.embedding.dim) == (4, 4)
         assert loaded.config.train.steps == 1
 
@@ -116,37 +120,19 @@ def test_set_holds_for_every_cell(tmp_path: Path):
 @pytest.mark.parametrize("budget", [{"steps": 7}, {"tokens": 500.0}, {"flops": 1e9}])
 def test_a_budget_takes_the_place_of_the_bases(tmp_path: Path, budget: dict[str, float]):
     made = ablation(tmp_path, budget=budget)
-    for loaded in (made.base, *(cell.loaded for cell in made.cells)):
+    for loaded in (made.base, *(made.loaded[cell.id] for cell in made.cells)):
         spent = {name: getattr(loaded.config.train, name) for name in ("steps", "tokens", "flops")}
         assert {name: value for name, value in spent.items() if value is not None} == budget
 
 
 @pytest.mark.parametrize("override", ["seeds=[3,4]", " seeds = [3, 4]"])
-def test_an_override_of_a_key_of_the_ablation_changes_the_ablation(tmp_path: Path, override: str):
-    assert [cell.seed for cell in ablation(tmp_path, override).cells] == [3, 3, 4, 4]
-
-
-def test_an_override_holds_for_every_cell_and_tells_where_it_comes_from(tmp_path: Path):
-    made = ablation(tmp_path, "train.batch_size=6", "sampler.temperature=0.5")
-    assert {cell.loaded.config.train.batch_size for cell in made.cells} == {6}
-    assert str(made.cells[0].loaded.marks["train", "batch_size"]) == "--set train.batch_size=6"
-
-
-def test_an_override_of_a_key_of_ablations_changes_the_file(tmp_path: Path):
-    """All other keys are the base's."""
-    made = ablation(tmp_path, "seeds=[3, 4, 5]", "budget.flops=1e9", "name=other", "train.batch_size=6")
+def test_an_override_of_a_key_of_ablations_changes_the_file_and_others_the_base(tmp_path: Path, override: str):
+    made = ablation(tmp_path, override, "budget.tokens=500", "name=other", "train.batch_size=6", budget={"steps": 7})
     assert made.config.name == "other"
-    assert {cell.seed for cell in made.cells} == {3, 4, 5}
-    for cell in made.cells:
-        train = cell.loaded.config.train
-        assert (train.flops, train.steps, train.batch_size) == (1e9, None, 6)
-    assert made.base.config.train.batch_size == 6
-
-
-def test_a_budget_of_another_kind_replaces_that_of_the_file(tmp_path: Path):
-    made = ablation(tmp_path, "budget.tokens=500", budget={"steps": 7})
-    assert made.config.budget is not None
-    assert made.config.budget.model_dump(exclude_none=True) == {"tokens": 500}
+    assert [cell.seed for cell in made.cells] == [3, 3, 4, 4]
+    for config in (made.base.config, *configs(made)):
+        assert (config.train.tokens, config.train.steps, config.train.batch_size) == (500, None, 6)
+    assert str(made.loaded[made.cells[0].id].marks["train", "batch_size"]) == "--set train.batch_size=6"
 
 
 def test_a_variant_with_two_forms_of_a_size_is_refused(tmp_path: Path):
@@ -156,20 +142,12 @@ def test_a_variant_with_two_forms_of_a_size_is_refused(tmp_path: Path):
             ablation(tmp_path, vary={"both": changes})
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_an_option_of_another_optimizer_holds_whatever_the_order_of_keys(tmp_path: Path, order: int):
-    """Its type has a default, from which a new one differs."""
-    changes: dict[str, Value] = {"optimizer.weight_decay": 0.5, "optimizer.type": "adamw_no_bias_correction"}
-    made = ablation(tmp_path, vary={"another": dict(list(changes.items())[::order])})
-    assert made.cells[0].loaded.config.optimizer.keywords()["weight_decay"] == 0.5
-
-
 def test_options_hold_whatever_the_order_of_keys(tmp_path: Path):
     """A new type drops the old one's options, but not those that stand beside it."""
     one = ablation(tmp_path, vary={"sampler.type": ["top_k", "gumbel"], "sampler.temperature": [2.0]})
     other = ablation(tmp_path, vary={"sampler.temperature": [2.0], "sampler.type": ["top_k", "gumbel"]})
     for made in (one, other):
-        assert [c.loaded.config.sampler.keywords()["temperature"] for c in made.cells] == [2.0, 2.0]
+        assert [config.sampler.keywords()["temperature"] for config in configs(made)] == [2.0, 2.0]
     assert [cell.id for cell in one.cells] == [cell.id for cell in other.cells]
     for order in (("sampler.temperature", "sampler.type"), ("sampler.type", "sampler.temperature")):
         put: Value = {key: {"sampler.temperature": 0.25, "sampler.type": "top_k"}[key] for key in order}
@@ -188,7 +166,7 @@ def test_marks_lead_to_the_file_that_wrote_a_value(tmp_path: Path):
     path = write(tmp_path, "name: size\nbase: tiny.yaml\nset: {embedding.dim: 4}\nseeds:\n- 5\n"
                  "budget: {steps: 3}\nvary:\n  generator.scale:\n  - 0.5\n  - 1.0\n")  # fmt: skip
     made = load_ablation(path)
-    marks = made.cells[1].loaded.marks
+    marks = made.loaded[made.cells[1].id].marks
     lines = {("name",): 1, ("embedding", "dim"): 3, ("seed",): 5, ("train", "steps"): 6, ("generator", "scale"): 10}
     assert {loc: str(marks[loc]) for loc in lines} == {loc: f"{path}:{line}" for loc, line in lines.items()}
     assert str(marks["sampler", "type"]) == f"{tmp_path}/tiny.yaml:9"
@@ -198,37 +176,23 @@ def test_marks_lead_to_the_file_that_wrote_a_value(tmp_path: Path):
 def test_cells_of_one_seed_differ_in_what_varies_alone(tmp_path: Path):
     made = ablation(tmp_path, vary={"sampler.temperature": [0.5, 1.0, 2.0]}, seeds=[0, 1])
     for seed in (0, 1):
-        first, *others = [values(cell.loaded) for cell in made.cells if cell.seed == seed]
+        first, *others = [values(made.loaded[cell.id]) for cell in made.cells if cell.seed == seed]
         for other in others:
             assert {key for key in first if first[key] != other[key]} == {"sampler.temperature"}
     for label in labels(made):
-        first, second = (values(cell.loaded) for cell in made.cells if cell.variant == label)
+        first, second = (values(made.loaded[cell.id]) for cell in made.cells if cell.variant == label)
         assert {key for key in first if first[key] != second[key]} == {"seed"}
 
 
 # What differs from the baseline
 
 
-def test_differences_have_what_follows_from_a_change(tmp_path: Path):
-    """Another type of masking drops the options of the base's: `mask_prob` goes back to its default."""
-    write_experiment(tmp_path, masking="{type: replace_prob, mask_prob: 0.3, replace_prob: 0.8}")
-    made = ablation(tmp_path, vary={"masking.type": ["replace_prob", "whole_word"], "train.batch_size": [2]})
-    base, words = labels(made)
-    assert made.baseline == base
-    assert made.differences[base] == {}
-    assert made.differences[words] == {
-        "masking.type": ("replace_prob", "whole_word"),
-        "masking.mask_prob": (0.3, 0.15),
-        "masking.replace_prob": (0.8, 0.85),
-    }
-
-
 def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp_path: Path):
     vary: Value = {"a": {"sampler.temperature": 0.5}, "b": {"train.steps": 3, "generator": None, "sampler": None,
                    "objective": {"type": "mlm"}, "embedding.tie": "none"}}  # fmt: skip
     made = ablation(tmp_path, vary=vary, seeds=[3, 4], baseline="b")
-    found = made.differences["a"]
-    assert made.differences["b"] == {}
+    found = differences(made)["a"]
+    assert differences(made)["b"] == {}
     assert found["train.steps"] == (3, 1)
     assert found["generator.dim"] == (None, 8)
     assert "generator" not in found  # null, and a mapping: its keys say it
@@ -237,7 +201,7 @@ def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp
     assert found["objective.type"] == ("mlm", "electra")
     assert not {"name", "seed"} & found.keys()
     made = ablation(tmp_path, vary={"generator.scale": [0.5, 1.0]}, budget={"flops": 1e9}, seeds=[3])
-    assert made.differences["generator.scale=1.0"].keys() == {"generator.dim", "generator.heads"}
+    assert differences(made)["generator.scale=1.0"].keys() == {"generator.dim", "generator.heads"}
 
 
 # The baseline
@@ -275,9 +239,9 @@ def test_paths_hold_from_the_file_that_wrote_them(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path / "full")
     made = load_ablation(Path("deep/size.yaml"))
     assert [cell.seed for cell in made.cells] == [7, 7]
-    paths = [cell.loaded.config.corpus.keywords()["paths"] for cell in made.cells]
+    paths = [config.corpus.keywords()["paths"] for config in configs(made)]
     assert paths == [[tmp_path / "small/a.txt"], [tmp_path / "full/deep/b.txt"]]
-    assert {cell.loaded.config.data.store for cell in made.cells} == {tmp_path / "small/kept"}
+    assert {config.data.store for config in configs(made)} == {tmp_path / "small/kept"}
     assert made.base.config.corpus.keywords()["paths"] == [tmp_path / "bases/corpus.txt"]
     assert [kind_of_file(file) for file in (child, parent)] == ["ablation"] * 2
     assert kind_of_file(tmp_path / "bases/tiny.yaml") == "experiment"
@@ -320,8 +284,8 @@ def test_a_cell_imports_what_it_is_made_of_and_no_measure(tmp_path: Path):
                     vary={"sampler.type": ["gumbel", "mine"]}, measure=[{"type": "lucky"}], metric="luck")  # fmt: skip
     assert [plugin.file for plugin in made.plugins] == [sampler, measure]
     for cell in made.cells:
-        assert cell.loaded.config.imports == [sampler]
-        assert [plugin.file for plugin in cell.loaded.plugins] == [sampler]
+        assert made.loaded[cell.id].config.imports == [sampler]
+        assert [plugin.file for plugin in made.loaded[cell.id].plugins] == [sampler]
     # A base that imports it already does so once.
     write_experiment(tmp_path / "there", imports="[../plugs/sampler.py]")
     again = ablation(tmp_path / "there", imports=["../plugs/sampler.py"], vary={"sampler.type": ["gumbel", "mine"]})
@@ -341,7 +305,7 @@ def test_problems_of_the_base_and_of_variants_come_together(tmp_path: Path):
     assert [line.split(": ", 1)[1][:40] for line in lines[1:]] == [
         "train.batch_size: must be greater than 0",
         "generator.scale: must be a number above ",
-        "baseline: no variant is called 'none'. T",
+        "baseline: no variant is called 'none'. K",
         "metric: no measure computes 'luck'. Know",
     ]
 

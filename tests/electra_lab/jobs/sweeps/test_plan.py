@@ -10,8 +10,8 @@ import pytest
 
 from electra_lab.assembly.build import sketch
 from electra_lab.config.load import load
-from electra_lab.jobs.sweeps.file import load_ablation
-from electra_lab.jobs.sweeps.plan import Checked, checked, write_plan
+from electra_lab.jobs.sweeps.file import Ablation, load_ablation
+from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import FORMAT, Plan
 from registry import discovery, measures
@@ -25,7 +25,7 @@ WITHOUT_SAME_ROWS = [
 ]
 
 
-def made(folder: Path, *changes: tuple[str, str], **sections: str) -> Checked:
+def made(folder: Path, *changes: tuple[str, str], **sections: str) -> Ablation:
     """Check the small ablation with parts of its text replaced."""
     file = write(folder, **sections)
     text = file.read_text()
@@ -37,12 +37,12 @@ def made(folder: Path, *changes: tuple[str, str], **sections: str) -> Checked:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Checked:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
     return made(tmp_path_factory.mktemp("small"))
 
 
-def test_a_plan_has_what_the_file_says(small: Checked) -> None:
-    plan = small.plan()
+def test_a_plan_has_what_the_file_says(small: Ablation) -> None:
+    plan = plan_of(small)
     assert (plan.format, plan.name, plan.question, plan.base) == (FORMAT, "sizes", "Does it run?", "tiny.yaml")
     assert (plan.budget, plan.keys, plan.seeds, plan.imports) == ({"steps": 8}, ["generator.scale"], [0, 1], [])
     assert (plan.baseline, plan.metric) == (SMALL, "corruption_auc")
@@ -65,14 +65,15 @@ def test_a_plan_has_what_the_file_says(small: Checked) -> None:
 
 
 def test_a_chosen_metric_and_names_without_lists(tmp_path: Path) -> None:
-    plan = made(tmp_path, ("{generator.scale: [0.5, 1.0]}", "{a: {}, b: {generator.scale: 1.0}}"),
-                more="metric: probe_auc\nbaseline: b\n").plan()  # fmt: skip
+    found = made(tmp_path, ("{generator.scale: [0.5, 1.0]}", "{a: {}, b: {generator.scale: 1.0}}"),
+                more="metric: probe_auc\nbaseline: b\n")  # fmt: skip
+    plan = plan_of(found)
     assert (plan.metric, plan.baseline, plan.keys, plan.axis) == ("probe_auc", "b", [], {})
 
 
-def test_planned_costs_are_those_of_each_cells_own_networks(small: Checked, done: tuple[Path, Path]) -> None:
+def test_planned_costs_are_those_of_each_cells_own_networks(small: Ablation, done: tuple[Path, Path]) -> None:
     """Of a vocabulary as large as the file allows; the runs themselves may have found fewer words."""
-    cells = {(cell.variant, cell.seed): cell for cell in small.plan().cells}
+    cells = {(cell.variant, cell.seed): cell for cell in plan_of(small).cells}
     assert cells[SMALL, 0].parameters == cells[SMALL, 1].parameters
     assert cells[SMALL, 0].parameters["generator"] < cells[LARGE, 0].parameters["generator"]
     assert cells[SMALL, 0].parameters["discriminator"] == cells[LARGE, 0].parameters["discriminator"]
@@ -89,56 +90,48 @@ def test_planned_costs_are_those_of_each_cells_own_networks(small: Checked, done
         assert (planned.flops or 0) >= ran.flops
 
 
-def test_what_is_trained_for_measures_comes_first(small: Checked) -> None:
+def test_what_is_trained_for_measures_comes_first(small: Ablation) -> None:
     """Every cell's measures wait for them."""
     references = [*small.references["fixed_corruption"].values()]
     ids = [cell.id for cell in references]
-    assert [cell.id for cell in small.pieces] == [*ids, *(cell.id for cell in small.ablation.cells)]
-    assert list(small.firsts) == [SMALL, LARGE, *ids]
-    assert {label: cell.seed for label, cell in small.firsts.items()}[LARGE] == 0
+    assert [cell.id for cell in small.pieces] == [*ids, *(cell.id for cell in small.cells)]
+    assert {*small.sketches} == {SMALL, LARGE, *ids}
     for name, cell in zip(("small", "large"), references, strict=True):
         assert cell.variant == f"reference of fixed_corruption ({name})"
         assert cell.id.startswith(f"reference-of-fixed_corruption-{name}-s20201-")
-        assert cell.loaded.config.objective.type == "mlm"
-        assert cell.loaded.config.train.steps == 4
-        assert cell.loaded.config.name == "sizes"
-    assert [cell.loaded.config.discriminator.sizes.dim for cell in references] == [2, 24]
+        assert small.loaded[cell.id].config.objective.type == "mlm"
+        assert small.loaded[cell.id].config.train.steps == 4
+        assert small.loaded[cell.id].config.name == "sizes"
+    assert [small.loaded[cell.id].config.discriminator.sizes.dim for cell in references] == [2, 24]
 
 
 @pytest.mark.parametrize("budget", ["{steps: 8}", "{tokens: 256}", "{flops: 8.0e+6}", "{paper_flops: 8.0e+6}"])
 def test_references_train_for_as_many_steps_as_the_base(tmp_path: Path, budget: str) -> None:
     """Whatever the budget of cells: for equal FLOPs, a small network would train for ever."""
     found = made(tmp_path, ("fixed_corruption, steps: 4", "fixed_corruption"), ("{steps: 8}", budget))
-    steps = sketch(found.ablation.base).steps
+    steps = sketch(found.base).steps
     assert steps == found.sketches[SMALL].steps  # the base
     for cell in found.references["fixed_corruption"].values():
-        train = cell.loaded.config.train
+        train = found.loaded[cell.id].config.train
         assert (train.steps, train.tokens, train.flops, train.paper_flops) == (steps, None, None, None)
         assert found.sketches[cell.id].steps == steps
 
 
-def test_texts_are_read_once_for_all_cells_that_share_them(tmp_path: Path, small: Checked) -> None:
-    [pieces] = small.texts().values()
-    assert [cell.id for cell in pieces] == [cell.id for cell in small.pieces]
-    lengths = made(tmp_path, ("generator.scale: [0.5, 1.0]", "data.sequence_length: [8, 16]"), *WITHOUT_SAME_ROWS)
-    assert [[cell.seed for cell in cells] for cells in lengths.texts().values()] == [[0, 1], [0, 1]]
-
-
-def test_every_piece_is_written_complete(small: Checked, tmp_path: Path) -> None:
+def test_every_piece_is_written_complete(small: Ablation, tmp_path: Path) -> None:
     folder = AblationFolder.create(tmp_path)
     plan = write_plan(small, folder)
-    assert folder.plan == plan == small.plan()
+    assert folder.plan == plan == plan_of(small)
     assert {file.stem for file in (tmp_path / "plan").iterdir()} == {cell.id for cell in small.pieces}
     for cell in small.pieces:
-        assert load(folder.experiment(cell.id)).config == cell.loaded.config
-    assert (tmp_path / "ablation.yaml").read_text() == small.ablation.source
+        assert load(folder.experiment(cell.id)).config == small.loaded[cell.id].config
+    assert (tmp_path / "ablation.yaml").read_text() == small.source
 
 
 # The keys of measures
 
 
-def keys(found: Checked) -> dict[str, str]:
-    return {measure.type: measure.key for measure in found.plan().measures}
+def keys(found: Ablation) -> dict[str, str]:
+    return {measure.type: measure.key for measure in plan_of(found).measures}
 
 
 SAME: dict[str, dict[str, Any]] = {
@@ -160,7 +153,7 @@ OTHER: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_a_key_stays_where_nothing_changes_what_is_measured(small: Checked, tmp_path: Path, case: str) -> None:
+def test_a_key_stays_where_nothing_changes_what_is_measured(small: Ablation, tmp_path: Path, case: str) -> None:
     options = dict(SAME[case])
     found = made(tmp_path, *options.pop("changes", []), **options)
     # The corpus is another file in another folder, so that only its place differs: undo that.
@@ -168,16 +161,16 @@ def test_a_key_stays_where_nothing_changes_what_is_measured(small: Checked, tmp_
 
 
 @pytest.mark.parametrize("case", OTHER)
-def test_a_key_changes_with_everything_that_its_numbers_depend_on(small: Checked, tmp_path: Path, case: str) -> None:
+def test_a_key_changes_with_everything_that_its_numbers_depend_on(small: Ablation, tmp_path: Path, case: str) -> None:
     options, changed = OTHER[case]
     options = dict(options)
     found = keys(at(made(tmp_path, *options.pop("changes", []), **options), small, tmp_path))
     assert {type for type, key in found.items() if key != keys(small)[type]} == changed
 
 
-def at(found: Checked, small: Checked, folder: Path) -> Checked:
+def at(found: Ablation, small: Ablation, folder: Path) -> Ablation:
     """Check the file of `found` again with the corpus of `small`."""
-    corpus = small.ablation.base.config.corpus.keywords()["paths"]
+    corpus = small.base.config.corpus.keywords()["paths"]
     return checked(load_ablation(folder / "sizes.yaml", [f"corpus.paths={json.dumps(list(map(str, corpus)))}"]))
 
 
@@ -238,8 +231,8 @@ def test_a_file_that_cannot_be_built_names_every_variant_once(tmp_path: Path) ->
 )
 def test_a_loss_at_mask_compares_cells_unless_their_tests_differ(tmp_path: Path, vary: str, own: bool) -> None:
     """Detection never does, as each generator makes the test."""
-    plan = made(tmp_path, ("{generator.scale: [0.5, 1.0]}", vary), *WITHOUT_SAME_ROWS).plan()
+    plan = plan_of(made(tmp_path, ("{generator.scale: [0.5, 1.0]}", vary), *WITHOUT_SAME_ROWS))
     assert plan.metric == "generator_mask_loss"
-    assert plan.metrics["generator_mask_loss"].own_task == own
-    assert plan.metrics["discriminator_auc"].own_task
+    assert plan.metrics["generator_mask_loss"].comparable != own
+    assert not plan.metrics["discriminator_auc"].comparable
     assert {"unigram_mask_entropy", "unigram_auc"} <= plan.trivial

@@ -6,15 +6,15 @@ import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from electra_lab.analysis.power import detectable
-from electra_lab.analysis.results import read
+from electra_lab.analysis.results import cell_result, read
 from electra_lab.analysis.statistics import number
-from electra_lab.jobs.sweeps.file import load_ablation
-from electra_lab.jobs.sweeps.plan import Checked, checked, write_plan
-from electra_lab.presentation.sweep_summary import forecast
+from electra_lab.jobs.sweeps import run
+from electra_lab.jobs.sweeps.file import Ablation, load_ablation
+from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Expected
 from registry.errors import ConfigError
@@ -22,21 +22,16 @@ from tests.electra_lab.jobs.sweeps.small import write
 from tests.electra_lab.presentation.synthetic import SCALES, add_references, score, write_folder
 
 
-def made(folder: Path, power: str) -> Checked:
+def made(folder: Path, power: str) -> Ablation:
     return checked(load_ablation(write(folder, seeds="[0, 1, 2, 3, 4]", more=power)))
-
-
-def dry_run(found: Checked, folder: Path) -> str:
-    forecasts = found.forecasts(torch.device("cpu"))
-    return forecast(found, forecasts, {p.id: () for p in found.pieces}, dict.fromkeys(forecasts), folder, 1)
 
 
 def test_by_a_stated_deviation(tmp_path: Path) -> None:
     found = made(tmp_path, "power: {sd: 0.02}")
-    assert found.plan().expected == Expected(sd=0.02, source="by the file")
+    assert plan_of(found).expected == Expected(sd=0.02, source="by the file")
     size = detectable(5, 1) or 0
     said = f"{number(0.02 * size)} in corruption_auc, judging by the file (standard deviation of paired differences"
-    assert said in dry_run(found, tmp_path)
+    assert said in run.dry_run(tmp_path / "sizes.yaml", [], tmp_path / "out", "cpu", None, None)
 
 
 def test_by_a_pilot(tmp_path: Path) -> None:
@@ -48,7 +43,7 @@ def test_by_a_pilot(tmp_path: Path) -> None:
         file.write_text(text.replace('"auc"', '"corruption_auc"'))
     errors = [d.error for d in read(pilot).claims.against("corruption_auc").values()]
     found = made(tmp_path / "here", "power: {pilot: ../there/pilot}")
-    expected = found.plan().expected
+    expected = plan_of(found).expected
     assert expected is not None
     assert expected.sd == pytest.approx(math.sqrt(sum(3 * (error or 0) ** 2 for error in errors) / len(errors)))
     assert expected.source == "by the pilot ../there/pilot"
@@ -63,20 +58,12 @@ def test_what_a_pilot_said_stands_while_the_ablation_runs(tmp_path: Path) -> Non
     plan = write_plan(found, folder)
     assert plan.expected is not None
     (pilot / "plan.json").write_text("{")
-    assert found.plan(folder).expected == plan.expected
+    assert plan_of(found, folder).expected == plan.expected
     with pytest.raises(ConfigError, match=r"sizes\.yaml:\d+: power\.pilot: .*plan\.json"):
-        found.plan()
+        plan_of(found)
     shutil.rmtree(pilot)
-    assert found.plan(folder).expected == plan.expected
-    assert made(tmp_path, "power: {sd: 0.5}").plan(folder).expected == Expected(sd=0.5, source="by the file")
-
-
-def test_without_either_the_size_is_in_deviations(tmp_path: Path) -> None:
-    found = made(tmp_path, "")
-    assert found.plan().expected is None
-    assert "How much that is, only pilot runs can tell: `power` in the file of the ablation." in dry_run(
-        found, tmp_path
-    )
+    assert plan_of(found, folder).expected == plan.expected
+    assert plan_of(made(tmp_path, "power: {sd: 0.5}"), folder).expected == Expected(sd=0.5, source="by the file")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +79,7 @@ def test_without_either_the_size_is_in_deviations(tmp_path: Path) -> None:
 def test_mistakes_are_named_at_their_line(tmp_path: Path, power: str, reason: str) -> None:
     write_folder(tmp_path / "pilot", SCALES, (0, 1))
     with pytest.raises(ConfigError) as error:
-        made(tmp_path, f"power: {power}").plan()
+        plan_of(made(tmp_path, f"power: {power}"))
     assert reason.format(folder=tmp_path) in str(error.value)
     assert str(error.value).startswith(f"{tmp_path / 'sizes.yaml'}:")
 
@@ -112,9 +99,10 @@ def test_cells_keep_what_each_document_contributes(done: tuple[Path, Path]) -> N
         frozenset(["corruption_auc", *parts, "probe_auc", "head_auc", *baselines])
     }
     assert len({len(numbers) for each in found for name, numbers in each.items() if name in parts}) == 1
-    for cell, each in zip(folder.plan.cells, found, strict=True):
-        assert len(each["corruption_auc"]) > 2
-        assert each["corruption_auc"] == pytest.approx([sum(d) / 3 for d in zip(*map(each.get, parts), strict=True)])
-        for name, numbers in each.items():
-            value = folder.state(cell.id, folder.plan).metrics[name]
+    for cell, documents in zip(folder.plan.cells, found, strict=True):
+        whole = documents["corruption_auc"]
+        assert len(whole) > 2
+        assert whole == pytest.approx(np.mean([documents[part] for part in parts], axis=0))
+        for name, numbers in documents.items():
+            value = cell_result(folder, folder.plan, cell.id).metrics[name]
             assert abs(sum(numbers) / len(numbers) - value) < 0.1

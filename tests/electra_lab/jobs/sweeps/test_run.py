@@ -10,13 +10,14 @@ from typing import ClassVar
 
 import pytest
 
+from electra_lab.analysis.results import cell_result
 from electra_lab.jobs.sweeps import run
 from electra_lab.jobs.sweeps.file import load_ablation
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.training import device as devices
 from registry import Outcome, Work, launchers
-from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
+from registry.errors import CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.sweeps.small import (
     HERE,
     PROCESSES,
@@ -45,7 +46,7 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
     assert [(cell.variant, cell.seed) for cell in plan.cells] == [(SMALL, 0), (LARGE, 0), (SMALL, 1), (LARGE, 1)]
     table = Page(out / "report.html").table("The cells")
     for cell in plan.cells:
-        state = where.state(cell.id, plan)
+        state = cell_result(where, plan, cell.id)
         assert state.status == "done"
         found = {name.rpartition("-")[0]: values for name, values in where.measured(cell.id).items()}
         assert found.keys() == {"fixed_corruption", "pretraining", "detection_probe"}
@@ -118,15 +119,6 @@ def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path) -
     with pytest.raises(ConfigError, match=r"cell \S*scale=1\.0-s0\S+ \(and 2 more\) is not in this one: gen") as caught:
         ablate(more, out)
     assert "name" not in str(caught.value)
-
-
-def test_a_restarted_ablation_says_how_many_are_done(here: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Cells and the runs that measures need, whatever has become of their checkpoints."""
-    where = AblationFolder(out)
-    shutil.rmtree(where.run(first(out)).path / "checkpoints")
-    (where.run(where.plan.cells[1].id).path / "measures.json").unlink()
-    ablate(here, out)
-    assert f"sizes: 4 cells and 2 for measures, 5 already done, in {out}\n" in capfd.readouterr().err
 
 
 def test_a_cell_that_is_trained_again_is_measured_again(here: Path, out: Path) -> None:
@@ -278,21 +270,6 @@ def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(
     with pytest.raises(ConfigError, match="cuda"):
         run.ablate(here, [], out, "cuda", "picky", None)
     assert run.ablate(here, [], out, "cuda", "remote", None) == out
-
-
-def test_the_device_of_the_command_is_that_of_every_cell(
-    here: Path, tmp_path: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def work(folder: str, id: str, *, device: str) -> Outcome:
-        asked.append(device)
-        return Outcome("failed", "no.")
-
-    monkeypatch.setattr(run, "work", work)
-    with pytest.raises(CellsFailed):
-        run.ablate(here, [], tmp_path / "out", "cuda", "remote", None)
-    assert set(asked) == {"cuda"}
 
 
 def test_torchrun_is_refused(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import re
 import shutil
-from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from electra_lab.analysis.results import TRAINING, CellResult, cell_result, is_ready
 from electra_lab.jobs.sweeps import cells, run
-from electra_lab.jobs.sweeps.cells import heal, work
-from electra_lab.jobs.sweeps.file import load_ablation
-from electra_lab.jobs.sweeps.plan import Checked, checked, write_plan
-from electra_lab.planning.forecast import Forecast
-from electra_lab.presentation.sweep_page import STATES, write_report
-from electra_lab.storage.ablation_folder import TRAINING, AblationFolder, State
+from electra_lab.jobs.sweeps.cells import work
+from electra_lab.jobs.sweeps.file import Ablation, load_ablation
+from electra_lab.jobs.sweeps.plan import checked, write_plan
+from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.files import seal
 from electra_lab.storage.plan import FORMAT, Plan, PlannedMeasure
 from electra_lab.testing.optimizers import STATE
-from registry import launchers
+from registry import launchers, measures
 from tests.electra_lab.jobs.sweeps.small import InProcess, write
 from tests.electra_lab.presentation.synthetic import fail, provenance
-from tests.pages import Page
 
 RUNS = (
     "absent",  # it has not begun
@@ -95,9 +93,8 @@ def expected(how: str, measured: str, failed: bool, keys: list[str]) -> tuple[st
 class Bench:
     """An ablation that was checked, its plan, and a folder with a cell in each state."""
 
-    checked: Checked
+    checked: Ablation
     plan: Plan
-    forecasts: dict[str, Forecast]
     folder: AblationFolder
 
 
@@ -106,11 +103,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     file = write(tmp_path_factory.mktemp("states"), seeds=str(list(range(SEEDS))))
     file.write_text(file.read_text().replace("  - {type: detection_probe, rows: 8}\n", ""))
     made = checked(load_ablation(file))
-    folder, plan = AblationFolder.create(file.parent / "out"), made.plan()
-    write_plan(made, folder)
+    folder = AblationFolder.create(file.parent / "out")
+    plan = write_plan(made, folder)
     for cell, (how, measured, failed) in zip(plan.cells, ORDERS, strict=False):
         lay(folder, cell.id, how, measured, failed, [measure.key for measure in plan.measures])
-    return Bench(made, plan, made.forecasts(torch.device("cpu")), folder)
+    return Bench(made, plan, folder)
 
 
 # How far a reference is, whether its measure has used it, whether it has failed. The other reference is trained.
@@ -134,8 +131,8 @@ def laid(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Ablati
     return folder
 
 
-def states(folder: AblationFolder, plan: Plan) -> dict[str, State]:
-    return {id: folder.state(id, plan) for id in (*plan.references, *(cell.id for cell in plan.cells))}
+def states(folder: AblationFolder, plan: Plan) -> dict[str, CellResult]:
+    return {id: cell_result(folder, plan, id) for id in plan.by_id}
 
 
 @pytest.mark.parametrize("laid", REFERENCES, indirect=True)
@@ -152,43 +149,28 @@ def test_every_state_is_the_one_of_the_contract(
         assert state.error.startswith(f"{laid.run(cell.id).path}/measures.json: is damaged") == shows
     how, used, failed = REFERENCES[request.node.callspec.params["laid"]]
     reference, other = plan.references
-    assert found[other] == State("done")
+    assert found[other].status == "done"
     state = found[reference]
     if how == "trained" or used:
-        assert state == State("done")
+        assert (state.status, state.error) == ("done", "")
     else:
         began = "missing" if how == "absent" else "unfinished"
         assert (state.status, state.missing) == ("failed" if failed else began, (TRAINING,))
-    assert laid.is_ready(plan.measures[0], plan) == (how == "trained" or used)
-    assert laid.is_ready(plan.measures[1], plan)
+    assert is_ready(laid, plan, plan.measures[0]) == (how == "trained" or used)
+    assert is_ready(laid, plan, plan.measures[1])
 
 
-@some
-def test_the_report_says_the_same(laid: AblationFolder, bench: Bench) -> None:
-    write_report(laid.path)
-    found = states(laid, bench.plan)
-    with (laid.path / "table.csv").open(newline="") as stream:
-        rows = {(row["variant"], int(row["seed"])): row for row in csv.DictReader(stream)}
-    for cell in bench.plan.cells:
-        assert rows[cell.variant, cell.seed]["status"] == found[cell.id].status
-    page = Page(laid.path / "report.html")
-    counts = Counter(found[cell.id].status for cell in bench.plan.cells)
-    said = "; ".join(f"{counts[status]} {meaning}" for status, meaning in STATES.items() if counts[status])
-    assert f"Of {len(bench.plan.cells)} cells: {said}." in page.text
-    table = {row[0]: row[1:] for row in page.table("The cells")}
-    for cell in bench.plan.cells:
-        entry = table[cell.variant][cell.seed]
-        assert entry == found[cell.id].status
-    reference, _ = bench.plan.references
-    failed = f"{reference}, the run that a measure refers to, failed: step 3" in page.text
-    assert failed == (found[reference].status == "failed")
+def forecast(*_: object) -> SimpleNamespace:
+    flops = SimpleNamespace(total=lambda steps: 1e9)
+    sizes = {"working_bytes": 1, "evaluation_bytes": 1, "state_bytes": 1, "steps": 8}
+    return SimpleNamespace(parameters={"discriminator": 1}, flops=flops, **sizes)
 
 
 @some
 def test_the_dry_run_counts_the_same(laid: AblationFolder, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_prepared", lambda *_: (bench.checked, InProcess(), laid.path))
-    monkeypatch.setattr(Checked, "forecasts", lambda self, device: bench.forecasts)
-    monkeypatch.setattr(Checked, "seconds", lambda self, forecasts, device: dict.fromkeys(forecasts, 1.0))
+    monkeypatch.setattr(run, "forecast", forecast)
+    monkeypatch.setattr(run, "trial_seconds", lambda *_: 1.0)
     text = run.dry_run(Path(), [], None, "cpu", None, None)
     found = states(laid, bench.plan).values()
     train = sum(TRAINING in state.missing for state in found)
@@ -200,19 +182,14 @@ def test_the_dry_run_counts_the_same(laid: AblationFolder, bench: Bench, monkeyp
 def test_the_dry_run_times_steps_with_the_threads_that_cells_will_have(
     tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, seen = torch.get_num_threads(), list[int]()
-
-    def seconds(self: Checked, forecasts: dict[str, Forecast], device: torch.device) -> dict[str, float]:
-        seen.append(torch.get_num_threads())
-        return dict.fromkeys(forecasts, 1.0)
-
-    monkeypatch.setattr(Checked, "forecasts", lambda self, device: bench.forecasts)
-    monkeypatch.setattr(Checked, "seconds", seconds)
+    before, seen = torch.get_num_threads(), set[int]()
+    monkeypatch.setattr(run, "forecast", forecast)
+    monkeypatch.setattr(run, "trial_seconds", lambda *_: seen.add(torch.get_num_threads()))
     for launch in (launchers.get("local").component(threads=before + 1), InProcess()):
         monkeypatch.setattr(run, "_prepared", lambda *_, launch=launch: (bench.checked, launch, tmp_path))
         run.dry_run(Path(), [], None, "cpu", None, None)
         assert torch.get_num_threads() == before
-    assert seen == [before + 1, before]
+    assert seen == {before + 1, before}
 
 
 @some
@@ -220,7 +197,7 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     """It launches what can go on now; a piece is trained, and each measure taken, only if that is missing."""
     plan, found = bench.plan, states(laid, bench.plan)
     keys = [measure.key for measure in plan.measures]
-    ready = [measure.key for measure in plan.measures if laid.is_ready(measure, plan)]
+    ready = [measure.key for measure in plan.measures if is_ready(laid, plan, measure)]
     waiting = run._waiting(laid, plan, found)
     assert waiting == {id: state.missing for id, state in found.items() if {TRAINING, *ready} & set(state.missing)}
 
@@ -244,7 +221,10 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(cells, "digest", lambda id: id.rpartition("-")[2])
     monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, shared: trained(out))
     monkeypatch.setattr(cells.execute, "resume", lambda path, device, shared: trained(path))
-    monkeypatch.setattr(cells._Opened, "look", lambda self, id, act, *arguments: {})
+    monkeypatch.setattr(cells, "_shared", lambda *_: laid.path)
+    monkeypatch.setattr(cells, "_open", lambda *_: (None, nullcontext))
+    for kind in {measure.type for measure in plan.measures}:
+        monkeypatch.setattr(measures.get(kind).component, "__call__", lambda self, run, shared: {})
     for id in reversed(found):  # the references last, so that cells meet it as it was laid
         assert work(str(laid.path), id, device="cpu").status == "done"
 
@@ -255,34 +235,6 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
             how, measured, _ = ORDERS[[cell.id for cell in plan.cells].index(id)]
             kept = keys[:1] if measured == "one" and how != "killed" else []  # what was killed is removed
             assert did[id] == [TRAINING, *(key for key in ready if key not in kept)]
-
-
-# Files that are there and damaged inside: a state looks at names, `ablate` at checksums before it goes on.
-
-
-def test_a_final_checkpoint_with_other_bytes_is_trained_again_before_it_is_measured(out: Path) -> None:
-    where = AblationFolder(out)
-    plan, id = where.plan, where.plan.cells[0].id
-    (out / "cells" / id / "measures.json").unlink()
-    for file in (out / "cells" / id).glob("checkpoints/*/state.safetensors"):
-        file.write_bytes(b"damaged")
-    assert where.state(id, plan).status == "unmeasured"
-    heal(where, [id], lambda said: None)
-    assert where.state(id, plan) == State("missing", (TRAINING,))
-    assert run._waiting(where, plan, [id]) == {id: (TRAINING,)}
-
-
-def test_removing_checkpoints_and_measures_is_the_same_everywhere(out: Path) -> None:
-    """A cell that has only its provenance and its page is not trained, whoever asks."""
-    where = AblationFolder(out)
-    plan, id = where.plan, where.plan.cells[0].id
-    shutil.rmtree(out / "cells" / id / "checkpoints")
-    assert where.state(id, plan).status == "done"  # measured: its checkpoints were removed to make room
-    (out / "cells" / id / "measures.json").unlink()
-    assert where.state(id, plan) == State("unfinished", (TRAINING,))
-    assert run._waiting(where, plan, [id]) == {id: (TRAINING,)}
-    write_report(out)
-    assert "3 done; 1 begun, but not fully trained" in Page(out / "report.html").text
 
 
 # The parts of a state
@@ -305,13 +257,13 @@ def one(tmp_path: Path) -> tuple[AblationFolder, Plan]:
 def test_a_reference_of_two_measures_is_needed_until_both_have_used_it(one: tuple[AblationFolder, Plan]) -> None:
     folder, plan = one
     a, b, c, _ = plan.measures
-    assert folder.state("r", plan).missing == (TRAINING,)
+    assert cell_result(folder, plan, "r").missing == (TRAINING,)
     folder.shared(a).mkdir()
     folder.shared(c).mkdir()
-    assert folder.state("r", plan).missing == folder.state("q", plan).missing == (TRAINING,)
-    assert [folder.is_ready(each, plan) for each in plan.measures] == [True, False, True, True]
+    assert cell_result(folder, plan, "r").missing == cell_result(folder, plan, "q").missing == (TRAINING,)
+    assert [is_ready(folder, plan, each) for each in plan.measures] == [True, False, True, True]
     folder.shared(b).mkdir()
-    assert folder.state("r", plan) == folder.state("q", plan) == State("done")
+    assert cell_result(folder, plan, "r").missing == cell_result(folder, plan, "q").missing == ()
 
 
 @pytest.mark.parametrize("trained", [(), ("q",), ("r",), ("q", "r")])
@@ -320,7 +272,7 @@ def test_a_measure_waits_for_all_of_its_references(one: tuple[AblationFolder, Pl
     for id in trained:
         lay(folder, id, "trained", "nothing", False, ["", ""])
     ready = ["r" in trained, {"q", "r"} <= {*trained}, "q" in trained, True]
-    assert [folder.is_ready(each, plan) for each in plan.measures] == ready
+    assert [is_ready(folder, plan, each) for each in plan.measures] == ready
     lay(folder, "v", "trained", "nothing", False, ["", ""])
     waiting = run._waiting(folder, plan, ["v"])
     assert waiting == {"v": ("a-1", "b-1", "c-1", "d-1")}  # d needs none
@@ -336,6 +288,6 @@ def test_metrics_of_a_state_are_finite_and_declared_by_the_measure_that_noted_th
     folder.run("v").path.mkdir()
     noted: dict[str, Any] = {"a-1": {"a": 0.5, "b": 9.0}, "b-1": {"b": None}, "c-2": {"c": 1.0}}
     (folder.run("v").path / "measures.json").write_text(json.dumps(noted))
-    state = folder.state("v", plan)
+    state = cell_result(folder, plan, "v")
     assert state.metrics == {"a": 0.5}
     assert state.missing == (TRAINING,)  # c-1 and d-1 are missing, and it is not trained

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electra_lab.jobs.sweeps.file import load_ablation
+from electra_lab.jobs.sweeps.plan import planned_variants
 from electra_lab.jobs.sweeps.variants import Problems, _short
 from registry.errors import ConfigError
 from tests.helpers import write_experiment
@@ -91,6 +92,6 @@ def test_what_no_change_names_is_known(tmp_path: Path, vary: str, beyond: set[st
     file = tmp_path / "sizes.yaml"
     baseline = "" if "scale" in vary else "baseline: base\n"
     file.write_text(f"name: sizes\nbase: tiny.yaml\nvary: {vary}\nseeds: [0]\n{baseline}")
-    ablation = load_ablation(file)
-    assert [set(each) for each in ablation.beyond.values()] == [set(), beyond]
-    assert all(set(ablation.beyond[label]) <= ablation.differences[label].keys() for label in ablation.beyond)
+    variants = planned_variants(load_ablation(file))
+    assert [set(variant.beyond) for variant in variants] == [set(), beyond]
+    assert all(set(variant.beyond) <= variant.differs.keys() for variant in variants)

@@ -1,0 +1,105 @@
+"""The keys of an ablation file: variants of experiments, or of fine-tunings, over several seeds.
+
+base: ../transformer_small.yaml              base: [cola.yaml, rte.yaml]
+vary: {generator.scale: [0.25, 0.5, 1.0]}    vary: {pre-trained: {model: runs/a}, random: {model: runs/a, init: random}}
+seeds: [0, 1, 2]                             seeds: [0, 1, 2]
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from electra_lab.config.budget import Budget
+from electra_lab.config.component import Component, Of, default
+from electra_lab.config.problems import problem, problems
+from electra_lab.config.schema import Name, Seeds
+from electra_lab.config.source import DEFAULTS, Loc
+from registry import launchers, measures
+from registry.signature import Strict
+
+LONGEST_NAME = 80  # characters of a variant's name, which appears in tables and under charts
+
+
+class Power(Strict):
+    """What is known of the leading metric before the ablation: exactly one of the two."""
+
+    sd: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Standard deviation of the differences between two variants with the same seed."
+    )
+    pilot: Path | None = Field(
+        None, description="The folder of an earlier ablation with the same metric, relative to this file."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.sd is None) == (self.pilot is None):
+            raise problem((), "needs either `sd` or `pilot`.")
+        return self
+
+
+def _varied(vary: dict[str, Any]) -> dict[str, Any]:
+    wrong: dict[Loc, str] = {} if vary else {(): "is empty; write a key of the base and a list of values."}
+    for key, values in vary.items():
+        is_name = key == key.strip() and key.isprintable() and 0 < len(key) <= LONGEST_NAME
+        if values == []:
+            wrong[key,] = "has no values."
+        elif not isinstance(values, dict | list):
+            wrong[key,] = "must be a list of values of this key, or a mapping with the changes of a variant."
+        elif isinstance(values, dict) and not is_name:
+            reason = f"a variant's name is one line of at most {LONGEST_NAME} characters, without spaces around it."
+            wrong[key,] = reason
+    if len({type(values) for values in vary.values() if isinstance(values, list | dict)}) > 1:
+        wrong[()] = "mixes keys with lists of values and names with changes; write one kind of them."
+    if wrong:
+        raise problems((loc, reason, None) for loc, reason in wrong.items())
+    return vary
+
+
+class AblationConfig(Strict):
+    """An ablation file."""
+
+    name: Name = Field(description="Name of the ablation; its default folder is `runs/<name>`.")
+    question: str = Field("", description="The question that it is to answer; the headline of the report.")
+    imports: list[Path] = Field(
+        default_factory=list, description="Plug-in files. Those with parts of the base are imported by every cell."
+    )
+    base: Path | Annotated[list[Path], Field(min_length=1)] = Field(
+        description="The file that is varied, relative to this file: an experiment, a fine-tuning, or a list of "
+        "fine-tunings, whose tasks are the columns of the table."
+    )
+    set: dict[str, Any] = Field(default_factory=dict, description="Changes to the base that hold for every cell.")
+    vary: Annotated[dict[str, Any], AfterValidator(_varied)] = Field(
+        description="Keys and their values, all combinations of which are run; or names of variants and their changes."
+    )
+    seeds: Seeds = Field(description="Each variant is run with each of them. From five on, differences are tested.")
+    budget: Budget | None = Field(
+        None, description="The budget of every experiment; without it, the base's `train` decides."
+    )
+    baseline: str | None = Field(
+        None,
+        description="The variant that others are compared to; without it, the one that equals the base, or the first.",
+    )
+    measure: Annotated[list[Annotated[Component, Of(measures)]], Field(min_length=1)] = Field(
+        default_factory=lambda: [default(measures, "fixed_corruption"), default(measures, "pretraining")],
+        description="The measures that experiments are compared by. Fine-tunings are compared by the metric of their "
+        "task.",
+    )
+    metric: str | None = Field(
+        None,
+        description="The primary metric, which the question is about; without it, the first of the first measure, or "
+        "the average over the tasks. All others are secondary.",
+    )
+    power: Power | None = Field(
+        None,
+        description="What the smallest difference that can be found is computed from, in the dry run and the report. "
+        "It changes no cell.",
+    )
+    launcher: Annotated[Component, Of(launchers, default=DEFAULTS["launcher",])] = Field(
+        default_factory=lambda: default(launchers, DEFAULTS["launcher",]), description="Where cells run."
+    )
+    retries: Annotated[int, Field(ge=0, le=10**9)] = Field(1, description="How often a failing cell is tried again.")
+
+    @property
+    def bases(self) -> list[Path]:
+        return self.base if isinstance(self.base, list) else [self.base]

@@ -1,0 +1,1 @@
+"""Heads, one a file. Contract: registry.contracts.Head."""

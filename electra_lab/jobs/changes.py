@@ -1,0 +1,104 @@
+"""Changes of a run when it is resumed: which are allowed, and how they are recorded."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_lab.assembly.experiment import open_corpus, recipe_of
+from electra_lab.config.load import Loaded, dump, load
+from electra_lab.data.store import is_store, key_of, read_manifest
+from electra_lab.storage.provenance import Change, Changes, described, flat
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.loop import Settings
+from registry.errors import ConfigError, DataError, command
+
+# None of them would have changed the steps done so far. Text and plug-ins are compared by their content.
+MAY_CHANGE = (
+    "train.steps", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size", "train.log_every",
+    "train.on_non_finite", "train.skip_limit", "train.most_rollbacks", "train.spike", "train.activation_checkpointing",
+    "evaluate", "checkpoint", "run", "trackers", "imports", "corpus", "data.store", "data.engine",
+)  # fmt: skip
+
+
+def content(loaded: Loaded[Any]) -> dict[str, Any]:
+    """Return a config as plain values, as provenance.json keeps it."""
+    plain: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
+    return plain
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
+    """Return the values that differ by their dotted keys; None where there is none."""
+    then, today = flat(before), flat(now)
+    keys = [key for key in then | today if then.get(key) != today.get(key)]
+    return {key: (then.get(key), today.get(key)) for key in keys}
+
+
+def refuse_others(found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE) -> None:
+    """Raise ConfigError, naming each key that must not change."""
+    above = tuple(f"{key}." for key in allowed)
+    wrong = {key: values for key, values in found.items() if not f"{key}.".startswith(above)}
+    if wrong:
+        raise ConfigError(
+            f"{path}: these values decide what was trained so far, and must stay: {described(wrong)}. To train with "
+            f"others, start a new run. May change: {', '.join(allowed)}."
+        )
+
+
+def keep_changes(
+    directory: RunDirectory, loaded: Loaded[Any], step: int, say: Callable[[str], None], **facts: Any
+) -> None:
+    """Record the changes of the config, and the `facts` of provenance.json that follow from them.
+
+    provenance.json comes first, as it knows the config before, too.
+    """
+    began, config, now = directory.provenance(), dump(loaded.config), content(loaded)
+    sha = hashlib.sha256(config.encode()).hexdigest()
+    earlier = [change.model_copy(update={"step": min(change.step, step)}) for change in began.changes]
+    same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
+    if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
+        return
+    before = began.config or content(load(directory.path / "config.yaml"))  # releases before did not keep it
+    if found := changes(before, now):
+        say(f"changed after step {step}: {described(found)}")
+    change = Change(step=step, values=found, config_sha256=began.config_sha256)
+    kept = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
+    directory.write_json("provenance.json", began.model_copy(update=kept).model_dump(mode="json"))
+    directory.write("config.yaml", config)
+
+
+def refuse_other_data(loaded: Loaded, directory: RunDirectory) -> None:
+    """Raise DataError if the text is not the one that a run began with, before any of it is tokenized."""
+    root, key = loaded.config.data.store, directory.provenance().data.store
+    kept = root / key
+    cure, resume = "", ("resume", directory.path, "--set")
+    if is_store(kept):
+        cure = f" To continue with the text that it began with: {command(*resume, f'data.store={kept}')}"
+    if is_store(root):
+        if (other := key_of(read_manifest(root).identity)) == key:
+            return
+        raise DataError(f"{root}: is another token store ({other}) than the one that the run began with ({key}).")
+    try:
+        found = key_of(recipe_of(loaded, open_corpus(loaded)).identity)
+    except DataError as error:
+        cure = cure or (
+            f" If the text was moved, name its new place: {command(*resume, 'corpus.KEY=VALUE')}. If its token store "
+            f"was: {command(*resume, f'data.store=FOLDER/{key}')}"
+        )
+        raise DataError(f"{error}{cure}") from None
+    if found != key:
+        raise DataError(
+            f"{directory.path}: the corpus or the tokenizer is not the one that the run began with (token store "
+            f"{found}, was {key}). Its files changed, or the version of tokenizers; for corpus docstrings, of Python "
+            f"or torch.{cure}"
+        )
+
+
+def other_length(settings: Settings, before: int, step: int) -> str:
+    """Describe the effect of another number of steps on the learning rate, after `step` of the `before` planned."""
+    last = settings.learning_rate * settings.rate(step - 1, before)
+    following = settings.learning_rate * settings.rate(step, settings.steps)
+    return (
+        f"note: {settings.steps:,} steps instead of {before:,}: every schedule continues as in a run of that length; "
+        f"the learning rate of the next step is {following:.3g}, that of the last one was {last:.3g}"
+    )

@@ -1,0 +1,240 @@
+"""The lifecycle of every training: of an experiment, and of each seed of a fine-tuning.
+
+A job begins or continues, trains, saves, keeps the best, and finishes. Its kind assembles it.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, dump
+from electra_lab.config.schema import ExperimentConfig
+from electra_lab.jobs.changes import keep_changes
+from electra_lab.jobs.divergence import roll_back
+from electra_lab.jobs.provenance import differences
+from electra_lab.jobs.saving import Saver
+from electra_lab.jobs.signals import noted, stopped
+from electra_lab.jobs.track import Trackers, tracking
+from electra_lab.parallel.session import is_first, processes
+from electra_lab.planning.memory import is_shortage
+from electra_lab.presentation.console import Console
+from electra_lab.storage.provenance import Environment, Provenance
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.allocator import keep_freed_memory
+from electra_lab.training.divergence import StepRejected
+from electra_lab.training.evaluation import Accumulate
+from electra_lab.training.loop import Record, Run, Settings, splits_at, train
+from registry import Batches, Metric, Plugin, Vocabulary
+from registry.errors import (
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    OutOfMemoryError,
+    Preempted,
+    Reported,
+    Stopped,
+    command,
+)
+
+STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP + a signal, or TIME_IS_UP
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that is assembled.
+
+    batches     of training; `held_out` has the splits that are evaluated meanwhile
+    accumulate  makes the accumulator of a split's metrics
+    metrics     of its records, by name
+    best        the metric whose best checkpoint is kept, if any
+    milestones  steps whose checkpoints are kept
+    label       the name of the run in trackers
+    resume      the folder to call `electra-lab resume` with
+    until       when to stop, by time.monotonic
+    show        is given every record with values before it is written
+    """
+
+    loaded: Loaded[Any]
+    directory: RunDirectory
+    console: Console
+    run: Run
+    settings: Settings
+    batches: Batches
+    held_out: Mapping[str, Batches]
+    accumulate: Accumulate
+    device: torch.device
+    metrics: Mapping[str, Metric]
+    label: str
+    resume: Path
+    show: Callable[[Record], None]
+    best: str | None = None
+    milestones: Collection[int] = ()
+    until: float = math.inf
+
+    @property
+    def config(self) -> ExperimentConfig | FinetuningConfig:
+        config: ExperimentConfig | FinetuningConfig = self.loaded.config
+        return config
+
+
+def begin(
+    directory: RunDirectory,
+    loaded: Loaded[Any],
+    began: Provenance,
+    tokenizer: Tokenizer,
+    vocabulary: Vocabulary,
+    plugins: Iterable[Plugin] = (),
+) -> None:
+    """Write the files that a run directory has from the start, provenance.json last: before it, nothing has begun."""
+    directory.write("config.yaml", dump(loaded.config))
+    for code, plugin in zip(began.plugins, plugins, strict=False):
+        directory.keep_plugin(code, plugin.source)
+    directory.keep_tokens(tokenizer, vocabulary.counts)
+    directory.write_json("provenance.json", began.model_dump(mode="json"))
+
+
+def say_differences(before: Environment, now: Environment, say: Callable[[str], None]) -> None:
+    """Say why the numbers of a resumed run may differ from those of an uninterrupted one."""
+    if different := differences(before, now):
+        say(f"note: the resumed run is not bit-exact, because of {', '.join(different)}")
+
+
+def continued(job: Job, **facts: Any) -> bool:
+    """Let the history of a restored run end at its step; returns True if that step needs no evaluation any more.
+
+    All ranks call it, rank 0 writes. `facts` are the keys of provenance.json that follow from the config.
+    """
+    directory, step, world = job.directory, job.run.step, job.run.learner.world
+
+    def commit() -> str:
+        keep_changes(directory, job.loaded, step, job.console.say, **facts)
+        directory.mend(job.console.say)
+        there = {record["split"] for record in directory.records() if record["step"] == step}
+        evaluated = there.issuperset(splits_at(step, job.settings, tested="test" in job.held_out))
+        directory.truncate(step, evaluated=evaluated)
+        return str(evaluated)
+
+    world.wait()  # until all ranks have read the files that change now
+    return world.once(commit) == "True"
+
+
+def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
+    """Train from the step that is reached to the last one. Raises Interrupted or Preempted if it is stopped before.
+
+    evaluated  False if the evaluations of that step are still to be done
+    """
+    run, config, directory, first = job.run, job.config, job.directory, job.run.learner.world.first
+    best = (job.best, job.metrics[job.best]) if job.best else None
+    saver = Saver(directory, run, job.settings, config.checkpoint, milestones=job.milestones, best=best)
+    if run.step == 0 and job.milestones:
+        saver.save()
+    records = train(
+        run, job.settings, job.batches, job.held_out, job.accumulate, job.device, evaluated=evaluated
+    )  # fmt: skip
+    tracked = tracking(config, directory, job.console.say, name=job.label, step=run.step)
+    with tracked if first and config.trackers else nullcontext() as trackers:
+        consume_records(records, job, saver, trackers)
+    return saver
+
+
+def consume_records(records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None) -> None:
+    """Consume the records of a training up to its last step.
+
+    A checkpoint is saved when it is due, after the last step, before the end that a signal or the clock asks for, and
+    before an error ends the run. With several processes rank 0 writes, and a signal to one of them stops all after one
+    more step.
+    """
+    run, world, console = job.run, job.run.learner.world, job.console
+
+    def save() -> None:
+        try:
+            saver.save()
+        except StepRejected as rejected:
+            roll_back(job, rejected, saver, trackers)
+
+    with saver, noted(console.say, alone=world.size == 1) as arrived, console.progress(run.step, job.settings.steps):
+        try:
+            for record in records:
+                # A line of the log, or an evaluation.
+                if record.values:
+                    if world.first:
+                        _write(record, job, trackers)
+                    if record.values["split"] == "validation" and saver.is_best(record.values):
+                        save()
+                    continue
+                # A step, or a pause in an evaluation.
+                due = False
+                if record.rejected:
+                    roll_back(job, record.rejected, saver, trackers)
+                elif not record.evaluating:
+                    console.advance(record.step)
+                    due = record.step == job.settings.steps or saver.due(record.step)
+                agreed = world.agreed(_wish(arrived.number, job.until, saver if world.first else None))
+                if due or agreed:
+                    save()
+                if agreed >= STOP:
+                    saver.wait()
+                    world.wait()  # a launcher that sees one process end soon kills the others
+                    raise _end(agreed, run.step, job.resume)
+        except (Stopped, CheckpointError, DivergedError):
+            raise
+        except Exception:
+            saver.save_before_the_end(console.say)
+            raise
+
+
+def _write(record: Record, job: Job, trackers: Trackers | None) -> None:
+    job.show(record)
+    job.directory.append(record.values)
+    job.console.record(record.values, job.metrics)
+    if trackers:
+        trackers(record.values)
+
+
+def _wish(signal: int, until: float, saver: Saver | None) -> int:
+    """Return the wish of this process after a step; `saver` looks at the clock."""
+    if time.monotonic() > until:
+        return TIME_IS_UP
+    return STOP + signal if signal else int(saver is not None and saver.overdue())
+
+
+def _end(agreed: int, step: int, resume: Path) -> Stopped:
+    saved = f"stopped and saved after step {step}. Resume with: {command('resume', resume)}"
+    return Preempted(f"run.max_minutes is up: {saved}") if agreed == TIME_IS_UP else stopped(agreed - STOP, saved)
+
+
+def refuse_several_processes() -> None:
+    """Raise ConfigError under torchrun and the like, where every process would do the same."""
+    if (number := processes()) == 1:
+        return
+    if not is_first():
+        raise Reported(ConfigError.exit_code)
+    raise ConfigError(
+        f"WORLD_SIZE is {number}: only `run` and `resume` train in several processes. Start this command without "
+        "torchrun; ablations and fine-tuning suites run their parts in parallel by themselves."
+    )
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Train with memory that is kept, and turn torch's errors about it into OutOfMemoryError."""
+    keep_freed_memory()
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
+        raise OutOfMemoryError(
+            f"there is not enough memory ({(str(error).splitlines() or ['no details'])[0]}). Lower "
+            "train.micro_batch_size, which changes no mask and no draw, or evaluate.batch_size; a run that has begun "
+            "takes them by: electra-lab resume RUN_DIR --set train.micro_batch_size=NUMBER. Or make the networks "
+            "smaller."
+        ) from error

@@ -1,0 +1,388 @@
+"""Weights that training starts from: the right tensors in the right network, a step like transformers', refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+from transformers import BertForPreTraining
+
+from electra_lab.assembly.experiment import check
+from electra_lab.config.load import dump, load
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.sweeps.file import content_of
+from electra_lab.objectives._shared import mask
+from electra_lab.presentation.console import Console
+from electra_lab.pretrained.transformers_names import transformers_name
+from electra_lab.storage.run_directory import RunDirectory
+from electra_lab.training.random import Streams
+from electra_lab.training.step import backward
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.assembly.initial_weights import (
+    BOTH,
+    DISCRIMINATOR,
+    SAME_SIZES,
+    TABLE,
+    TIES,
+    TOKENS,
+    discriminator,
+    files,
+    generator,
+    made,
+    networks,
+    refusal,
+    resaved,
+    weights,
+    write,
+)
+from tests.electra_lab.jobs.pretraining.tiny import run
+from tests.electra_lab.model.theirs import model, saved
+from tests.helpers import line_of
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def assert_same(given: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], atol: float = 0.0) -> None:
+    assert given.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(given[name], expected[name], rtol=0, atol=atol, msg=name)
+
+
+# Models in Hugging Face format
+
+
+@pytest.mark.parametrize("init", [BOTH, "{discriminator: pair/discriminator, generator: pair/generator}"])
+def test_both_networks_hold_the_tensors_of_their_files(tmp_path: Path, pair: dict[str, Any], init: str) -> None:
+    found = networks(made(write(tmp_path, init=init)))
+    for name, expected in files(tmp_path).items():
+        assert_same(weights(found[name]), expected)
+
+
+@pytest.mark.parametrize("name", ["discriminator", "generator"])
+def test_a_network_that_is_not_named_keeps_the_weights_of_its_seed(
+    tmp_path: Path, pair: dict[str, Any], name: str
+) -> None:
+    other = {"discriminator": "generator", "generator": "discriminator"}[name]
+    usual = networks(made(write(tmp_path)))
+    found = networks(made(write(tmp_path, init=f"{{{name}: pair}}")))
+    assert_same(weights(found[name]), files(tmp_path)[name])
+    assert_same(weights(found[other]), weights(usual[other]))
+
+
+@pytest.mark.parametrize("tie", ["none", "embeddings"])
+def test_a_step_has_the_losses_and_gradients_of_transformers(tmp_path: Path, tie: str) -> None:
+    """Of a step on its classes that sees the same masked positions and the same samples."""
+    detects = discriminator(tmp_path / "pair" / "discriminator")
+    guesses = generator(tmp_path / "pair" / "generator", detects if tie == "embeddings" else None)
+    experiment = made(write(tmp_path, tie=tie, init=BOTH))
+    learner, ours = experiment.run.learner, networks(experiment)
+    seen: dict[str, torch.Tensor] = {}
+    for name, network in ours.items():
+        watch(network, name, seen)
+    batch = experiment.train.training_batch(0, 0, len(experiment.train), experiment.device)
+    learner.objective.train()
+    terms = learner.losses(batch, 0, 0, "fp32").terms
+    backward(terms)
+
+    masked = mask(learner.objective.masking, batch, experiment.vocabulary, Streams(0, 0, batch.example_ids))
+    inputs = {"attention_mask": batch.attention_mask.long(), "token_type_ids": batch.segments}
+    logits = guesses.train()(input_ids=masked.inputs, **inputs).logits
+    rows = torch.arange(len(batch))[:, None].expand_as(masked.positions)[masked.valid]
+    places = masked.positions[masked.valid]
+    mlm = F.cross_entropy(logits[rows, places], batch.tokens[rows, places])
+    real, replaced = batch.attention_mask, seen["discriminator"] != batch.tokens
+    logits = detects.train()(input_ids=seen["discriminator"], **inputs).logits
+    rtd = F.binary_cross_entropy_with_logits(logits[real], replaced[real].float())
+    (mlm + 50 * rtd).backward()
+
+    assert torch.equal(seen["generator"], masked.inputs)
+    assert replaced.any()
+    assert not real.all()
+    for name, expected in {"generator": mlm, "discriminator": rtd}.items():
+        assert (terms[name].sum / terms[name].count).item() == pytest.approx(expected.item(), abs=1e-5), name
+    compared = set()
+    for theirs, network in ((guesses, ours["generator"]), (detects, ours["discriminator"])):
+        gradients = {name: p.grad for name, p in theirs.named_parameters()}
+        for name, parameter in network.named_parameters():
+            expected = gradients.pop(transformers_name(name, "electra"))
+            torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5, msg=name)
+            compared.add(name)
+        assert not gradients
+    assert len(compared) == 32
+
+
+def watch(network: Any, name: str, seen: dict[str, torch.Tensor]) -> None:
+    """Note the tokens that a network reads."""
+    hidden = network.hidden
+
+    def noted(tokens: torch.Tensor, *others: Any) -> torch.Tensor:
+        seen[name] = tokens
+        states: torch.Tensor = hidden(tokens, *others)
+        return states
+
+    network.hidden = noted
+
+
+# Tying
+
+
+@pytest.mark.parametrize("tie", TIES)
+@pytest.mark.parametrize("name", ["discriminator", "generator"])
+def test_of_one_model_the_shared_part_is_in_both_networks(tmp_path: Path, tie: str, name: str) -> None:
+    discriminator(tmp_path / "pair" / "discriminator")
+    generator(tmp_path / "pair" / "generator", **DISCRIMINATOR)
+    found = networks(made(write(tmp_path, tie=tie, init=f"{{{name}: pair}}", **SAME_SIZES)))
+    given = files(tmp_path)[name]
+    assert_same(weights(found.pop(name)), given, 1e-6)
+    ((_, network),) = found.items()
+    other = weights(network)
+    shared = {"none": (), "tokens": TABLE, "embeddings": "electra.embeddings.", "all": "electra.",
+              "gradient_disentangled": TABLE if name == "generator" else ()}[tie]  # fmt: skip
+    same = {n for n in other.keys() & given.keys() if torch.equal(other[n], given[n])}
+    assert same == {n for n in other if n.startswith(shared)}
+
+
+@pytest.mark.parametrize("tie", TIES)
+def test_two_models_must_agree_on_what_is_shared(tmp_path: Path, tie: str) -> None:
+    detects = discriminator(tmp_path / "pair" / "discriminator")
+    guesses = generator(tmp_path / "pair" / "generator", detects, **DISCRIMINATOR)
+    if tie == "all":
+        guesses.electra = detects.electra
+        guesses.save_pretrained(tmp_path / "pair" / "generator")
+    file = write(tmp_path, tie=tie, init=BOTH, **SAME_SIZES)
+    assert check(load(file)) is None
+    found = networks(made(file))
+    for name, expected in files(tmp_path).items():
+        assert_same(weights(found[name]), expected, 1e-6)
+    given = files(tmp_path)["generator"]
+    given[TABLE][3, 3] += 1e-3
+    save_file(given, tmp_path / "pair" / "generator" / "model.safetensors")
+    if tie in ("none", "gradient_disentangled"):
+        assert check(load(file)) is None
+    else:
+        assert refusal(file) == (
+            "the two models have different values of embeddings.tokens.weight, which both networks share "
+            f"(embedding.tie: {tie}). Write embedding.tie: none, or start only one of them."
+        )
+
+
+# Refusals
+
+
+def changed(folder: Path, **config: Any) -> None:
+    """Change config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "depth": ({"num_hidden_layers": 2}, "discriminator.depth is 1 here and 2 there"),
+    "width": ({"hidden_size": 32, "intermediate_size": 128}, "discriminator.dim is 16 here and 32 there"),
+    "heads": ({"num_attention_heads": 4}, "discriminator.heads is 2 here and 4 there"),
+    "feed-forward": ({"intermediate_size": 48}, "discriminator.ff_mult is 4.0 here and 3.0 there"),
+    "embeddings": ({"embedding_size": 16}, "embedding.dim is 8 here and 16 there"),
+    "positions": ({"max_position_embeddings": 32}, "embedding.max_length is 16 here and 32 there"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_sizes_are_refused_without_the_corpus(tmp_path: Path, name: str) -> None:
+    """Also those that no tensor shows, such as the number of heads."""
+    sizes, reason = OTHERS[name]
+    discriminator(tmp_path / "model", **sizes)
+    expected = f"{tmp_path / 'model'}: is another network: {reason}. Write what is there, or name another model."
+    assert refusal(write(tmp_path, init="{discriminator: model}")) == expected
+
+
+def test_a_feed_forward_of_the_same_width_is_the_same_whatever_its_multiple(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", intermediate_size=21)
+    section = "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0, ff_mult: 1.3}"  # 20.8
+    assert check(load(write(tmp_path, init="{discriminator: model}", discriminator=section))) is None
+
+
+def test_another_backbone_is_refused(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model")
+    section = "{type: transformer, dim: 16, depth: 3, heads: 2}"
+    assert refusal(write(tmp_path, init="{discriminator: model}", discriminator=section)) == (
+        f"{tmp_path / 'model'}: is another network: discriminator.type is transformer here and bert there. "
+        "Write what is there, or name another model."
+    )
+
+
+def test_tensors_that_do_not_fit_are_refused_without_the_corpus(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    discriminator(folder)
+    name = "electra.encoder.layer.0.output.dense.bias"
+    resaved(folder, lambda given: given.pop(name) is None)
+    assert refusal(write(tmp_path, init="{discriminator: model}")) == f"{folder}: does not fit: {name} is missing."
+    resaved(folder, lambda given: given.update({name: torch.zeros(3), "more": torch.zeros(1)}))
+    assert refusal(write(tmp_path, init="{discriminator: model}")) == (
+        f"{folder}: does not fit: {name} has the shape [3], not [16]; more is left over."
+    )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused_without_the_corpus(tmp_path: Path, bad: float) -> None:
+    """A run would take all its steps, and blame the learning rate."""
+    discriminator(tmp_path / "pair" / "discriminator")
+    file, name = write(tmp_path, init="{discriminator: pair}"), "discriminator_predictions.dense_prediction.weight"
+    resaved(tmp_path / "pair" / "discriminator", lambda given: given[name].view(-1)[4].fill_(bad))
+    (tmp_path / "corpus.txt").unlink()
+    assert refusal(file).endswith(f"does not fit: {name} has NaN or infinite numbers (1 of 16).")
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    discriminator(tmp_path / "pair" / "discriminator")
+    file = write(tmp_path, init="{discriminator: pair}")
+    resaved(tmp_path / "pair" / "discriminator", lambda given: given.update({TABLE: torch.tensor(1.0)}))
+    assert f"{TABLE} has the shape [], not [" in refusal(file)
+
+
+def test_a_wrapped_model_starts_the_network_that_it_is(tmp_path: Path) -> None:
+    """As a trainer saves its networks."""
+    discriminator(tmp_path / "pair" / "discriminator")
+    found = weights(networks(made(write(tmp_path, init="{discriminator: pair}")))["discriminator"])
+    wrapped = {f"module.discriminator.{n}": t for n, t in files(tmp_path, "discriminator")["discriminator"].items()}
+    save_file(wrapped, tmp_path / "pair" / "discriminator" / "model.safetensors")
+    assert_same(weights(networks(made(write(tmp_path, init="{discriminator: pair}")))["discriminator"]), found)
+
+
+def test_another_way_to_compute_is_refused(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model")
+    changed(tmp_path / "model", hidden_act="relu")
+    assert refusal(write(tmp_path, init="{discriminator: model}")) == (
+        f"{tmp_path / 'model/config.json'}: hidden_act is 'relu', but the lab's `bert` computes with 'gelu'."
+    )
+
+
+def test_a_vocabulary_that_cannot_be_is_refused_without_the_corpus(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=201)
+    assert refusal(write(tmp_path, init="{discriminator: model}")) == (
+        f"{tmp_path / 'model'}: has 201 tokens, but tokenizer.vocab_size is 200. Write tokenizer: {{type: pretrained, "
+        f"path: {tmp_path / 'model'}}}."
+    )
+
+
+def test_a_vocabulary_of_another_size_is_refused_once_it_is_known(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=TOKENS + 1)
+    file = write(tmp_path, init="{discriminator: model}")
+    assert check(load(file)) is None
+    with pytest.raises(ConfigError) as refused:
+        execute.run(file, [], tmp_path / "run", "cpu")
+    assert str(refused.value).endswith(f"does not fit: {TABLE} has the shape [{TOKENS + 1}, 8], not [{TOKENS}, 8].")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("./none", "{folder}/none: does not exist."),
+        ("tiny.yaml", "{folder}/tiny.yaml: is a file, not a folder."),
+        (".", "{folder}: is neither a model in Hugging Face format (it has no config.json) nor a run directory."),
+    ],
+)
+def test_what_is_not_there_is_a_note_of_check_and_stops_a_run(tmp_path: Path, source: str, reason: str) -> None:
+    file = write(tmp_path, init=f"{{generator: {source}}}")
+    assert refusal(file, DataError, "generator") == reason.format(folder=tmp_path)
+    assert DataError.exit_code == 3
+
+
+def test_a_mistake_of_the_file_comes_before_what_is_not_there(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", num_hidden_layers=2)
+    said = refusal(write(tmp_path, init="{discriminator: model, generator: ./none}"))
+    assert said.startswith(f"{tmp_path / 'model'}: is another network: ")
+    discriminator(tmp_path / "model")
+    said = refusal(write(tmp_path, init="{discriminator: model, generator: ./none}"), DataError, "generator")
+    assert said == f"{tmp_path / 'none'}: does not exist."
+
+
+def test_a_generator_that_is_not_a_network_starts_from_nothing(tmp_path: Path, pair: dict[str, Any]) -> None:
+    for section, reason in (("{type: uniform}", "uniform learns nothing"), ("null", "there is no generator")):
+        others = {"objective": "{type: mlm}", "sampler": "null"} if section == "null" else {}
+        with pytest.raises(ConfigError) as refused:
+            load(file := write(tmp_path, generator=section, init="{generator: pair}", **others))
+        place = f"{file}:{line_of('init', file.read_text())}: init.generator: "
+        assert str(refused.value) == f"{place}{reason}, so it starts from no weights. Remove this key."
+
+
+def test_an_objective_that_starts_the_discriminator_itself_refuses_another_start(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model")
+    file = write(tmp_path, objective="{type: two_stage, generator_steps: 1}", init="{discriminator: model}")
+    with pytest.raises(ConfigError, match=r": init\.discriminator: two_stage starts the discriminator"):
+        load(file)
+
+
+# BERT, and what is new
+
+
+def test_a_bert_starts_the_discriminator_and_what_is_new_is_said_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Console, "say", lambda _, text: said.append(text))
+    bert = model(BertForPreTraining, **DISCRIMINATOR)
+    saved(bert, tmp_path / "bert")
+    wide = "{dim: 16, max_length: 16, tie: none, dropout: 0.0}"
+    file = write(tmp_path, embedding=wide, init="{discriminator: bert}")
+    path = run(file, tmp_path / "run")
+    (opening,) = [text for text in said if "init.discriminator" in text]
+    assert opening.count("init.") == 1
+    assert (
+        f"\n  init.discriminator: {tmp_path / 'bert'}: new: heads.replaced; not used: bert.pooler, "
+        "cls.seq_relationship, cls.predictions; it has no tokenizer, so its tokens were not compared\n"
+    ) in opening
+    start = RunDirectory(path).provenance().init["discriminator"]
+    assert start.source == str(tmp_path / "bert")
+    assert [name for name in start.new if not name.startswith("heads.replaced.")] == []
+    assert len(start.new) == 4
+    assert "cls.seq_relationship.weight" in start.unused
+    found, usual = (networks(made(write(tmp_path, embedding=wide, **o)))["discriminator"]
+                    for o in ({"init": "{discriminator: bert}"}, {}))  # fmt: skip
+    assert torch.equal(found.embeddings.tokens.weight, bert.bert.embeddings.word_embeddings.weight)
+    for name, parameter in found.heads.named_parameters():
+        assert torch.equal(parameter, usual.heads.get_parameter(name)), "what is new is drawn from the seed as ever"
+
+
+def test_parameters_of_the_objective_itself_are_new(tmp_path: Path, pair: dict[str, Any]) -> None:
+    file = write(tmp_path, objective="{type: all_tokens_mlm}", init="{discriminator: pair}")
+    start = made(file).init["discriminator"]
+    assert {name.rpartition(".")[0] for name in start.new} == {
+        "heads.tokens", "heads.tokens.dense", "heads.tokens.norm", "objective.copy",
+    }  # fmt: skip
+
+
+# The file
+
+
+def test_the_stored_config_has_whole_paths_and_names_as_they_are(tmp_path: Path) -> None:
+    """A folder is relative to the file that names it, which may be another one than is run."""
+    discriminator(tmp_path / "base" / "model")
+    write(tmp_path / "base", init="{discriminator: model, generator: google/electra-small-generator}")
+    (tmp_path / "run.yaml").write_text("extends: base/tiny.yaml\n")
+    config = load(tmp_path / "run.yaml").config
+    stored = tmp_path / "stored.yaml"
+    stored.write_text(dump(config))
+    assert f"  discriminator: {tmp_path / 'base/model'}\n  generator: google/electra-small-generator\n" in dump(config)
+    assert load(stored).config == config
+
+
+@pytest.mark.parametrize("init", [None, "{}", "{discriminator: null}", "null"])
+def test_an_init_that_names_no_model_starts_from_random_weights(tmp_path: Path, init: str | None) -> None:
+    """`null` overrides a parent's."""
+    loaded = load(write(tmp_path, **({} if init is None else {"init": init})))
+    nothing = {"distribution": "official", "discriminator": None, "generator": None}
+    assert loaded.config.model_dump(mode="json")["init"] == nothing
+    assert loaded.config.init.models == {}
+    assert made(tmp_path / "tiny.yaml").init == {}
+
+
+def test_what_training_starts_from_is_part_of_a_cells_identity(tmp_path: Path) -> None:
+    """Cells of before, whose random weights were others, are not taken for these."""
+    (tmp_path / "model").mkdir()
+    started = load(write(tmp_path, init="{discriminator: model, distribution: normal}"))
+    mine = {"distribution": "normal", "discriminator": str(tmp_path / "model"), "generator": None}
+    assert json.loads(content_of(started))["init"] == mine

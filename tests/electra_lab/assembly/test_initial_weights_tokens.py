@@ -1,0 +1,143 @@
+"""The tokens of the weights that training starts from: the same as the experiment's, or it is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electra_lab.assembly.experiment import check
+from electra_lab.config.load import load
+from electra_lab.jobs.pretraining import execute
+from electra_lab.presentation.run_summary import opening
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.assembly.initial_weights import (
+    TABLE as THEIR_TABLE,
+)
+from tests.electra_lab.assembly.initial_weights import (
+    discriminator,
+    generator,
+    made,
+    networks,
+    refusal,
+    weights,
+    write,
+)
+from tests.electra_lab.assembly.test_initial_weights import assert_same
+from tests.helpers import line_of
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def with_tokenizer(folder: Path, *, swapped: bool = False) -> Path:
+    """Put a vocab.txt beside the weights: all words of the corpus, two of which may change places."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "number", "sat", "on", "mat", "and", "saw"]
+    words += ["dogs", *map(str, range(41))]
+    if swapped:
+        words[5:7] = "cat", "the"
+    (folder / "vocab.txt").write_text("\n".join(words))
+    return folder
+
+
+PRETRAINED = {"tokenizer": "{type: pretrained, path: model}", "init": "{discriminator: model}"}
+
+
+def test_a_model_goes_on_with_its_own_tokenizer(tmp_path: Path) -> None:
+    """Pre-training further on other text: the ids mean what they meant."""
+    discriminator(tmp_path / "model", vocab_size=55)
+    folder = with_tokenizer(tmp_path / "model")
+    file = write(tmp_path, **PRETRAINED)
+    assert check(load(file)) is None
+    experiment = made(file)
+    assert experiment.init["discriminator"].tokenizer
+    assert experiment.vocabulary.size == 55
+    assert experiment.store.tokenizer.encode("the cat", add_special_tokens=False).ids == [5, 6]
+    assert_same(weights(networks(experiment)["discriminator"]), load_file(folder / "model.safetensors"))
+
+
+def test_other_tokens_are_refused_without_the_corpus_if_the_tokenizer_is_not_trained(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=55)
+    with_tokenizer(tmp_path / "model")
+    (tmp_path / "other").mkdir()
+    with_tokenizer(tmp_path / "other", swapped=True)
+    file = write(tmp_path, **PRETRAINED | {"tokenizer": "{type: pretrained, path: other}"})
+    assert refusal(file) == (
+        f"{tmp_path / 'model'}: has other tokens: 'cat' is token 5 here and token 6 there. Write tokenizer: "
+        f"{{type: pretrained, path: {tmp_path / 'model'}}}."
+    )
+
+
+def test_other_tokens_are_refused_once_they_are_known_if_the_tokenizer_is_trained(tmp_path: Path) -> None:
+    discriminator(tmp_path / "pair" / "discriminator", vocab_size=55)
+    folder = with_tokenizer(tmp_path / "pair" / "discriminator")
+    file = write(tmp_path, init="{discriminator: pair}")
+    assert check(load(file)) is None
+    with pytest.raises(ConfigError) as refused:
+        execute.run(file, [], tmp_path / "run", "cpu")
+    assert str(refused.value) == (
+        f"{file}:{line_of('init', file.read_text())}: init.discriminator: {tmp_path / 'pair'}: has other tokens: '##0' "
+        f"is token 5 here and absent there. Write tokenizer: {{type: pretrained, path: {folder}}}."
+    )
+
+
+def test_rows_that_no_token_has_are_left_out_and_named(tmp_path: Path) -> None:
+    """Some tables are padded to a multiple of 8 or 64."""
+    discriminator(tmp_path / "model", vocab_size=64)
+    folder = with_tokenizer(tmp_path / "model")
+    file = write(tmp_path, **PRETRAINED)
+    assert check(load(file)) is None
+    experiment = made(file)
+    theirs = load_file(folder / "model.safetensors")
+    assert torch.equal(networks(experiment)["discriminator"].embeddings.tokens.weight, theirs[THEIR_TABLE][:55])
+    assert experiment.init["discriminator"].unused == [f"{THEIR_TABLE}[55:64]"]
+    assert f"not used: {THEIR_TABLE}[55:64]\n" in opening(load(file), experiment, tmp_path)
+
+
+def test_a_head_that_is_not_used_is_named_once(tmp_path: Path) -> None:
+    generator(tmp_path / "model", vocab_size=64, hidden_size=16, num_attention_heads=2, intermediate_size=64)
+    with_tokenizer(tmp_path / "model")
+    unused = made(write(tmp_path, **PRETRAINED)).init["discriminator"].unused
+    assert f"{THEIR_TABLE}[55:64]" in unused
+    assert [name for name in unused if name.startswith("generator_lm_head")] == ["generator_lm_head.bias"]
+
+
+@pytest.mark.parametrize("file", ["added_tokens.json", "tokenizer_config.json"])
+def test_rows_of_added_tokens_are_trained_further(tmp_path: Path, file: str) -> None:
+    """They are no padding: the model has learned them, though the vocab.txt ends before."""
+    discriminator(tmp_path / "model", vocab_size=57)
+    folder = with_tokenizer(tmp_path / "model")
+    added = {"[ENT1]": 55, "[ENT2]": 56}
+    decoder = {"added_tokens_decoder": {str(id): {"content": token} for token, id in added.items()}}
+    (folder / file).write_text(json.dumps(added if file == "added_tokens.json" else decoder))
+    experiment = made(write(tmp_path, **PRETRAINED))
+    assert experiment.vocabulary.size == 57
+    assert experiment.init["discriminator"].unused == []
+    theirs = load_file(folder / "model.safetensors")
+    assert torch.equal(networks(experiment)["discriminator"].embeddings.tokens.weight, theirs[THEIR_TABLE])
+
+
+def test_a_table_that_has_fewer_rows_than_the_tokenizer_has_tokens_is_refused(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=53)
+    with_tokenizer(tmp_path / "model")
+    assert refusal(write(tmp_path, **PRETRAINED)) == (
+        f"{tmp_path / 'model'}: does not fit: {THEIR_TABLE} has the shape [53, 8], not [55, 8]."
+    )
+
+
+def test_more_rows_than_tokens_are_refused_if_nobody_knows_which_tokens_they_are(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=64)
+    (tmp_path / "words").mkdir()
+    with_tokenizer(tmp_path / "words")
+    assert refusal(write(tmp_path, **PRETRAINED | {"tokenizer": "{type: pretrained, path: words}"})) == (
+        f"{tmp_path / 'model'}: does not fit: {THEIR_TABLE} has the shape [64, 8], not [55, 8]."
+    )
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    discriminator(tmp_path / "model", vocab_size=55)
+    (tmp_path / "model" / "tokenizer.json").write_text("{")
+    said = refusal(write(tmp_path, init="{discriminator: model}"), DataError)
+    assert said.startswith(f"{tmp_path / 'model/tokenizer.json'}: ")

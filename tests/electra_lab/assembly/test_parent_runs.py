@@ -1,0 +1,132 @@
+"""Weights of earlier runs: the right network of the right run; more in objectives/test_frozen_generator."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.assembly.experiment import check
+from electra_lab.assembly.parent_runs import SAME, parent_runs, refuse_other_parents
+from electra_lab.config.load import load
+from electra_lab.jobs.pretraining import execute
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError, ConfigError, DataError
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run, tensors
+from tests.helpers import line_of
+
+UNTIED = {"embedding": "{dim: 8, max_length: 16, tie: none}"}
+SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32}", "evaluate": "{examples: 0}", **UNTIED}
+SCALED = "{type: bert, dim: 8, depth: 1, heads: 1}"
+KINDS: dict[str, dict[str, str]] = {
+    "electra": {},
+    "mlm": {"objective": "{type: mlm}", "generator": "null", "sampler": "null", "discriminator": SCALED},
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an earlier run of each kind, to be copied."""
+    folder = tmp_path_factory.mktemp("earlier")
+    with for_a_module():
+        for kind, sections in KINDS.items():
+            run(experiment(folder, **SHORT, **sections), folder / kind)
+    return folder
+
+
+@pytest.fixture
+def folder(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The earlier runs beside an experiment of the same data."""
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+    for kind in KINDS:
+        shutil.copytree(shared / kind, tmp_path / kind)
+    return tmp_path
+
+
+def frozen(shared: Path, folder: Path, kind: str = "electra", **sections: str) -> Path:
+    """Write an experiment over the corpus of the earlier runs."""
+    corpus = f"{{type: text_files, paths: [{shared / 'corpus.txt'}]}}"
+    objective = f"{{type: frozen_generator, run: {folder / kind}}}"
+    data = f"{{sequence_length: 16, held_out: 0.3, store: {shared / 'store'}}}"
+    return experiment(
+        folder, **({"corpus": corpus, "objective": objective, "data": data, "generator": SCALED} | SHORT | sections)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_generator_is_that_of_the_earlier_run(shared: Path, folder: Path, kind: str) -> None:
+    """Or its model, if it has no generator; provenance says which checkpoint, and by which bytes."""
+    path = run(frozen(shared, folder, kind), folder / "run")
+    before, after = tensors(folder / kind), tensors(path)
+    network = "generator" if kind == "electra" else "discriminator"
+    names = [name for name in after if name.startswith("model.generator.")]
+    assert names
+    for name in names:
+        assert torch.equal(after[name], before[name.replace("generator", network)]), name
+    content = (folder / kind / "checkpoints" / "step-00000003" / "state.safetensors").read_bytes()
+    expected = {"generator": f"step-00000003 {hashlib.sha256(content).hexdigest()}"}
+    assert RunDirectory(path).provenance().earlier_runs == expected
+
+
+def test_sections_that_must_agree_are_compared_and_no_others(shared: Path, folder: Path) -> None:
+    assert SAME == ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
+    others = ("seed=7", "train.steps=9", "data.sequence_length=12", "embedding.dropout=0.0", "sampler.temperature=2.0")
+    assert check(load(frozen(shared, folder), list(others))) is None
+    for key, value in {
+        "tokenizer.vocab_size": "150", "data.held_out": "0.25", "data.overlap": "0.2", "embedding.dim": "12",
+        "embedding.max_length": "24", "generator.depth": "2",
+    }.items():  # fmt: skip
+        with pytest.raises(ConfigError, match=r"--set \S+: \S+: is .*, but the run whose generator is used, .*, has "):
+            check(load(frozen(shared, folder), [f"{key}={value}"]))
+
+
+def test_a_run_whose_config_is_not_complete_is_named(shared: Path, folder: Path) -> None:
+    config = folder / "electra" / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("tokenizer:", "tokeniser:"))
+    file = frozen(shared, folder)
+    with pytest.raises(ConfigError) as refused:
+        check(load(file))
+    place = f"{file}:{line_of('objective')}: objective.run"
+    assert str(refused.value) == f"{place}: {config} is not a complete experiment: it lacks tokenizer."
+
+
+def test_equal_sections_over_other_files_are_other_data(shared: Path, folder: Path) -> None:
+    """The same id would mean another token."""
+    store = RunDirectory(folder / "electra").provenance().data.store
+    (folder / "own.txt").write_text((shared / "corpus.txt").read_text() + "\n\none more document")
+    config = folder / "electra" / "config.yaml"
+    config.write_text(config.read_text().replace(str(shared / "corpus.txt"), str(folder / "own.txt")))
+    file = frozen(shared, folder, corpus=f"{{type: text_files, paths: [{folder / 'own.txt'}]}}")
+    with pytest.raises(DataError, match=rf"objective\.run: .* was trained on other data \(token store {store}, here "):
+        run(file, folder / "run")
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "sentence"),
+    [
+        ({"format": 1}, CheckpointError, r"electra: was written by electra_lab \S+ in format 1; this version reads"),
+        ({"steps": "many"}, DataError, r"objective\.run: .*provenance\.json: is damaged: steps"),
+        (None, DataError, r"objective\.run: .*provenance\.json: cannot be read"),
+    ],
+)
+def test_a_run_that_cannot_be_understood_is_refused(
+    shared: Path, folder: Path, change: dict[str, object] | None, kind: type[Exception], sentence: str
+) -> None:
+    earlier = RunDirectory(folder / "electra")
+    if change is None:
+        (earlier.path / "provenance.json").unlink()
+    else:
+        earlier.write_json("provenance.json", earlier.read_json("provenance.json") | change)
+    with pytest.raises(kind, match=sentence):
+        run(frozen(shared, folder), folder / "run")
+
+
+def test_an_objective_without_earlier_runs_needs_none(shared: Path, folder: Path) -> None:
+    assert parent_runs(nn.Linear(1, 1)) == {}
+    refuse_other_parents(load(frozen(shared, folder)), nn.Linear(1, 1))

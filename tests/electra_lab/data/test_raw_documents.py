@@ -1,0 +1,193 @@
+"""A corpus on disk, split."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.data import raw_documents
+from electra_lab.data.raw_documents import Sample, read_contents, read_piece, write_documents
+from electra_lab.data.splits import HELD_OUT, SPLITS, number_of, split_of
+from registry import LONGEST, Document, Skipped
+from registry.errors import DataError
+
+
+class Given:
+    """A corpus of whatever it is given; `prints` are its fingerprints, one after the other."""
+
+    def __init__(self, documents: Any, prints: str = "aaaa") -> None:
+        self.documents, self.prints = documents, iter(prints)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.documents
+
+    def fingerprint(self) -> str:
+        return next(self.prints)
+
+
+def written(folder: Path, documents: Any, held_out: float = 0.5) -> raw_documents.Contents:
+    folder.mkdir(exist_ok=True)
+    return write_documents(Given(documents), "a", held_out, folder, lambda *_: None)
+
+
+def texts(folder: Path) -> dict[str, list[str]]:
+    contents = read_contents(folder)
+    return {
+        split: [text for piece in range(contents.pieces[split]) for text in read_piece(folder, split, piece)]
+        for split in SPLITS
+    }
+
+
+ODD = [
+    "a\x00b",
+    "line\r\nend",
+    "e\u0301 \u0641\u0642\u0637 \U0001f469\u200d\U0001f4bb",
+    "\u1112\u1161\u11ab",
+    "\ufeffx",
+]
+some = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30), max_size=30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(some)
+def test_every_document_comes_back_once_in_order_in_its_split(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("spool")
+    documents = [f"anchor {n}" for n in range(12)] + ODD + documents
+    written(folder, documents)
+    stripped = [text for text in (document.strip() for document in documents) if text]
+    expected = {s: [t for t in stripped if split_of(t.encode(), 0.5) == s] for s in SPLITS}
+    assert texts(folder) == expected
+
+
+def test_documents_of_one_key_stay_together(tmp_path: Path) -> None:
+    keys = [f"module {n}" for n in range(12)]
+    written(tmp_path, [Document(f"text {n} of {key}", key=key) for key in keys for n in range(10)])
+    for split, found in texts(tmp_path).items():
+        mine = [key for key in keys if split_of(key.encode(), 0.5) == split]
+        assert found == [f"text {n} of {key}" for key in mine for n in range(10)]
+
+
+def test_a_split_that_the_corpus_brings_is_used(tmp_path: Path) -> None:
+    own = [Document(f"text {n}", split=split) for split in SPLITS for n in range(50)]
+    written(tmp_path, own)
+    assert texts(tmp_path) == {split: [f"text {n}" for n in range(50)] for split in SPLITS}
+
+
+def test_pieces_end_after_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_documents, "LEAST", 200)
+    contents = written(tmp_path, [f"document number {n:04}" for n in range(100)])
+    sizes = [sum(len(t) for t in read_piece(tmp_path, "train", n)) for n in range(contents.pieces["train"])]
+    assert len(sizes) > 3
+    assert all(200 <= size < 220 for size in sizes[:-1])
+    assert contents.characters["train"] == sum(sizes)
+    assert contents.documents == {split: len(found) for split, found in texts(tmp_path).items()}
+
+
+def test_a_long_document_is_cut_at_a_space(tmp_path: Path) -> None:
+    long = "word " * (LONGEST // 3)
+    own = [Document("v", split="validation"), Document("t", split="test")]
+    written(tmp_path, [Document(long, split="train"), *own])
+    found = texts(tmp_path)["train"]
+    assert [len(text) <= LONGEST for text in found] == [True, True]
+    assert " ".join(found) == long.strip()
+    assert not any(text.startswith("ord") for text in found)
+
+
+def test_a_long_document_without_spaces_is_cut_anywhere(tmp_path: Path) -> None:
+    own = [Document("v", split="validation"), Document("t", split="test")]
+    written(tmp_path, [Document("x" * (2 * LONGEST + 5), split="train"), *own])
+    assert [len(text) for text in texts(tmp_path)["train"]] == [LONGEST, LONGEST, 5]
+
+
+def test_halves_of_characters_are_replaced(tmp_path: Path) -> None:
+    own = [Document("v", split="validation"), Document("t", split="test")]
+    written(tmp_path, [Document("a \ud83d b \ud83d\ude00", split="train"), *own])
+    assert texts(tmp_path)["train"] == ["a \ufffd b \U0001f600"]
+
+
+def test_held_out_text_has_a_limit_that_does_not_depend_on_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with the smallest numbers stay; what is beyond is neither trained on nor evaluated."""
+    monkeypatch.setattr(raw_documents, "MOST_HELD_OUT", 300)
+    documents = [f"document {n}" + "x" * (n % 17) for n in range(200)]
+    found = []
+    for seed in range(4):
+        random.Random(seed).shuffle(documents)
+        contents = written(tmp_path / str(seed), documents)
+        held = {split: texts(tmp_path / str(seed))[split] for split in HELD_OUT}
+        found.append({split: sorted(each) for split, each in held.items()})
+        for split, each in held.items():
+            assert each == [d for d in documents if d in each]
+            assert 250 < sum(map(len, each)) <= 300
+            beyond = [d for d in documents if split_of(d.encode(), 0.5) == split and d not in each]
+            assert max(number_of(d.encode()) for d in each) < min(number_of(d.encode()) for d in beyond)
+        assert contents.beyond_limit == 200 - sum(contents.documents.values())
+        assert contents.documents["train"] == sum(split_of(d.encode(), 0.5) == "train" for d in documents)
+    assert all(each == found[0] for each in found)
+
+
+def test_what_comes_again_is_for_training_alone(tmp_path: Path) -> None:
+    documents = [Document(f"text {n}", again=again) for again in (False, True, True) for n in range(40)]
+    written(tmp_path, documents)
+    found = texts(tmp_path)
+    for split, times in (("train", 3), ("validation", 1), ("test", 1)):
+        assert sorted(found[split]) == sorted(
+            [f"text {n}" for n in range(40) if split_of((f"text {n}").encode(), 0.5) == split] * times
+        )
+
+
+def test_what_was_skipped_is_counted_and_the_first_are_named(tmp_path: Path) -> None:
+    skipped = [Skipped(f"a.jsonl:{n}", "is not JSON") for n in range(7)]
+    rest = [Skipped("b.txt:3", "byte 7 is not UTF-8", number, "bytes") for number in (1000, 24)]
+    contents = written(tmp_path, [*skipped, *rest, *(f"text {n}" for n in range(20))])
+    assert contents.skipped == 9
+    assert contents.lost == {"records": 7, "bytes": 1024}
+    assert contents.examples == [f"a.jsonl:{n}: is not JSON" for n in range(5)]
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the corpus changed while it was read"):
+        write_documents(Given([f"text {n}" for n in range(40)], "b"), "a", 0.5, tmp_path, lambda *_: None)
+    assert not (tmp_path / "spool.json").exists()
+
+
+@pytest.mark.parametrize("characters", [100, 500, 1e9])
+def test_a_sample_is_spread_evenly(tmp_path: Path, characters: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_documents, "LEAST", 400)
+    contents = written(tmp_path, [f"document number {n:04}" for n in range(200)])
+    train = texts(tmp_path)["train"]
+    sample = Sample(tmp_path, contents, characters, lambda *_: None)
+    assert list(sample) == list(sample)
+    places = [train.index(text) for text in sample]
+    assert sum(len(text) for text in sample) <= characters + 20
+    assert sum(len(text) for text in sample) >= min(characters, contents.characters["train"]) - 20
+    gaps = {b - a for a, b in itertools.pairwise(places)}
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_a_sample_is_never_empty(tmp_path: Path) -> None:
+    contents = written(tmp_path, [f"document number {n:04}" * 200 for n in range(40)])
+    assert len(list(Sample(tmp_path, contents, 10, lambda *_: None))) == 1
+
+
+def test_pieces_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a limit, so that few are needed for much text, and small ones for little."""
+    monkeypatch.setattr(raw_documents, "LEAST", 100)
+    monkeypatch.setattr(raw_documents, "MOST", 400)
+    contents = written(tmp_path, [Document("x" * 50, split="train") for _ in range(800)] + [
+        Document("v", split="validation"), Document("t", split="test")])  # fmt: skip
+    sizes = [sum(len(t) for t in read_piece(tmp_path, "train", n)) for n in range(contents.pieces["train"])]
+    assert sizes[0] == 100
+    assert sizes == sorted(sizes[:-1]) + sizes[-1:]
+    assert max(sizes) == 400
+    assert sum(sizes) == 40_000

@@ -1,0 +1,292 @@
+"""`run --dry-run` and the forecast behind it: true for the run that follows, and written nowhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from electra_lab.assembly.needs import forecast, trial_seconds
+from electra_lab.config.load import load
+from electra_lab.jobs.pretraining import execute
+from electra_lab.planning.forecast import Forecast
+from electra_lab.planning.memory import peak_bytes
+from electra_lab.training.step import backward
+from registry import optimizers
+from tests.electra_lab.training.tiny import experiment
+from tests.helpers import write_experiment
+from tests.scorecard.lab import Lab
+
+READS_NUMBERS = '''\
+from registry import samplers
+
+
+@samplers.register("reading")
+def reading(logits, rng, /):
+    """Looks at a number."""
+    assert logits[0, 9].item() != 3.0
+    return logits.argmax(-1)
+'''
+
+
+@pytest.fixture(autouse=True)
+def _own_store_and_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+
+
+def plan_of(file: Path, *overrides: str, device: str = "cpu") -> str:
+    return execute.dry_run(file, list(overrides), None, device)
+
+
+def numbers(line: str) -> list[int]:
+    return [int(word.replace(",", "")) for word in re.findall(r"\b\d[\d,]*\b", line)]
+
+
+def line(text: str, beginning: str) -> str:
+    return next(line for line in text.splitlines() if line.strip().startswith(beginning))
+
+
+def test_it_says_what_the_run_then_does(tmp_path: Path) -> None:
+    """Parameters, steps and FLOPs as in the run's own provenance. The corpus fills a vocabulary of 100."""
+    train = "{tokens: 200, batch_size: 2, precision: fp32}"
+    file = write_experiment(tmp_path, tokenizer="{type: wordpiece, vocab_size: 100}", train=train)
+    text = plan_of(file)
+    words = "\n\n".join(f"{n**3} {n**4} {n**5}" for n in range(100))
+    (tmp_path / "corpus.txt").write_text(words)
+    run = execute.run(file, [], tmp_path / "run", "cpu")
+    done = json.loads((run / "provenance.json").read_text())
+    assert done["data"]["vocabulary"] == 100
+    for name in ("discriminator", "generator"):
+        whole, *parts = numbers(line(text, name))
+        assert whole == sum(parts) == done["parameters"][name]
+    assert numbers(line(text, "shared")) == [done["parameters"]["shared"]]
+    assert numbers(line(text, "total")) == [done["parameters"]["total"]]
+    assert line(text, "tiny: ") == f"tiny: {done['steps']:,} steps of 2 x 16 tokens"
+    assert line(text, "tokens").split() == f"tokens 32 per step, {32 * done['steps']} in total".split()
+    flops = done["flops_per_step"]
+    expected = f"compute {flops:.4g} FLOPs per step, {flops * done['steps']:.4g} in total (matrix products)"
+    assert line(text, "compute").split() == expected.split()
+    paper = f"{done['paper_flops'] / done['steps']:.4g} FLOPs per step, {done['paper_flops']:.4g} in total (as the "
+    assert paper + "ELECTRA paper counts)" in text
+
+
+def test_it_reads_no_corpus_and_writes_nothing(forks: Lab, tmp_path: Path) -> None:
+    file = write_experiment(tmp_path / "there")
+    (file.parent / "corpus.txt").unlink()
+    here = tmp_path / "here"
+    here.mkdir()
+    done = forks("run", str(file), "--dry-run", cwd=here)
+    assert done.code == 0
+    assert done.out.startswith("tiny: 1 steps of 2 x 16 tokens\n")
+    corpus = file.parent / "corpus.txt"
+    assert done.err == f"note: {file}:2: corpus: text_files: {corpus}: no file matches. A run would stop there.\n"
+    assert not list(here.iterdir())
+
+
+def test_a_large_network_takes_no_time_and_no_memory(tmp_path: Path) -> None:
+    """A hundred billion parameters."""
+    file = write_experiment(tmp_path, discriminator="{type: bert, dim: 32768, depth: 8, heads: 64}")
+    total = numbers(line(plan_of(file), "total"))[0]
+    assert total > 1e11
+
+
+def test_a_plan_for_another_machine(tmp_path: Path) -> None:
+    text = plan_of(write_experiment(tmp_path, train="{steps: 1, batch_size: 2}"), device="cuda")
+    assert " on cuda in bf16: " in text
+
+
+def test_an_optimizer_that_cannot_skip_by_itself_needs_copies_to_return_to(tmp_path: Path) -> None:
+    """Beside the gradients, which are 4 bytes per parameter: the weights and the optimizer's state once more."""
+    options = {"discriminator": "{type: bert, dim: 128, depth: 2, heads: 2}", "train": "{steps: 1, batch_size: 1}"}
+
+    def needs(optimizer: str) -> Forecast:
+        loaded = load(write_experiment(tmp_path, optimizer=f"{{type: {optimizer}}}", **options))
+        return forecast(loaded, torch.device("cpu"))
+
+    fused, unfused = needs("adamw"), needs("adafactor")
+    assert fused.working_bytes is not None
+    assert unfused.working_bytes == 4 * unfused.parameters["total"] + unfused.state_bytes
+    assert unfused.working_bytes > fused.working_bytes
+
+
+def test_a_component_that_reads_numbers_costs_the_estimate_of_memory_alone(tmp_path: Path) -> None:
+    (tmp_path / "reading.py").write_text(READS_NUMBERS)
+    file = write_experiment(tmp_path, imports="[reading.py]", sampler="{type: reading}")
+    text = plan_of(file)
+    assert re.search(
+        r"memory +\S+ MB of weights and optimizer; the memory of a step cannot be predicted from shapes", text
+    )
+    assert "FLOPs per step" in text
+    run = execute.run(file, [], tmp_path / "run", "cpu")  # a forecast leaves nothing behind that a run trips over
+    assert (run / "checkpoints").is_dir()
+
+
+def test_the_command_says_where_it_is_not_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from electra_lab.cli import main
+
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "kept").touch()
+    monkeypatch.setattr(
+        sys, "argv", ["electra-lab", "run", str(write_experiment(tmp_path)), "--dry-run", "--out", str(out)]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+
+
+READING_BACKBONE = '''\
+import torch
+from registry import backbones
+
+
+@backbones.register("reading")
+class Reading(torch.nn.Module):
+    """Reads numbers where it is built and where it runs, as stochastic depth and unpadding do."""
+
+    length_multiple, positions = 1, "lab"
+
+    def __init__(self, dim, depth, heads, max_length, /):
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0, 0.1, depth)]
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(dim, dim) for _ in range(depth))
+
+    def forward(self, x, attention_mask):
+        if not attention_mask.all():
+            x = x * attention_mask.unsqueeze(-1)
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+    def at_step(self, seed, step):
+        """Nothing changes."""
+'''
+
+
+def test_a_backbone_that_reads_numbers_is_checked_forecast_and_run(tmp_path: Path) -> None:
+    """It has no formula either: its operations are counted with numbers."""
+    (tmp_path / "reading.py").write_text(READING_BACKBONE)
+    discriminator = "{type: reading, dim: 16, depth: 2, heads: 2}"
+    file = write_experiment(tmp_path, imports="[reading.py]", discriminator=discriminator, generator="{scale: 0.5}")
+    text = plan_of(file)
+    assert (execute.run(file, [], tmp_path / "run", "cpu") / "checkpoints").is_dir()
+    assert numbers(line(text, "discriminator"))[3] == 2 * (16 * 16 + 16)
+    assert re.search(r"compute +[1-9]\S* FLOPs per step", text)
+    assert "cannot be predicted from shapes" in text
+
+
+def test_evaluation_counts_where_it_needs_more(tmp_path: Path) -> None:
+    sections = {"train": "{steps: 1, batch_size: 2}", "evaluate": "{batch_size: 64}"}
+    text = plan_of(write_experiment(tmp_path, **sections))
+    state, step, evaluation = (float(n) for n in re.findall(r"([\d.]+) MB (?:of|at)", text))
+    assert evaluation > 4 * step
+    assert float(re.search(r"about ([\d.]+) MB", text)[1]) == pytest.approx(state + evaluation, abs=0.11)
+
+
+# Numbers
+
+
+def needs(file: Path, *overrides: str) -> Forecast:
+    loaded = load(file, list(overrides))
+    return forecast(loaded, torch.device("cpu"))
+
+
+def test_what_is_forecast_grows_as_it_must(tmp_path: Path) -> None:
+    """Twice the rows: twice the working memory (but for gradients), the same state; bf16 takes less than fp32."""
+    file = write_experiment(tmp_path, discriminator="{type: bert, dim: 64, depth: 3, heads: 2}")
+
+    def of(*overrides: str) -> tuple[int, int]:
+        found = needs(file, *overrides)
+        assert found.working_bytes is not None
+        return found.state_bytes, found.working_bytes
+
+    state, one = of("train.batch_size=64")
+    same, two = of("train.batch_size=128")
+    assert same == state
+    assert 1.9 < two / one < 2.0
+    # The second micro-batch finds the gradients of the first, four bytes a parameter; the state has twelve.
+    split = of("train.batch_size=128", "train.micro_batch_size=64")
+    assert split[0] == state
+    assert one + 0.5 * state / 3 < split[1] < one + 1.5 * state / 3
+    assert of("train.batch_size=128", "train.precision=bf16")[1] < 0.9 * two
+
+
+@pytest.mark.parametrize("optimizer", optimizers.names())
+def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
+    """State to the byte; working memory as counted around a real forward and backward pass with numbers.
+
+    The corpus fills its vocabulary, rows are full.
+    """
+    words = "\n\n".join(f"{n**3} {n**4} {n**5}" for n in range(100))
+    (tmp_path / "words.txt").write_text(words)
+    sections = {
+        "corpus": "{type: text_files, paths: [words.txt]}",
+        "tokenizer": "{type: wordpiece, vocab_size: 100}",
+        "optimizer": f"{{type: {optimizer}}}",
+        "train": "{steps: 1, batch_size: 8, precision: fp32}",
+    }
+    made = experiment(tmp_path, **sections)
+    found = needs(tmp_path / "tiny.yaml")
+    assert made.vocabulary.size == 100 == found.vocabulary_size
+    objective, learner, trained = made.run.learner.objective.train(), made.run.learner, made.run.optimizer
+    batch = made.train.training_batch(0, 0, 8, torch.device("cpu"))
+    peak = peak_bytes(lambda: backward(learner.losses(batch, 0, 0, "fp32").terms))
+    assert found.working_bytes == pytest.approx(peak, rel=0.02)
+    trained.step()
+    state = sum(value.nbytes for each in trained.state.values() for value in each.values())
+    assert found.state_bytes == state + sum(p.nbytes for p in objective.parameters())
+
+
+def test_the_dearer_stage_of_two_decides(tmp_path: Path) -> None:
+    """The working memory is that of the second stage, where both networks are there, whichever is forecast first."""
+    sections = {"embedding": "{dim: 8, max_length: 16, tie: none}", "generator": "{scale: 0.5}"}
+    file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)
+    found = needs(file, "train.steps=5")
+    assert (found.flops.first, found.steps) == (2, 5)
+    alone = needs(file, "train.steps=5", "objective={type: electra}")
+    assert found.flops.at_first < alone.flops.per_step
+    # What a network's layers keep for its backward pass counts in the stage in which it learns.
+    for stage in (["generator.scale=4.0", "generator.depth={}"], ["generator.depth=1", "discriminator.depth={}"]):
+        less, more = (needs(file, "train.steps=5", *(each.format(n) for each in stage)).working_bytes for n in (1, 4))
+        assert less is not None
+        assert more is not None
+        assert more > 1.5 * less, stage
+
+
+def test_a_trial_takes_the_time_of_its_steps_and_what_is_too_large_is_not_tried(tmp_path: Path, monkeypatch) -> None:
+    """A clock by hand: 1 s a step of the first stage, 10 s a step of the second, more for the first try of each."""
+    from electra_lab.planning import forecast as module
+
+    sections = {"embedding": "{dim: 8, max_length: 16, tie: none}"}
+    file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)
+    loaded = load(file, ["train.steps=5"])
+    found = needs(file, "train.steps=5")
+    clock, steps = [0.0], list[int]()
+
+    def timed(*_: object, step: int, **options: object) -> None:
+        steps.append(step)
+        clock[0] += (1.0 if step < 2 else 10.0) + (100.0 if steps.count(step) == 1 else 0.5 * steps.count(step))
+        assert options["rate"] == 0.0
+
+    monkeypatch.setattr(module, "training_step", timed)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    cpu = torch.device("cpu")
+    assert trial_seconds(loaded, found, cpu) == pytest.approx(2 * (1.0 + 1.0) + 3 * (10.0 + 1.0))
+    assert steps == [0, 0, 0, 2, 2, 2]
+    monkeypatch.setattr(module, "SHORT", found.flops.per_step - 1)
+    assert trial_seconds(loaded, found, cpu) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "SMALL", found.state_bytes)
+    assert trial_seconds(loaded, found, cpu) is None
+    monkeypatch.undo()
+    if not torch.cuda.is_available():
+        assert trial_seconds(loaded, found, torch.device("cuda")) is None
+    assert trial_seconds(loaded, found, cpu) > 0

@@ -1,0 +1,169 @@
+"""Which steps are refused, by hand: the average of the norms, spikes, and what is remembered of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from electra_lab.parallel.world import ALONE
+from electra_lab.training import divergence as trouble
+from electra_lab.training.divergence import StepRejected, Watch, non_finite_parameters
+from electra_lab.training.loop import train
+from registry.errors import DivergedError
+from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, Nothing, new_run, records_of
+
+YES, NO = torch.tensor(True), torch.tensor(False)
+
+
+def judged(watch: Watch, norms: list[float], start: int = 0) -> list[bool]:
+    """Return which of the steps with these norms are taken."""
+    taken = []
+    for step, norm in enumerate(norms, start):
+        value = torch.tensor(norm)
+        taken.append(bool(watch.judge(value.isfinite(), value, None, step)))
+    return taken
+
+
+def test_a_spike_is_a_norm_above_the_factor_times_the_average_of_the_taken_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mean of the first LEAD steps, among which there is none, then an exponential average of as long a memory."""
+    monkeypatch.setattr(trouble, "LEAD", 4)
+    watch = Watch(factor=3.0)
+    assert judged(watch, [1.0, 100.0, 1.0, 2.0]) == [True] * 4
+    assert float(watch.average) == 26.0
+    assert judged(watch, [78.0, 78.1]) == [True, True], "the first raises the average to 39"
+    average = (39.0 * 3 + 78.1) / 4
+    assert float(watch.average) == pytest.approx(average)
+    assert judged(watch, [3.001 * average, 2.999 * average], 6) == [False, True]
+    assert (int(watch.first), bool(watch.spiked)) == (6, True)
+    assert float(watch.average) == pytest.approx(average * (3 + 2.999) / 4), "a refused step has no part in it"
+
+
+def test_the_lead_is_of_taken_steps() -> None:
+    watch = Watch(factor=1.5)
+    assert judged(watch, [math.nan] * 50 + [1.0] * 99 + [1e6]) == [False] * 50 + [True] * 100
+    assert judged(watch, [1e7], 150) == [False]
+
+
+def test_without_a_factor_only_what_is_not_finite_is_refused() -> None:
+    watch = Watch()
+    assert judged(watch, [1.0] * 200 + [1e30, math.inf, math.nan]) == [True] * 201 + [False] * 2
+    assert (int(watch.first), bool(watch.spiked)) == (201, False)
+    watch.forget()
+    assert int(watch.first) == -1
+
+
+def test_an_overflow_of_fp16_is_no_trouble() -> None:
+    watch = Watch(factor=2.0)
+    assert not watch.judge(NO, torch.tensor(math.inf), YES, 3)
+    assert int(watch.first) == -1
+    assert not watch.judge(NO, torch.tensor(math.inf), NO, 4)
+    assert int(watch.first) == 4
+
+
+@pytest.mark.parametrize("stop", [1, 5, 9, 13])
+def test_a_state_that_went_through_a_file_judges_as_before(monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
+    monkeypatch.setattr(trouble, "LEAD", 4)
+    norms = [(1 + 0.1 * n) * (40 if n in (7, 11) else 1) / 3 for n in range(16)]
+    whole, part = Watch(factor=4.0), Watch(factor=4.0)
+    expected = judged(whole, norms)
+    assert expected.count(False) == 2
+    first = judged(part, norms[:stop])
+    other = Watch.from_state(json.loads(json.dumps(part.state())), CPU, 4.0)
+    assert first + judged(other, norms[stop:], stop) == expected
+    assert other.state() == whole.state()
+
+
+def test_the_host_does_not_wait_for_the_device() -> None:
+    """Nothing of it can be read on the meta device."""
+    watch = Watch(torch.device("meta"), 2.0)
+    for step in range(3):
+        finite = torch.empty((), dtype=torch.bool, device="meta")
+        watch.judge(finite, torch.empty((), device="meta"), finite, step)
+    watch.forget()
+
+
+def test_the_names_of_spoilt_parameters() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    assert non_finite_parameters(module, ALONE) == []
+    with torch.no_grad():
+        module[1].weight[0, 1] = math.inf
+        module[1].bias[1] = math.nan
+    assert non_finite_parameters(module, ALONE) == ["1.weight", "1.bias"]
+
+
+# In the loop, where step n of `poison` is not finite
+
+
+@pytest.mark.parametrize(("limit", "says"), [(3, None), (2, "step 6: .* That makes 3 in all, more than .* (2)"),
+                                             (1, "step 6: "), (0, "step 3: ")])  # fmt: skip
+def test_skip_has_a_limit_over_all_windows(limit: int, says: str | None) -> None:
+    run, settings = new_run((1, 3, 5)), replace(SETTINGS, on_non_finite="skip", skip_limit=limit)
+    if says is None:
+        assert records_of(run, settings)[-1].step == 7
+    else:
+        with pytest.raises(DivergedError, match=says.replace("(2)", r"\(2\)")):
+            records_of(run, settings)
+
+
+def test_a_refused_step_of_a_checkpoint_does_not_stop_a_resume_under_another_policy() -> None:
+    """It was skipped then; only later ones count."""
+    for poison, stops in (((3,), False), ((3, 5), True)):
+        run = new_run(poison)
+        for record in train(
+            run, replace(SETTINGS, on_non_finite="skip"), Asked(), {"validation": Asked()}, Nothing, CPU
+        ):
+            if record.step == 4 and not record.values:
+                break
+        state = json.loads(json.dumps({"step": 4, **run.state(replace(SETTINGS, on_non_finite="skip"))}))
+        other = new_run(poison)
+        other.restore(state)
+        if stops:
+            with pytest.raises(DivergedError, match=r"step 6: .* of 1 of .*, first that of step 6\."):
+                records_of(other, SETTINGS)
+        else:
+            assert records_of(other, SETTINGS)[-1].step == 7
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_weights_that_an_update_has_spoilt_are_named_before_they_are_evaluated(policy: Any) -> None:
+    """Loss and gradient were finite, so it must not be said that no weight is damaged."""
+    run, settings = new_run(rate=1e38), replace(SETTINGS, on_non_finite=policy, evaluate_every=1)
+    with pytest.raises(StepRejected, match=r"^step 1: weight is no longer finite") as refused:
+        records_of(run, settings)
+    assert refused.value.step == 0
+    assert "no weight is damaged" not in str(refused.value)
+
+
+def test_roll_back_hands_the_refused_step_to_the_consumer() -> None:
+    """Which must put the run back; the loop goes on from there, with later batches."""
+    run, batches = new_run((4,)), Asked()
+    seen = []
+    for record in train(
+        run, replace(SETTINGS, on_non_finite="roll_back"), batches, {"validation": Asked()}, Nothing, CPU
+    ):
+        seen.append(record)
+        if record.rejected:
+            assert (record.step, record.rejected.step) == (6, 4)
+            run.restore({"step": 2, "tokens": 24, "skipped": 0, "window": {"steps": 2, "names": [], "totals": None}})
+            run.offset, run.learner.objective.poison = 3, ()
+    assert [step for _, step, _ in batches.training] == [*range(6), *range(5, 10)]
+    assert [r.values["step"] for r in seen if r.values and r.values["split"] == "train"] == [3, 3, 6, 7]
+    with pytest.raises(StepRejected):  # nobody has put it back
+        list(
+            train(
+                new_run((4,)),
+                replace(SETTINGS, on_non_finite="roll_back"),
+                Asked(),
+                {"validation": Asked()},
+                Nothing,
+                CPU,
+            )
+        )
