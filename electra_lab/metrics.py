@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -103,7 +104,8 @@ class PretrainingMetrics:
             unigram = self._surprise[batch.tokens.gather(1, asked.positions)]
             columns = (torch.ones_like(asked.loss), asked.loss, unigram, asked.correct)
             masks = asked.valid & asked.saw_mask
-            sums = [column.double().masked_fill(~c, 0).sum() for c in (asked.valid, masks) for column in columns]
+            counted = product((asked.valid, masks), columns)
+            sums = [column.double().masked_fill(~where, 0).sum() for where, column in counted]
             self._sums[name] = self._sums.get(name, 0) + torch.stack(sums)
             saved = unigram - asked.loss
             self._guessed.setdefault(name, []).append(_chosen(masks, documents.gather(1, asked.positions).int(), saved))
@@ -149,13 +151,11 @@ class PretrainingMetrics:
         if self._judged:
             replaced, logits, tokens, documents = _joined(self._judged)
             found["discriminator_auc"] = auc_gain(replaced, logits, self._rarity[tokens], documents)
-        parts = "", "_low", "_high", "_rows" if self._by_row else "_documents"
-        return {
-            f"{name}_gain{part}": number
-            for name, gain in found.items()
-            for part, number in zip(parts, gain, strict=True)
-            if number is not None
-        }
+        gains = dict[str, float]()
+        for name, (gain, low, high, number) in found.items():
+            values = {"": gain, "_low": low, "_high": high, "_rows" if self._by_row else "_documents": number}
+            gains |= {f"{name}_gain{part}": value for part, value in values.items() if value is not None}
+        return gains
 
     def examples(self) -> list[Example]:
         return self._examples

@@ -2,53 +2,54 @@
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_lab.analysis.statistics import ENOUGH, Values
+from electra_lab.analysis.intervals import ENOUGH, Array, Values
 
-Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 
-def two_groups(values: Values) -> tuple[float, list[str]] | None:
-    """Return where the numbers of all seeds fall into two groups, and the variants with seeds in both; None if not.
+def bimodal(values: Values) -> tuple[float, list[str]] | None:
+    """Return the cut between two groups of the numbers of all seeds, and the variants with seeds in both; None if not.
 
-    They do if splitting the seeds of each variant at one number, the same for all, leaves so little of the variance
-    within variants as it does once in a hundred times for independent normal numbers with one mean and one spread.
-    Variants with means of their own are split less by one number; where spreads differ widely, or seeds have a large
-    effect on all variants, chance does it more often. Intervals are too narrow if some runs have made a step that
+    There are two groups if splitting the seeds of each variant at one number, the same for all, leaves as little of the
+    variance within variants as it does once in a hundred times for independent normal numbers with one mean and one
+    spread. Variants with different means are split less by one number; where spreads differ widely, or seeds have a
+    large effect on all variants, chance does it more often. Intervals are too narrow if some runs have made a step that
     others have not.
     """
-    known = {label: sorted(each.values()) for label, each in values.items() if each}
-    sizes = [len(each) for each in known.values()]
-    numbers = np.array([v for each in known.values() for v in each], float)
+    known = {label: sorted(seeds.values()) for label, seeds in values.items() if seeds}
+    sizes = [len(ordered) for ordered in known.values()]
+    numbers = np.array([*chain(*known.values())], float)
     variant = np.repeat(np.arange(len(sizes)), sizes)
-    if len(numbers) < ENOUGH or not any(each[0] < each[-1] for each in known.values()):
+    if len(numbers) < ENOUGH or not any(ordered[0] < ordered[-1] for ordered in known.values()):
         return None
     middle = numbers.mean()
-    scale = np.abs(numbers - middle).max()  # squares of numbers that are large, tiny or alike would lose what differs
+    scale = np.abs(numbers - middle).max()  # squares of large, tiny or nearly equal numbers lose their differences
     left, cut = _best_split((numbers[None] - middle) / scale, variant, np.array(sizes))
     if left[0] >= _least_left(tuple(sorted(sizes))):
         return None
     where = float(cut[0] * scale + middle)
-    return where, [label for label, each in known.items() if each[0] <= where < each[-1]]
+    return where, [label for label, ordered in known.items() if ordered[0] <= where < ordered[-1]]
 
 
 @cache
 def _least_left(sizes: Sequence[int]) -> float:
-    """Return the 1 % quantile, by 10,000 normal samples, of what the best split leaves of the variance."""
+    """Return the 1 % quantile, by 10,000 normal samples, of the variance that the best split leaves."""
     rng, variant = np.random.default_rng(sum(sizes)), np.repeat(np.arange(len(sizes)), sizes)
     left, _ = _best_split(rng.normal(size=(10_000, sum(sizes))), variant, np.array(sizes))
     return float(np.quantile(left, 0.01))
 
 
 def _best_split(numbers: Array, variant: Whole, sizes: Whole) -> tuple[Array, Array]:
-    """Return of each row, Float64[T N], the least share of the variance within variants that a split leaves, and where.
+    """Return the least share of the variance within variants that a split leaves, Float64[T], and its cut, Float64[T].
 
-    variant  Int64[N], whose each column is
-    sizes    Int64[V], how many columns each has
+    numbers  Float64[T N], a sample per row
+    variant  Int64[N], the variant of each column
+    sizes    Int64[V], the number of columns of each variant
     """
     rows, n = np.arange(len(numbers)), numbers.shape[1]
     order = np.argsort(numbers, axis=1)

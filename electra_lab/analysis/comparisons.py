@@ -2,29 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Any
+from itertools import chain, combinations
+from typing import Any, TypeVar
 
 import numpy as np
 
-from electra_lab.analysis.statistics import (
-    Difference,
-    Layers,
-    Values,
-    against,
-    corrected,
-    difference,
-    is_exploratory,
-    pairwise,
-)
+from electra_lab.analysis.intervals import ENOUGH, Difference, Layers, Values, difference
 
+PRIMARY = 0.8  # the planned comparisons' share of the error rate
 Parts = Mapping[str, Values]  # of a metric that is a mean over references: by the metric of each reference
 Key = tuple[str, ...]
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
-class Claims:
-    """Differences with p values that account for every other one of the report."""
+class Comparisons:
+    """Differences whose `holm` accounts for all others of the report."""
 
     _found: Mapping[Key, Difference]
 
@@ -48,41 +41,68 @@ class Claims:
         return {(label, a, b): d for (a, b, label), d in kept.items() if a in parts and b in parts}
 
 
-def claims(
+def compare(
     values: Mapping[str, Values],
     primary: str,
     baseline: str,
     parts: Sequence[Sequence[str]] = (),
     layers: Mapping[str, Layers] | None = None,
     trivial: Mapping[tuple[str, str], Difference] | None = None,
-) -> Claims:
+) -> Comparisons:
     """Compare the variants by every metric. If the primary one is exploratory, nothing is tested.
 
     primary  the metric that was named before; its differences to the baseline are the planned comparisons
     parts    of each metric that is a mean over references: the metrics of these
-    layers   by metric, what else its numbers would differ by if it were drawn again
+    layers   by metric, the units that all seeds share
     trivial  by variant and baseline that needs no training, the primary metric minus that of the baseline
     """
     layers = layers or {}
     planned, others = dict[Key, Difference](), dict[Key, Difference]()
     others |= {("trivial", *key): d for key, d in (trivial or {}).items()}
-    for metric, each in values.items():
-        found = planned if metric == primary else others
-        found |= {("against", metric, label): d for label, d in against(each, baseline, layers.get(metric)).items()}
-    known = [[part for part in each if part in values] for each in parts]
-    for metric in dict.fromkeys([primary, *(part for those in known for part in those)]):
-        pairs = pairwise(values.get(metric, {}), baseline, layers.get(metric))
-        others |= {("pair", metric, a, b): d for (a, b), d in pairs.items()}
-    for those in known:
-        for (label, a, b), d in contrasts({part: values[part] for part in those}, baseline, layers).items():
+
+    # Every metric: each variant with the baseline.
+    for metric, of_metric in values.items():
+        family = planned if metric == primary else others
+        for label, d in against(of_metric, baseline, layers.get(metric)).items():
+            family["against", metric, label] = d
+
+    # The primary metric and the references: every pair, and the contrasts of the references.
+    known = [[*filter(values.__contains__, group)] for group in parts]
+    for metric in dict.fromkeys([primary, *chain(*known)]):
+        for (a, b), d in pairwise(values.get(metric, {}), baseline, layers.get(metric)).items():
+            others["pair", metric, a, b] = d
+    for group in known:
+        for (label, a, b), d in contrasts({part: values[part] for part in group}, baseline, layers).items():
             others["contrast", a, b, label] = d
+
     if is_exploratory(values.get(primary, {}), baseline):
-        planned, others = ({key: _untested(d) for key, d in each.items()} for each in (planned, others))
-    return Claims(corrected(planned, others))
+        planned = {key: _untested(d) for key, d in planned.items()}
+        others = {key: _untested(d) for key, d in others.items()}
+    return Comparisons(corrected(planned, others))
 
 
 def _untested(d: Difference) -> Difference:
     return d if d.p is None else replace(d, p=None, why="exploratory")
+
+
+def against(values: Values, baseline: str, layers: Layers | None = None) -> dict[str, Difference]:
+    """Compare each other variant with the baseline."""
+    return {label: _paired(label, baseline, values, layers) for label in values if label != baseline}
+
+
+def pairwise(values: Values, baseline: str, layers: Layers | None = None) -> dict[tuple[str, str], Difference]:
+    """Compare every two variants but the baseline, the first of both minus the second.
+
+    The best variant is known only after seeing the data, so comparing it with its rivals has to be corrected as if
+    every pair had been compared.
+    """
+    others = [label for label in values if label != baseline]
+    return {(a, b): _paired(a, b, values, layers) for a, b in combinations(others, 2)}
+
+
+def _paired(one: str, other: str, values: Values, layers: Layers | None) -> Difference:
+    pairs = {name: (units.get(one, {}), units.get(other, {})) for name, units in (layers or {}).items()}
+    return difference(values.get(one, {}), values.get(other, {}), pairs)
 
 
 def contrasts(
@@ -90,29 +110,77 @@ def contrasts(
 ) -> dict[tuple[str, str, str], Difference]:
     """Return the contrast of every two references for every variant but the baseline: of the first minus the second."""
     found, layers = {}, layers or {}
+
+    def sides(one: Mapping[str, Any], other: Mapping[str, Any], label: str) -> tuple[dict[int, Any], dict[int, Any]]:
+        # Sums, as the spread of equal contrasts has to be small compared with the numbers, not with their differences.
+        ours = _added(one.get(label, {}), other.get(baseline, {}))
+        return ours, _added(other.get(label, {}), one.get(baseline, {}))
+
     for (a, one), (b, other) in combinations(parts.items(), 2):
-        for label in [label for label in one if label != baseline]:
-            # Sums, as the spread of equal contrasts has to be small beside the numbers, not beside their differences.
-            ours = _added(one[label], other.get(baseline, {}))
-            theirs = _added(other.get(label, {}), one.get(baseline, {}))
-            here, there = layers.get(a, {}), layers.get(b, {})
-            units = {
-                name: (
-                    _added(here[name].get(label, {}), there[name].get(baseline, {})),
-                    _added(there[name].get(label, {}), here[name].get(baseline, {})),
-                )
-                for name in here.keys() & there.keys()
-            }
-            found[label, a, b] = difference(ours, theirs, units)
+        here, there = layers.get(a, {}), layers.get(b, {})
+        shared = here.keys() & there.keys()
+        for label in one:
+            if label != baseline:
+                units = {name: sides(here[name], there[name], label) for name in shared}
+                found[label, a, b] = difference(*sides(one, other, label), units)
     return found
 
 
 def _added(one: Mapping[int, Any], other: Mapping[int, Any]) -> dict[int, Any]:
-    """Add numbers, or lists of as many numbers, of the seeds that both have."""
+    """Add numbers, or lists of the same length, of the seeds that both have."""
     both = [seed for seed in one.keys() & other.keys() if np.shape(one[seed]) == np.shape(other[seed])]
     return {seed: np.add(one[seed], other[seed]) for seed in both}
 
 
 def _reversed(d: Difference) -> Difference:
-    mean, low, high = (None if each is None else -each for each in (d.mean, d.high, d.low))
+    mean, low, high = (None if value is None else -value for value in (d.mean, d.high, d.low))
     return replace(d, mean=mean, low=low, high=high)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return Holm's step-down adjusted p-values, in the given order; None, not tested, is not part of the family.
+
+    Holm (1979), A simple sequentially rejective multiple test procedure: with the m tests sorted, p(i) is multiplied by
+    m - i + 1, at least its predecessor and at most 1. It bounds the chance of any false finding for tests that depend
+    on each other in any way, as these do through the baseline that they share.
+    """
+    tested = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, i) in enumerate(tested):
+        largest = min(1.0, max(largest, (len(tested) - rank) * p))
+        adjusted[i] = largest
+    return adjusted
+
+
+def corrected(planned: Mapping[K, Difference], others: Mapping[K, Difference]) -> dict[K, Difference]:
+    """Return all of them with p values that bound the chance of any false finding among them together.
+
+    The planned ones, of the primary metric with the baseline, share 4/5 of it by Holm's procedure, all others 1/5.
+    """
+    both = any(d.p is not None for d in planned.values()) and any(d.p is not None for d in others.values())
+    found: dict[K, Difference] = {}
+    for family, share in ((planned, PRIMARY), (others, 1 - PRIMARY)):
+        adjusted = holm([d.p for d in family.values()])
+        for (key, d), p in zip(family.items(), adjusted, strict=True):
+            found[key] = replace(d, holm=None if p is None else min(1.0, p / (share if both else 1.0)))
+    return found
+
+
+def fewest_seeds(values: Values, baseline: str) -> int:
+    """Return the fewest seeds that a measured variant shares with the baseline; or has, if there is no baseline."""
+    theirs = values.get(baseline)
+    return min((len(seeds.keys() & (theirs or seeds).keys()) for seeds in values.values() if seeds), default=0)
+
+
+def untested(values: Values, baseline: str) -> list[str]:
+    """Return the measured variants with too few seeds in common with the baseline; without one, with too few seeds."""
+    measured = {label: seeds for label, seeds in values.items() if seeds and label != baseline}
+    theirs = values.get(baseline)
+    return [label for label, seeds in measured.items() if len(seeds.keys() & (theirs or seeds)) < ENOUGH]
+
+
+def is_exploratory(values: Values, baseline: str) -> bool:
+    """Return True if no variant has enough seeds to be tested."""
+    others = [label for label, seeds in values.items() if seeds and label != baseline]
+    return bool(others) and len(untested(values, baseline)) == len(others)

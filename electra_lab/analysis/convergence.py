@@ -1,4 +1,4 @@
-"""Whether the variants of an ablation were still in the midst of learning when their training ended."""
+"""Whether the variants of an ablation were still learning when their training ended."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ import numpy as np
 from electra_lab.analysis.records import points
 from electra_lab.analysis.results import CellResult
 
-NETWORK = ("discriminator_auc", "discriminator_token_mask_loss")  # what the measured network learns; the first there is
-LAST = 1 / 3  # of training; who learns evenly gains as large a share in it, and who is nearly done a smaller one
+METRICS = ("discriminator_auc", "discriminator_token_mask_loss")  # of the measured network; the first that exists
+LAST = 1 / 3  # of training; even learning gains this share in it, and learning that is nearly done a smaller one
 
 
-def late_share(cells: Sequence[CellResult]) -> float | None:
-    """Return how much of the cells' mean gain over their baselines came in the last third of training.
+def late_gain(cells: Sequence[CellResult]) -> float | None:
+    """Return the share of the cells' mean gain over their baselines that came in the last third of training.
 
     By the evaluations on validation text. None if these are too few, or if there is no gain at all.
     """
-    found = [pair for cell in cells if (pair := _gains(cell)) is not None]
+    found = [*filter(None, map(_gains, cells))]
     if not found:
         return None
     before, end = np.mean(found, axis=0)
@@ -25,7 +25,7 @@ def late_share(cells: Sequence[CellResult]) -> float | None:
 
 def _gains(cell: CellResult) -> tuple[float, float] | None:
     """Return the gain of a trained cell before the last third of its evaluations, and at the last one."""
-    for name in NETWORK if cell.trained else ():
+    for name in METRICS if cell.trained else ():
         if found := points(cell.records, "validation", f"{name}_gain"):
             steps, gains = np.array(found, float).T
             at = (1 - LAST) * steps[-1]

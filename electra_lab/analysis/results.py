@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from electra_lab.analysis.comparisons import Claims, claims
+from electra_lab.analysis.comparisons import Comparisons, compare
+from electra_lab.analysis.intervals import Difference, Layers, difference
 from electra_lab.analysis.records import last_number, training_seconds
-from electra_lab.analysis.statistics import Difference, Layers, difference
 from electra_lab.storage.ablation_folder import AblationFolder, Failure
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
 from electra_lab.storage.provenance import Provenance
@@ -117,13 +117,13 @@ class Results:
         return any(metric in cell.metrics for cell in self.cells)
 
     @cached_property
-    def claims(self) -> Claims:
+    def comparisons(self) -> Comparisons:
         """All comparisons of the variants."""
         metrics = {name: metric for name, metric in self.plan.metrics.items() if self.has(name)}
         values = {name: self.values(name) for name in metrics if name not in self.plan.trivial}
         parts = [metric.parts for metric in metrics.values() if metric.parts]
         layers = {name: self._layers(name, metric.parts) for name, metric in metrics.items()}
-        return claims(values, self.plan.metric, self.plan.baseline, parts, layers, self._over_trivial(layers))
+        return compare(values, self.plan.metric, self.plan.baseline, parts, layers, self._over_trivial(layers))
 
     def _over_trivial(self, layers: Mapping[str, Layers]) -> dict[tuple[str, str], Difference]:
         """Return, by variant and baseline that needs no training, the leading metric minus that of the baseline."""
@@ -198,7 +198,7 @@ def read(path: Path) -> Results:
     plan = folder.plan
     cells = _with_average(plan, [cell_result(folder, plan, cell.id) for cell in plan.cells])
     references = {id: cell_result(folder, plan, id) for id in plan.references}
-    failed = {id: within(path, found.error) for id, found in references.items() if found.status == "failed"}
+    failed = {id: found.error for id, found in references.items() if found.status == "failed"}
     return Results(path, plan, cells, failed)
 
 

@@ -25,7 +25,8 @@ from registry.folder_or_name import FolderOrName
 from registry.signature import Strict, validate
 
 # A file of a kind has at least one of its keys; an experiment has none.
-KINDS = {"ablation": {"base", "vary"}, "suite": {"models", "tasks"}, "fine-tuning": {"task", "dataset"}}
+KINDS = {"ablation": ("base", "vary"), "suite": ("models", "tasks"), "fine-tuning": ("task", "dataset")}
+VERBS = {"ablation": "ablate", "fine-tuning": "finetune", "experiment": "run"}
 C = TypeVar("C", bound=Strict, default=ExperimentConfig)
 
 
@@ -53,21 +54,14 @@ Source = Path | Mapping[str, Any]  # an experiment file or its content; then pat
 def load(source: Source, overrides: Sequence[str] = ()) -> Loaded:
     """Read, merge, override, validate. Raises ConfigError listing every problem as file:line: key: reason."""
     root = _root(source)
-    refuse_suite(root)
-    if (kind := kind_of(root)) != "experiment":
-        article, verb = ("an", "ablate") if kind == "ablation" else ("a", "finetune")
-        run = command(verb, Path(root.mark.file))
-        raise ConfigError(f"{root.mark.file}: is {article} {kind}. To run it: {run}")
+    refuse_other_kind(root, "experiment")
     return validated(with_overrides(root, overrides))
 
 
 def load_finetuning(source: Source, overrides: Sequence[str] = ()) -> Loaded[FinetuningConfig]:
     """Read a fine-tuning file. Raises ConfigError listing every problem."""
     root = _root(source)
-    refuse_suite(root)
-    if kind_of(root) != "fine-tuning":
-        reason = "is not a fine-tuning: it has neither `task` nor `dataset`. To run an experiment:"
-        raise ConfigError(f"{root.mark.file}: {reason} {command('run', Path(root.mark.file))}")
+    refuse_other_kind(root, "fine-tuning")
     return validated_as(FinetuningConfig, with_overrides(root, overrides))
 
 
@@ -88,7 +82,7 @@ def text_of(source: Source) -> str:
 def kind_of(root: Node) -> str:
     """Return the kind of file that a mapping describes: "ablation", "suite", "fine-tuning" or "experiment"."""
     keys = root.value.keys() if isinstance(root.value, dict) else set[str]()
-    return next((kind for kind, own in KINDS.items() if not own.isdisjoint(keys)), "experiment")
+    return next((kind for kind, own in KINDS.items() if not keys.isdisjoint(own)), "experiment")
 
 
 def kind_of_file(path: Path) -> str:
@@ -99,15 +93,33 @@ def kind_of_file(path: Path) -> str:
         return "experiment"
 
 
-def refuse_suite(root: Node) -> None:
-    """Raise ConfigError for a suite file of an earlier version, with the form that replaced it."""
-    if kind_of(root) != "suite" or not isinstance(root.value, dict):
+def refuse_other_kind(root: Node, wanted: str) -> None:
+    """Raise ConfigError if a file is not of a kind, with the command that runs it."""
+    found, file = kind_of(root), Path(root.mark.file)
+    if found == wanted:
         return
+    if found == "suite":
+        raise _suite(root)
+    if found == "experiment":
+        lacking = " nor ".join(f"`{key}`" for key in KINDS[wanted])
+        reason = f"is not {_with_article(wanted)}: it has neither {lacking}. To run an experiment"
+    else:
+        reason = f"is {_with_article(found)}. To run it"
+    raise ConfigError(f"{file}: {reason}: {command(VERBS[found], file)}")
+
+
+def _with_article(kind: str) -> str:
+    return f"{'a' if kind == 'fine-tuning' else 'an'} {kind}"
+
+
+def _suite(root: Node) -> ConfigError:
+    """Return the error for a suite file of an earlier version, with the form that replaced it."""
+    assert isinstance(root.value, dict)
     old = {"base": root.value.get("tasks"), "vary": root.value.get("models"), "seeds": root.value.get("seeds")}
     new = {key: node.plain() if node else "..." for key, node in old.items()}
     first = next(key for key in ("models", "tasks") if key in root.value)
     form = yaml.safe_dump(new, default_flow_style=True, sort_keys=False, width=math.inf).strip()[1:-1]
-    raise ConfigError(
+    return ConfigError(
         f"{root.value[first].mark}: {first}: suites are now ablations of fine-tunings. Write {form}, and run it with: "
         f"{command('ablate', Path(root.mark.file))}"
     )

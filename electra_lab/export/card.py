@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from electra_lab.analysis.findings import findings, verdicts
 from electra_lab.analysis.records import last_evaluation, training_seconds
 from electra_lab.assembly.budget import training_flops
 from electra_lab.config.component import Component
 from electra_lab.config.source import read_file, to_yaml
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
-from electra_lab.presentation.data_summary import data_facts
+from electra_lab.presentation.findings import findings, verdicts
+from electra_lab.presentation.text import data_facts
 from electra_lab.pretrained.opened import Opened
 
 if TYPE_CHECKING:

@@ -1,44 +1,44 @@
-"""Parts that all pages share: their style, and charts as SVG text that fits a light and a dark page.
-
-A page is one file that loads nothing: no script, no font, no external picture. The same data give the same bytes.
-"""
+"""Charts as SVG text that fits a light and a dark page. The same data give the same bytes."""
 
 from __future__ import annotations
 
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from electra_lab.presentation.text import short
+
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Points = Sequence[tuple[float, float]]
+WIDTH, HEIGHT = 4.4, 3.0  # inches: the text is 11 px high on a phone 360 px wide
+LEAST_SPAN = 0.02  # of a vertical axis, relative to its values: smaller changes must not look like something
 
 # The colours of a chart's series, on a light and on a dark page: after Okabe and Ito's palette for colour-blind
 # readers, made darker or lighter until each has the contrast of 3 to 1 that WCAG 2.1 (1.4.11) requires of graphics.
 LIGHT = ("#0072b2", "#d55e00", "#00805e", "#a63d8f", "#8a6a00", "#6a3d1f", "#5b6270", "#33209c")
 DARK = ("#5cb8f0", "#ff8f4f", "#35c79b", "#e596cb", "#f0d442", "#c79a72", "#b4bbc6", "#a99bff")
 PAPER = {"light": "#ffffff", "dark": "#15171a"}
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")  # one more than colours, so that many pairs differ
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")  # one more than colours, so that more pairs differ
 # matplotlib needs fixed colours. These, which nobody uses, are replaced by the page's variables.
 SERIES = tuple(f"#0102{i:02x}" for i in range(len(LIGHT)))
 SOFT = "#010300"
 
 
-def _style() -> str:
-    style = files("electra_lab.presentation").joinpath("style.css").read_text(encoding="utf-8")
-    for scheme, colours in (("light", LIGHT), ("dark", DARK)):
-        series = " ".join(f"--series-{i}: {colour};" for i, colour in enumerate(colours))
-        style = style.replace(f"$paper-{scheme}", PAPER[scheme]).replace(f"$series-{scheme}", series)
-    return style
+@dataclass(frozen=True)
+class Chart:
+    """A picture. `caption` is its title, `note` says how to read it."""
 
-
-STYLE = _style()
+    caption: str
+    svg: str
+    note: str = ""
 
 
 def look(index: int) -> dict[str, Any]:
@@ -46,22 +46,9 @@ def look(index: int) -> dict[str, Any]:
     return {"color": SERIES[index % len(SERIES)], "marker": MARKERS[index % len(MARKERS)]}
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill a template of this package; every value is escaped unless the template says otherwise."""
-    return _template(template).render(style=STYLE, **values)
-
-
-@cache  # compiling one takes as long as filling it a hundred times, and an ablation writes many pages
-def _template(name: str) -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(files("electra_lab.presentation").joinpath(name).read_text(encoding="utf-8"))
-
-
 @contextmanager
-def drawing(width: float, height: float) -> Iterator[Figure]:
-    """Open a figure of so many inches, to draw on and to pass to `svg`. A dollar sign in text is not a formula."""
+def drawing(width: float = WIDTH, height: float = HEIGHT) -> Iterator[Figure]:
+    """Open a figure of this size in inches, to pass to `svg`. A dollar sign in text is not a formula."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -99,3 +86,41 @@ def svg(figure: Figure, name: str, says: str = "") -> str:
     rest = rest.replace("xlink:href", "href")
     voice = f' role="img" aria-label="{escape(says)}"' if says else ' aria-hidden="true"'
     return f"{head}{voice}>{rest}"
+
+
+def finish(axes: Axes, xlabel: str, ylabel: str = "", large: bool = False) -> None:
+    """Name the axes and give them the look of all charts. `large` numbers on the horizontal axis are shortened."""
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(SOFT)
+    axes.grid(alpha=0.25)
+    if large:
+        axes.xaxis.set_major_formatter(lambda x, _: short(x))
+        axes.xaxis.set_minor_formatter(lambda x, _: "")
+        if axes.get_xscale() == "linear":
+            axes.locator_params(axis="x", nbins=5)
+
+
+def curves(name: str, title: str, lines: Mapping[str, Points], baselines: Mapping[str, Points]) -> Chart:
+    """Draw lines over the steps of a training, by their labels; baselines are dashed."""
+    with drawing() as figure:
+        axes = figure.subplots()
+        styles = [look(i) for i in range(len(lines))]
+        styles += [{"color": SOFT, "marker": "o", "linestyle": ("--", ":", "-.")[i % 3]} for i in range(len(baselines))]
+        drawn = [*lines.items(), *baselines.items()]
+        for (label, line), style in zip(drawn, styles, strict=True):
+            if line:
+                style["marker"] = style["marker"] if len(line) < 20 else None
+                axes.plot(*zip(*line, strict=True), markersize=4, label=label, **style)
+        _, low, _, high = axes.dataLim.extents
+        least = LEAST_SPAN * max(abs(low), abs(high))
+        if high - low < least:
+            axes.set_ylim((low + high - least) / 2, (low + high + least) / 2)
+        finish(axes, "step")
+        # Above the curves, which it would hide inside.
+        axes.legend(
+            frameon=False, ncols=2 if baselines else 4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0,
+            columnspacing=1, handlelength=1.5, handletextpad=0.5,
+        )  # fmt: skip
+        return Chart(title, svg(figure, name, title))

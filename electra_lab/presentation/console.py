@@ -1,18 +1,21 @@
-"""The terminal during a run: a progress bar on a terminal, plain lines anywhere else."""
+"""The terminal during a command: a progress bar on a terminal, plain lines anywhere else."""
 
 import re
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from registry import Metric
 from registry.errors import shown
+
+EVERY = 30.0  # seconds between two lines about the data that are prepared
 
 
 class _Rich(RichConsole):
@@ -30,6 +33,7 @@ class Console:
     def __init__(self, *, quiet: bool = False) -> None:
         self._rich = _Rich(stderr=True, highlight=False, soft_wrap=True, emoji=False, quiet=quiet)
         self._progress: Progress | None = None
+        self._unit = ""
 
     def say(self, text: str) -> None:
         try:
@@ -39,21 +43,32 @@ class Console:
 
     @contextmanager
     def progress(self, done: int, total: int | None, title: str = "training", unit: str = "steps") -> Iterator[None]:
+        """Show a bar, on a terminal; `advance` moves it."""
         if self._rich.quiet or not sys.stderr.isatty():
             yield
             return
         columns = (
-            TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(),
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"), TimeElapsedColumn(),
             TextColumn("left"), TimeRemainingColumn(),
         )  # fmt: skip
+        self._unit = unit
         with Progress(*columns, console=self._rich, transient=True) as self._progress:
-            self._progress.add_task("", completed=done, total=total)
+            self._progress.add_task(title, completed=done, total=total, amount=self._amount(done, total))
             yield
         self._progress = None
 
-    def advance(self, done: int) -> None:
+    def advance(self, done: int, amount: str = "") -> None:
         if self._progress:
-            self._progress.update(self._progress.task_ids[0], completed=done)
+            [task] = self._progress.tasks
+            self._progress.update(task.id, completed=done, amount=amount or self._amount(done, task.total))
+
+    def begin(self, title: str, total: int | None) -> None:
+        """Let the bar show another phase."""
+        if self._progress:
+            self._progress.reset(self._progress.task_ids[0], description=title, total=total, amount="")
+
+    def _amount(self, done: int, total: float | None) -> str:
+        return f"{done:,}/{'?' if total is None else f'{total:,.0f}'} {self._unit}"
 
     def record(self, values: Mapping[str, Any], metrics: Mapping[str, Metric]) -> None:
         """Print the metrics of a record that have a brief name on one line, the same on a terminal and in a log."""
@@ -63,6 +78,36 @@ class Console:
         if values["split"] == "train":
             words.append(f"{values['tokens_per_second']:,.0f} tokens/s")
         self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words]))
+
+
+class Phases:
+    """Shows the phases of preparing data: progress(phase, characters done, of how many if that is known)."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._phase, self._began, self._shown = "", 0.0, 0.0
+        self._open = console.progress(0, None, "", "")
+
+    def __enter__(self) -> Self:
+        self._open.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if phase != self._phase:
+            self._phase, self._began, self._shown = phase, now, now
+            self.console.begin(phase, total)
+        seconds = max(now - self._began, 1e-9)
+        rate = f"{done / 1e6:,.0f} million characters, {done / seconds / 1e6:,.1f} million/s"
+        self.console.advance(done, rate)
+        if not sys.stderr.isatty() and now - self._shown >= EVERY:
+            self._shown = now
+            share = f"{done / total:.0%}, " if total else ""
+            left = f", {seconds * (total - done) / max(done, 1):,.0f} s left" if total else ""
+            self.console.say(f"{phase}: {share}{rate}{left}")
 
 
 def folded(text: str, stream: TextIO) -> str:
@@ -80,7 +125,7 @@ def _folded(line: str, width: int) -> str:
     if len(line) <= width or "electra-lab " in line:
         return line
     columns = [match.end() for match in re.finditer(r"(?<=\S)\s{2,}", line[: width // 2 + 10])]
-    begin = columns[-1] if columns else len(line) - len(line.lstrip())  # what is before keeps its spaces
+    begin = columns[-1] if columns else len(line) - len(line.lstrip())  # text before it keeps its spaces
     below = " " * (begin if columns else begin + 4)
     wrapper = textwrap.TextWrapper(width, line[:begin], below, break_long_words=False, break_on_hyphens=False)
     return wrapper.fill(line[begin:])

@@ -1,15 +1,20 @@
-"""report.html of a fine-tuning: one self-contained page from its folder alone, which loads nothing."""
+"""The results of a fine-tuning, on the terminal and as report.html, from its folder alone."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
-from electra_lab.analysis.findings import heading, titled
+from electra_lab.analysis.findings import titled
+from electra_lab.analysis.intervals import Estimate, estimate
 from electra_lab.analysis.records import points
-from electra_lab.analysis.statistics import estimate
-from electra_lab.presentation.charts import drawing, look, render, svg
+from electra_lab.presentation import charts
+from electra_lab.presentation.findings import heading
+from electra_lab.presentation.pages import render
+from electra_lab.presentation.tables import Table
+from electra_lab.presentation.text import counted, device, thousandths
 from electra_lab.storage.files import read_text
 from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
 from registry import Metric
@@ -17,88 +22,94 @@ from registry.errors import CheckpointError
 
 LONGEST_TEXT = 400  # characters of an example's fields that are shown
 MOST_ROWS = 200  # of a table
+OVER_SEEDS = ["median", "mean", "95% interval", "SD"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A metric on a split over the seeds; None where no seed has a number. The interval is Student's t."""
+    """A metric on a split over the seeds. The interval is Student's t."""
 
     name: str
-    title: str
-    meaning: str
+    metric: Metric
     values: dict[int, float]
-    median: float | None
-    mean: float | None
-    deviation: float | None
-    low: float | None
-    high: float | None
 
     @property
-    def seeds(self) -> int:
-        return len(self.values)
+    def mean(self) -> Estimate:
+        return estimate([*self.values.values()])
+
+    @property
+    def median(self) -> float | None:
+        return median(self.values.values()) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        return stdev(self.values.values()) if len(self.values) > 1 else None
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Return its entry in results.json."""
+        mean = self.mean
+        over = {"median": self.median, "mean": mean.mean, "sd": self.deviation, "low": mean.low, "high": mean.high}
+        return over | {"values": self.values}
+
+    def texts(self, seeds: Sequence[int]) -> list[str]:
+        """Return the numbers of `OVER_SEEDS`, if there are several, and that of each seed."""
+        mean, single = self.mean, [thousandths(self.values.get(seed)) for seed in seeds]
+        bounds = "-" if mean.low is None else f"{mean.low:.3f} to {mean.high:.3f}"
+        over = [thousandths(self.median), thousandths(mean.mean), bounds, thousandths(self.deviation)]
+        return over + single if len(seeds) > 1 else single
 
 
-def results_table(folder: FinetuningFolder) -> dict[str, list[Row]]:
-    """Return, for each held-out split, its metrics over the finished seeds, the leading one first.
+Results = dict[str, list[Row]]  # by split
 
-    A split without labels has none. Raises CheckpointError.
+
+def read_results(folder: FinetuningFolder) -> tuple[list[int], Results]:
+    """Return the finished seeds; and the metrics of each held-out split over them, the leading one first.
+
+    A split without labels has no metrics. Raises CheckpointError.
     """
-    seeds = [seed for seed in folder.seeds() if folder.results(seed)]
-    if not seeds:
-        return {}
-    metrics, first = folder.seed(seeds[0]).provenance().metrics, folder.results(seeds[0])
-    assert first is not None
-    return {
-        split: [_row(folder, split, name, metric) for name, metric in metrics.items() if name in each.metrics]
-        for split, each in first.splits.items()
-    }
+    seeds, results = [seed for seed in folder.seeds() if folder.results(seed)], Results()
+    first = folder.results(seeds[0]) if seeds else None
+    if first is None:
+        return seeds, {}
+    metrics = folder.seed(seeds[0]).provenance().metrics
+    for split, found in first.splits.items():
+        names = [name for name in metrics if name in found.metrics]
+        results[split] = [Row(name, metrics[name], folder.values(split, name)) for name in names]
+    return seeds, results
 
 
-def _row(folder: FinetuningFolder, split: str, name: str, metric: Metric) -> Row:
-    values = folder.values(split, name)
-    numbers = list(values.values())
-    over = estimate(numbers)
-    return Row(
-        name=name,
-        title=metric.title or name,
-        meaning=metric.summary,
-        values=values,
-        median=median(numbers) if numbers else None,
-        mean=over.mean,
-        deviation=stdev(numbers) if len(numbers) > 1 else None,
-        low=over.low,
-        high=over.high,
-    )
+def results_table(split: str, rows: Sequence[Row], seeds: Sequence[int]) -> Table:
+    columns = ["metric", *(OVER_SEEDS if len(seeds) > 1 else []), *(f"seed {seed}" for seed in seeds), "meaning"]
+    cells = [[row.metric.title or row.name, *row.texts(seeds), row.metric.summary] for row in rows]
+    return Table(f"Results on {split}", columns, cells, prose=["meaning"])
 
 
 def write_report(folder: FinetuningFolder) -> Path:
     """Write report.html and results.json, the numbers over all seeds. Raises CheckpointError."""
     file = folder.path / "finetuning.yaml"
-    config = config_of(file)
-    table, seeds = results_table(folder), [seed for seed in folder.seeds() if folder.results(seed)]
-    folder.write_json(
-        "results.json",
-        {split: {row.name: {"median": row.median, "mean": row.mean, "sd": row.deviation, "low": row.low,
-                            "high": row.high, "values": row.values} for row in rows}
-         for split, rows in table.items()},
-    )  # fmt: skip
-    shown = _shown(table, seeds)
+    config, (seeds, results) = config_of(file), read_results(folder)
+    numbers = dict[str, dict[str, Any]]()
+    for split, rows in results.items():
+        numbers[split] = {row.name: row.numbers for row in rows}
+    folder.write_json("results.json", numbers)
+    shown = _shown(results, seeds)
     try:
         facts, name, most = _facts(folder, config, seeds), config["name"], config["evaluate"]["errors"]
     except (KeyError, TypeError):
         raise CheckpointError(f"{file}: is damaged.") from None
+    split, errors = _errors(folder, shown, most)
     page = render(
         "finetuning.html.j2",
-        name=name,
+        title=name,
         folder=folder.path.name,
         facts=facts,
-        table=table,
-        seeds=seeds,
-        curve=_curve(folder, table),
+        results={split: results_table(split, rows, seeds) for split, rows in results.items()},
+        curve=_curve(folder, results),
         shown=shown,
         tables=_tables(folder, shown),
-        most_rows=MOST_ROWS,
-        errors=_errors(folder, shown, most),
+        errors_split=split,
+        errors=errors,
         config=read_text(file),
         provenance=json.dumps(folder.seed(shown).read_json("provenance.json"), indent=1) if seeds else "",
     )
@@ -106,11 +117,21 @@ def write_report(folder: FinetuningFolder) -> Path:
     return folder.path / "report.html"
 
 
-def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -> list[tuple[str, str]]:
+def closing(folder: FinetuningFolder, report: Path, seconds: float) -> str:
+    """Summarize the results over the seeds, which trained for `seconds` in all."""
+    lines, (seeds, results) = [""], read_results(folder)
+    for split, rows in results.items():
+        lines.append(f"on {split}, {counted(len(seeds), 'seed')}" if rows else f"on {split}: no labels")
+        lines += [results_table(split, rows, seeds).text()] * bool(rows)
+    if seeds:
+        lines += [f"{title}: {shares}" for title, shares in truncation(folder, seeds[0])]
+    return "\n".join([*lines, "", f"{f'trained in {seconds:,.0f} s; ' if seconds else ''}report {report}"])
+
+
+def _facts(folder: FinetuningFolder, config: Mapping[str, Any], seeds: Sequence[int]) -> list[tuple[str, str]]:
     if not seeds:
         return []
     began = folder.seed(seeds[0]).provenance()
-    environment = began.environment
     documents = ", ".join(f"{split} {number:,}" for split, number in began.data.documents.items())
     left_out = "".join(f"; {number:,} of {split} left out" for split, number in began.data.skipped.items())
     facts = [
@@ -118,11 +139,11 @@ def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -
         ("task", f"{config['task']['type']} on {config['dataset']['type']}"),
         ("examples", documents + left_out),
         ("parameters", ", ".join(f"{key} {value:,}" for key, value in began.parameters.items())),
-        ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
+        ("device", device(began.environment)),
     ]
     if absent := [seed for seed in config["seeds"] if seed not in seeds]:
         facts.append(("not finished", f"seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"))
-    facts += lost(folder, seeds[0])
+    facts += truncation(folder, seeds[0])
     for seed in seeds:
         facts += [(title, f"seed {seed}, {text}") for title, text in folder.seed(seed).provenance().changed]
     if began.steps:
@@ -132,69 +153,72 @@ def _facts(folder: FinetuningFolder, config: dict[str, Any], seeds: list[int]) -
     return facts
 
 
-def lost(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
-    """Return what the rows lack of the examples: titles, and the shares of each split. Raises CheckpointError."""
-    results, metrics = folder.results(seed), folder.seed(seed).provenance().metrics
-    return [
-        (metrics[name].title or name, ", ".join(f"{split} {value:.1%}" for split, value in shares.items()))
-        for name, shares in (results.lost if results else {}).items()
-        if name in metrics
-    ]
+def truncation(folder: FinetuningFolder, seed: int) -> list[tuple[str, str]]:
+    """Return the shares of each split's examples that the rows lack, with titles. Raises CheckpointError."""
+    results, metrics, found = folder.results(seed), folder.seed(seed).provenance().metrics, []
+    for name, shares in (results.lost if results else {}).items():
+        if name in metrics:
+            text = ", ".join(f"{split} {value:.1%}" for split, value in shares.items())
+            found.append((metrics[name].title or name, text))
+    return found
 
 
-def _shown(table: dict[str, list[Row]], seeds: list[int]) -> int:
+def _shown(results: Results, seeds: Sequence[int]) -> int:
     """Return the seed whose tables and errors are shown: the one nearest to the median of the leading metric."""
-    values = next((rows[0].values for rows in table.values() if rows and rows[0].values), None)
+    values = next((rows[0].values for rows in results.values() if rows and rows[0].values), None)
     if values is None:
         return seeds[0] if seeds else 0
     middle = median(values.values())
     return min(values, key=lambda seed: abs(values[seed] - middle))
 
 
-def _curve(folder: FinetuningFolder, table: dict[str, list[Row]]) -> tuple[str, str] | None:
-    """Return (title, SVG) of the leading metric on validation data over training, if it was evaluated twice."""
-    rows = table.get("validation")
+def _curve(folder: FinetuningFolder, results: Results) -> charts.Chart | None:
+    """Draw the leading metric on validation data over training, if it was evaluated twice."""
+    rows = results.get("validation")
     if not rows:
         return None
     name = rows[0].name
     lines = {seed: points(folder.seed(seed).records(), "validation", name) for seed in rows[0].values}
     if all(len(line) < 2 for line in lines.values()):
         return None
-    metric = titled(folder.seed(next(iter(lines))).provenance().metrics)[name]
-    with drawing(5.2, 3.2) as figure:
-        axes = figure.subplots()
-        for number, (seed, line) in enumerate(lines.items()):
-            axes.plot(*zip(*line, strict=True), markersize=4, label=f"seed {seed}", **look(number))
-        axes.set_xlabel("step")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        axes.legend(
-            frameon=False, ncols=5, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0,
-            columnspacing=1, handlelength=1.2, handletextpad=0.5,
-        )  # fmt: skip
-        return heading(metric), svg(figure, name, heading(metric))
+    title = f"{heading(titled({name: rows[0].metric})[name])} on validation data"
+    return charts.curves(name, title, {f"seed {seed}": line for seed, line in lines.items()}, {})
 
 
-def _tables(folder: FinetuningFolder, seed: int) -> list[tuple[str, dict[str, Any]]]:
-    results = folder.results(seed)
-    return [(split, table) for split, each in results.splits.items() for table in each.tables] if results else []
+def _tables(folder: FinetuningFolder, seed: int) -> list[tuple[str, int, Table]]:
+    """Return the tables of the task with their splits and numbers of rows, of which the first are shown."""
+    results, found = folder.results(seed), list[tuple[str, int, Table]]()
+    for split, of in results.splits.items() if results else ():
+        for table in of.tables:
+            rows = [[*map(_cell, row)] for row in table["rows"][:MOST_ROWS]]
+            columns = table["header"]
+            first = table["rows"][0] if table["rows"] else columns
+            prose = [title for title, value in zip(columns, first, strict=False) if isinstance(value, str)]
+            found.append((split, len(table["rows"]), Table(table["title"], columns, rows, prose)))
+    return found
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _errors(folder: FinetuningFolder, seed: int, most: int) -> tuple[str, list[list[tuple[str, str]]]]:
     """Return the first split that has wrong predictions, and these, the most certain first."""
     results = folder.results(seed)
-    for split in results.splits if results else []:
-        wrong = [each for each in folder.predictions(seed, split) if each.get("correct") is False]
+    for split in results.splits if results else ():
+        wrong = [answer for answer in folder.predictions(seed, split) if answer.get("correct") is False]
         if wrong:
-            wrong.sort(key=lambda each: -each.get("certainty", 0.0))
-            return split, [
-                [(key, _brief(value)) for key, value in each.items() if key != "correct"] for each in wrong[:most]
-            ]
+            wrong.sort(key=lambda answer: -answer.get("certainty", 0.0))
+            return split, [*map(_brief, wrong[:most])]
     return "", []
 
 
-def _brief(value: Any) -> str:
-    if not isinstance(value, str):
-        value = f"{value:.3f}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-    text: str = value
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+def _brief(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of a prediction as facts; long texts are cut."""
+    facts = []
+    for key, value in answer.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = f"{value:.3f}" if isinstance(value, float) else text
+        if key != "correct":
+            facts.append((key, text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"))
+    return facts

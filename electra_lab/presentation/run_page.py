@@ -1,16 +1,19 @@
-"""report.html of a run: one self-contained page from its directory alone, which loads nothing."""
+"""The results of a run, on the terminal and as report.html, from its directory alone."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from electra_lab.analysis.findings import advice, declared, findings, heading, own_task, verdicts
+from electra_lab.analysis.findings import declared
 from electra_lab.analysis.records import Records, last_evaluation, last_number, points, training_seconds
-from electra_lab.presentation.charts import SERIES, SOFT, drawing, render, svg
-from electra_lab.presentation.data_summary import compute, data_facts
+from electra_lab.presentation import charts
+from electra_lab.presentation.findings import advice, findings, heading, own_task, verdicts
+from electra_lab.presentation.pages import render
+from electra_lab.presentation.tables import Table
+from electra_lab.presentation.text import compute, data_facts, device, thousandths
 from electra_lab.storage.files import read_as, read_text
 from electra_lab.storage.finetuning_folder import config_of
 from electra_lab.storage.provenance import Provenance
@@ -19,12 +22,10 @@ from registry import Metric
 from registry.errors import CheckpointError
 
 CURVES = {"train": "training", "validation": "validation"}  # the name of each split in a legend
-Lines = Mapping[str, list[tuple[int, float]]]  # by label, the steps and their values
-LEAST_SPAN = 0.02  # of a vertical axis, relative to its values: smaller changes must not look like something
 
 
 class Token(BaseModel):
-    """A token as the discriminator saw it, what stood there, and the probability that it was replaced."""
+    """A token as the discriminator saw it, the original token, and the probability that it was replaced."""
 
     token: str
     original: str
@@ -44,15 +45,15 @@ def write_report(directory: RunDirectory) -> Path:
     written: dict[str, Any] = directory.read_json("provenance.json")
     page = render(
         "run.html.j2",
-        name=name,
+        title=name,
         folder=path.name,
         started=provenance.started,
         verdicts=judged,
         advice=advice(judged),
         facts=_facts(records, provenance),
         last=last,
-        findings=findings(last, metrics) if last else [],
-        own_task=own_task(last, metrics) if last else "",
+        results=results_table(last or {}, metrics),
+        own_task=own_task(last or {}, metrics),
         examples=examples_of(directory),
         curves=_curves(records, metrics),
         config=read_text(path / "config.yaml"),
@@ -62,15 +63,53 @@ def write_report(directory: RunDirectory) -> Path:
     return path / "report.html"
 
 
+def results_table(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> Table:
+    """Return the metrics of an evaluation with their meanings."""
+    rows = [[found.title, thousandths(found.value), found.meaning] for found in findings(record, metrics)]
+    return Table("Results", ["metric", "value", "meaning"], rows, prose=["meaning"])
+
+
+def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str:
+    """Summarize the findings, with the place of the rest; `seconds` are those of all steps, None if not known."""
+    last, provenance = last_evaluation(directory.records()), directory.provenance()
+    lines = ["", f"after step {last['step']:,}, on {last['split']} text" if last else "no evaluation"]
+    if last and (judged := verdicts(last, provenance)):
+        lines += [f"  {line}" for line in (*judged, advice(judged)) if str(line)] + [""]
+    if last and (table := results_table(last, provenance.metrics)).rows:
+        lines.append(table.text(header=False))
+    if last and (said := own_task(last, provenance.metrics)):
+        lines.append(f"  {said}")
+    if examples := examples_of(directory):
+        lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
+                  "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip
+        lines += [f"  {excerpt(tokens)}" for tokens in examples]
+    lines += ["", f"{f'trained in {seconds:,.0f} s; ' if seconds else ''}report {report}"]
+    return "\n".join(lines)
+
+
+def excerpt(tokens: Sequence[Token]) -> str:
+    """Return an example as plain text."""
+    words: list[str] = []
+    for token in tokens:
+        word, glued = token.token.removeprefix("##"), token.token.startswith("##")
+        if token.replaced:
+            word, glued = f"[{token.original} > {token.token}, {token.probability:.2f}]", False
+        elif token.probability > 0.5:
+            word = f"{word} ({token.probability:.2f})"
+        words.append(word if glued else f" {word}")
+    return "".join(words).strip()
+
+
 def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
-    """Return the facts at the top of the page: what was trained, where, how long."""
-    parameters = {key: value for key, value in provenance.parameters.items() if key in ("generator", "discriminator")}
-    environment, seconds = provenance.environment, training_seconds(records)
-    tokens = last_number(records, "train", "tokens")
+    """Return the facts at the top of the page: networks, machine, duration, data."""
+    sizes = [
+        f"{part} {size:,}" for part, size in provenance.parameters.items() if part in ("generator", "discriminator")
+    ]
+    seconds, tokens = training_seconds(records), last_number(records, "train", "tokens")
     done = max((record["step"] for record in records), default=0)
     facts = [
-        ("parameters", ", ".join(f"{key} {value:,}" for key, value in parameters.items())),
-        ("device", f"{environment.device}, {environment.precision}, threads: {environment.threads}"),
+        ("parameters", ", ".join(sizes)),
+        ("device", device(provenance.environment)),
         ("steps", f"{done:,} of {provenance.steps:,}"),
         *provenance.changed,
         ("compute", compute(provenance.flops, provenance.paper_flops)),
@@ -91,33 +130,12 @@ def examples_of(directory: RunDirectory) -> list[list[Token]]:
     return read_as(list[list[Token]], file) if file.is_file() else []
 
 
-def _curves(records: Records, metrics: Mapping[str, Metric]) -> list[tuple[str, str]]:
-    """Return (title, SVG) for each charted metric that was recorded more than once."""
-    curves = []
+def _curves(records: Records, metrics: Mapping[str, Metric]) -> list[charts.Chart]:
+    """Return a chart for each charted metric that was recorded more than once."""
+    found = []
     for name, metric in metrics.items():
         lines = {label: points(records, split, name) for split, label in CURVES.items()}
         if metric.chart and any(len(line) > 1 for line in lines.values()):
-            baselines = {metrics[each].title: points(records, "validation", each) for each in metric.baselines}
-            curves.append((heading(metric), _draw(name, heading(metric), lines, baselines)))
-    return curves
-
-
-def _draw(name: str, title: str, lines: Lines, baselines: Lines) -> str:
-    with drawing(5.2, 3.2) as figure:
-        axes = figure.subplots()
-        styles: list[dict[str, Any]] = [{"color": colour} for colour in SERIES[: len(lines)]]
-        styles += [{"color": SOFT, "linestyle": ("--", ":", "-.")[i % 3]} for i in range(len(baselines))]
-        for (label, line), style in zip([*lines.items(), *baselines.items()], styles, strict=True):
-            if line:
-                style["marker"] = "o" if len(line) < 20 else None
-                axes.plot(*zip(*line, strict=True), markersize=4, label=label, **style)
-        values = [value for line in (*lines.values(), *baselines.values()) for _, value in line]
-        middle, least = (max(values) + min(values)) / 2, LEAST_SPAN * max(map(abs, values))
-        if max(values) - min(values) < least:
-            axes.set_ylim(middle - least / 2, middle + least / 2)
-        axes.set_xlabel("step")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        # Above the curves, which it would hide inside.
-        axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
-        return svg(figure, name, title)
+            baselines = {metrics[base].title: points(records, "validation", base) for base in metric.baselines}
+            found.append(charts.curves(name, heading(metric), lines, baselines))
+    return found

@@ -5,36 +5,26 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electra_lab.analysis.findings import declared, heading
+from electra_lab.analysis.findings import declared
+from electra_lab.analysis.intervals import Estimate, Values, estimate
 from electra_lab.analysis.records import is_number, points
 from electra_lab.analysis.results import CellResult, Results
-from electra_lab.analysis.statistics import Estimate, Values, estimate, named
-from electra_lab.presentation.charts import SOFT, drawing, look, svg
+from electra_lab.presentation.charts import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, svg
+from electra_lab.presentation.findings import heading
+from electra_lab.presentation.text import named
 from electra_lab.storage.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HEIGHT = 3.0
-WIDTH = 4.4  # inches: the text is 11 px high on a phone 360 px wide
-SPREAD = 20  # an axis is logarithmic if its largest number is so many times its smallest
+SPREAD = 20  # an axis is logarithmic if its largest number is this many times its smallest
 UNITS = {"flops": "FLOPs", "paper_flops": "FLOPs as the ELECTRA paper counts"}
 SAME_COMPUTE = 1.02  # FLOPs that differ by less are equal: a budget ends at a whole step
 POINTS = 200  # of a curve, at most
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A chart. `caption` is its title, `note` says how to read it."""
-
-    caption: str
-    note: str
-    svg: str
 
 
 def keys(plan: Plan, name: str) -> dict[str, str]:
@@ -54,7 +44,7 @@ def _looks(plan: Plan) -> dict[str, dict[str, Any]]:
     return {variant.label: look(i) for i, variant in enumerate(plan.variants)}
 
 
-def leading(results: Results) -> Picture | None:
+def leading(results: Results) -> Chart | None:
     """Draw the leading metric of each variant: mean, interval, and each seed's run."""
     plan, values = results.plan, results.values(results.plan.metric)
     if not any(values.values()):
@@ -67,9 +57,9 @@ def leading(results: Results) -> Picture | None:
     grid = len(plan.keys) == 2 and all(set(plan.keys) <= v.changes.keys() for v in plan.variants)
     first = plan.numbers(plan.keys[0]) if grid else plan.axis
     if not first and not grid:
-        return Picture(caption, note, _rows(plan, values, caption, trivial.values()))
+        return Chart(caption, _rows(plan, values, caption, trivial.values()), note)
 
-    with drawing(WIDTH, HEIGHT + 0.3 if grid else HEIGHT) as figure:
+    with drawing(height=HEIGHT + 0.3 * grid) as figure:
         axes = figure.subplots()
         columns = list(dict.fromkeys(_text(v.changes[plan.keys[0]]) for v in plan.variants))
         place = first or {v.label: float(columns.index(_text(v.changes[plan.keys[0]]))) for v in plan.variants}
@@ -95,28 +85,26 @@ def leading(results: Results) -> Picture | None:
         _ticks(axes, ordered, [f"{x:g}" for x in ordered] if first else columns, log)
         for height in trivial.values():
             axes.axhline(height, color=SOFT, linewidth=1, linestyle="--")
-        axes.set_xlabel(plan.keys[0])
-        _finish(axes, plan.metric)
+        finish(axes, plan.keys[0], plan.metric)
         if grid:
             axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2))
             note += f" One line for each value of {plan.keys[1]}."
-        return Picture(caption, note, svg(figure, "leading", caption))
+        return Chart(caption, svg(figure, "leading", caption), note)
 
 
-def differences(results: Results) -> Picture | None:
+def differences(results: Results) -> Chart | None:
     """Draw the difference of each variant to the baseline in the leading metric, seed by seed."""
     plan, values = results.plan, results.values(results.plan.metric)
     base = values[plan.baseline]
-    paired = {
-        label: {seed: value - base[seed] for seed, value in each.items() if seed in base}
-        for label, each in values.items()
-        if label != plan.baseline
-    }
+    paired = dict[str, dict[int, float]]()
+    for label, seeds in values.items():
+        if label != plan.baseline:
+            paired[label] = {seed: value - base[seed] for seed, value in seeds.items() if seed in base}
     if not any(paired.values()):
         return None
     caption = f"{plan.metric}: difference to {named(plan.baseline)}"
     note = "Filled: the mean difference with its 95% interval. Hollow: the single seeds. The dashed line is zero."
-    return Picture(caption, note, _rows(plan, paired, caption, [0.0], results.claims.against(plan.metric)))
+    return Chart(caption, _rows(plan, paired, caption, [0.0], results.comparisons.against(plan.metric)), note)
 
 
 def _rows(
@@ -141,8 +129,7 @@ def _rows(
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)
         axes.locator_params(axis="x", nbins=5)
-        axes.set_xlabel(f"difference in {plan.metric}" if zero else plan.metric)
-        _finish(axes, plan.keys[0] if key else "")
+        finish(axes, f"difference in {plan.metric}" if zero else plan.metric, plan.keys[0] if key else "")
         return svg(figure, "differences" if zero else "leading", caption)
 
 
@@ -167,7 +154,7 @@ def _mark(
         axes.errorbar([x], [y], color=colour, linewidth=1.6, capsize=4, **bar)  # type: ignore[arg-type]
 
 
-def compute(results: Results) -> tuple[Picture | None, str]:
+def compute(results: Results) -> tuple[Chart | None, str]:
     """Draw the leading metric of each cell against its cost, and return a sentence on the compute.
 
     At equal FLOPs that would be one column; then the parameters of the networks take their place, if they differ.
@@ -195,55 +182,50 @@ def compute(results: Results) -> tuple[Picture | None, str]:
     return _scatter(results, cells, totals, "parameters, both networks"), said
 
 
-def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float], title: str) -> Picture:
+def _scatter(results: Results, cells: Sequence[CellResult], xs: Sequence[float], title: str) -> Chart:
     plan = results.plan
     caption = f"{plan.metric} against {title}"
-    with drawing(WIDTH, HEIGHT) as figure:
+    with drawing() as figure:
         axes = figure.subplots()
         if _is_wide(xs):
             axes.set_xscale("log")
         for label, style in _looks(plan).items():
-            marks = [(x, c.metrics[plan.metric]) for x, c in zip(xs, cells, strict=True) if c.plan.variant == label]
-            if marks:
-                axes.plot(*zip(*marks, strict=True), linestyle="", markersize=6, alpha=0.85, **style)
-        axes.set_xlabel(title)
-        axes.xaxis.set_major_formatter(lambda x, _: _short(x))
-        axes.xaxis.set_minor_formatter(lambda x, _: "")
-        if axes.get_xscale() == "linear":
-            axes.locator_params(axis="x", nbins=5)
-        _finish(axes, plan.metric)
-        return Picture(caption, "One mark per cell.", svg(figure, "compute", caption))
+            ours = [i for i, cell in enumerate(cells) if cell.plan.variant == label]
+            ys = [cells[i].metrics[plan.metric] for i in ours]
+            if ours:
+                axes.plot([xs[i] for i in ours], ys, linestyle="", markersize=6, alpha=0.85, **style)
+        finish(axes, title, plan.metric, large=True)
+        return Chart(caption, svg(figure, "compute", caption), "One mark per cell.")
 
 
-def curves(results: Results) -> list[Picture]:
+def curves(results: Results) -> list[Chart]:
     """Draw each cell's records over its FLOPs: on validation text if that gives a curve, otherwise on training text."""
     begun = next((cell.provenance.metrics for cell in results.cells if cell.provenance), {})
     titles = {results.plan.metric: results.plan.metric}
     titles |= {name: heading(metric) for name, metric in declared(begun).items() if metric.chart}
-    looks, pictures = _looks(results.plan), list[Picture]()
+    looks, pictures = _looks(results.plan), list[Chart]()
     for key, title in titles.items():
-        by_split = {split: [_curve(cell, split, key) for cell in results.cells] for split in ("validation", "train")}
         # A single evaluation at the end is not a curve; the tables have it.
-        split = next((each for each, lines in by_split.items() if any(len(xs) > 1 for xs, _ in lines)), None)
-        if split is None:
+        for split in ("validation", "train"):
+            lines = [_curve(cell, split, key) for cell in results.cells]
+            if any(len(xs) > 1 for xs, _ in lines):
+                break
+        else:
             continue
         caption = f"{title} ({'training' if split == 'train' else split} text)"
-        with drawing(WIDTH, HEIGHT) as figure:
+        with drawing() as figure:
             axes = figure.subplots()
-            for cell, (xs, ys) in zip(results.cells, by_split[split], strict=True):
+            for cell, (xs, ys) in zip(results.cells, lines, strict=True):
                 every = max(1, len(xs) // 5)  # a few markers per line, as colour alone must not identify the variant
                 style = looks[cell.plan.variant]
                 axes.plot(xs, ys, linewidth=1, markersize=3.5, alpha=0.85, markevery=every, **style)
-            axes.set_xlabel("training FLOPs")
-            axes.xaxis.set_major_formatter(lambda x, _: _short(x))
-            axes.locator_params(axis="x", nbins=5)
-            _finish(axes, "")
-            pictures.append(Picture(caption, "", svg(figure, f"curve-{len(pictures)}", caption)))
+            finish(axes, "training FLOPs", large=True)
+            pictures.append(Chart(caption, svg(figure, f"curve-{len(pictures)}", caption)))
     return pictures
 
 
 def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[float]]:
-    """Return FLOPs and values. An evaluation has no FLOPs: those of its step follow from the training records."""
+    """Return FLOPs and values. The FLOPs at an evaluation are interpolated from the training records."""
     train = [(r["step"], r["flops"]) for r in cell.records if r["split"] == "train" and r.get("flops")]
     if key == "discriminator_loss" and any("discriminator_token_loss" in r for r in cell.records):
         return [], []  # for a model that predicts tokens, this is another loss
@@ -254,13 +236,6 @@ def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[fl
     known = [(0, 0), *train]
     flops = np.interp([step for step, _ in found], [s for s, _ in known], [f for _, f in known])
     return flops.tolist(), [value for _, value in found]
-
-
-def _finish(axes: Axes, ylabel: str) -> None:
-    axes.set_ylabel(ylabel)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(SOFT)
-    axes.grid(alpha=0.25)
 
 
 def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str], log: bool) -> None:
@@ -299,15 +274,8 @@ def _text(value: Any) -> str:
 def _wrapped(label: str, width: int = 22) -> str:
     """Wrap a label in at most three short lines; the tables have the whole label."""
     parts = re.split(r"(?<=[,;])(?=\S)", label)
-    room = [width + part.endswith((",", ";")) for part in parts]  # a comma alone is not worth a line
-    wrapped = (textwrap.wrap(part, n, break_on_hyphens=False) for part, n in zip(parts, room, strict=True))
-    lines = [line for each in wrapped for line in each] or [""]
+    lines = list[str]()
+    for part in parts:
+        room = width + part.endswith((",", ";"))  # a comma alone is not worth a line
+        lines += textwrap.wrap(part, room, break_on_hyphens=False)
     return "\n".join(lines[:3]) + ("..." if len(lines) > 3 else "")
-
-
-def _short(number: float) -> str:
-    """Format 1.2e12 as 1.2T, as people read FLOPs and parameters."""
-    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.4g}{letter}"
-    return f"{number:.4g}"

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from electra_lab.analysis import power
-from electra_lab.analysis.results import TRAINING, shown
+from electra_lab.analysis.results import TRAINING
+from electra_lab.presentation.limits import power
+from electra_lab.presentation.text import shown
 from electra_lab.storage.plan import Plan, PlannedVariant
 
 Missing = Mapping[str, tuple[str, ...]]  # by the id of a cell or of a reference, what is left to do
@@ -99,7 +100,7 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     if needs:
         lines += [*_table(list(needs.values())), ""]
     known = [plan.expected] if plan.expected else []
-    found = power.sentence(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
+    found = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
     lines += [*differences(plan), "", *([f"  {found}"] if found else [])]
     lacking = [id for id in missing if missing[id]]
     to_train = [id for id in lacking if TRAINING in missing[id]]

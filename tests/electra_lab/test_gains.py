@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from electra_lab.metrics import Gain, PretrainingMetrics, auc_gain, mean_gain
+from electra_lab.metrics import Gain, PretrainingMetrics, auc_by_document, auc_gain, mean_gain
 from registry import Batch, Detection, Losses
 from tests.electra_lab.test_metrics import WORDS, detected, flat, maskable, measured, of_documents, predicted, text
 
@@ -135,56 +135,23 @@ def test_with_documents_of_one_size_it_is_the_variance_of_obuchowski() -> None:
     assert error(gain, sizes[0]) == pytest.approx(math.sqrt(variance), rel=0.03)
 
 
-def test_the_error_is_that_of_a_bootstrap_over_documents() -> None:
-    sizes = np.full(60, 12)
-    replaced, ours, theirs, documents = drawn(sizes, 2)
-    rows = np.arange(len(documents)).reshape(60, 12)
-    numbers, again = np.random.default_rng(0), []
-    for _ in range(500):
-        some = rows[numbers.integers(0, 60, 60)].ravel()
-        gain = auc_gain(replaced[some], ours[some], theirs[some], np.zeros(len(some), np.int64))[0]
-        assert gain is not None
-        again.append(gain)
-    ones = np.bincount(documents[replaced], minlength=60)
-    assert error(auc_gain(replaced, ours, theirs, documents), ones) == pytest.approx(np.std(again), rel=0.12)
-    values = ours - theirs / 10
-    means = [values[rows[numbers.integers(0, 60, 60)].ravel()].mean() for _ in range(500)]
-    assert error(mean_gain(documents, values), sizes) == pytest.approx(np.std(means), rel=0.12)
-
-
-# Coverage
-
-
-def covered(gains: list[Gain], truth: float) -> float:
-    inside = [low is not None and high is not None and low <= truth <= high for _, low, high, _ in gains]
-    return sum(inside) / len(inside)
-
-
-@pytest.mark.parametrize(("number", "same"), [(8, True), (40, True), (12, False), (60, False)])
-def test_19_of_20_intervals_of_an_auc_hold_the_truth(number: int, same: bool) -> None:
-    """Few documents or many, of one size or of very different ones; the truth is 0, as both see the labels alike."""
-    gains, naive = [], []
-    for seed in range(300):
-        sizes = np.full(number, 15) if same else uneven(number, seed, 12.0)
-        replaced, ours, theirs, documents = drawn(sizes, seed)
-        gains.append(auc_gain(replaced, ours, theirs, documents))
-        naive.append(auc_gain(replaced, ours, theirs, np.arange(len(documents))))
-    assert covered(gains, 0.0) == pytest.approx(0.95, abs=0.03)
-    assert covered(naive, 0.0) < 0.92, "tokens of a document depend on each other"
-
-
-@pytest.mark.parametrize(("number", "same"), [(4, True), (30, True), (10, False), (60, False)])
-def test_19_of_20_intervals_of_a_mean_hold_the_truth(number: int, same: bool) -> None:
-    gains, naive = [], []
-    for seed in range(400):
-        numbers = np.random.default_rng(seed)
-        sizes = np.full(number, 30) if same else uneven(number, seed)
-        documents = np.repeat(np.arange(number), sizes)
-        values = 0.5 + numbers.normal(0, 0.5, number)[documents] + numbers.normal(0, 2, len(documents))
-        gains.append(mean_gain(documents, values))
-        naive.append(mean_gain(np.arange(len(documents)), values))
-    assert covered(gains, 0.5) == pytest.approx(0.95, abs=0.03)
-    assert covered(naive, 0.5) < 0.85
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 9), st.booleans())
+def test_pseudo_values_are_those_of_leaving_a_document_out(seed: int, documents: int, ties: bool) -> None:
+    rng = np.random.default_rng(seed)
+    held = rng.choice(1000, documents, replace=False)
+    document = np.concatenate([np.repeat(held, 2), rng.choice(held, 40)])
+    replaced = np.concatenate([np.tile([True, False], documents), rng.random(40) < 0.3])
+    scores = rng.normal(size=len(document)) + replaced
+    scores = scores.round(0 if ties else 8)
+    found = auc_by_document(replaced, scores, document)
+    whole = roc_auc_score(replaced, scores)
+    expected = []
+    for number in sorted(held):
+        rest = document != number
+        expected.append(documents * whole - (documents - 1) * roc_auc_score(replaced[rest], scores[rest]))
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert abs(found.mean() - whole) < 0.2
 
 
 # Where there is nothing to estimate

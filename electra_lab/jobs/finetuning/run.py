@@ -34,6 +34,7 @@ from electra_lab.jobs.finetuning.experiment import (
     make_task,
     open_dataset,
 )
+from electra_lab.jobs.finetuning.facts import opening
 from electra_lab.jobs.lifecycle import (
     Job,
     begin,
@@ -46,9 +47,8 @@ from electra_lab.jobs.lifecycle import (
 from electra_lab.jobs.provenance import began, environment
 from electra_lab.jobs.saving import restore
 from electra_lab.jobs.signals import ending
-from electra_lab.presentation import finetuning_summary as summary
 from electra_lab.presentation.console import Console
-from electra_lab.presentation.finetuning_page import write_report
+from electra_lab.presentation.finetuning_page import closing, write_report
 from electra_lab.pretrained.source import Source, open_source
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import disk
@@ -119,7 +119,7 @@ def run_remaining_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfi
                 (_train if config.trains else _judge)(folder, _with(seed, loaded), seed, device, console)
     page = write_report(folder)
     seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
-    console.say(summary.closing(folder, page, seconds))
+    console.say(closing(folder, page, seconds))
 
 
 def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
@@ -191,7 +191,7 @@ def _train(
     _adopt_best(directory)
     restore(directory, run, console.say)
     evaluated = continued(job)
-    console.say(summary.opening(loaded, built, seed, directory.path))
+    console.say(opening(loaded, built, seed, directory.path))
     # Train.
     saver = train_to_the_end(job, evaluated=evaluated)
     step = saver.best_step() if best else run.step

@@ -21,15 +21,14 @@ from electra_lab.jobs.changes import changes, content, other_length, refuse_othe
 from electra_lab.jobs.divergence import with_cures
 from electra_lab.jobs.errors import exit_code
 from electra_lab.jobs.lifecycle import Job, begin, continued, enough_memory, say_differences, train_to_the_end
-from electra_lab.jobs.progress import Phases
+from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.jobs.provenance import device_name, environment_of, length, provenance
 from electra_lab.jobs.saving import restore
 from electra_lab.jobs.signals import ending
 from electra_lab.parallel.session import session
 from electra_lab.parallel.world import ALONE, World
-from electra_lab.presentation import run_summary as summary
-from electra_lab.presentation.console import Console
-from electra_lab.presentation.run_page import write_report
+from electra_lab.presentation.console import Console, Phases
+from electra_lab.presentation.run_page import closing, write_report
 from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.provenance import Environment, Provenance, described
 from electra_lab.storage.run_directory import RunDirectory, is_run, refuse_to_hold, refuse_used
@@ -112,7 +111,7 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> 
         Console().say(f"note: {absent} A run would stop there.")
     # A plan may be for another machine, so a device that is not here is not a mistake.
     target = torch.device(device) if device == "cuda" else choose_device(device)
-    return summary.forecast(loaded, forecast(loaded, target), target)
+    return planned(loaded, forecast(loaded, target), target)
 
 
 def resume(path: Path, device: str, overrides: Sequence[str] = (), scale: Scale | None = None) -> Path:
@@ -240,7 +239,7 @@ def _train(
 
     def show(record: Record) -> None:
         if record.evaluation and record.evaluation.examples:
-            directory.write_json("examples.json", summary.readable(record.evaluation.examples, experiment))
+            directory.write_json("examples.json", readable(record.evaluation.examples, experiment))
 
     job = Job(
         loaded,
@@ -261,7 +260,7 @@ def _train(
         until=math.inf if minutes is None else started + 60 * minutes,
     )
     evaluated = True if restored is None else _continued(job, experiment, restored=restored)
-    console.say(summary.opening(loaded, experiment, directory.path))
+    console.say(opening(loaded, experiment, directory.path))
     if experiment.choices.compile != "off":
         console.say(f"compiled in {warm_up(experiment):.0f} s")
     try:
@@ -270,7 +269,7 @@ def _train(
         raise with_cures(error, directory) from None
     if run.learner.world.first:
         page = write_report(directory)
-        console.say(summary.closing(directory, page, training_seconds(directory.records())))
+        console.say(closing(directory, page, training_seconds(directory.records())))
 
 
 def _continued(job: Job, experiment: Experiment, *, restored: bool) -> bool:

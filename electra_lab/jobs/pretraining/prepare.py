@@ -7,20 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from electra_lab.assembly.experiment import check, open_corpus, open_data
+import numpy as np
+import torch
+
+from electra_lab.assembly.experiment import check, open_corpus, open_data, pack
 from electra_lab.assembly.launcher import launcher_options, make_launcher
 from electra_lab.config.load import Loaded, load
 from electra_lab.data.overlap import RUN
 from electra_lab.data.store import Store, is_store
-from electra_lab.data.vocabulary import token_id
-from electra_lab.jobs.progress import Phases
-from electra_lab.presentation.console import Console
-from electra_lab.presentation.data_page import write_data_page
-from registry import Launcher, corpora, using
+from electra_lab.data.vocabulary import make_vocabulary, token_id
+from electra_lab.presentation.console import Console, Phases
+from electra_lab.presentation.data_page import Token, write_data_page
+from electra_lab.presentation.text import Facts, fact_lines
+from registry import Batch, Launcher, corpora, using
 from registry.component import entries_of
 from registry.contracts.tokenizer import UNKNOWN
 
 SHOWN = 5  # files and endings that are named
+ROWS = 8  # that the page shows
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,31 @@ def prepare(
         store = open_data(loaded, console.say, progress, launcher=launch, rebuild=rebuild)
     made = _account(store, *_files_of(loaded))
     if inspect:
-        made = replace(made, page=str(write_data_page(loaded, store, facts(made))))
+        made = replace(made, page=str(_write_page(loaded, store, facts(made))))
     return made
+
+
+def _write_page(loaded: Loaded, store: Store, facts: Facts) -> Path:
+    """Write the page of the store, with a few rows as the model reads them. Raises DataError."""
+    packing, length = loaded.config.packing.type, loaded.config.data.sequence_length
+    batches = pack(loaded, store.train, make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), CPU))
+    real = [float(batch.attention_mask.float().mean()) for batch in batches.sample(1 << 18).in_order(256, CPU)]
+    rows = f"{len(batches):,} of {length} tokens, packed by {packing}; {1 - np.mean(real):.1%} of them padding"
+    batch = next(batches.sample(ROWS * length).in_order(ROWS, CPU))
+    path, shown = store.folder.with_name(f"{store.key}.html"), [_row(store, batch, row) for row in range(len(batch))]
+    separated = batch.attention_document_ids is not None
+    return write_data_page(path, [*facts, ("rows", rows)], store.train.lengths, packing, separated, shown)
+
+
+def _row(store: Store, batch: Batch, row: int) -> list[Token]:
+    tokens, real, segments = (column[row].tolist() for column in (batch.tokens, batch.attention_mask, batch.segments))
+    documents = batch.attention_document_ids[row].tolist() if batch.attention_document_ids is not None else [0] * len(tokens)
+    special, shown = set(store.special.values()), []
+    for i, token in enumerate(tokens):
+        kind = "padding" if not real[i] else "special" if token in special else "word"
+        first = i > 0 and real[i] and documents[i] != documents[i - 1]
+        shown.append(Token(store.tokenizer.id_to_token(token) or "", kind, bool(segments[i] and real[i]), first))
+    return shown
 
 
 def _files_of(loaded: Loaded) -> tuple[list[str], list[str]]:
@@ -132,5 +160,5 @@ def _files(names: list[str]) -> str:
 
 def described(made: Prepared) -> str:
     """Describe a token store for the terminal."""
-    lines = [f"token store {made.store}", *(f"  {title:<14}{fact}" for title, fact in facts(made))]
-    return "\n".join(lines + [f"  {'page':<14}{made.page}"] * bool(made.page))
+    page = [("page", made.page)] if made.page else []
+    return fact_lines(f"token store {made.store}", [*facts(made), *page])

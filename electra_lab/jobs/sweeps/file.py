@@ -18,14 +18,14 @@ from electra_lab.config.ablation import AblationConfig
 from electra_lab.config.budget import Budget
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
-from electra_lab.config.load import Loaded, absolute, imports, kind_of, located, refuse_suite, validated_as
+from electra_lab.config.load import Loaded, absolute, imports, kind_of, located, refuse_other_kind, validated_as
 from electra_lab.config.problems import sentences
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, with_change, with_overrides
 from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
 from electra_lab.storage.plan import Cell
 from registry import ALL, Metric, Plugin, launchers, measures
-from registry.errors import ConfigError, LabError, command, did_you_mean
+from registry.errors import ConfigError, LabError, did_you_mean
 from registry.signature import validate
 
 # The keys that no number depends on, and why they cannot be varied.
@@ -81,7 +81,10 @@ class Ablation:
     @cached_property
     def firsts(self) -> dict[str, Cell]:
         """By variant, its first cell."""
-        return {cell.variant: cell for cell in reversed(self.cells)}
+        found = dict[str, Cell]()
+        for cell in self.cells:
+            found.setdefault(cell.variant, cell)
+        return found
 
     @property
     def served(self) -> dict[str, Cell]:
@@ -103,10 +106,7 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
     overrides  of the ablation's own keys, such as `seeds`; other keys change the base of all cells
     """
     root = read_file(path)
-    refuse_suite(root)
-    if kind_of(root) != "ablation":
-        reason = "is not an ablation: it has neither `base` nor `vary`. To run an experiment:"
-        raise ConfigError(f"{path}: {reason} {command('run', path)}")
+    refuse_other_kind(root, "ablation")
     own = [change for change in overrides if re.split("[.=]", change)[0].strip() in AblationConfig.model_fields]
     root, overrides = with_overrides(root, own), [change for change in overrides if change not in own]
     marks = dict(root.marks())
@@ -207,10 +207,11 @@ def _read_bases(config: AblationConfig, marks: Mapping[Loc, Mark]) -> tuple[list
         if not os.path.isfile(file):
             raise ConfigError(f"{mark}: {key}: the file {file} does not exist.")
         nodes.append(read_file(file, (Path(mark.file),)))  # as one that it extends
-        refuse_suite(nodes[-1])
         kind = kind_of(nodes[-1])
         if kind == "ablation":
             raise ConfigError(f"{mark}: {key}: {file} is itself an ablation; name the file that is to be varied.")
+        if kind == "suite":
+            refuse_other_kind(nodes[-1], "experiment")
         kinds[kind] = path
         if len(config.bases) > 1 and "experiment" in kinds:
             raise ConfigError(f"{mark}: {key}: a list names fine-tunings, and {kinds['experiment']} is an experiment.")

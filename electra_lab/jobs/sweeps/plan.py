@@ -271,7 +271,7 @@ def _expected(ablation: Ablation, metric: str, begun: AblationFolder | None) -> 
     if not is_ablation_folder(folder):
         raise ConfigError(f"{mark}: power.pilot: {folder} is not the folder of an ablation.")
     try:
-        if found := spread(read(folder).claims.against(metric).values(), source):
+        if found := spread(read(folder).comparisons.against(metric).values(), source):
             return found
     except CheckpointError as error:
         raise ConfigError(f"{mark}: power.pilot: {error}") from None

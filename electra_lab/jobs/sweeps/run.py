@@ -17,13 +17,12 @@ from electra_lab.assembly.needs import forecast, trial_seconds
 from electra_lab.config.source import read_file
 from electra_lab.jobs.changes import changes, content
 from electra_lab.jobs.lifecycle import refuse_several_processes
-from electra_lab.jobs.progress import Phases
 from electra_lab.jobs.signals import handled, name_of
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, work
 from electra_lab.jobs.sweeps.file import Ablation, decisive, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, rows_of, write_plan
 from electra_lab.presentation import sweep_summary as summary
-from electra_lab.presentation.console import Console
+from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.plan import Cell, Plan

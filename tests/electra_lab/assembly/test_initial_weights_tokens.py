@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
-from electra_lab.presentation.run_summary import opening
+from electra_lab.jobs.pretraining.facts import opening
 from registry.errors import ConfigError, DataError
 from tests.electra_lab.assembly.initial_weights import (
     TABLE as THEIR_TABLE,

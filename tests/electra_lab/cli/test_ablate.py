@@ -92,7 +92,7 @@ def test_cells_that_failed_are_exit_code_7_and_the_page_is_there(
         "1 of 1 runs failed. The reasons are in here/report.html, the logs in here/logs. Run the same command again to "
         "retry."
     )
-    assert "Nothing can be said yet: no cell has a generator_mask_loss." in err
+    assert "Nothing can be said yet" in err
     folder = AblationFolder(Path("here"))
     state = cell_result(folder, folder.plan, folder.plan.cells[0].id)
     assert (state.status, state.attempts) == ("failed", 1)

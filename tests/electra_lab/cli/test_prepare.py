@@ -214,7 +214,7 @@ def test_a_full_disk(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_terminal_sees_a_bar_and_a_log_sees_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    from electra_lab.jobs import progress as module
+    from electra_lab.presentation import console as module
     from electra_lab.presentation.console import Console
 
     said: list[str] = []

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from electra_lab.analysis.intervals import difference
 from electra_lab.analysis.results import Results, read
-from electra_lab.analysis.statistics import difference
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.charts import SERIES, SOFT, look
+from electra_lab.presentation.text import short
 from tests.electra_lab.presentation.axes import Drawn, lines, marks, number_of, overlaps, ticks
-from tests.electra_lab.presentation.synthetic import CORRUPTION, GRID, OWN, SCALES, add_references, write_folder
+from tests.electra_lab.presentation.synthetic import GRID, SCALES, add_references, write_folder
 
 # Of two variants over three seeds: each has a standard deviation of 0.1, and so have their differences.
 BY_HAND = {0: [0.5, 0.6, 0.7], 1: [0.7, 0.9, 0.8], 2: [0.4, 0.5, 0.45]}
@@ -255,7 +256,7 @@ def test_a_difference_has_the_interval_of_the_table(tmp_path: Path, drawn: Drawn
     results = read(add_references(folder, lambda r, v, seed: float(numbers[r, v, seed] + 0.001 * v * (seed % 2))))
     figures.differences(results)
     [only] = marks(drawn["differences"])
-    found = results.claims.against("auc")["other"]
+    found = results.comparisons.against("auc")["other"]
     assert only.bar == (pytest.approx((found.low, 0.0)), pytest.approx((found.high, 0.0)))
     assert found.half is not None
     assert found.half > 3 * (difference(*(results.values("auc")[label] for label in ("other", "base"))).half or 0)
@@ -343,8 +344,4 @@ def test_the_key_of_a_variant_has_its_colour_and_marker(tmp_path: Path, drawn: D
     [(1.2e12, "1.2T"), (1e15, "1P"), (999.0, "999"), (1000, "1k"), (2.5e6, "2.5M"), (3.14159e9, "3.142G"), (0.0, "0")],
 )
 def test_a_large_number_is_short(number: float, text: str) -> None:
-    assert figures._short(number) == text
-
-
-def test_measures_are_known_by_their_keys(tmp_path: Path) -> None:
-    assert {CORRUPTION, OWN} == {measure.key for measure in made(tmp_path, TWO).plan.measures}
+    assert short(number) == text

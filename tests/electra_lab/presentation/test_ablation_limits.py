@@ -10,9 +10,10 @@ import pytest
 
 from electra_lab.analysis.power import detectable
 from electra_lab.analysis.results import cell_result, read
-from electra_lab.analysis.statistics import number
 from electra_lab.presentation.sweep_page import comparison, write_report
+from electra_lab.presentation.text import number
 from electra_lab.storage.ablation_folder import AblationFolder
+from tests.electra_lab.analysis.test_convergence import with_gains
 from tests.electra_lab.presentation.synthetic import CORRUPTION, SCALES, add_references, write_folder
 from tests.pages import Page
 
@@ -36,7 +37,7 @@ def test_the_smallest_difference_that_can_be_found_stands_beside_the_verdict(tmp
     text = verdict(folder)
     said = f"{number(0.01 * size)} in reference_auc, judging by the pilot ../pilot (standard deviation of paired"
     assert f"find a difference of {said} differences 0.0100), and of " in text
-    found = [d.error**2 * 5 for d in read(folder).claims.against(METRIC).values() if d.error]
+    found = [d.error**2 * 5 for d in read(folder).comparisons.against(METRIC).values() if d.error]
     sd = np.sqrt(np.mean(found))
     said = f"{number(sd * size)} in reference_auc, judging by these cells (standard deviation of paired differences"
     assert f"{said} {number(sd)})." in text
@@ -53,10 +54,10 @@ def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) ->
     missing = {"v2-s3": "missing", "v2-s4": "missing"}
     text = verdict(write_folder(tmp_path, SCALES, range(5), ["generator.scale"], state=missing))
     few = list(SCALES)[2]
-    assert f"{few} is not tested, as fewer than 5 seeds are there" in text
+    assert f"{few} is not tested, with fewer than 5 seeds" in text
     size = detectable(5, len(SCALES) - 2)
     assert size is not None
-    of_some = [d for d in read(tmp_path).claims.against(METRIC).values() if d.error]
+    of_some = [d for d in read(tmp_path).comparisons.against(METRIC).values() if d.error]
     found = [(d.error or 0) ** 2 * d.n for d in of_some]
     size *= float(np.sqrt(np.average(found, weights=[d.n - 1 for d in of_some])))
     assert (
@@ -65,7 +66,7 @@ def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) ->
     )
     assert "no difference is tested" not in text
     others = "generator.scale=0.5 and generator.scale=1.0"
-    assert f"The best is not tested against {others}, for want of seeds in common." in text
+    assert f"The best is not tested against {others}, as they share too few seeds." in text
 
 
 def test_seeds_in_two_groups_are_a_warning(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_documents_and_references_widen_the_intervals_of_their_metric_alone(tmp_
     for seed in range(4):
         (folder / "cells" / f"v1-s{seed}" / "documents.json").write_text("{")
     lacking = list(SCALES)[1]
-    said = f"The intervals of {lacking} do not include other documents, which are known of fewer than two seeds"
+    said = f"The intervals of {lacking} do not include other documents, which are known for fewer than two seeds"
     assert said in verdict(folder)
     # Nor do those of an earlier measurement stay beside the numbers of a later one.
     kept.note_measure("v0-s0", CORRUPTION, {METRIC: 0.5}, {METRIC: [0.5] * 12})
@@ -146,5 +147,17 @@ def test_references_are_a_part_of_the_interval_of_their_mean(tmp_path: Path) -> 
 
     folder = add_references(write_folder(tmp_path, SCALES, range(5)), score)
     results = read(folder)
-    found, part = (results.claims.against(name)["generator.scale=0.5"] for name in ("auc", "auc_small"))
+    found, part = (results.comparisons.against(name)["generator.scale=0.5"] for name in ("auc", "auc_small"))
     assert (found.half or 0) > 3 * (part.half or 0)
+
+
+def test_variants_that_were_still_learning_are_named(tmp_path: Path) -> None:
+    said = "in the last third of training: longer training may change the order."
+    folder = write_folder(tmp_path, SCALES, (0, 1))
+    with_gains(folder, dict.fromkeys(SCALES, lambda t: 1 - (1 - t) ** 2))
+    assert said not in verdict(folder)
+    labels = [*SCALES][1::2]
+    with_gains(folder, dict.fromkeys(labels, lambda t: t**2))
+    assert f"{labels[0]} and {labels[1]} made a third or more of their gain on validation text {said}" in verdict(
+        folder
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from scipy import stats
 
 from electra_lab.analysis.results import read
 from electra_lab.presentation.sweep_figures import compute
-from electra_lab.presentation.sweep_page import comparison, write_report
+from electra_lab.presentation.sweep_page import write_report
 from tests.electra_lab.presentation.synthetic import (
     CORRUPTION,
     GRID,
@@ -188,7 +187,7 @@ def test_better_is_higher_or_lower_as_the_metric_says(clear: Path) -> None:
     assert heads[0].startswith("reference_auc ↑ higher is better")
     assert heads[2].startswith("own_loss ↓ lower is better")
     assert "the objective's own loss on test text, in nats" in heads[2]
-    bold = [cell.text for cell in page.all("td") if cell["class"] == "clear"]
+    bold = [cell.text for cell in page.all("td") if "clear" in cell["class"]]
     assert bold == ["better", "worse"] * 3
     assert "up has the best (the highest) mean reference_auc, 0.8000" in page.text
 
@@ -201,27 +200,12 @@ def test_a_metric_of_each_cells_own_task_is_higher_or_lower_and_never_better(cle
         "own_loss": ["", "lower", "higher", ""],
     }
     text = Page(clear / "report.html").text
-    assert "Each cell is measured on a task of its own, so the best number need not be the best model." in text
+    assert "Each cell is measured on its own task, so the best number need not be the best model." in text
     assert "distinguishably better" not in text
     assert "distinguishably lower" in text
     assert "on each run's own task" in text
     assert "is better" not in text.replace("The reading is better or worse", "")
     assert "reference_auc, on each run's own task" in markdown(clear)
-
-
-def test_a_row_by_hand(clear: Path) -> None:
-    """The mean of 0.5, 0.55, 0.6, 0.65 and 0.7 is 0.6 ± t(0.975, 4) 0.0791 / sqrt(5) = 0.0982."""
-    half = 2.7764451051977987 * math.sqrt(0.025 / 4) / math.sqrt(5)
-    results = read(clear)
-    base, up, *_ = comparison(results, "reference_auc", results.plan.metrics["reference_auc"])
-    assert (base.variant, base.mean_text, base.difference_text, base.p) == ("base", "0.6000 ± 0.0982", "baseline", "-")
-    assert base.mean.half == pytest.approx(half)
-    # 0.2 four times and 0.2001: a mean of 0.20002 with a standard error of 0.00002.
-    assert up.difference_text == "+0.2000 [+0.2000, +0.2001]"
-    assert up.difference is not None
-    assert up.difference.mean == pytest.approx(0.20002)
-    assert up.difference.low == pytest.approx(0.20002 - 2.7764451051977987 * 0.00002)
-    assert up.p == "< 0.001"
 
 
 def test_the_baseline_is_that_of_the_plan(clear: Path) -> None:
@@ -231,8 +215,8 @@ def test_the_baseline_is_that_of_the_plan(clear: Path) -> None:
     assert [row[0] for row in markdown(clear)["own_loss, lower is better"][2:] if row[3] == "baseline"] == ["up"]
     assert next(iter(markdown(clear))) == "own_loss, lower is better"
     page = Page(clear / "report.html")
-    leading = [row.below[0].text for row in page.all("tr") if row["class"] == "leading"]
-    assert leading == ["base", "up", "down", "like"]
+    [leading] = [group for group in page.all("tbody") if "leading" in group["class"]]
+    assert [row.below[0].text for row in leading.all("tr")][1:] == ["base", "up", "down", "like"]
     assert page.text.index("own_loss ↓") < page.text.index("reference_auc ↑")
     assert "up (the baseline) has the best (the lowest) mean own_loss, 3.600" in page.text
 
@@ -250,21 +234,12 @@ def test_a_difference_over_fewer_seeds_than_its_row_has_says_over_how_many(tmp_p
     assert "over" not in differences[0] + differences[2]
     for line in lines:
         assert any(row[0] == line[0] and row[3:4] == line[3:4] for row in page.rows)
-    few = (
-        "generator.scale=0.5 and generator.scale=1.0 are not tested, as fewer than 5 seeds are there in common with the"
-    )
+    few = "generator.scale=0.5 and generator.scale=1.0 are not tested, with fewer than 5 seeds in common with the"
     assert f"{few} baseline generator.scale=0.25." in page.text
     (folder / "cells" / "v1-s2" / "measures.json").unlink()
     (folder / "cells" / "v1-s3" / "measures.json").unlink()
     write_report(folder)
     assert markdown(folder)["reference_auc, higher is better"][3][3].endswith(" over 1 pair")
-
-
-def test_five_whole_seeds_are_not_exploratory(tmp_path: Path) -> None:
-    text = Page(write_report(write_folder(tmp_path / "a", SCALES, range(5), ["generator.scale"]))).text
-    assert "exploratory" not in text
-    assert "Every variant has 5 seeds or more." in text
-    assert "Of the values of generator.scale from 0.25 to 1 the best mean lies at" in text
 
 
 # Numbers that are missing
@@ -278,14 +253,6 @@ def test_a_metric_that_a_variant_lacks_is_a_dash_with_a_reason(tmp_path: Path) -
     assert "No cell has" not in page.text
     rows = markdown(folder)["reference_auc, higher is better"]
     assert rows[-1] == ["mlm", "0", "-", "-", "-", "not available"]
-
-
-def test_a_variant_that_was_not_measured_says_so(folder: Path) -> None:
-    for seed in (0, 1):
-        (folder / "cells" / f"v2-s{seed}" / "measures.json").unlink()
-    assert ["generator.scale=0.75", "0", "-", "-", "-", "not measured"] in Page(write_report(folder)).table(
-        "All metrics"
-    )
 
 
 def test_a_single_cell_that_lacks_metrics_is_named_once(folder: Path) -> None:

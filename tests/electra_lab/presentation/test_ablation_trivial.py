@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from electra_lab.analysis.results import read
-from electra_lab.analysis.verdict import sentences
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.sweep_page import cells_csv, tables, variants_markdown, write_report
+from electra_lab.presentation.verdict import judge
 from tests.electra_lab.presentation.axes import Drawn
 from tests.electra_lab.presentation.synthetic import (
     CORRUPTION,
@@ -38,7 +38,7 @@ def scored(*means: float) -> Score:
 def said(folder: Path) -> list[str]:
     results = read(folder)
     plan = results.plan
-    return sentences(plan.metric, results.values(plan.metric), plan.baseline, claimed=results.claims)
+    return judge(plan.metric, results.values(plan.metric), plan.baseline, compared=results.comparisons).sentences
 
 
 def test_no_variant_is_the_best_if_none_beats_the_baselines(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_no_variant_is_the_best_if_none_beats_the_baselines(tmp_path: Path) -> N
     assert "has the best (the highest)" in before[1]
     first, *rest = said(add_baselines(folder, rare=scored(0.65, 0.65, 0.65, 0.65), chance=lambda *_: 0.5))
     assert first.startswith(
-        "No variant is distinguishably better than what needs no training (the rare and the chance)"
+        "No variant is distinguishably better than the baselines that need no training (the rare and the chance)"
     )
     assert rest[0] == before[0]
     assert rest[1].startswith("generator.scale=0.5 has the highest mean reference_auc")
@@ -119,11 +119,12 @@ def test_lower_can_be_better(tmp_path: Path) -> None:
     add_baselines(folder, frequencies=lambda *_: 6.4)
     results = read(folder)
     values = results.values("reference_auc")
-    first, *_ = sentences("reference_auc", values, results.plan.baseline, False, claimed=results.claims)
+    [first, *_] = judge("reference_auc", values, results.plan.baseline, False, compared=results.comparisons).sentences
     assert first.startswith("No variant is distinguishably better")
     add_baselines(folder, frequencies=lambda *_: 7.0)
     results = read(folder)
-    first, second, *_ = sentences("reference_auc", values, results.plan.baseline, False, claimed=results.claims)
+    found = judge("reference_auc", values, results.plan.baseline, False, compared=results.comparisons)
+    second = found.sentences[1]
     assert "generator.scale=0.5 has the best (the lowest) mean" in second
 
 
@@ -132,11 +133,11 @@ def test_a_baseline_is_a_row_of_its_metric_and_no_metric_of_its_own(
 ) -> None:
     leave_out_pictures(monkeypatch)
     folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(0.50, 0.60, 0.55, 0.52))
-    without = read(folder).claims
+    without = read(folder).comparisons
     add_baselines(folder, rare=lambda variant, seed: 0.6 + 0.01 * variant)
     results = read(folder)
     assert [name for name, *_ in tables(results)] == ["reference_auc", "reference_accuracy", "own_loss"]
-    assert results.claims.against("rare") == {} != without.against("reference_auc")
+    assert results.comparisons.against("rare") == {} != without.against("reference_auc")
     page = Page(write_report(folder))
     [row] = [row for row in page.table("All metrics") if row[0] == "the rare"]
     assert (row[2], row[5]) == ("0.6150", "needs no training")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from jinja2 import UndefinedError
 
 from electra_lab.presentation import charts
-from electra_lab.presentation.charts import DARK, LIGHT, MARKERS, PAPER, SERIES, SOFT, STYLE, drawing, look, render, svg
+from electra_lab.presentation.charts import DARK, LIGHT, MARKERS, PAPER, SERIES, SOFT, drawing, look, svg
+from electra_lab.presentation.pages import STYLE, render
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -103,9 +103,10 @@ def test_a_dollar_sign_is_not_a_formula() -> None:
     assert "$x$ & <y> größer" in texts
 
 
-def test_values_of_a_page_are_escaped_and_none_may_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(charts, "files", lambda package: tmp_path)
-    (tmp_path / "a.j2").write_text("{{ value }}{{ style | safe }}")
-    assert render("a.j2", value="<b>&") == "&lt;b&gt;&amp;" + STYLE
+def test_values_of_a_page_are_escaped_and_none_may_be_missing() -> None:
+    histogram = charts.Chart("", "<svg></svg>")
+    page = render("data.html.j2", title="<b>&", facts=[], histogram=histogram, packing="", separated=False, rows=[])
+    assert "<h1>&lt;b&gt;&amp;</h1>" in page
+    assert STYLE in page
     with pytest.raises(UndefinedError):
-        render("a.j2")
+        render("data.html.j2", title="")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from electra_lab.presentation.data_summary import data_facts
+from electra_lab.presentation.text import data_facts
 from electra_lab.storage.provenance import Data
 
 DOCUMENTS = {"train": 13010, "validation": 341, "test": 377}

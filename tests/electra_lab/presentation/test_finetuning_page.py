@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from electra_lab.presentation.finetuning_page import lost, results_table, write_report
+from electra_lab.presentation.finetuning_page import read_results, truncation, write_report
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import CheckpointError
 from tests.electra_lab.presentation.finetuned import (
@@ -59,7 +59,7 @@ pytestmark = pytest.mark.usefixtures("plain")
 def test_the_numbers_over_the_seeds_are_those_of_scipy(tmp_path: Path) -> None:
     page = page_of(write_finetuned(tmp_path / "out", both(*range(5))))
     header, *rows = page.table("Results on validation")
-    assert header == ["metric", "median", "mean", "95% interval", "SD", *(f"seed {n}" for n in range(5)), ""]
+    assert header == ["metric", "median", "mean", "95% interval", "SD", *(f"seed {n}" for n in range(5)), "meaning"]
     assert [row[0] for row in rows] == ["accuracy", "Matthews correlation"]
     for row, (name, values) in zip(rows, VALUES.items(), strict=True):
         mean, error = np.mean(values), stats.sem(values)
@@ -76,17 +76,12 @@ def test_the_numbers_over_the_seeds_are_those_of_scipy(tmp_path: Path) -> None:
 def test_one_seed_has_a_number_and_no_statistics(tmp_path: Path) -> None:
     page = page_of(write_finetuned(tmp_path / "out", both(3)))
     assert page.table("Results on validation") == [
-        ["metric", "seed 3", ""],
+        ["metric", "seed 3", "meaning"],
         ["accuracy", "0.900", METRICS["accuracy"]["summary"]],
         ["Matthews correlation", "0.700", METRICS["matthews"]["summary"]],
     ]
     found = results_of(tmp_path / "out")["validation"]["accuracy"]
     assert found == {"median": 0.9, "mean": 0.9, "sd": None, "low": None, "high": None, "values": {"3": 0.9}}
-
-
-def test_equal_numbers_have_no_interval(tmp_path: Path) -> None:
-    page = page_of(write_finetuned(tmp_path / "out", scores("accuracy", 0.25, 0.25)))
-    assert page.table("Results on validation")[1][1:5] == ["0.250", "0.250", "-", "0.000"]
 
 
 def test_the_leading_metric_is_the_first_that_was_declared(tmp_path: Path) -> None:
@@ -190,7 +185,7 @@ def test_seeds_that_are_not_finished_are_named(tmp_path: Path) -> None:
     write_seed(folder, 1, None)
     page = page_of(folder)
     assert page.facts()["not finished"] == "seeds 1, 2"
-    assert page.table("Results on validation")[0][5:] == ["seed 0", "seed 3", ""]
+    assert page.table("Results on validation")[0][5:] == ["seed 0", "seed 3", "meaning"]
     write_seed(folder, 2, both(2)[2])
     assert page_of(folder).facts()["not finished"] == "seed 1"
     (folder / "seed-1" / "results.json").write_text((folder / "seed-0" / "results.json").read_text())
@@ -205,7 +200,7 @@ def test_without_a_finished_seed_the_page_says_so(tmp_path: Path) -> None:
     assert headings(page) == ["Config"]
     assert page.facts() == {}
     assert results_of(folder) == {}
-    assert results_table(FinetuningFolder(folder)) == {}
+    assert read_results(FinetuningFolder(folder)) == ([], {})
 
 
 # Facts
@@ -226,12 +221,6 @@ def test_the_facts_say_what_was_trained_on_what(tmp_path: Path) -> None:
     }
 
 
-def test_a_judgement_has_no_training(tmp_path: Path) -> None:
-    config = {"evaluate": {"select": "best", "errors": 10}}
-    facts = page_of(write_finetuned(tmp_path / "out", both(0), steps=0, flops=0, config=config)).facts()
-    assert not {"training", "weights"} & facts.keys()
-
-
 def test_a_number_on_the_data_that_chose_the_weights_is_called_too_good(tmp_path: Path) -> None:
     config = {"evaluate": {"select": "best", "errors": 10}}
     facts = page_of(write_finetuned(tmp_path / "out", both(0), config=config)).facts()
@@ -244,11 +233,11 @@ def test_what_rows_lack_is_said_of_each_split(tmp_path: Path) -> None:
     given = {"cut_examples": shares, "dropped_words": {"train": 1.0}, "unknown": {"train": 0.5}}
     folder = write_finetuned(tmp_path / "out", both(0, 1), metrics=metrics, lost=given)
     expected = [("cut examples", "train 25.0%, validation 0.0%, test 3.3%"), ("dropped_words", "train 100.0%")]
-    assert lost(FinetuningFolder(folder), 0) == expected
+    assert truncation(FinetuningFolder(folder), 0) == expected
     facts = page_of(folder).facts()
     assert list(facts.items())[5:7] == expected
     assert "unknown" not in facts
-    assert lost(FinetuningFolder(folder), 7 if write_seed(folder, 7, None) else 0) == []
+    assert truncation(FinetuningFolder(folder), 7 if write_seed(folder, 7, None) else 0) == []
 
 
 def test_the_page_has_the_config_loads_nothing_and_is_the_same_again(tmp_path: Path) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from electra_lab.presentation.charts import SERIES, SOFT
-from electra_lab.presentation.run_page import LEAST_SPAN
+from electra_lab.presentation.charts import LEAST_SPAN, SERIES, SOFT
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.axes import Drawn, overlaps
-from tests.electra_lab.presentation.test_run_page import final, page, rewrite, train, validation
+from tests.electra_lab.presentation.test_run_page import page, rewrite, train, validation
 
 TRAIN, VALIDATION = SERIES[0], SERIES[1]
 
@@ -23,21 +22,6 @@ def plotted(drawn: Drawn, name: str) -> dict[str, tuple[str, list[tuple[float, f
     }
     assert [text.get_text() for text in legend.get_texts()] == list(found)
     return found
-
-
-def test_the_results_are_those_of_the_test_and_the_curves_those_of_validation(
-    directory: RunDirectory, drawn: Drawn
-) -> None:
-    rewrite(directory, [
-        validation(20, discriminator_auc=0.5, always_original_auc=0.5), train(40, generator_loss=2.0),
-        validation(40, discriminator_auc=0.6, always_original_auc=0.5),
-        final(40, discriminator_auc=0.875, always_original_auc=0.25),
-    ])  # fmt: skip
-    assert page(directory).table("Results")[0][:2] == ["discriminator AUC", "0.875"]
-    assert plotted(drawn, "discriminator_auc") == {
-        "validation": (VALIDATION, [(20, 0.5), (40, 0.6)]),
-        "always 'original'": (SOFT, [(20, 0.5), (40, 0.5)]),
-    }
 
 
 @pytest.mark.usefixtures("drawn")
@@ -70,7 +54,7 @@ def test_a_chart_shows_training_and_validation_and_the_baselines_over_steps(
     dashes = {str(line.get_label()): line.get_linestyle() for line in axes.lines}
     assert dashes["validation"] == "-"
     assert len(set(dashes.values())) == 3  # two baselines in one colour differ in their dashes
-    assert all(line.get_marker() == "o" for line in axes.lines)  # few points: one could hide on a line
+    assert all(line.get_marker() != "None" for line in axes.lines)  # few points: one could hide on a line
 
 
 def test_the_legend_covers_no_curve(directory: RunDirectory, drawn: Drawn) -> None:
@@ -109,11 +93,3 @@ def test_a_small_change_does_not_fill_the_chart(directory: RunDirectory, drawn: 
     bottom, top = drawn["discriminator_auc"].get_ylim()
     assert top - bottom == pytest.approx(LEAST_SPAN * max(abs(low), abs(high)))
     assert (top + bottom) / 2 == pytest.approx((low + high) / 2)
-
-
-def test_a_large_change_fills_it(directory: RunDirectory, drawn: Drawn) -> None:
-    rewrite(directory, [validation(1, discriminator_auc=0.5), validation(2, discriminator_auc=0.9)])
-    page(directory)
-    bottom, top = drawn["discriminator_auc"].get_ylim()
-    assert 0.45 < bottom < 0.5
-    assert 0.9 < top < 0.95

@@ -16,8 +16,9 @@ from electra_lab.assembly.needs import forecast
 from electra_lab.config.load import load
 from electra_lab.data.splits import SPLITS
 from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.metrics import PRETRAINING
-from electra_lab.presentation import run_summary as summary
+from electra_lab.presentation.run_page import Token, closing, excerpt
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Example
 from tests.electra_lab.jobs.pretraining.tiny import experiment, lines
@@ -40,7 +41,7 @@ def token(text: str, original: str | None = None, probability: float = 0.1) -> d
     ],
 )
 def test_a_sentence_shows_replacements_and_wrong_suspicions(tokens: list[dict[str, Any]], expected: str) -> None:
-    assert summary.sentence(tokens) == expected
+    assert excerpt([Token(**values) for values in tokens]) == expected
 
 
 @pytest.mark.parametrize(("at", "length", "start"), [(None, 50, 0), (3, 50, 0), (20, 50, 14), (49, 50, 22), (5, 10, 0)])
@@ -50,7 +51,7 @@ def test_an_excerpt_begins_a_little_before_the_first_replacement(at: int | None,
     inputs = [1000 + n if n == at else n for n in originals]
     example = Example(originals, inputs, [n / 100 for n in originals])
     tokenizer: Any = SimpleNamespace(id_to_token=str)
-    (shown,) = summary.readable([example], SimpleNamespace(store=SimpleNamespace(tokenizer=tokenizer)))
+    (shown,) = readable([example], SimpleNamespace(store=SimpleNamespace(tokenizer=tokenizer)))
     assert [each["original"] for each in shown] == [str(n) for n in originals[start : start + 28]]
     assert [each["replaced"] for each in shown] == [n == at for n in originals[start : start + 28]]
     assert all(each["probability"] == int(each["original"]) / 100 for each in shown)
@@ -62,13 +63,13 @@ def test_the_end_shows_the_last_evaluation_and_its_examples(tmp_path: Path) -> N
     directory = RunDirectory.create(tmp_path / "run", "tiny")
     directory.write_json("provenance.json", PROVENANCE)
     report = tmp_path / "run" / "report.html"
-    assert summary.closing(directory, report, 3.4).splitlines()[1] == "no evaluation"
+    assert closing(directory, report, 3.4).splitlines()[1] == "no evaluation"
     for step, split, auc in ((5, "validation", 0.6), (10, "validation", 0.7), (10, "test", 0.8125), (10, "train", 0.1)):
         directory.append({"step": step, "split": split, "loss": 1.0, "discriminator_auc": auc})
         if split == "validation":
-            assert summary.closing(directory, report, 3.4).splitlines()[1] == f"after step {step}, on validation text"
+            assert closing(directory, report, 3.4).splitlines()[1] == f"after step {step}, on validation text"
     directory.write_json("examples.json", [[token("the"), token("dog", "cat", 0.9)]])
-    lines = summary.closing(directory, report, 1234.4).splitlines()
+    lines = closing(directory, report, 1234.4).splitlines()
     assert lines[1] == "after step 10, on test text"
     assert lines[2].split()[:3] == ["discriminator", "AUC", "0.812"]
     assert (
@@ -85,7 +86,7 @@ def test_the_end_begins_with_the_verdict(tmp_path: Path) -> None:
     record = {"step": 10, "split": "test", "discriminator_auc": 0.7, "unigram_auc": 0.5, "discriminator_auc_gain": 0.2}
     interval = {"discriminator_auc_gain_low": 0.1, "discriminator_auc_gain_high": 0.3}
     directory.append(record | interval | {"discriminator_auc_gain_documents": 5})
-    lines = summary.closing(directory, tmp_path, 3.4).splitlines()
+    lines = closing(directory, tmp_path, 3.4).splitlines()
     assert lines[1] == "after step 10, on test text"
     assert lines[2] == (
         "  The discriminator has learned to detect replacements better than its baselines: AUC 0.700 against 0.500 "
@@ -95,7 +96,7 @@ def test_the_end_begins_with_the_verdict(tmp_path: Path) -> None:
     assert lines[4].split()[:3] == ["discriminator", "AUC", "0.700"]
     assert lines[5:] == ["", f"trained in 3 s; report {tmp_path}"]
     directory.append(record | {"discriminator_auc_gain_documents": 1})
-    lines = summary.closing(directory, tmp_path, 3.4).splitlines()
+    lines = closing(directory, tmp_path, 3.4).splitlines()
     assert lines[2].startswith("  It is not known whether the discriminator has learned ")
     assert lines[3].startswith("  docs/own-text.md says ")
     assert lines[4] == ""
@@ -154,7 +155,7 @@ def test_a_run_says_whether_it_has_learned(
 def test_the_beginning_warns_of_a_best_that_does_not_compare_steps(tmp_path: Path, best: str, noted: bool) -> None:
     loaded = load(experiment(tmp_path, checkpoint=f"{{best: {best}}}"))
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
-    text = summary.opening(loaded, made, tmp_path / "run")
+    text = opening(loaded, made, tmp_path / "run")
     assert ("checkpoint.best: " in text and "docs/resuming.md" in text) == noted
 
 
@@ -163,9 +164,9 @@ def test_the_end_says_which_numbers_compare_runs(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run", "tiny")
     directory.write_json("provenance.json", PROVENANCE | {"metrics": {n: asdict(m) for n, m in PRETRAINING.items()}})
     directory.append({"step": 10, "split": "test", "generator_mask_loss": 5.5})
-    assert "docs/ablations.md" not in summary.closing(directory, tmp_path, 3.4)
+    assert "docs/ablations.md" not in closing(directory, tmp_path, 3.4)
     directory.append({"step": 10, "split": "test", "discriminator_auc": 0.75, "generator_mask_loss": 5.5})
-    lines = summary.closing(directory, tmp_path, 3.4).splitlines()
+    lines = closing(directory, tmp_path, 3.4).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["generator", "discriminator"]
     assert "loss at [MASK]" in lines[4]
     assert "docs/ablations.md" in lines[4]
@@ -177,7 +178,7 @@ def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Pa
     loaded = load(file)
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
     store = made.store
-    text = summary.opening(loaded, made, tmp_path / "run")
+    text = opening(loaded, made, tmp_path / "run")
     train, validation, tested = ((store.documents[split], store.tokens[split]) for split in SPLITS)
     assert (
         f"  data          {train[0]} documents, {train[1]} tokens to train; validation {validation[0]} and "
@@ -202,7 +203,7 @@ def test_the_beginning_says_how_much_is_evaluated(tmp_path: Path, evaluate: str,
     """Whole rows of 16 tokens; of 12 steps, the last one is the end anyway. The records say the same."""
     loaded = load(experiment(tmp_path, evaluate=evaluate))
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
-    text = summary.opening(loaded, made, tmp_path / "run")
+    text = opening(loaded, made, tmp_path / "run")
     assert f"  evaluation    {said.format(test=made.store.tokens['test'])}\n" in text
 
 
@@ -212,7 +213,7 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     )
     needs = forecast(loaded, torch.device("cpu"))
     large = replace(needs, state_bytes=3_000_000_000, working_bytes=1_500_000_000, evaluation_bytes=2_000_000)
-    text = summary.forecast(loaded, large, torch.device("cpu"))
+    text = planned(loaded, large, torch.device("cpu"))
     assert text.startswith("tiny: 1,000 steps of 4 x 16 tokens\n")
     assert "about 4.50 GB on cpu in fp32: 3.00 GB of weights and optimizer" in text
     assert "1.50 GB of a step, 2 rows at a time (train.micro_batch_size)" in text
@@ -224,8 +225,8 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     often = load(tmp_path / "tiny.yaml", ["evaluate.every=100", "evaluate.tokens=1000"])
     assert (
         "\n  evaluation      validation at most 1,000 tokens every 100 steps; test at most 262,144 tokens at the end\n"
-    ) in summary.forecast(often, large, torch.device("cpu"))
+    ) in planned(often, large, torch.device("cpu"))
     unlimited = replace(large, vocabulary_size=None, working_bytes=None)
-    text = summary.forecast(loaded, unlimited, torch.device("cpu"))
+    text = planned(loaded, unlimited, torch.device("cpu"))
     assert "30,522 (assumed: the tokenizer has no limit)" in text
     assert "3.00 GB of weights and optimizer; the memory of a step cannot be predicted from shapes" in text

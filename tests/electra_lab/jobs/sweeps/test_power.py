@@ -11,10 +11,10 @@ import pytest
 
 from electra_lab.analysis.power import detectable
 from electra_lab.analysis.results import cell_result, read
-from electra_lab.analysis.statistics import number
 from electra_lab.jobs.sweeps import run
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
+from electra_lab.presentation.text import number
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Expected
 from registry.errors import ConfigError
@@ -41,7 +41,7 @@ def test_by_a_pilot(tmp_path: Path) -> None:
     for file in (pilot / "plan.json", *pilot.glob("cells/*/measures.json")):
         text = file.read_text().replace('"reference_auc"', '"other"')
         file.write_text(text.replace('"auc"', '"corruption_auc"'))
-    errors = [d.error for d in read(pilot).claims.against("corruption_auc").values()]
+    errors = [d.error for d in read(pilot).comparisons.against("corruption_auc").values()]
     found = made(tmp_path / "here", "power: {pilot: ../there/pilot}")
     expected = plan_of(found).expected
     assert expected is not None

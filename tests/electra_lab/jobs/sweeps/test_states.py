@@ -219,8 +219,9 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     monkeypatch.setattr(AblationFolder, "note_measure", noted)
     monkeypatch.setattr(cells, "load", lambda path: path.stem)
     monkeypatch.setattr(cells, "digest", lambda id: id.rpartition("-")[2])
-    monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, shared: trained(out))
-    monkeypatch.setattr(cells.execute, "resume", lambda path, device, shared: trained(path))
+    monkeypatch.setattr(cells.execute, "run", lambda file, overrides, out, device, scale: trained(out))
+    monkeypatch.setattr(cells.execute, "resume", lambda path, device, scale: trained(path))
+    monkeypatch.setattr(cells, "_scale", lambda *_: None)
     monkeypatch.setattr(cells, "_shared", lambda *_: laid.path)
     monkeypatch.setattr(cells, "_open", lambda *_: (None, nullcontext))
     for kind in {measure.type for measure in plan.measures}:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.analysis.convergence import late_share
+from electra_lab.analysis.convergence import late_gain
 from electra_lab.analysis.results import read
-from electra_lab.presentation.sweep_page import write_report
 from tests.electra_lab.presentation.synthetic import SCALES, write_folder
-from tests.pages import Page
 
 pytestmark = pytest.mark.usefixtures("plain")
 LABELS = list(SCALES)
@@ -40,7 +38,7 @@ def test_the_share_is_what_the_last_third_added(tmp_path: Path, name: str) -> No
     # At 2/3 of training, between the evaluations at 60 and 70 %.
     expected = [1 / 3, 1 - (0.36 + 0.49 * 2) / 3, 1 - (0.84 + 0.91 * 2) / 3, 0.0]
     folder = with_gains(write_folder(tmp_path, SCALES, (0, 1)), dict(zip(LABELS, curves, strict=True)), name)
-    found = [late_share(read(folder).of(label)) for label in LABELS]
+    found = [late_gain(read(folder).of(label)) for label in LABELS]
     assert found == pytest.approx(expected)
 
 
@@ -48,30 +46,16 @@ def test_the_share_is_that_of_the_mean_gain_of_trained_cells(tmp_path: Path) -> 
     """A seed that gained twice as much counts twice; what has not been trained to its end does not count."""
     folder = write_folder(tmp_path, SCALES, (0, 1, 2), state={"v0-s2": "unfinished"})
     with_gains(folder, {"v0-s0": lambda t: 2 * min(t, 0.6), "v0-s1": lambda t: 0.6 * (t == 1), "v0-s2": lambda t: t**4})
-    assert late_share(read(folder).of(LABELS[0])) == pytest.approx(0.6 / (1.2 + 0.6))
+    assert late_gain(read(folder).of(LABELS[0])) == pytest.approx(0.6 / (1.2 + 0.6))
 
 
 @pytest.mark.parametrize("gain", [lambda t: -t, lambda t: 0.0])
 def test_without_a_gain_there_is_no_share(tmp_path: Path, gain: Gain) -> None:
     folder = with_gains(write_folder(tmp_path, SCALES, (0,)), {LABELS[0]: gain})
-    assert late_share(read(folder).of(LABELS[0])) is None
+    assert late_gain(read(folder).of(LABELS[0])) is None
 
 
 @pytest.mark.parametrize("at", [[], [1.0], [0.7, 1.0]])
 def test_without_an_evaluation_before_the_last_third_there_is_no_share(tmp_path: Path, at: list[float]) -> None:
     folder = with_gains(write_folder(tmp_path, SCALES, (0,)), {LABELS[0]: lambda t: t}, at=at)
-    assert late_share(read(folder).of(LABELS[0])) is None
-
-
-def test_the_report_names_those_that_were_in_the_midst_of_learning(tmp_path: Path) -> None:
-    said = "in the last third of training: longer training may change the order."
-    folder = write_folder(tmp_path, SCALES, (0, 1))
-    assert said not in Page(write_report(folder)).text  # no gains were recorded
-    with_gains(folder, dict.fromkeys(LABELS, lambda t: 1 - (1 - t) ** 2))
-    assert said not in Page(write_report(folder)).text
-    with_gains(folder, {LABELS[1]: lambda t: t**2})
-    assert f"{LABELS[1]} made a third or more of its gain on validation text {said}" in Page(write_report(folder)).text
-    with_gains(folder, {LABELS[3]: lambda t: t**2})
-    both = f"{LABELS[1]} and {LABELS[3]} made a third or more of their gain on validation text {said}"
-    assert both in Page(write_report(folder)).text
-    assert both in (folder / "table.md").read_text()
+    assert late_gain(read(folder).of(LABELS[0])) is None

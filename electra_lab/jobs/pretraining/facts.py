@@ -1,0 +1,189 @@
+"""The facts of a training that begins or is planned, for the terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electra_lab.assembly.build import BERT_VOCABULARY
+from electra_lab.assembly.experiment import Experiment
+from electra_lab.config.load import Loaded
+from electra_lab.config.schema import ExperimentConfig
+from electra_lab.jobs.provenance import data_of
+from electra_lab.planning.forecast import Forecast
+from electra_lab.presentation.run_page import Token
+from electra_lab.presentation.text import Facts, compute, data_facts, fact_lines
+from electra_lab.storage.provenance import Start
+from registry import (
+    Example,
+    Flops,
+    backbones,
+    generators,
+    masking_strategies,
+    objectives,
+    optimizers,
+    samplers,
+    tokenizers,
+)
+
+EXCERPT = 28  # tokens of an example that are shown
+
+
+def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
+    """Describe the training that begins, with the file behind each name."""
+    config, settings, data = loaded.config, experiment.settings, dict(data_facts(data_of(experiment)))
+    rows = f"{settings.batch_size} x {config.data.sequence_length} tokens"
+    number, how = experiment.run.learner.world.size, config.train.parallel.replace("auto", "ddp")
+    device = f"{experiment.device.type} in {number} processes ({how})" if number > 1 else experiment.device
+    facts = [
+        *_components(config, experiment),
+        *weights(experiment.weights),
+        *_choices(experiment),
+        *((f"init.{network}", _account(start)) for network, start in experiment.init.items()),
+        ("data", f"{data['data']}; vocabulary {experiment.vocabulary.size:,}"),
+        ("", data["overlap"]),
+        ("evaluation", _evaluation(config, settings.steps, *_read(config, experiment))),
+        ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),
+    ]
+    if (best := config.checkpoint.best) and not experiment.accumulate(()).metrics[best].comparable:
+        facts.append(("note", f"checkpoint.best: a better generator worsens {best}; see docs/resuming.md"))
+    title = f"{config.name}: {settings.steps:,} steps of {rows} on {device}, {settings.precision}, into {path}"
+    return fact_lines(title, facts)
+
+
+def _components(config: ExperimentConfig, experiment: Experiment) -> Iterator[tuple[str, str]]:
+    with_backbone = config.generator and config.generator.sizes
+    for key, registry, component in (
+        ("discriminator", backbones, config.discriminator),
+        ("generator", backbones if with_backbone else generators, config.generator),
+        ("masking", masking_strategies, config.masking),
+        ("sampler", samplers, config.sampler),
+        ("objective", objectives, config.objective),
+        ("optimizer", optimizers, config.optimizer),
+    ):
+        if component is not None:
+            size = f"  {experiment.parameters[key]:,} parameters" if key in experiment.parameters else ""
+            yield key, f"{component.type + '  ':<14}{registry.get(component.type).place}{size}"
+
+
+def weights(origins: Mapping[str, str]) -> Facts:
+    """Say where weights come from; the parts of a network are named where they differ."""
+    networks: dict[str, set[str]] = {}
+    for part, origin in origins.items():
+        networks.setdefault(part.split(".")[0], set()).add(origin)
+    shown: dict[str, dict[str, None]] = {}
+    for part, origin in origins.items():
+        network = part.split(".")[0]
+        shown.setdefault(origin, {})[network if len(networks[network]) == 1 else part] = None
+    lines = [f"{', '.join(parts)}: {origin}" for origin, parts in shown.items()]
+    return [("" if number else "weights", line) for number, line in enumerate(lines)]
+
+
+def _choices(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield the meaning of `auto` on this machine, with the reason."""
+    chosen, settings = experiment.choices, experiment.settings
+    for key, reason in chosen.reasons.items():
+        yield key, f"{getattr(chosen, key)}: {reason}"
+    if settings.micro_batch_size < (batch := settings.batch_size // experiment.run.learner.world.size):
+        yield "micro-batches", f"{settings.micro_batch_size:,} of {batch:,} rows at a time"
+
+
+def _read(config: ExperimentConfig, experiment: Experiment) -> tuple[str, str]:
+    """Return the number of tokens of validation and of the test that each evaluation reads."""
+    limits = {"validation": config.evaluate.tokens, "test": config.evaluate.test_tokens}
+    read = []
+    for split, rows in (("validation", experiment.validation), ("test", experiment.test)):
+        tokens = len(rows) * config.data.sequence_length
+        read.append(f"all {experiment.store.tokens[split]:,}" if tokens < limits[split] else f"{tokens:,}")
+    return read[0], read[1]
+
+
+def _evaluation(config: ExperimentConfig, steps: int, validation: str, test: str) -> str:
+    every = config.evaluate.every
+    if every is None or every >= steps:
+        return f"at the end: validation {validation} tokens, test {test} tokens"
+    return f"validation {validation} tokens every {every:,} steps; test {test} tokens at the end"
+
+
+def _account(start: Start) -> str:
+    """Describe where weights come from, with the parts that have no counterpart."""
+    facts = [f"new: {_parts(start.new)}"] * bool(start.new) + [f"not used: {_parts(start.unused)}"] * bool(start.unused)
+    facts += [] if start.tokenizer else ["it has no tokenizer, so its tokens were not compared"]
+    return ": ".join([start.source, *filter(None, ["; ".join(facts)])])
+
+
+def _parts(names: Sequence[str]) -> str:
+    """Return the parts of a network that tensors belong to; `head [2 x 64]` stays whole."""
+    return ", ".join(dict.fromkeys(n if n.endswith("]") else ".".join(n.split(".")[:-1][:2]) for n in names))
+
+
+def planned(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
+    """Describe the needs of a run: parameters of each part, compute, tokens, memory."""
+    config, tokens = loaded.config, loaded.config.tokens_per_step
+    vocabulary = needs.vocabulary_size or BERT_VOCABULARY
+    if not tokenizers.get(config.tokenizer.type).declared["trained"]:
+        known = "the tokenizer's"
+    elif needs.vocabulary_size:
+        known = "at most: a dry run does not read the tokenizer"
+    else:
+        known = "assumed: the tokenizer has no limit"
+    rows = f"{config.train.batch_size} x {config.data.sequence_length} tokens"
+    lines = [f"{config.name}: {needs.steps:,} steps of {rows}", "",
+             f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
+    for network in ("discriminator", "generator"):
+        if network in needs.parts:
+            parts = "  ".join(f"{part} {size:,}" for part, size in needs.parts[network].items())
+            lines.append(f"    {network:<14}{needs.parameters[network]:>14,}  {parts}".rstrip())
+    most = [f"at most {number:,}" for number in (config.evaluate.tokens, config.evaluate.test_tokens)]
+    shared, total = needs.parameters["shared"], needs.parameters["total"]
+    lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'total':<14}{total:>14,}", "",
+              f"  tokens          {tokens:,} per step, {needs.steps * tokens:.4g} in total",
+              f"  compute         {_price(needs.flops, needs.steps)} (matrix products)",
+              f"                  {_price(needs.paper_flops, needs.steps)} (as the ELECTRA paper counts)",
+              f"  evaluation      {_evaluation(config, needs.steps, *most)}",
+              f"  memory          {_memory(needs, device, config.evaluate.batch_size)}"]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _price(flops: Flops, steps: int) -> str:
+    first = f"{flops.at_first:.4g}, later " if flops.first else ""
+    return f"{first}{flops.per_step:.4g} FLOPs per step, {flops.total(steps):.4g} in total"
+
+
+def _memory(needs: Forecast, device: torch.device, evaluated: int) -> str:
+    state = f"{_bytes(needs.state_bytes)} of weights and optimizer"
+    if needs.working_bytes is None or needs.evaluation_bytes is None:
+        return f"{state}; the memory of a step cannot be predicted from shapes, as a component reads numbers"
+    peak = _bytes(needs.state_bytes + max(needs.working_bytes, needs.evaluation_bytes))
+    step, evaluation = _bytes(needs.working_bytes), _bytes(needs.evaluation_bytes)
+    return (
+        f"about {peak} on {device.type} in {needs.precision}: {state}, and at the peak\n"
+        f"{'':18}{step} of a step, {needs.rows:,} rows at a time (train.micro_batch_size), or\n"
+        f"{'':18}{evaluation} of evaluation, {evaluated:,} rows at a time (evaluate.batch_size);\n"
+        f"{'':18}the program and its libraries are not included"
+    )
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+def readable(examples: Sequence[Example], experiment: Experiment) -> list[list[dict[str, Any]]]:
+    """Turn examples into words: an excerpt of each row, around its first replacement."""
+    word, shown = experiment.store.tokenizer.id_to_token, list[list[dict[str, Any]]]()
+    for example in examples:
+        replaced = [old != new for old, new in zip(example.originals, example.inputs, strict=True)]
+        first = replaced.index(True) if any(replaced) else 0
+        start = max(0, min(first - 6, len(replaced) - EXCERPT))
+        tokens = []
+        for i in range(start, min(start + EXCERPT, len(replaced))):
+            token = Token(
+                token=word(example.inputs[i]) or "",
+                original=word(example.originals[i]) or "",
+                replaced=replaced[i],
+                probability=round(example.probabilities[i], 4),
+            )
+            tokens.append(token.model_dump())
+        shown.append(tokens)
+    return shown

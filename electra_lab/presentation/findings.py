@@ -1,0 +1,98 @@
+"""The findings of a run in words."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from electra_lab.analysis.findings import Judgement, Level, Skill, declared, judgements, measured
+from electra_lab.presentation.text import thousandths
+from electra_lab.storage.provenance import Provenance
+from registry import Metric
+
+CLAIMS: dict[Level, str] = {
+    "learned": "The {} has learned {}",
+    "begun": "The {} has begun to learn {}",
+    "hardly": "The {} has hardly learned {}",
+    "not": "The {} has not learned {}",
+    "unseen": "The {} has not learned {}, as far as this text can tell",
+    "unknown": "It is not known whether the {} has learned {}",
+}
+SKILLS: dict[Skill, tuple[str, str]] = {  # what is learned, and the number that shows it
+    "detection": ("to detect replacements better than its baselines", "AUC"),
+    "tokens": ("more than word frequencies", "loss at [MASK]"),
+}
+OWN_TASK = (
+    "Detection is of replacements by the run's own generator, and a better generator makes it harder. Compare runs, or "
+    "steps of a run, by the loss at [MASK]; discriminators by a task that is the same for all (docs/ablations.md)."
+)
+OWN_TEXT = "docs/own-text.md says what to change for your own text, and how to see early that nothing is learned."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A metric's value, and the sentence that says how to read it."""
+
+    title: str
+    value: float | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a network has learned or not, and the facts that show it."""
+
+    learned: bool
+    claim: str
+    facts: str
+
+    def __str__(self) -> str:
+        return f"{self.claim}: {self.facts}."
+
+
+def verdicts(record: Mapping[str, Any], provenance: Provenance) -> list[Verdict]:
+    """Return what the networks of a run have learned by an evaluation, failures first."""
+    metrics = declared(provenance.metrics)
+    return [_verdict(found, record, metrics[found.baseline]) for found in judgements(record, provenance)]
+
+
+def _verdict(found: Judgement, record: Mapping[str, Any], baseline: Metric) -> Verdict:
+    (skill, title), gain = SKILLS[found.skill], f"{found.metric}_gain"
+    facts = f"{title} {record[found.metric]:.3f} against {record[found.baseline]:.3f} ({baseline.title}); "
+    facts += f"gain {record[gain]:+.3f}"
+    if found.level in ("hardly", "begun"):
+        facts += f" ({found.share:.1%} of the way to {found.perfect})"
+    low, high = record.get(f"{gain}_low"), record.get(f"{gain}_high")
+    if low is None or high is None:
+        facts += ", too few documents for an interval"
+    else:
+        units = "rows" if f"{gain}_rows" in record else "documents"
+        facts += f", 95% interval {low:+.3f} to {high:+.3f} over {record[f'{gain}_{units}']:,} {units}"
+    if found.skill == "detection" and (recall := record.get("discriminator_recall")) is not None:
+        facts += f"; at a threshold of 0.5 it finds {recall:.1%} of the replacements"
+    return Verdict(found.learned, CLAIMS[found.level].format(found.network, skill), facts)
+
+
+def own_task(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> str:
+    """Return which numbers compare runs, if some of an evaluation do not."""
+    return OWN_TASK if any(name in record and not metric.comparable for name, metric in metrics.items()) else ""
+
+
+def advice(judged: Iterable[Verdict]) -> str:
+    """Return where to look if anything was not learned."""
+    return "" if all(verdict.learned for verdict in judged) else OWN_TEXT
+
+
+def heading(metric: Metric) -> str:
+    """Return the title of a metric's chart."""
+    return f"{metric.title[:1].upper()}{metric.title[1:]}{f', {metric.unit}' if metric.unit else ''}"
+
+
+def findings(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Finding]:
+    """Return the metrics of an evaluation; baselines are part of a meaning."""
+    found, known = [], declared(metrics)
+    for name, metric in measured(record, metrics).items():
+        baselines = [base for base in metric.baselines if base in record]
+        compared = ", ".join(f"{known[base].title} {thousandths(record[base])}" for base in baselines)
+        meaning = metric.summary + f", in {metric.unit}" * bool(metric.unit) + f"; {compared}" * bool(compared)
+        found.append(Finding(metric.title, record[name], meaning + "; on its own task" * (not metric.comparable)))
+    return found

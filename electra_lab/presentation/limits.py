@@ -1,0 +1,85 @@
+"""The limits of an ablation's verdict in words."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from electra_lab.analysis.bimodality import bimodal
+from electra_lab.analysis.convergence import LAST, late_gain
+from electra_lab.analysis.intervals import ENOUGH, Difference
+from electra_lab.analysis.power import POWER, detectable, smallest, spread
+from electra_lab.analysis.results import Results
+from electra_lab.presentation.text import counted, listed, named, number, shown
+from electra_lab.storage.plan import Expected, PlannedVariant
+
+
+def limits(results: Results) -> Iterator[str]:
+    """Yield what limits the verdict: unequal or unfinished learning, unnamed changes, differences too small to find."""
+    plan = results.plan
+    if groups := bimodal(results.values(plan.metric)):
+        cut, torn = groups
+        yield (
+            f"The cells fall into two groups, below and above {number(cut)}, and the seeds of "
+            f"{listed([*map(named, torn)])} into both: some seem to have made a step that others have not. Intervals "
+            "may be too narrow then. Train longer, or take more seeds."
+        )
+    growing = [named(v.label) for v in plan.variants if (late_gain(results.of(v.label)) or 0) >= LAST]
+    if growing:
+        yield (
+            f"{listed(growing)} made a third or more of {'its' if len(growing) == 1 else 'their'} gain on validation "
+            "text in the last third of training: longer training may change the order."
+        )
+    yield from map(_beyond, filter(lambda variant: variant.beyond, plan.variants))
+    compared = results.comparisons.against(plan.metric)
+    differences = [d for d in compared.values() if d.n]
+    if said := _power(results, differences):
+        yield said
+    known = {label: d.layers for label, d in compared.items() if d.error is not None}
+    for name in dict.fromkeys(chain(*known.values())):
+        if lacking := [named(label) for label, layers in known.items() if name not in layers]:
+            yield (
+                f"The intervals of {listed(lacking)} do not include other {name}, which are known for fewer than two "
+                "seeds: they are narrower than the others."
+            )
+
+
+def _beyond(variant: PlannedVariant) -> str:
+    words = []
+    for key in filter(variant.differs.__contains__, variant.beyond):
+        before, after = variant.differs[key]
+        words.append(f"{key} ({shown(before)} -> {shown(after)})")
+    return f"Beyond the change that it names, {named(variant.label)} differs in {listed(words)}."
+
+
+def _power(results: Results, differences: Sequence[Difference]) -> str:
+    if not differences:
+        return ""
+    tested = [d.n for d in differences if d.p is not None]
+    seeds = min(tested, default=max(d.n for d in differences))
+    known = [*filter(None, [results.plan.expected, spread(differences, "by these cells")])]
+    return power(results.plan.metric, seeds, len(tested), known)
+
+
+def power(metric: str, seeds: int, comparisons: int, known: Sequence[Expected]) -> str:
+    """Say which differences can be found by what is known of their spread; "" if there is nothing to compare."""
+    if (size := detectable(seeds, comparisons)) is None:
+        if seeds >= ENOUGH:
+            return ""
+        return f"With {counted(seeds, 'seed')} no difference is tested; from {ENOUGH} seeds on, they are."
+    said = f"With {seeds} seeds, {POWER:.0%} of such ablations find a difference of"
+    if not known:
+        return (
+            f"{said} {size:.2g} standard deviations (of the differences between two variants with the same seed). How "
+            "much that is, only pilot runs can tell: `power` in the file of the ablation."
+        )
+    return f"{said} {', and of '.join(_found(expected, metric, seeds, comparisons) for expected in known)}."
+
+
+def _found(expected: Expected, metric: str, seeds: int, comparisons: int) -> str:
+    found = number(smallest(expected, seeds, comparisons))
+    varies = f"standard deviation of paired differences {number(expected.sd)}"
+    others = {name: math.sqrt(shared.variance) for name, shared in expected.shared.items()}
+    if any(others.values()):
+        shares = [f"{number(sd)} by other {name}" for name, sd in others.items() if sd]
+        varies += f", and {listed(shares)}, which more seeds do not lessen"
+    return f"{found} in {metric}, judging {expected.source} ({varies})"

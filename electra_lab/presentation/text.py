@@ -1,0 +1,114 @@
+"""Numbers, names and facts in words, for the terminal and for pages."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_lab.analysis.intervals import ALPHA, Estimate
+from electra_lab.storage.provenance import Data, Environment
+
+Facts = Sequence[tuple[str, str]]  # titles with texts
+
+
+def fact_lines(title: str, facts: Facts) -> str:
+    """Return a title and its facts, one a line, for the terminal."""
+    return "\n".join([title, *(f"  {key + ' ':<14}{text}" for key, text in facts)])
+
+
+def named(label: str) -> str:
+    """Quote a label that would run into the sentence."""
+    return f'"{label}"' if " " in label else label
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def are(names: Sequence[str]) -> str:
+    """`a is`, `a and b are`."""
+    return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def number(value: float | None, sign: bool = False) -> str:
+    """Format four digits, at most four decimals: 0.7123, -0.0021, 5.123, 12,345; a missing number is a dash."""
+    if value is None:
+        return "-"
+    size, plus = abs(value), "+" if sign else ""
+    if size == 0:
+        return "0"
+    if size >= 1e6 or size < 1e-4:
+        return f"{value:{plus}.3g}"
+    return f"{value:{plus},.{max(0, min(4, 3 - math.floor(math.log10(size))))}f}"
+
+
+def thousandths(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def short(value: float) -> str:
+    """Format 1.2e12 as 1.2T, as people read FLOPs and parameters."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def interval(found: Estimate) -> str:
+    """`[-0.0021, +0.0105]`; empty if there is none."""
+    return "" if found.low is None else f"[{number(found.low, sign=True)}, {number(found.high, sign=True)}]"
+
+
+def p_text(p: float | None) -> str:
+    """`p = 0.31`, `p < 0.001`, `p = 0.0504`, which is not below the limit."""
+    if p is None:
+        return "p undefined"
+    if p < 0.001:
+        return "p < 0.001"
+    digits = 2 if p >= 0.0995 else 3
+    while (round(p, digits) <= ALPHA) != (p <= ALPHA):
+        digits += 1
+    return f"p = {p:.{digits}f}"
+
+
+def shown(value: Any) -> str:
+    """Format a value of a config as YAML would."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def within(folder: Path, text: str) -> str:
+    """Shorten the names of files in the folder, so that the page can be read anywhere."""
+    for above in sorted({str(folder.absolute()), str(folder.resolve())}):
+        text = text.replace(f"{above}/", "").replace(above, ".") if len(above) > 1 else text
+    return text
+
+
+def data_facts(data: Data) -> Iterator[tuple[str, str]]:
+    """Yield the facts that a run knows of its data, each with a title.
+
+    data     13,010 documents, 1,402,118 tokens to train; validation 341 and 42,013; test 377 and 40,120
+    overlap  1.3% of the 13-token runs of validation and test also occur in training text
+    """
+    documents, tokens = data.documents, data.tokens
+    if documents and tokens:
+        held_out = (f"; {split} {documents[split]:,} and {tokens[split]:,}" for split in ("validation", "test"))
+        yield "data", f"{documents['train']:,} documents, {tokens['train']:,} tokens to train{''.join(held_out)}"
+    if data.overlap is not None:
+        yield "overlap", f"{data.overlap:.1%} of the 13-token runs of validation and test also occur in training text"
+
+
+def compute(flops: float, paper_flops: float | None) -> str:
+    """Return the FLOPs of a training in both conventions; older runs know one."""
+    other = "" if paper_flops is None else f"; {paper_flops:.3g} as the ELECTRA paper counts"
+    return f"{flops:.3g} FLOPs in total{other}"
+
+
+def device(environment: Environment) -> str:
+    return f"{environment.device}, {environment.precision}, threads: {environment.threads}"

@@ -1,0 +1,82 @@
+"""The smallest difference that an ablation finds, against the noncentral t distribution and by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from electra_lab.analysis.intervals import difference
+from electra_lab.analysis.power import detectable, smallest, spread
+from electra_lab.storage.plan import Expected, Shared
+
+
+def test_more_seeds_find_less_and_more_comparisons_more() -> None:
+    sizes = [detectable(seeds, 3) or math.inf for seeds in (5, 6, 8, 12, 20, 100)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert [detectable(5, n) for n in (1, 2, 4, 8)] == sorted(detectable(5, n) or 0 for n in (1, 2, 4, 8))
+    assert detectable(4, 3) is None
+
+
+def test_the_spread_is_pooled_over_the_differences_that_have_one() -> None:
+    ours = {"a": [0.1, 0.2, 0.3, 0.4, 0.6], "b": [0.3, 0.1, 0.2, 0.5, 0.1], "c": [0.2]}
+    zeros = dict.fromkeys(range(5), 0.0)
+    found = [difference(dict(enumerate(each)), zeros) for each in ours.values()]
+    known = spread(found, "by these cells")
+    assert known is not None
+    assert known.sd == pytest.approx(math.sqrt((np.var(ours["a"], ddof=1) + np.var(ours["b"], ddof=1)) / 2))
+    assert (known.source, known.shared) == ("by these cells", {})
+    assert spread(found[2:], "") is None
+
+
+def test_the_spread_by_seeds_is_not_that_by_documents() -> None:
+    """More seeds lessen the one alone; what is known of 5 seeds foretells 20."""
+    rng, pooled = np.random.default_rng(15), list[Expected]()
+    for _ in range(200):
+        numbers = rng.normal(0, 0.01, (5, 1)) + rng.normal(0, 0.05, (1, 10)) + rng.normal(0, 0.03, (5, 10))
+        units = {"documents": (dict(enumerate(numbers.tolist())), {seed: [0.0] * 10 for seed in range(5)})}
+        known = spread([difference(dict(enumerate(numbers.mean(1))), dict.fromkeys(range(5), 0.0), units)], "")
+        assert known is not None
+        pooled.append(known)
+    sd, shared = (math.sqrt(np.mean([each.sd**2 for each in pooled])), [each.shared["documents"] for each in pooled])
+    assert sd == pytest.approx(math.sqrt(0.01**2 + 0.03**2 / 10), rel=0.1)
+    assert np.mean([each.variance for each in shared]) == pytest.approx(0.05**2 / 10, rel=0.15)
+    assert np.mean([each.noise for each in shared]) == pytest.approx(0.03**2 / 10, rel=0.1)
+    assert {each.units for each in shared} == {10}
+
+
+@pytest.mark.parametrize(("seeds", "apart"), [(5, 0.004)])
+def test_four_of_five_find_it_where_references_differ(seeds: int, apart: float) -> None:
+    rng, trials, hits = np.random.default_rng(16), 400, 0
+    shared = {"references": Shared(units=3, variance=apart**2 / 3, noise=0.003**2 / 3)}
+    known = Expected(sd=math.sqrt(0.01**2 + 0.003**2 / 3), source="", shared=shared)
+    size, plain = smallest(known, seeds, 2), smallest(known.model_copy(update={"shared": {}}), seeds, 2)
+    assert size is not None
+    assert plain is not None
+    assert size > 1.05 * plain
+    for _ in range(trials):
+        numbers = rng.normal(0, apart, (1, 3)) + rng.normal(0, 0.01, (seeds, 1)) + rng.normal(0, 0.003, (seeds, 3))
+        units = {"references": (dict(enumerate((numbers + size).tolist())), {s: [0.0] * 3 for s in range(seeds)})}
+        found = difference(dict(enumerate(numbers.mean(1) + size)), dict.fromkeys(range(seeds), 0.0), units)
+        hits += found.p is not None and found.p <= 0.04 / 2
+    assert abs(hits / trials - 0.8) < 3.5 * math.sqrt(0.8 * 0.2 / trials)
+
+
+def test_deviations_are_pooled_by_their_degrees_of_freedom() -> None:
+    """Two seeds know a deviation far worse than twelve do."""
+    rng = np.random.default_rng(0)
+    ours = [dict(enumerate(rng.normal(0, size, n).tolist())) for size, n in ((3.0, 2), (1.0, 12), (2.0, 5))]
+    found = spread([difference(each, dict.fromkeys(each, 0.0)) for each in ours], "")
+    squares = [sum((v - np.mean(list(each.values()))) ** 2 for v in each.values()) for each in ours]
+    assert found is not None
+    assert found.sd == pytest.approx(math.sqrt(sum(squares) / (1 + 11 + 4)))
+
+
+@pytest.mark.parametrize(("seeds", "comparisons"), [(5, 3), (8, 2), (20, 1)])
+def test_the_detectable_difference_has_the_power_of_the_noncentral_t(seeds: int, comparisons: int) -> None:
+    """At the first level of Holm's procedure for the planned comparisons, which share 4/5 of 5 %."""
+    size = detectable(seeds, comparisons) or 0
+    limit = stats.t.isf(0.04 / comparisons / 2, seeds - 1)
+    assert stats.nct.sf(limit, seeds - 1, size * math.sqrt(seeds)) == pytest.approx(0.8)
