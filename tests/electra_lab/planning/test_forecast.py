@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from electra_lab.planning.forecast import Forecast
 from electra_lab.planning.memory import peak_bytes
 from electra_lab.training.step import backward
 from registry import optimizers
+from registry.errors import ConfigError
 from tests.electra_lab.training.tiny import experiment
 from tests.helpers import write_experiment
 from tests.scorecard.lab import Lab
@@ -126,21 +126,10 @@ def test_a_component_that_reads_numbers_costs_the_estimate_of_memory_alone(tmp_p
     assert (run / "checkpoints").is_dir()
 
 
-def test_the_command_says_where_it_is_not_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from electra_lab.cli import main
-
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "kept").touch()
-    monkeypatch.setattr(
-        sys, "argv", ["electra-lab", "run", str(write_experiment(tmp_path)), "--dry-run", "--out", str(out)]
-    )
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "exists and is not empty" in capsys.readouterr().err
+def test_a_folder_that_a_run_could_not_use_is_refused(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path)
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        execute.dry_run(file, [], tmp_path, "cpu")
 
 
 READING_BACKBONE = '''\
