@@ -53,6 +53,7 @@ class Parquet(FileCorpus):
             except self._errors as error:
                 raise _damage(error, str(file), file.stat().st_size, "bytes") from None
             self._check(file, parquet.schema_arrow)
+            # Groups of rows are read in batches; damage ends its group.
             for index in range(parquet.num_row_groups):
                 group = parquet.metadata.row_group(index)
                 end += group.num_rows

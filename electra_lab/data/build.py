@@ -1,7 +1,7 @@
-"""Building a token store: read the corpus, train the tokenizer, encode what is held out, then the training shards.
+"""Build a token store: read the corpus, train the tokenizer, encode held-out text, then the training shards.
 
-Everything happens in a folder next to the final place. A build that is killed is continued: files whose checksums are
-right stay, the others are written again.
+A store is built in a folder next to its final place. An interrupted build is continued: files whose checksums match are
+kept, the others are written again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,29 +56,29 @@ COUNTS, MANIFEST, TOKENIZER_SEAL = "counts.npy", "manifest.json", "tokenizer.sea
 
 
 class Unfinished(DataError):
-    """Some shards are missing; what is done is kept, and the same command continues."""
+    """Some shards are missing; progress is saved, and the same command continues."""
 
 
 class Manifest(BaseModel):
-    """manifest.json: where a store comes from, and what it holds."""
+    """manifest.json: the origin and the content of a store."""
 
     identity: dict[str, Any]
     dtype: str
     shards: dict[Split, dict[str, Shard]]  # by split and name, in order
     read: Contents
-    overlap: float  # the share of the held-out runs of 13 tokens that training text has too
-    sha256: dict[str, str]  # of the files beside the shards
+    overlap: float  # the share of the held-out runs of 13 tokens that also occur in training text
+    sha256: dict[str, str]  # of the files other than shards
     bytes: dict[str, int]
-    checksum: str = ""  # of all the rest
+    checksum: str = ""  # of the other fields
 
     def own_checksum(self) -> str:
-        """Return what `checksum` must be."""
+        """Return the checksum of the other fields."""
         return hashlib.sha256(self.model_copy(update={"checksum": ""}).model_dump_json().encode()).hexdigest()
 
     @property
     def all_shards(self) -> list[Shard]:
         """The shards of all splits."""
-        return [shard for split in self.shards.values() for shard in split.values()]
+        return list(chain.from_iterable(split.values() for split in self.shards.values()))
 
     @property
     def all_bytes(self) -> dict[str, int]:
@@ -86,19 +87,18 @@ class Manifest(BaseModel):
 
     def compare(self, folder: Path) -> None:
         """Raise ValueError for the first file in `folder` whose checksum is wrong."""
-        for sums in (self.sha256, *(shard.sha256 for shard in self.all_shards)):
-            for name, sha in sums.items():
-                if sha256(folder / name) != sha:
-                    raise ValueError(f"the checksum of {name} is wrong")
+        for name, sha in ChainMap(self.sha256, *(shard.sha256 for shard in self.all_shards)).items():
+            if sha256(folder / name) != sha:
+                raise ValueError(f"the checksum of {name} is wrong")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a store is made of, and how.
+    """The inputs of a store.
 
-    fingerprint  of the corpus, as it is in the identity
-    identity     everything that decides its content, by which it is found
-    launcher     makes a launcher for so many shards; None: they are encoded one after the other, by threads
+    fingerprint  of the corpus, as in the identity
+    identity     everything that determines the content of the store; its hash is the store's key
+    launcher     makes a launcher for a number of shards; None means to encode them one after the other, by threads
     """
 
     corpus: Corpus
@@ -112,14 +112,14 @@ class Recipe:
 
 
 def build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
-    """Fill `folder`, which may hold the files of an earlier build. Raises DataError."""
+    """Build a store in `folder`, which may hold the files of an interrupted build. Raises DataError."""
     if not _is_whole(folder):
         _fill(folder, recipe, announce, progress)
     _tidy(folder)
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return True if an earlier build wrote all files of the store, and none is damaged."""
+    """Return whether an earlier build wrote all files of the store, and none is damaged."""
     try:
         manifest = read_as(Manifest, folder / MANIFEST)
         manifest.compare(folder)
@@ -129,9 +129,11 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress) -> None:
+    # The text, the tokenizer, the held-out shards.
     contents = _raw_documents(folder, recipe, announce, progress)
     tokenizer = _tokenizer(folder, recipe, contents, progress)
     held, hashes = _held_out(folder, recipe, contents, tokenizer)
+    # The training shards.
     names = [f"train-{piece:05}" for piece in range(contents.pieces["train"])]
     _encode(folder, names, recipe, contents.characters["train"], progress)
     train = [read_as(Shard, folder / f"{name}.json") for name in names]
@@ -140,6 +142,7 @@ def _fill(folder: Path, recipe: Recipe, announce: Callable[[str], None], progres
             "the training split has no tokens: its documents are empty, or all overlap with held-out text "
             f"(data.overlap {recipe.overlap})."
         )
+    # Counts and the manifest.
     shards: dict[Split, dict[str, Shard]] = {"train": dict(zip(names, train, strict=True)), **held}
     _finish(folder, recipe, contents, hashes, shards)
 
@@ -174,7 +177,7 @@ def _tokenizer(folder: Path, recipe: Recipe, contents: Contents, progress: Progr
 def _held_out(
     folder: Path, recipe: Recipe, contents: Contents, tokenizer: Tokenizer
 ) -> tuple[dict[Split, dict[str, Shard]], Hashes]:
-    """Encode validation and test, which fit into memory; return the hashes of their runs, too."""
+    """Encode validation and test, which fit into memory. Also return the hashes of their runs."""
     ids = special_ids(tokenizer)
     kind = "uint16" if tokenizer.get_vocab_size() <= 1 << 16 else "uint32"
     plan = Plan(dtype=kind, separator=ids["sep"], overlap=recipe.overlap)
@@ -183,9 +186,11 @@ def _held_out(
     known: Known | None = None
     hashes: list[Hashes] = []
     for split in HELD_OUT:
-        pieces = range(contents.pieces[split])
-        documents = [text for piece in pieces for text in read_piece(folder / RAW, split, piece)]
+        documents: list[str] = []
+        for piece in range(contents.pieces[split]):
+            documents += read_piece(folder / RAW, split, piece)
         texts = encode_texts(tokenizer, documents, plan)
+        # Leave out test documents that overlap with validation.
         keep, _ = texts.without_overlap(known, recipe.overlap)
         if not keep.any():
             raise TooLittleText(
@@ -193,7 +198,7 @@ def _held_out(
                 "text that validation has too."
             )
         hashes.append(runs(texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep])[0])
-        known = known or Known.of(hashes[0])  # what the test must not share with validation
+        known = known or Known.of(hashes[0])  # of validation, which the test must not share
         name = f"{split}-00000"
         shards[split] = {name: write_shard(folder, name, texts, keep, plan)}
     both = np.concatenate(hashes)
@@ -207,13 +212,13 @@ def _encode(folder: Path, names: Sequence[str], recipe: Recipe, characters: int,
     done = len(names) - len(missing)
     for name, outcome in launch(encode_shard, str(folder), missing):
         if outcome.status != "done":
-            raise Unfinished(f"{name}: {outcome.error} What is done is kept; the same command continues.")
+            raise Unfinished(f"{name}: {outcome.error} Progress is saved; rerun the command to continue.")
         done += 1
         progress("tokenizing", characters * done // len(names), characters)
 
 
 def _one_by_one(work: Work, folder: str, names: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
-    """A launcher that stays in this process."""
+    """A launcher that works in this process."""
     for name in names:
         yield name, work(folder, name)
 
@@ -221,7 +226,7 @@ def _one_by_one(work: Work, folder: str, names: Sequence[str]) -> Iterator[tuple
 def _finish(
     folder: Path, recipe: Recipe, contents: Contents, hashes: Hashes, shards: dict[Split, dict[str, Shard]]
 ) -> None:
-    """Write what is known of the whole, the manifest last."""
+    """Write token counts and overlap, and the manifest last."""
     plan, known = read_as(Plan, folder / PLAN), Known.load(folder).hashes
     counts = np.zeros(load_tokenizer(folder / TOKENIZER).get_vocab_size(), np.int64)
     seen = np.zeros(len(known), np.bool_)
@@ -245,7 +250,7 @@ def _finish(
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what only the build needed."""
+    """Remove files that only the build needed."""
     manifest = read_as(Manifest, folder / MANIFEST)
     shutil.rmtree(folder / RAW, ignore_errors=True)
     for path in folder.iterdir():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 29  # of tokenizer.json
 AT_ONCE = 1 << 20  # characters encoded at a time
 
-Encoded = tuple[NDArray[Any], NDArray[np.int64]]  # tokens of documents one after the other; how many each has
+Encoded = tuple[NDArray[Any], NDArray[np.int64]]  # concatenated tokens of documents; the length of each document
 
 
 def load_tokenizer(file: Path) -> Tokenizer:
@@ -30,7 +30,7 @@ def load_tokenizer(file: Path) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, documents: Sequence[str], dtype: str) -> Encoded:
-    """Encode documents by the tokenizers library. The name of a special token is text, see `SpecialNames`."""
+    """Encode documents. The name of a special token in a document is text, see `SpecialNames`."""
     special = SpecialNames(tokenizer)
     tokens: list[NDArray[Any]] = [np.zeros(0, dtype)]
     lengths: list[int] = []
@@ -45,10 +45,10 @@ def encode(tokenizer: Tokenizer, documents: Sequence[str], dtype: str) -> Encode
 
 
 class SpecialNames:
-    """The names of a tokenizer's special tokens where they are written as text.
+    """The names of a tokenizer's special tokens as text in documents.
 
-    Some models, such as Unigram, have the special tokens among their pieces, and would take one that is written for
-    the token. A space is put into such a name.
+    Some models, such as Unigram, have the special tokens among their pieces and would encode the text "[MASK]" as the
+    token. So a space is inserted into such a name.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -57,11 +57,11 @@ class SpecialNames:
         self._names = re.compile("|".join(re.escape(token.content) for token in special.values()))
 
     def are_in(self, text: str, ids: Sequence[int]) -> bool:
-        """Return True if a part of a text with these tokens may have been taken for a special one."""
+        """Return whether a part of a text with these tokens may have been encoded as a special token."""
         return not self._ids.isdisjoint(ids) and self._names.search(text) is not None
 
     def spelled(self, text: str) -> tuple[str, list[int]]:
-        """Return a text with a space in each name, and the places of these spaces in it."""
+        """Return the text with a space in each name, and the places of these spaces."""
         spaces = [match.start() + 1 + number for number, match in enumerate(self._names.finditer(text))]
         return self._names.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text), spaces
 

@@ -1,7 +1,7 @@
-"""Text that training and held-out documents share, by runs of 13 tokens.
+"""Overlap of training and held-out documents, by runs of 13 tokens.
 
-Brown et al. (2020, appendix C) remove what overlaps by 13-grams of words. Tokens are stricter, as 13 of them are fewer
-words, and are the same rule for languages without spaces.
+Brown et al. (2020, appendix C) remove overlap by 13-grams of words. Tokens are stricter, as 13 tokens are fewer words,
+and the rule is the same for languages without spaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RUN = 13  # tokens; a shorter document is one run
 FACTOR = 0x9E3779B97F4A7C15  # odd, so it has an inverse
 INVERSE = pow(FACTOR, -1, 1 << 64)
 BITS = 16  # of the filter, for each run
-AT_ONCE = 1 << 18  # tokens whose runs are computed at a time; each needs some 100 bytes
+AT_ONCE = 1 << 18  # tokens whose runs are computed at a time; each needs about 100 bytes
 
 FILES = ("known.npy", "filter.npy")
 
@@ -29,7 +29,7 @@ Hashes = NDArray[np.uint64]
 
 
 def runs(tokens: NDArray[Any], lengths: NDArray[Any]) -> tuple[Hashes, NDArray[np.int64]]:
-    """Return a 64-bit hash of each run within a document, and how many runs each document has.
+    """Return a 64-bit hash of each run within a document, and the number of runs of each document.
 
     tokens   documents one after the other, Int[N]
     lengths  the number of tokens of each document, at least 1
@@ -55,15 +55,12 @@ def _groups(tokens: NDArray[Any], lengths: NDArray[Any]) -> Iterator[tuple[NDArr
     """Yield consecutive documents that have about AT_ONCE tokens together."""
     ends = np.cumsum(lengths.astype(np.int64))
     cuts = np.flatnonzero(np.diff(ends // AT_ONCE)) + 1
-    for documents, places in zip(
-        np.split(lengths.astype(np.int64), cuts), np.split(tokens, ends[cuts - 1]), strict=True
-    ):
-        yield places, documents
+    yield from zip(np.split(tokens, ends[cuts - 1]), np.split(lengths.astype(np.int64), cuts), strict=True)
 
 
 @dataclass(frozen=True)
 class Known:
-    """The runs of held-out text, sorted, behind a filter that turns most other runs away at once."""
+    """The runs of held-out text, sorted, behind a filter that quickly rejects most other runs."""
 
     hashes: Hashes
     filter: NDArray[np.uint8]
@@ -80,7 +77,7 @@ class Known:
 
     @classmethod
     def load(cls, folder: Path) -> Known:
-        """Read what `save` wrote, as far as it is needed: processes of one machine share the memory."""
+        """Map the saved arrays; processes of one machine share the memory."""
         return cls(*(np.load(folder / name, mmap_mode="r") for name in FILES))
 
     def save(self, folder: Path) -> None:
@@ -91,7 +88,7 @@ class Known:
                 np.save(stream, array)
 
     def find(self, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the indices of the given hashes that are known, and where in `self.hashes` they are."""
+        """Return the indices of the given hashes that are known, and their indices in `self.hashes`."""
         places = hashes >> np.uint64(64 - (len(self.filter).bit_length() + 2))
         maybe = np.flatnonzero(
             self.filter[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8) & np.uint8(1)
@@ -104,9 +101,9 @@ class Known:
 def without_overlap(
     tokens: NDArray[Any], lengths: NDArray[Any], known: Known, most: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which documents share at most the part `most` of their runs with known text, and the runs that these have.
+    """Return which documents share at most the part `most` of their runs with known text, and the runs that they share.
 
-    The runs are indices of `known.hashes`, in any order, some more than once.
+    The runs are indices of `known.hashes`, in any order, possibly repeated.
     """
     keeps, shared = [np.zeros(0, np.bool_)], [np.zeros(0, np.int64)]
     for group, sizes in _groups(tokens, lengths):

@@ -1,8 +1,8 @@
-"""A corpus on disk, split, as its reader gave it: read once, then encoded in pieces by any number of processes.
+"""The documents of a corpus on disk, split: read once, then encoded in pieces by any number of processes.
 
-    <spool>/  train-00000.txt  train-00000.npy  train-00001.txt ...  validation-00000.txt ...  spool.json
+    spool/  train-00000.txt  train-00000.npy  train-00001.txt ...  validation-00000.txt ...  spool.json
 
-Each .txt holds documents in UTF-8, one directly after the other, and its .npy their lengths in bytes.
+Each .txt holds concatenated documents in UTF-8, and its .npy their lengths in bytes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from registry.errors import DataError
 
 # Bytes of text in a piece, and so in a shard: small at first, so that all cores have an equal share of a small corpus.
 LEAST, MOST = 1 << 21, 1 << 24
-SHARE = 32  # a piece is as large as this part of what came before, within these bounds
+SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each
 SHOWN = 5  # skipped pieces of the source that are named
 
-Progress = Callable[[str, int, int | None], None]  # what is done, how much of it, of how much if that is known
+Progress = Callable[[str, int, int | None], None]  # the phase, the amount done, and the total if known
 
 
 class TooLittleText(DataError):
     """A split of the corpus has no documents, or none with tokens.
 
-    key  of the experiment, which decides that
+    key  the responsible key of the experiment
     """
 
     def __init__(self, reason: str, key: tuple[str, ...] = ("corpus",)) -> None:
@@ -46,19 +46,19 @@ class TooLittleText(DataError):
 
 
 class Contents(BaseModel):
-    """spool.json, written when everything else is there."""
+    """spool.json, written last."""
 
     pieces: dict[Split, int]
     documents: dict[Split, int]
     characters: dict[Split, int]
     beyond_limit: int = 0  # held-out documents above MOST_HELD_OUT, which are not used
     skipped: int = 0
-    examples: list[str] = []  # of what was skipped
-    lost: dict[Unit, int] = {}  # by what was skipped
+    examples: list[str] = []  # of skipped pieces
+    lost: dict[Unit, int] = {}  # amounts skipped
 
     @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `lost` if nothing was: earlier manifests are without it, and have a checksum."""
+    def _without_empty_lost(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Manifests of earlier versions lack `lost`, and have a checksum."""
         return {name: value for name, value in dump(self).items() if name != "lost" or value}
 
 
@@ -67,21 +67,22 @@ def read_contents(folder: Path) -> Contents:
 
 
 def write_documents(corpus: Corpus, fingerprint: str, held_out: float, folder: Path, progress: Progress) -> Contents:
-    """Read a corpus into an empty folder. Raises DataError, also if its fingerprint is not the one that is given."""
+    """Read a corpus into an empty folder. Raises DataError, also if its fingerprint has changed."""
     writers = {split: _Writer(folder, split) for split in SPLITS}
     held = {split: _Smallest(MOST_HELD_OUT) for split in HELD_OUT}
-    skipped, read, shown, own = 0, 0, 0, False
+    skipped, read, shown, has_splits = 0, 0, 0, False
     lost = Counter[Unit]()
     examples: list[str] = []
-    for each in corpus:
-        if isinstance(each, Skipped):
+    # Training text is written as it comes; held-out text waits for its limit.
+    for item in corpus:
+        if isinstance(item, Skipped):
             skipped += 1
-            lost[each.unit] += each.number
+            lost[item.unit] += item.number
             if skipped <= SHOWN:
-                examples.append(f"{each.place}: {each.reason}")
+                examples.append(f"{item.place}: {item.reason}")
             continue
-        document = Document(each) if isinstance(each, str) else each
-        own |= document.split is not None
+        document = Document(item) if isinstance(item, str) else item
+        has_splits |= document.split is not None
         for data, characters, split in _parts(document, held_out):
             read += characters
             if split == "train":
@@ -93,36 +94,38 @@ def write_documents(corpus: Corpus, fingerprint: str, held_out: float, folder: P
             progress("reading", read, None)
     if corpus.fingerprint() != fingerprint:
         raise DataError("the corpus changed while it was read. Start again when it no longer changes.")
+    # Held-out text.
     for split, smallest in held.items():
         for data, characters in smallest.documents():
             writers[split].add(data, characters)
     for writer in writers.values():
         writer.close()
+    # The account.
     contents = Contents(
         pieces={split: writer.pieces for split, writer in writers.items()},
         documents={split: writer.documents for split, writer in writers.items()},
         characters={split: writer.characters for split, writer in writers.items()},
-        beyond_limit=sum(each.left_out for each in held.values()),
+        beyond_limit=sum(smallest.left_out for smallest in held.values()),
         skipped=skipped,
         lost=lost,
         examples=examples,
     )
-    _refuse_empty(contents, held_out, own)
+    _refuse_empty(contents, held_out, has_splits)
     write_text(folder / "spool.json", contents.model_dump_json(indent=1))
     return contents
 
 
 def held_out_texts(corpus: Corpus, held_out: float) -> Iterator[str]:
-    """Yield the documents that are not for training, as a store would hold them, but for those above its limits."""
-    for each in corpus:
-        document = Document(each) if isinstance(each, str) else each
+    """Yield the held-out documents as in a store, but without its limits."""
+    for item in corpus:
+        document = Document(item) if isinstance(item, str) else item
         if isinstance(document, Skipped) or document.again:
             continue
         yield from (data.decode() for data, _, split in _parts(document, held_out) if split != "train")
 
 
 def _parts(document: Document, held_out: float) -> Iterator[tuple[bytes, int, Split]]:
-    """Yield a document in UTF-8, in pieces if it is too long, each with its number of characters and its split."""
+    """Yield a document in UTF-8, cut if it is too long; each part with its number of characters and its split."""
     key = None if document.key is None else document.key.encode("utf-8", "surrogatepass")
     for text in pieces(document.text):
         data = _utf8(text)
@@ -138,7 +141,7 @@ def read_piece(folder: Path, split: Split, piece: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Sample:
-    """Training documents of about `characters` in all, evenly spread over the split; may be read several times."""
+    """Training documents of about `characters` in total, evenly spread over the split; can be read several times."""
 
     folder: Path
     contents: Contents
@@ -175,20 +178,20 @@ class _Writer:
             self.close()
 
     def close(self) -> None:
-        """Write what has come since the last piece."""
+        """Write the documents since the last piece."""
         if self._texts:
             name = _name(self.split, self.pieces)
             with new_file(self.folder / f"{name}.txt", "wb") as stream:
                 stream.write(b"".join(self._texts))
             with new_file(self.folder / f"{name}.npy", "wb") as stream:
-                np.save(stream, np.array([len(each) for each in self._texts], np.uint32))
+                np.save(stream, np.array(list(map(len, self._texts)), np.uint32))
             self._written += self._bytes
             self._texts, self._bytes, self.pieces = [], 0, self.pieces + 1
 
 
 @dataclass
 class _Smallest:
-    """The documents with the smallest numbers, as many as have at most `most` characters: in any order the same."""
+    """The documents with the smallest numbers that have at most `most` characters: the same in any order."""
 
     most: int
     limit: int = 1 << 64
@@ -209,27 +212,27 @@ class _Smallest:
             self.characters -= characters
 
     def documents(self) -> list[tuple[bytes, int]]:
-        """Return them in the order in which they came, with their numbers of characters."""
-        return [each[2:] for each in sorted(self._heap, key=lambda each: -each[1])]
+        """Return them in the order in which they were added, with their numbers of characters."""
+        return [entry[2:] for entry in sorted(self._heap, key=lambda entry: -entry[1])]
 
 
 def _utf8(text: str) -> bytes:
-    """Return the text in UTF-8; halves of characters, which JSON may have, become U+FFFD."""
+    """Return the text in UTF-8; half characters, which JSON may have, become U+FFFD."""
     try:
         return text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _refuse_empty(contents: Contents, held_out: float, own: bool) -> None:
+def _refuse_empty(contents: Contents, held_out: float, has_splits: bool) -> None:
     documents = sum(contents.documents.values())
     if not documents:
         skipped = f" {contents.skipped:,} pieces were skipped, the first: " if contents.skipped else ""
         raise TooLittleText(f"no document has any text.{skipped}{''.join(contents.examples[:1])}")
     if empty := [split for split, count in contents.documents.items() if not count]:
         split = empty[0]
-        if own:
-            raise TooLittleText(f"the corpus brings its own splits, and has no documents for {split}.")
+        if has_splits:
+            raise TooLittleText(f"the corpus has its own splits, and no documents for {split}.")
         raise TooLittleText(
             f"with {held_out}, the split {split} is empty: none of {documents} documents fell into it. Set it to "
             f"{min(0.5, 20 / documents):.1g}, or make the documents smaller: text_files has documents: paragraphs.",

@@ -19,27 +19,28 @@ from registry import Batch, Packing
 IndexArray = NDArray[np.int64]
 
 ROUNDS = 8  # of the Feistel network, an even number
-WINDOW = 50  # batches whose rows are found at a time, and grouped by length, as many as in transformers
+WINDOW = 50  # batches whose rows are found at a time, and grouped by length, as in transformers
 
 
 class Rows:
     """The rows of a packing, in random order for training. An implementation of registry.contracts.Batches.
 
-    group_by_length  rows of similar lengths come in one batch, and batches are cut to their longest row, rounded up to
-                     an eighth of the length. Each row still comes once per epoch. Needs a packing with `lengths`
+    group_by_length  batches have rows of similar lengths, and are cut to their longest row, rounded up to an eighth of
+                     the length. Each row still occurs once per epoch. Needs a packing with `lengths`
     """
 
     def __init__(self, packing: Packing, *, group_by_length: bool = False) -> None:
         self.packing, self.group_by_length = packing, group_by_length
         self.total = self.number = len(packing)
         self.length = packing.rows(np.zeros(1, dtype=np.int64)).tokens.shape[1]
-        self._window: tuple[object, IndexArray, IndexArray | None] | None = None  # the last one, and what it is of
+        # The last window: (seed, number, size), rows and widths of its batches.
+        self._window: tuple[object, IndexArray, IndexArray | None] | None = None
 
     def __len__(self) -> int:
         return self.number
 
     def sample(self, tokens: int) -> Rows:
-        """Return rows of about so many positions, spread evenly over all, or all of them if there are fewer."""
+        """Return rows of about `tokens` positions, evenly spread over all, or all rows if there are fewer."""
         sampled = copy(self)
         sampled.number, sampled._window = min(self.number, -(-tokens // self.length)), None
         return sampled
@@ -64,8 +65,8 @@ class Rows:
     ) -> Batch:
         """Return the rows `part` of the global batch of a step, and read no others.
 
-        The global batch is a function of (seed, step, size): rows in the order of their epoch, one epoch directly after
-        the other.
+        The global batch is a function of (seed, step, size): rows in the order of their epoch, one epoch after the
+        other.
         """
         examples = np.arange(size)[part]
         rows, width = self._global(seed, step, size)
@@ -74,8 +75,8 @@ class Rows:
     def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield all rows once, for evaluation.
 
-        A row's example id is its number in the packing, so that neither the batch size nor the sample changes anything.
-        Each position has its document if the packing can tell, which training does not pay for.
+        A row's example id is its number in the packing, so that it depends neither on the batch size nor on the sample.
+        Batches have the source document of each position if the packing provides it; training does not need it.
         """
         for start in range(0, self.number, size)[part]:
             rows = self._spread(np.arange(start, min(start + size, self.number)))
@@ -95,7 +96,7 @@ class Rows:
         return numbers if self.number == self.total else numbers * self.total // self.number
 
     def _global(self, seed: int, step: int, size: int) -> tuple[IndexArray, int | None]:
-        """Return the rows of a global batch, and to which width they are cut."""
+        """Return the rows of a global batch, and the width to which they are cut."""
         window, at = divmod(step, WINDOW)
         if self._window is None or self._window[0] != (seed, window, size):
             self._window = (seed, window, size), *self._batches(seed, window, size)
@@ -103,26 +104,26 @@ class Rows:
         return rows[at], None if widths is None else int(widths[at])
 
     def _batches(self, seed: int, window: int, size: int) -> tuple[IndexArray, IndexArray | None]:
-        """Return the rows of WINDOW global batches Int[WINDOW size], and their widths; one by one would cost more."""
+        """Return the rows of WINDOW global batches Int[WINDOW size], and their widths."""
         places = np.arange(window * WINDOW * size, (window + 1) * WINDOW * size)
         epochs, offsets = places // self.number, places % self.number
         rows = self._spread(permuted(seed, epochs, offsets, self.number))
         if not self.group_by_length:
             return rows.reshape(WINDOW, size), None
-        # Rows change places with others of their epoch: the batches are filled by length, in random order.
+        # Sort rows within each epoch: batches are filled by length, and ordered at random.
         lengths = self.packing.lengths(rows)  # type: ignore[attr-defined]
         order = permuted(seed, np.full(WINDOW, -1 - window), np.arange(WINDOW), WINDOW).repeat(size)
-        sources, targets = np.lexsort((lengths, epochs)), np.lexsort((order, epochs))
-        rows[targets], lengths[targets] = rows[sources], lengths[sources]
+        by_length, places = np.lexsort((lengths, epochs)), np.lexsort((order, epochs))
+        rows[places], lengths[places] = rows[by_length], lengths[by_length]
         unit, longest = ceil(self.length / 8), lengths.reshape(WINDOW, size).max(axis=1)
         return rows.reshape(WINDOW, size), np.minimum(-(-longest // unit) * unit, self.length)
 
 
 def permuted(seed: int, epochs: IndexArray, offsets: IndexArray, number: int) -> IndexArray:
-    """Return what stands at the given offsets of range(number) in random order, an order for each (seed, epoch).
+    """Return the elements at the given offsets of a random permutation of range(number), one for each (seed, epoch).
 
-    A Feistel network on pairs of digits (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"): it permutes
-    a few more numbers than there are; what falls outside is permuted again. So no order is ever held in memory.
+    A Feistel network on pairs of digits (Black and Rogaway 2002, "Ciphers with arbitrary finite domains") permutes a
+    slightly larger range; elements outside are permuted again. So no permutation is ever held in memory.
     """
     low = isqrt(number - 1) + 1
     high = -(-number // low)  # low * high is at least `number`, and above it by less than `low`
@@ -130,11 +131,11 @@ def permuted(seed: int, epochs: IndexArray, offsets: IndexArray, number: int) ->
     keys = np.array([_keys(seed, int(epoch)) for epoch in different], np.uint64).reshape(-1, ROUNDS).T[:, which]
 
     def permute(x: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        one, other = x // _u(high), x % _u(high)
+        left, right = x // _u(high), x % _u(high)
         for i in range(0, ROUNDS, 2):
-            one = (one + _hash(other, keys[i])) % _u(low)
-            other = (other + _hash(one, keys[i + 1])) % _u(high)
-        return one * _u(high) + other
+            left = (left + _hash(right, keys[i])) % _u(low)
+            right = (right + _hash(left, keys[i + 1])) % _u(high)
+        return left * _u(high) + right
 
     x = permute(offsets.astype(np.uint64), keys)
     while len(outside := np.flatnonzero(x >= number)):
@@ -160,6 +161,6 @@ def _keys(seed: int, epoch: int) -> NDArray[np.uint64]:
 
 
 def _moved(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy to the device without waiting, which on CUDA needs memory that the system cannot move."""
+    """Copy to the device without waiting, which on CUDA needs pinned memory."""
     tensor = torch.from_numpy(array)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Shards: the tokens of one piece of the training text, written whole by whichever process encodes it.
+"""Shards: the tokens of one piece of the training text, written by the process that encodes it.
 
     train-00000.bin  train-00000.lengths.npy  train-00000.seen.npy  train-00000.json
 
@@ -32,7 +32,7 @@ PLAN, TOKENIZER, RAW = "plan.json", "tokenizer.json", "spool"
 
 
 class Plan(BaseModel):
-    """What every process that encodes a shard must know."""
+    """Settings for every process that encodes a shard."""
 
     dtype: str
     separator: int
@@ -46,15 +46,15 @@ class Shard(BaseModel):
     tokens: int
     characters: int
     overlapping: int = 0  # documents left out, as they share too much with held-out text
-    empty: int = 0  # documents without a token
-    engine: str = "tokenizers"  # the library that tokenized; older stores may have "tokie"
-    fell_back: bool = False  # of older stores: tokie gave other ids on a sample
+    empty: int = 0  # documents without tokens
+    engine: str = "tokenizers"  # the library that tokenized; stores of earlier versions may have "tokie"
+    fell_back: bool = False  # unused; in the checksum of the manifest
     sha256: dict[str, str] = {}
     bytes: dict[str, int] = {}
 
 
 def encode_shard(folder: str, name: str) -> Outcome:
-    """Encode a piece of the training text, unless that has been done. The work of a launcher."""
+    """Encode a piece of the training text, unless it is complete. The work of a launcher."""
     place = Path(folder)
     if is_complete(place, name):
         return Outcome("done")
@@ -72,19 +72,19 @@ def encode_shard(folder: str, name: str) -> Outcome:
 
 
 def is_complete(place: Path, name: str) -> bool:
-    """Return True if a shard was written whole, with the tokenizer that is there, and is not damaged."""
+    """Return whether a shard is complete and undamaged, and was encoded by the present tokenizer."""
     return damage(place, *_sealed(name)) is None
 
 
 def _sealed(name: str) -> tuple[list[str], str]:
-    """Return the files that are sealed, and the one with their checksums."""
+    """Return the sealed files, and the file with their checksums."""
     files = [f"{name}.{ending}" for ending in ("bin", "lengths.npy", "seen.npy", "json")]
     return [TOKENIZER, *files], f"{name}.seal.json"
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Documents as tokens, one after the other, with the number of tokens and of characters of each."""
+    """The concatenated tokens of documents, with the numbers of tokens and of characters of each document."""
 
     tokens: NDArray[Any]
     lengths: NDArray[np.int64]
@@ -93,7 +93,7 @@ class Texts:
     def without_overlap(self, known: Known | None, most: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return which documents have tokens and share at most the part `most` of their runs with known text.
 
-        Also return the runs that these have, as indices of `known.hashes`.
+        Also return the runs that they share, as indices of `known.hashes`.
         """
         full = self.lengths > 0
         if known is None:
@@ -104,7 +104,7 @@ class Texts:
 
 
 def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], plan: Plan) -> Shard:
-    """Write the documents to keep, with a separator after each; return the account of the shard."""
+    """Write the documents to keep, each followed by a separator; return the account of the shard."""
     tokens, lengths = texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep]
     stream, full = np.insert(tokens, np.cumsum(lengths), plan.separator), texts.lengths > 0
     names = f"{name}.bin", f"{name}.lengths.npy"
@@ -118,8 +118,8 @@ def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], p
         characters=int(texts.characters[keep].sum()),
         overlapping=int((full & ~keep).sum()),
         empty=int((~full).sum()),
-        sha256={each: sha256(place / each) for each in names},
-        bytes={each: os.path.getsize(place / each) for each in names},
+        sha256={file: sha256(place / file) for file in names},
+        bytes={file: os.path.getsize(place / file) for file in names},
     )
 
 

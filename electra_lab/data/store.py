@@ -1,9 +1,9 @@
-"""The token store: a corpus tokenized once, found again by its content.
+"""The token store: a corpus tokenized once, and identified by its content.
 
     <store>/<key>/  manifest.json  tokenizer.json  counts.npy  train-00000.bin  train-00000.lengths.npy  ...
 
-Each .bin is a flat stream of token ids with [SEP] after every document, memory-mapped when read. A store is built in a
-folder of its own and renamed, so that it is there whole or not at all; under a lock one process builds it while others
+Each .bin is a flat stream of token ids with [SEP] after every document, memory-mapped when read. A store is built in
+another folder and renamed, so that it exists completely or not at all. Under a lock one process builds it while others
 wait. Nothing in it depends on the machine, so the folder may be copied to another.
 """
 
@@ -46,8 +46,8 @@ class Stream:
     """The tokens of a split, uint16 or uint32, from its memory-mapped shards. A registry.contracts.Tokens."""
 
     def __init__(self, shards: Sequence[NDArray[Any]], lengths: Sequence[Path]) -> None:
-        self.shards, self._lengths = [each for each in shards if len(each)], lengths
-        self.ends = np.cumsum([len(each) for each in self.shards])
+        self.shards, self._lengths = [shard for shard in shards if len(shard)], lengths
+        self.ends = np.cumsum(list(map(len, self.shards)))
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
@@ -63,10 +63,9 @@ class Stream:
             return self.shards[0][places].astype(np.int64)
         found = np.empty(places.shape, np.int64)
         which = np.searchsorted(self.ends, places, side="right")
-        for each in np.unique(which):
-            here = which == each
-            shard = self.shards[each]
-            found[here] = shard[places[here] - (self.ends[each] - len(shard))]
+        for number in np.unique(which):
+            here, shard = which == number, self.shards[number]
+            found[here] = shard[places[here] - (self.ends[number] - len(shard))]
         return found
 
 
@@ -81,17 +80,23 @@ class Store:
     train: Stream
     validation: Stream
     test: Stream
-    counts: NDArray[np.int64]  # how often each token occurs in the training split, [V]
+    counts: NDArray[np.int64]  # of each token in the training split, [V]
 
     @property
     def documents(self) -> dict[str, int]:
         """The number of documents of each split."""
-        return {split: sum(s.documents for s in self.manifest.shards[split].values()) for split in SPLITS}
+        return self._sums("documents")
 
     @property
     def tokens(self) -> dict[str, int]:
         """The number of tokens of each split, separators included."""
-        return {split: sum(s.tokens for s in self.manifest.shards[split].values()) for split in SPLITS}
+        return self._sums("tokens")
+
+    def _sums(self, field: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for split in SPLITS:
+            found[split] = sum(getattr(shard, field) for shard in self.manifest.shards[split].values())
+        return found
 
     @property
     def special(self) -> dict[str, int]:
@@ -100,7 +105,7 @@ class Store:
 
     @property
     def overlap(self) -> float:
-        """The share of the runs of 13 tokens in held-out text that training text has too."""
+        """The share of the runs of 13 tokens in held-out text that also occur in training text."""
         return self.manifest.overlap
 
 
@@ -112,24 +117,23 @@ def open_store(
     *,
     rebuild: bool = False,
 ) -> Store:
-    """Open the store of this corpus and tokenizer, and build it if it is not there. Raises DataError."""
+    """Open the store of this corpus and tokenizer, and build it if it does not exist. Raises DataError."""
     folder = root / key_of(recipe.identity)
     if rebuild or not os.path.exists(folder):
         _build(folder, recipe, announce, progress, rebuild=rebuild)
     elif os.path.exists(_lock_of(folder)):
-        # If nobody holds it, it is of a process that was killed when the store was complete.
+        # If nobody holds the lock, its process was killed when the store was complete.
         with suppress(OSError, ConfigError), lock(_lock_of(folder)) as free:
             if free:
                 _lock_of(folder).unlink(missing_ok=True)
     store = load_store(folder)
     if any(shard.engine == "tokie" for shard in store.manifest.all_shards):
-        announce(f"note: {folder} was tokenized by tokie, whose tokens are not always those of the tokenizers library. "
-                 f"{REBUILD}")  # fmt: skip
+        announce(f"note: {folder} was tokenized by tokie, which differs from the tokenizers library. {REBUILD}")
     return store
 
 
 def key_of(identity: dict[str, Any]) -> str:
-    """Return the key of a store, the name of the folder in which it is built."""
+    """Return the key of a store, which names its folder."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
@@ -138,7 +142,7 @@ def is_store(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path, cure: str = REBUILD) -> Manifest:
-    """Read what a store says about itself. Raises DataError that ends with `cure`."""
+    """Read the manifest of a store. Raises DataError that ends with `cure`."""
     try:
         return read_as(Manifest, folder / MANIFEST)
     except Unreadable as error:
@@ -174,7 +178,7 @@ def _stream(folder: Path, manifest: Manifest, split: Split) -> Stream:
 
 
 def _allow_open_files(shards: int) -> None:
-    """Raise the limit of open files, often 1,024, as far as it may be: each shard is one."""
+    """Raise the limit of open files, often 1,024, if possible: each shard is one."""
     with suppress(ImportError, ValueError, OSError):  # Windows has no such limit
         import resource
 
@@ -188,7 +192,7 @@ def _allow_open_files(shards: int) -> None:
 def _verify(folder: Path, manifest: Manifest) -> None:
     """Compare the files with their checksums, once for each state of them on this machine. Raises ValueError, OSError.
 
-    What was verified is kept in the store, with sizes and times: a copy, or a change of any file, is read again.
+    The sizes and times of verified files are recorded in the store, so that a copy or a changed file is read again.
     """
     if manifest.checksum != manifest.own_checksum():
         raise ValueError(f"the checksum of {MANIFEST} is wrong")
@@ -203,12 +207,12 @@ def _verify(folder: Path, manifest: Manifest) -> None:
         if json.loads(record.read_text(encoding="utf-8")) == state:
             return
     manifest.compare(folder)
-    with suppress(OSError, CheckpointError):  # a store may be on a disk that is only read
+    with suppress(OSError, CheckpointError):  # the disk may be read-only
         write_whole(record, json.dumps(state))
 
 
 def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progress: Progress, *, rebuild: bool) -> None:
-    """Build the store in one process, whole or not at all."""
+    """Build the store in one process, completely or not at all."""
     part, created = folder.with_name(f".{folder.name}.part"), _make_folders(folder.parent)
     try:
         with _only_one(folder, announce):
@@ -220,7 +224,7 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
                     put_in_place(part, folder)
                 except Unfinished:
                     raise
-                except Exception:  # but not KeyboardInterrupt and the like: what is done is kept
+                except Exception:  # but not KeyboardInterrupt and the like: progress is saved
                     if not is_store(part):
                         shutil.rmtree(part, ignore_errors=True)
                     raise
@@ -229,8 +233,8 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
     except CheckpointError as error:
         raise DataError(f"the token store cannot be built: {error}") from None
     finally:
-        with suppress(OSError):  # the disk that a build failed for may fail here, too
-            for parent in created:  # a failed build leaves no empty folders either
+        with suppress(OSError):  # the disk may be the cause of the failure
+            for parent in created:  # a failed build leaves no empty folders
                 if parent.is_dir() and not any(parent.iterdir()):
                     parent.rmdir()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,11 +26,17 @@ JOINERS = "\u00ad\u200c\u200d\u2060"  # soft hyphen, zero-width non-joiner and j
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Return the ids of the special tokens by role: pad, cls, sep, mask. Raises DataError if one is missing."""
-    ids = {role: token_id(tokenizer, names) for role, names in SPECIAL_TOKENS.items()}
-    if missing := [" or ".join(SPECIAL_TOKENS[role][:2]) for role, id in ids.items() if id is None]:
-        raise DataError(f"the tokenizer has no {', no '.join(missing)}. The lab needs a token for padding, one for the "
-                        "beginning and one for the end of a text, and one for the mask.")  # fmt: skip
-    return {role: id for role, id in ids.items() if id is not None}
+    ids: dict[str, int] = {}
+    missing = []
+    for role, names in SPECIAL_TOKENS.items():
+        if (id := token_id(tokenizer, names)) is None:
+            missing.append(" or ".join(names[:2]))
+        else:
+            ids[role] = id
+    if missing:
+        needs = "a token for padding, one for the beginning and one for the end of a text, and one for the mask"
+        raise DataError(f"the tokenizer has no {', no '.join(missing)}. The lab needs {needs}.")
+    return ids
 
 
 def token_id(tokenizer: Tokenizer, names: Iterable[str]) -> int | None:
@@ -45,7 +52,7 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
     size, ids = tokenizer.get_vocab_size(), special_ids(tokenizer)
     is_special = torch.zeros(size, dtype=torch.bool)
     is_special[list(ids.values())] = True
-    # One by one: a batch starts threads, and a process that is forked later would wait for them forever.
+    # One by one: decoding a batch starts threads, and a process that is forked later would wait for them forever.
     texts = [tokenizer.decode([id], skip_special_tokens=False) for id in range(size)]
     begins = torch.tensor(_begin_words(tokenizer, texts))
     ends = torch.tensor([text.rstrip(" ").endswith(SENTENCE_ENDS) for text in texts])
@@ -81,7 +88,7 @@ class ArrayTokens:
     """
 
     def __init__(self, texts: Sequence[Sequence[int]], sep: int = 3) -> None:
-        self.stream = np.array([token for text in texts for token in (*text, sep)], dtype=np.uint32)
+        self.stream = np.array(list(chain.from_iterable((*text, sep) for text in texts)), dtype=np.uint32)
         self.lengths = np.array([len(text) + 1 for text in texts], dtype=np.uint32)
 
     def __len__(self) -> int:
@@ -92,7 +99,7 @@ class ArrayTokens:
 
 
 def word_mark(tokenizer: Tokenizer) -> str | None:
-    """Return what tokens begin with where a word begins, in place of the space before it; None for other kinds."""
+    """Return the mark that replaces the space before a word in its first token; None for tokenizers without one."""
     settings = json.loads(tokenizer.to_str())
     parts = [settings["decoder"], settings["pre_tokenizer"]]
     while parts:
@@ -110,7 +117,7 @@ def word_mark(tokenizer: Tokenizer) -> str | None:
 
 
 def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
-    """Let a mask in a text stand for a word, as in training: with the space before it, where that is the word's."""
+    """Let a mask in a text replace a word as in training: with the space before it, if words include that."""
     from tokenizers import AddedToken
 
     lstrip = word_mark(tokenizer) is not None
@@ -118,11 +125,11 @@ def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
 
 
 def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:
-    """Return which tokens begin a word; `texts` has the text of each.
+    """Return which tokens begin a word, given the text of each.
 
     WordPiece marks tokens that continue a word (`##`), byte-level BPE and Unigram those that begin one (`\u0120`,
-    `\u2581`). Of the tokens without such a mark, those that begin with a letter, a digit or a combining mark continue a
-    word, and so do those that begin within a character; all others stand alone.
+    `\u2581`). Tokens without such a mark continue a word if they begin with a letter, a digit or a combining mark, or
+    within a character; all others stand alone.
     """
     mark = word_mark(tokenizer)
     names = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]
@@ -133,6 +140,6 @@ def _begin_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[bool]:
 
 
 def _continues(text: str) -> bool:
-    """Return True if a text without a space before it continues a word; U+FFFD is a part of a character."""
+    """Return whether a text without a space before it continues a word; U+FFFD is a part of a character."""
     first = text[:1]
     return not first or first == "\ufffd" or unicodedata.category(first)[0] in "LMN" or first in JOINERS

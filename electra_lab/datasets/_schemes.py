@@ -1,4 +1,4 @@
-"""Schemes of tags: how the first and the last word of an entity are marked."""
+"""Schemes of tags, which mark the first and the last word of an entity."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import pairwise
 
 TAG = re.compile(r"O|[BIESLUM](-.+)?")
 OUTSIDE = "O"
-OTHER_MARKS = {"L": "E", "U": "S", "M": "I"}  # BILOU and BMES are BIOES in other letters
+OTHER_MARKS = {"L": "E", "U": "S", "M": "I"}  # BILOU and BMES are BIOES with other letters
 
 Pair = tuple[str, str]  # the tag of a word, and that of the next one
 
 
 def _continues(before: str, tag: str) -> bool:
-    """Return whether both are inside entities of one type."""
+    """Return whether both words are inside entities of the same type."""
     return OUTSIDE not in (before, tag) and before[1:] == tag[1:]
 
 
@@ -29,7 +29,7 @@ def _iob2(before: str, tag: str) -> bool:
 
 
 def _bioes(before: str, tag: str) -> bool:
-    """B begins an entity and E ends it; S is one of a single word."""
+    """B begins an entity and E ends it; S is an entity of one word."""
     if before[0] in "BI":
         return tag[0] in "IE" and _continues(before, tag)
     return tag[0] in "OBS"
@@ -46,9 +46,10 @@ def in_bioes(tags: Sequence[str]) -> list[str]:
 def misfit(tags: Sequence[str], scheme: str) -> int | None:
     """Return the first word whose tag does not fit the scheme; None if all do."""
     fits = SCHEMES[scheme]
-    places = (n for n, pair in enumerate(pairwise([OUTSIDE, *in_bioes(tags), OUTSIDE])) if not fits(*pair))
-    found = next(places, None)
-    return None if found is None else min(found, len(tags) - 1)
+    for place, (before, tag) in enumerate(pairwise([OUTSIDE, *in_bioes(tags), OUTSIDE])):
+        if not fits(before, tag):
+            return min(place, len(tags) - 1)
+    return None
 
 
 def to_iob2(tags: Sequence[str], scheme: str) -> tuple[str, ...]:

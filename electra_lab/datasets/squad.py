@@ -55,12 +55,14 @@ class Squad(NamedFiles[QuestionExample]):
         impossible = question.get("is_impossible") or False
         if not isinstance(impossible, bool):
             raise BadInput(place, f"the field 'is_impossible' is {kind_of(impossible)}, not true or false")
+        # Unknown answers, no answer, or a list of them.
         if not impossible and "answers" not in question:
             return QuestionExample(asked, context, (), False, name, place)
         answers = [] if impossible else _items(question, place, "answers")
         if not impossible and not answers:
             cure = 'Set "is_impossible": true if it has none, or remove "answers" if they are unknown.'
             raise BadInput(place, "the list of answers is empty", cure)
+        # Answers at a wrong place may be skipped if others are left.
         read = [attempted(_answer, answer, context, place) for answer in answers]
         wrong = [answer for answer in read if isinstance(answer, BadInput)]
         found = [answer for answer in read if isinstance(answer, Answer)]

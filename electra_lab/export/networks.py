@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from electra_lab.backbones.bert import Bert
 from electra_lab.config.component import Component
@@ -54,7 +54,9 @@ class Exportable:
 
     @property
     def parameters(self) -> int:
-        left_out = {parameter for head in others(self.network) for parameter in self.network.heads[head].parameters()}
+        left_out: set[nn.Parameter] = set()
+        for head in others(self.network):
+            left_out.update(self.network.heads[head].parameters())
         return sum(parameter.numel() for parameter in self.network.parameters() if parameter not in left_out)
 
     @property

@@ -24,7 +24,10 @@ def make_heads(
     made: dict[str, nn.Module] = {}
     for name, options in options_by_name(asked).items():
         entry = registry.heads.get(name)
-        head: Any = entry.component(dim, sizes, vocabulary, **dict(validate(entry.schema, options)))
+        try:
+            head: Any = entry.component(dim, sizes, vocabulary, **dict(validate(entry.schema, options)))
+        except ValueError as error:
+            raise BadResult(f"{entry.place}: head '{name}' refuses this: {error}") from error
         if not (isinstance(head, nn.Module) and callable(getattr(head, "flops", None))):
             raise BadResult(
                 f"{entry.place}: head '{name}' must be a class derived from torch.nn.Module with a method "

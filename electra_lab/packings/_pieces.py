@@ -1,4 +1,4 @@
-"""What all packings do: read pieces of the text, and put them between [CLS] and [SEP]."""
+"""Shared by the packings: read pieces of the text, and put them between [CLS] and [SEP]."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ IndexArray = NDArray[np.int64]
 
 
 def starts_of(sizes: NDArray[np.integer]) -> IndexArray:
-    """Return where each piece starts if they lie one after the other, and the end: [0, s0, s0 + s1, ...]."""
+    """Return the starts of consecutive pieces, and the end: [0, s0, s0 + s1, ...]."""
     starts = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, dtype=np.int64, out=starts[1:])
     return starts
 
 
 def holder(starts: IndexArray, places: IndexArray) -> IndexArray:
-    """Return the piece in which each place lies; `starts` as `starts_of` returns them."""
+    """Return the piece that contains each place; `starts` as from `starts_of`."""
     found: IndexArray = np.searchsorted(starts[1:], places, side="right")
     return found
 
 
 def read_pieces(tokens: Tokens, starts: IndexArray, sizes: IndexArray, width: int) -> IndexArray:
-    """Return the pieces Int[B width]; what is beyond the size of a piece means nothing."""
-    within = np.minimum(np.arange(width), sizes[:, None] - 1)  # repeats the last token: never beyond the text
+    """Return the pieces Int[B width], undefined beyond the size of a piece."""
+    within = np.minimum(np.arange(width), sizes[:, None] - 1)  # [B width], never beyond the text
     np.maximum(within, 0, out=within)
     return tokens.read(starts[:, None] + within)
 
 
 def framed(pieces: IndexArray, ends: IndexArray, length: int, vocabulary: Vocabulary) -> Packed:
-    """Return rows [CLS] piece [SEP] padding, whose [SEP] is at the positions `ends`; all of them segment 0."""
+    """Return rows [CLS] piece [SEP] padding, with [SEP] at the positions `ends`; all tokens are segment 0."""
     tokens = np.empty((len(pieces), length), dtype=np.int64)
     tokens[:, 0], tokens[:, -1] = vocabulary.cls_id, vocabulary.pad_id
     tokens[:, 1:-1] = pieces
@@ -39,7 +39,7 @@ def framed(pieces: IndexArray, ends: IndexArray, length: int, vocabulary: Vocabu
 
 
 def closed(tokens: IndexArray, ends: IndexArray, segments: IndexArray, vocabulary: Vocabulary) -> Packed:
-    """Put [SEP] at the positions `ends`, and padding behind them."""
+    """Put [SEP] at the positions `ends`, and padding after them."""
     real = np.arange(tokens.shape[1]) <= ends[:, None]
     tokens[~real] = vocabulary.pad_id
     tokens[np.arange(len(tokens)), ends] = vocabulary.sep_id

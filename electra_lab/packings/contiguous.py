@@ -1,4 +1,4 @@
-"""Rows that are cut from the text as it comes, the next document behind the last one."""
+"""Rows cut from consecutive documents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from registry import Packed, Tokens, Vocabulary, packings
     "contiguous", crosses_documents=True, separates_documents=lambda *, attention: attention == "within_documents"
 )
 class Contiguous:
-    """Documents one after the other, each closed by [SEP], cut into full rows `[CLS] ... [SEP]`.
+    """Consecutive documents, each followed by [SEP], cut into full rows `[CLS] ... [SEP]`.
 
     A document continues in the next row, so no token is lost and only the last row is padded by more than one position.
-    A row that ends with a document has its [SEP] already and one position of padding. All tokens are segment 0.
+    A row that ends with a document ends with its [SEP], and has one position of padding. All tokens are segment 0.
 
-    attention  full: a position sees its whole row, other documents too; within_documents: only its own document, and
-               positions count from its beginning. Needs a backbone that can separate documents
+    attention  full: a position attends to its whole row; within_documents: only to its own document, and positions
+               count from its beginning. Needs a backbone that can separate documents
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Contiguous:
 
     @cached_property
     def documents(self) -> IndexArray:
-        """Where each document starts: 8 bytes for each, which plain training does not need."""
+        """The start of each document: 8 bytes for each, which plain training does not need."""
         return starts_of(self.tokens.lengths)
 
     def __len__(self) -> int:
@@ -51,12 +51,12 @@ class Contiguous:
         starts = rows * self.room
         sizes = np.minimum(len(self.tokens) - starts, self.room)
         pieces = read_pieces(self.tokens, starts, sizes, self.room)
-        # At the end of a document its own [SEP] closes the row; it is written over itself.
+        # The [SEP] of a document that ends with the row closes the row.
         ends = sizes + (pieces[:, -1] != self.vocabulary.sep_id)
         packed = framed(pieces, ends, self.length, self.vocabulary)
         if not self.separates:
             return packed
-        # Every row counts its own from 0: [CLS] belongs to the first, the [SEP] that closes the row to the last.
+        # Each row counts its documents from 0: [CLS] belongs to the first, the closing [SEP] to the last.
         first = holder(self.documents, starts)
         others = holder(self.documents, starts + sizes - 1) - first
         row = np.repeat(np.arange(len(rows)), others)

@@ -1,4 +1,4 @@
-"""Rows that hold one document each."""
+"""Rows with one document each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from registry import Packed, Tokens, Vocabulary, packings
 
 @packings.register("documents")
 class Documents:
-    """Rows `[CLS] ... [SEP]` that never hold two documents; the last row of a document is padded.
+    """Rows `[CLS] ... [SEP]` with one document each; the last row of a document is padded.
 
-    A long document takes as many rows as it needs, so no token is lost. All tokens are segment 0. Needs 16 bytes of
-    memory for each document.
+    A long document continues in the next rows, so no token is lost. All tokens are segment 0. Needs 16 bytes of memory
+    for each document.
     """
 
     def __init__(self, tokens: Tokens, length: int, vocabulary: Vocabulary, /) -> None:
@@ -21,13 +21,14 @@ class Documents:
         self.room = length - 2
         lengths = tokens.lengths.astype(np.int64)
         self.starts = starts_of(lengths)
-        self.first = starts_of(np.maximum(-(-(lengths - 1) // self.room), 1))  # row of each document; [SEP] is no load
+        # The first row of each document; its [SEP] takes no room.
+        self.first = starts_of(np.maximum(-(-(lengths - 1) // self.room), 1))
 
     def __len__(self) -> int:
         return int(self.first[-1])
 
     def _pieces(self, rows: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """Return where the piece of each row starts, and its size without [SEP]."""
+        """Return the start of the piece in each row, and its size without [SEP]."""
         document = holder(self.first, rows)
         starts = self.starts[document] + (rows - self.first[document]) * self.room
         return starts, np.minimum(self.starts[document + 1] - 1 - starts, self.room)

@@ -1,4 +1,4 @@
-"""Pairs of segments, as google-research/electra and BERT are trained on."""
+"""Pairs of segments, as in google-research/electra and BERT."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @packings.register("segments")
 class Segments:
-    """Rows `[CLS] A [SEP] B [SEP]` with segments 0 and 1, as of google-research/electra; some are `[CLS] A [SEP]`.
+    """Rows `[CLS] A [SEP] B [SEP]` with segments 0 and 1, as in google-research/electra; some are `[CLS] A [SEP]`.
 
-    As there (build_pretraining_dataset.py), a row never holds two documents; some rows have one segment alone, and some
-    are short, of a length between 5 and the row's. A is filled with sentences up to half of the row; the sentence that
-    crosses the half goes to A or to B, each half of the time. Three things differ. What exceeds a row is carried on
-    into the next one instead of dropped. So a row ends where it is full, and B may end within a sentence. And sentences
-    are not lines, which a store does not keep: they end at a full stop, a question mark and the like; where there is
-    none, the row is cut in the middle. The end of a document that does not reach the half of a row is one segment.
+    As there (build_pretraining_dataset.py), a row has one document; some rows have a single segment, and some are
+    short, with a length from 5 to that of a row. A is filled with sentences up to half of the row; the sentence that
+    crosses the half goes to A or to B with equal probability. Three things differ. Text beyond a row continues in the
+    next one instead of being dropped. So a row ends when it is full, and B may end within a sentence. And sentences are
+    not lines, which a store does not keep: they end at a full stop, a question mark and the like; without one, the row
+    is cut in the middle. The end of a document that does not reach the half of a row is one segment.
 
     single  share of the rows that have one segment
     short   share of the rows that are short
 
-    What is drawn depends on the number of the document and of the row in it alone: rows are the same for every seed.
+    Random numbers depend only on the numbers of the document and of the row in it: rows are the same for every seed.
     Needs 8 bytes of memory for each row and 16 for each document.
     """
 
@@ -48,8 +48,8 @@ class Segments:
         counts = np.zeros(len(tokens.lengths), dtype=np.int64)
         for _, document, _ in self._cuts():
             counts[document] += 1
-        self.first = starts_of(counts)  # row of each document
-        self.starts = np.empty(len(self) + 1, dtype=np.int64)  # token of each row
+        self.first = starts_of(counts)  # the first row of each document
+        self.starts = np.empty(len(self) + 1, dtype=np.int64)  # the first token of each row
         for number, document, done in self._cuts():
             self.starts[self.first[document] + number] = documents[document] + done
         self.starts[-1] = documents[-1]
@@ -58,8 +58,8 @@ class Segments:
         return int(self.first[-1])
 
     def _cuts(self) -> Iterator[tuple[int, IndexArray, IndexArray]]:
-        """Yield, for the first rows of all documents, the second ones, ...: the number, the documents that have such a
-        row, and how many of their tokens are in earlier rows."""
+        """Yield for the first rows of all documents, the second rows, ...: the number of the row, the documents that
+        have such a row, and the number of their tokens in earlier rows."""
         document = np.arange(len(self.tokens.lengths))
         load = self.tokens.lengths.astype(np.int64) - 1  # without the last [SEP], which closes a row
         done = np.zeros_like(document)
@@ -74,14 +74,14 @@ class Segments:
     def _plan(
         self, document: IndexArray, number: IndexArray
     ) -> tuple[IndexArray, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Draw the length that a row may have, if it is to be a pair, and if A may go beyond its half."""
+        """Draw the length that a row may have, whether it is to be a pair, and whether A may cross its half."""
         single, short, size, late = draw(document, number)
         shorter = SHORTEST + (size * (self.length - SHORTEST + 1)).astype(np.int64)
         return np.where(short < self.short, shorter, self.length), single >= self.single, late < 0.5
 
     def _pieces(self, rows: IndexArray) -> tuple[IndexArray, IndexArray, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return how many tokens each row holds without special ones, how many make up half of it, if it is a pair,
-        and if A may go beyond the half."""
+        """Return the number of tokens of each row without special ones, the number in its half, whether it is a pair,
+        and whether A may cross the half."""
         document = holder(self.first, rows)
         closes = rows + 1 == self.first[document + 1]
         sizes = self.starts[rows + 1] - self.starts[rows] - closes
@@ -100,8 +100,8 @@ class Segments:
         cuts = np.where(pair, self._cut(pieces, sizes, half, late), sizes)[:, None]
         places = np.arange(self.length)
         second = places > cuts + 1
-        sources = np.clip(places - 1 - second, 0, pieces.shape[1] - 1)
-        tokens = np.take_along_axis(pieces, sources, axis=1)
+        in_piece = np.clip(places - 1 - second, 0, pieces.shape[1] - 1)
+        tokens = np.take_along_axis(pieces, in_piece, axis=1)
         tokens[:, 0] = self.vocabulary.cls_id
         np.put_along_axis(tokens, cuts + 1, self.vocabulary.sep_id, axis=1)
         ends = sizes + 1 + pair
@@ -111,7 +111,7 @@ class Segments:
         return holder(self.first, rows)[:, None].repeat(self.length, axis=1)
 
     def _cut(self, pieces: IndexArray, sizes: IndexArray, half: IndexArray, late: NDArray[np.bool_]) -> IndexArray:
-        """Return the size of A: up to the sentence that crosses the half, or with it if `late`."""
+        """Return the size of A: before the sentence that crosses the half, or with it if `late`."""
         sizes_of_a = np.arange(1, pieces.shape[1] + 1)
         possible = self.sentence_end[pieces] & (sizes_of_a < sizes[:, None])
         before = sizes_of_a < half[:, None]

@@ -34,8 +34,8 @@ def unpack(data: bytes, device: torch.device) -> tuple[Batch, Losses]:
         {name: Term(**term) for name, term in given.get("terms", {}).items()},
         {name: Prediction(**asked) for name, asked in given.get("predictions", {}).items()},
         Detection(**given["detection"]) if "detection" in given else None,
-        {name: Term(**term) for name, term in given.get("metrics", {}).items()},
         given.get("outputs", {}),
+        {name: Term(**term) for name, term in given.get("metrics", {}).items()},
     )
     return Batch(**tree["batch"]), losses
 

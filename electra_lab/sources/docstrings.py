@@ -30,7 +30,7 @@ def installed_files() -> list[tuple[Path, str]]:
 
 
 class Sources:
-    """Reads source files, and knows which have changed."""
+    """Reader of source files that notices changes."""
 
     def __init__(self) -> None:
         self._hashes: dict[Path, bytes] = {}
@@ -53,7 +53,7 @@ class Sources:
 
 
 def documentation(source: bytes) -> Iterator[str]:
-    """Yield the docstrings in a source file, and those it gives to compiled functions by `add_docstr(f, \"...\")`."""
+    """Yield the docstrings in a source file, and those of compiled functions, as in `add_docstr(f, \"...\")`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's files
@@ -72,7 +72,7 @@ def documentation(source: bytes) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield statements alone, and what holds others, in the order of `ast.walk`: expressions take most of its time."""
+    """Yield statements in the order of `ast.walk`, which spends most of its time on expressions."""
     todo = deque[ast.AST]([tree])
     while todo:
         node = todo.popleft()

@@ -219,8 +219,10 @@ def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path
     """
     matches = [Path(match) for match in _matches(path)]
     folders = [match for match in matches if match.is_dir()]
+    # A pattern that matches files means these.
     if len(folders) < len(matches):
         return [match for match in matches if match not in folders], folders
+    # Otherwise it means all files in the folders.
     if folders:
         files: list[Path] = []
         ignored: list[Path] = []
@@ -234,6 +236,7 @@ def _found(path: Path, extensions: Sequence[str]) -> tuple[list[Path], list[Path
             return files, ignored
         endings = f" that ends in {' or '.join(extensions)}" if any(extensions) else ""
         raise DataError(f"{path}: this folder has no file{endings}. Give a pattern or another folder.")
+    # Nothing matches, perhaps for lack of permissions.
     for folder in filter(os.path.isdir, path.parents):
         if not os.access(folder, os.R_OK | os.X_OK):
             raise DataError(f"{path}: cannot be read (no permission to list {folder}).")

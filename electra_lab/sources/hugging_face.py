@@ -35,7 +35,7 @@ class HuggingFaceSource:
         self._datasets = needed("datasets", "to read a Hugging Face dataset")
         self._files: Files | None = None
         if os.path.isdir(path):
-            # The names say what is in which split.
+            # The names determine the splits.
             names = [file.relative_to(path).as_posix() for file in below(Path(path))[0]]
             options = self._options | {"names": names}
             if any(".csv" in name or ".tsv" in name for name in names):

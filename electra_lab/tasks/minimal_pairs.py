@@ -173,16 +173,20 @@ def differing(good: Encoded, bad: Encoded) -> tuple[range, range]:
     Words are whole: all tokens of "cat" and "cats" differ. If nothing is left of one sentence, because the other one
     only adds words, the word before and the word after are included in both.
     """
-    words = _words(good), _words(bad)  # as ranges of tokens
-    of_good = [good.ids[word.start : word.stop] for word in words[0]]
-    of_bad = [bad.ids[word.start : word.stop] for word in words[1]]
+    good_words, bad_words = _words(good), _words(bad)  # as ranges of tokens
+    of_good = [good.ids[word.start : word.stop] for word in good_words]
+    of_bad = [bad.ids[word.start : word.stop] for word in bad_words]
     shortest = min(len(of_good), len(of_bad))
     before = _shared(of_good, of_bad)
     after = min(_shared(of_good[::-1], of_bad[::-1]), shortest - before)
     if before + after == shortest:
         before, after = max(before - 1, 0), max(after - 1, 0)
-    ours, theirs = (range(each[before].start, each[len(each) - 1 - after].stop) for each in words)
-    return ours, theirs
+    return _between(good_words, before, after), _between(bad_words, before, after)
+
+
+def _between(words: Sequence[range], before: int, after: int) -> range:
+    """Return the tokens of all words but some at the beginning and at the end."""
+    return range(words[before].start, words[len(words) - 1 - after].stop)
 
 
 def _words(text: Encoded) -> list[range]:

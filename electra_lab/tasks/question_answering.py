@@ -172,14 +172,14 @@ class QuestionAnswering:
         if not all(example.labelled for example in examples):
             return Results({}, predictions)
         # Exact match and F1 of each span, and of each prediction, [N 2].
-        texts = [[answer.text for answer in example.answers] for example in examples]
+        texts = [_texts(example) for example in examples]
         answerable = np.array(list(map(bool, texts)))
         spans = [found["span"] for found in predictions]
         of_spans = np.array([scores(span, right, self.segmentation) for span, right in zip(spans, texts, strict=True)])
         silent = np.array(list(map(self._is_silent, predictions)))
         final = np.where(silent[:, None], ~answerable[:, None], of_spans)
         for found, right, (exact, f1) in zip(predictions, texts, final.tolist(), strict=True):
-            found |= {"label": list(dict.fromkeys(right)), "correct": bool(exact), "f1": f1}
+            found |= {"label": right, "correct": bool(exact), "f1": f1}
         metrics = {"f1": float(final[:, 1].mean()), "exact_match": float(final[:, 0].mean())}
         metrics |= self.truncation(examples, rows)
         if not self.unanswerable:
@@ -231,6 +231,11 @@ class QuestionAnswering:
         """Return whether no window allows the prediction of the answer that is trained."""
         spans: list[Any] = [(row.labels["start"], row.labels["end"]) for row in rows]
         return not any(start and end - start < self.max_answer for start, end in spans)
+
+
+def _texts(example: QuestionExample) -> list[str]:
+    """Return the different answers."""
+    return list(dict.fromkeys(answer.text for answer in example.answers))
 
 
 def _place(example: QuestionExample) -> str:

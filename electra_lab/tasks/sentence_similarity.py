@@ -50,10 +50,12 @@ class SentenceSimilarity:
             if not ids:
                 example = examples[number // 2]
                 raise DataError(f"{_place(example)}: a text has no tokens, so it has no states. Remove the pair.")
+        # Cosines of the pooled states.
         vectors = self._pooled([ids[: model.length - 2] for ids in tokens], network, model)
         cosines = np.array([_cosine(*pair) for pair in zip(vectors[::2], vectors[1::2], strict=True)])
         refuse_infinite(cosines)
         known = labels is not None
+        # Predictions and, with labels, metrics.
         predictions = []
         for example, cosine in zip(examples, cosines, strict=True):
             label = {"label": example.label} if known else {}

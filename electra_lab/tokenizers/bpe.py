@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from electra_lab.tokenizers._special import SPECIAL
+from electra_lab.tokenizers.wordpiece import SPECIAL
 from registry import tokenizers
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ def bpe(
     lowercase: bool = False,
     min_frequency: Annotated[int, Field(ge=1, le=10**9)] = 2,
 ) -> Tokenizer:
-    """Byte-level BPE, trained on the training split; no text is unknown to it.
+    """Byte-level BPE, trained on the training split; it has no unknown text.
 
-    vocab_size     at most so many tokens, 256 bytes and 5 special ones among them
+    vocab_size     largest number of tokens, including 256 bytes and 5 special tokens
     lowercase      lower-case first
-    min_frequency  a pair of pieces is merged only if it is seen that often
+    min_frequency  number of occurrences from which a pair of pieces is merged
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 

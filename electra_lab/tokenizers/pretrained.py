@@ -1,4 +1,4 @@
-"""A tokenizer that exists already: of a Hugging Face folder, a tokenizer.json or a vocab.txt."""
+"""An existing tokenizer, from a Hugging Face folder, a tokenizer.json or a vocab.txt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAVE = "Save the tokenizer again, for example by save_pretrained of transformers
 
 @tokenizers.register("pretrained", trained=False)
 def pretrained(documents: Iterable[str], /, *, path: Path) -> Tokenizer:
-    """A tokenizer that exists already, such as that of a published model; it is read and not trained.
+    """An existing tokenizer, such as that of a published model; it is not trained.
 
     path  a folder with tokenizer.json or vocab.txt, or one of these files
     """
@@ -36,7 +36,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer at `path`: a folder with tokenizer.json or vocab.txt, or one of these files.
 
     A tokenizer.json keeps its settings, except that it neither pads nor truncates. A vocab.txt is WordPiece of BERT and
-    ELECTRA, with the settings and the added tokens of the files beside it. Raises DataError.
+    ELECTRA, with the settings and the added tokens of the files next to it. Raises DataError.
     """
     file = path
     if os.path.isdir(path):
@@ -45,21 +45,25 @@ def read_tokenizer(path: Path) -> Tokenizer:
             raise DataError(f"{path}: has neither tokenizer.json nor vocab.txt. {SAVE}")
         file = found[0]
     tokenizer = _of_json(file) if file.suffix == ".json" else _of_vocabulary(file)
+    # The special tokens that it has. If its model has no unknown token, it can encode all text without one.
     unknown = getattr(tokenizer.model, "unk_token", None)
-    names = [*SPECIAL_TOKENS.values(), (unknown,) if unknown else UNKNOWN]
-    special = [next((name for name in each if tokenizer.token_to_id(name) is not None), None) for each in names]
-    # Without an unknown token of its own the model knows all text.
-    needed = names if unknown else names[:-1]
-    missing = [" or ".join(each[:2]) for each, name in zip(needed, special, strict=False) if name is None]
+    special, missing = [], []
+    for names in (*SPECIAL_TOKENS.values(), (unknown,) if unknown else UNKNOWN):
+        name = next((name for name in names if tokenizer.token_to_id(name) is not None), None)
+        if name is not None:
+            special.append(name)
+        elif unknown or names is not UNKNOWN:
+            missing.append(" or ".join(names[:2]))
     if missing:
         raise DataError(
             f"{file}: lacks {', '.join(missing)}. The lab needs tokens for padding, the beginning and the end of a "
             "text, the mask, and unknown text if there is any, as tokenizers of BERT, ELECTRA and RoBERTa have them."
         )
     if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
-        raise DataError(f"{file}: its ids are not 0 to {tokenizer.get_vocab_size() - 1}, one a token. {SAVE}")
+        raise DataError(f"{file}: its ids are not 0 to {tokenizer.get_vocab_size() - 1}, one per token. {SAVE}")
+    # They are marked as special.
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
-    tokenizer.add_special_tokens([token for token in special if token and token not in known])
+    tokenizer.add_special_tokens([token for token in special if token not in known])
     return tokenizer
 
 
@@ -77,7 +81,7 @@ def _of_json(file: Path) -> Tokenizer:
 
 
 class _Added(BaseModel, strict=True):
-    """A token that is not in the vocab.txt, with the names that the library has for its options."""
+    """A token that is not in the vocab.txt, with its options as the library names them."""
 
     content: str
     single_word: bool = False
@@ -88,7 +92,7 @@ class _Added(BaseModel, strict=True):
 
 
 class _Settings(BaseModel, strict=True):
-    """The part of a tokenizer_config.json that a vocab.txt depends on."""
+    """The part of a tokenizer_config.json that is needed for a vocab.txt."""
 
     do_lower_case: bool = True
     strip_accents: bool | None = None  # None means as do_lower_case
@@ -103,13 +107,13 @@ class _OldAdded(RootModel[dict[str, int]], strict=True):
 
 def _of_vocabulary(file: Path) -> Tokenizer:
     vocabulary: dict[str, int] = {}
-    # Lines end as on any system. Empty ones at the end are nobody's token; a space of another kind may be one.
+    # Lines end as on any system. Empty lines at the end are not tokens, but a space of another kind may be one.
     lines = _text(file).replace("\r\n", "\n").replace("\r", "\n").rstrip(" \t\n").split("\n")
     for id, line in enumerate(lines):
         token = line.rstrip() or line  # a token may be a space of some kind, but no token ends with one
         if not token or token in vocabulary:
             reason = f"repeats '{token}' of line {vocabulary[token] + 1}" if token else "is empty"
-            cure = "Put a token there that no text has, such as [unused0]: without the line, later ids would change."
+            cure = "Replace it by a token that occurs in no text, such as [unused0], so that later ids do not change."
             raise DataError(f"{file}:{id + 1}: the line {reason}. {cure}")
         vocabulary[token] = id
     settings = _read(_Settings, file.with_name(SETTINGS))
@@ -121,7 +125,7 @@ def _of_vocabulary(file: Path) -> Tokenizer:
 
 
 def _add(tokenizer: Tokenizer, file: Path, settings: _Settings) -> None:
-    """Add the tokens after those of the vocab.txt, which are in a file of their own, or in the settings today."""
+    """Add the tokens after those of the vocab.txt, which are in the settings or, in older folders, in another file."""
     from tokenizers import AddedToken
 
     older = _read(_OldAdded, file.with_name(ADDED)).root
@@ -132,14 +136,14 @@ def _add(tokenizer: Tokenizer, file: Path, settings: _Settings) -> None:
             continue  # it is in the vocab.txt
         tokenizer.add_tokens([AddedToken(**token.model_dump())])
         if tokenizer.token_to_id(token.content) != id:
-            raise DataError(f"{file}: the id {id} of the added token '{token.content}' does not follow. {SAVE}")
+            raise DataError(f"{file}: the id {id} of the added token '{token.content}' is not the next one. {SAVE}")
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def _read(kind: type[M], file: Path) -> M:
-    """Return a JSON file beside a vocab.txt, or the usual values if there is none. Raises DataError."""
+    """Return a JSON file next to a vocab.txt, or the defaults if there is none. Raises DataError."""
     try:
         return kind.model_validate_json(_text(file) if os.path.lexists(file) else "{}")
     except ValidationError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from electra_lab.tokenizers._special import SPECIAL
+from electra_lab.tokenizers.wordpiece import SPECIAL
 from registry import tokenizers
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ def unigram(
     vocab_size: Annotated[int, Field(ge=100, le=1 << 24)] = 32_000,
     lowercase: bool = False,
 ) -> Tokenizer:
-    """Unigram language model (Kudo 2018), trained on the training split; for languages without spaces, too.
+    """Unigram language model (Kudo 2018), trained on the training split; also for languages without spaces.
 
-    Training takes much longer than that of `wordpiece` and `bpe`.
+    Training takes much longer than for `wordpiece` and `bpe`.
 
-    vocab_size  at most so many tokens; a small corpus gives fewer
+    vocab_size  largest number of tokens; a small corpus gives fewer
     lowercase   lower-case first
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -42,10 +42,11 @@ def unigram(
         vocab_size=vocab_size, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
     )
     tokenizer.train_from_iterator(documents, trainer)
-    # The library adds numbers in the order of a hash map, which differs in every process: the last digits of the
-    # scores, and with them the order of the tokens, would too.
+    # The library adds numbers in the order of a hash map, which differs between processes, and with it the last digits
+    # of the scores and the order of the tokens.
     model = json.loads(tokenizer.to_str())["model"]
     special, others = model["vocab"][: len(SPECIAL)], model["vocab"][len(SPECIAL) :]
-    rounded = sorted(((token, round(score, DIGITS)) for token, score in others), key=lambda each: (-each[1], each[0]))
+    rounded = [(token, round(score, DIGITS)) for token, score in others]
+    rounded.sort(key=lambda pair: (-pair[1], pair[0]))
     tokenizer.model = models.Unigram([*map(tuple, special), *rounded], model["unk_id"], model["byte_fallback"])
     return tokenizer

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import Field
 
-from electra_lab.tokenizers._special import SPECIAL
 from registry import tokenizers
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.normalizers import Normalizer
 
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # ids 0 to 4 in all tokenizers that are trained here
 MAX_ALPHABET = 1000
 AT_ONCE = 1 << 20  # characters counted at a time
 
@@ -32,25 +32,25 @@ def wordpiece(
     chinese_characters: bool = True,
     min_frequency: Annotated[int, Field(ge=1, le=10**9)] = 2,
 ) -> Tokenizer:
-    """WordPiece with BERT's normaliser and word splitting, trained on the training split.
+    """WordPiece with BERT's normalizer and word splitting, trained on the training split.
 
-    vocab_size          at most so many tokens; a small corpus gives fewer
+    vocab_size          largest number of tokens; a small corpus gives fewer
     lowercase           lower-case, as `uncased` models do
-    strip_accents       remove accents; null means as `lowercase`
-    chinese_characters  make each Chinese character a word of its own
-    min_frequency       a pair of pieces is merged only if it is seen that often
+    strip_accents       remove accents; null means the same as `lowercase`
+    chinese_characters  make each Chinese character a word
+    min_frequency       number of occurrences from which a pair of pieces is merged
     """
     from tokenizers import normalizers, trainers
 
     def untrained(vocabulary: dict[str, int] | None = None) -> Tokenizer:
         tokenizer = bert_wordpiece(vocabulary, lowercase, strip_accents, chinese_characters)
-        # To find accents BERT's normaliser decomposes all text, Korean syllables too, and leaves it so.
+        # To find accents BERT's normalizer decomposes all text, including Korean syllables, and leaves it decomposed.
         tokenizer.normalizer = normalizers.Sequence([tokenizer.normalizer, normalizers.NFC()])
         return tokenizer
 
-    # The library numbers the continuing characters (`##a`) in the order of a hash map that differs in every process,
-    # and breaks ties between merges by those numbers. Declared beforehand, in one order, they are the same always.
-    # Each takes two places in the vocabulary: at the beginning of a word and within it.
+    # The library numbers the continuing characters (`##a`) in the order of a hash map, which differs between processes,
+    # and breaks ties between merges by those numbers. Declaring them in a fixed order makes training reproducible. Each
+    # takes two places in the vocabulary: at the beginning of a word and within it.
     size = min(MAX_ALPHABET, (vocab_size - len(SPECIAL)) // 2)
     alphabet = _alphabet(documents, untrained().normalizer, size)
     trainer = trainers.WordPieceTrainer(
@@ -73,7 +73,7 @@ def wordpiece(
 def bert_wordpiece(
     vocabulary: dict[str, int] | None, lowercase: bool, strip_accents: bool | None, chinese_characters: bool
 ) -> Tokenizer:
-    """Return WordPiece as BERT has it, without special tokens."""
+    """Return BERT's WordPiece, without special tokens."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
@@ -86,16 +86,18 @@ def bert_wordpiece(
 
 
 def _alphabet(documents: Iterable[str], normalizer: Normalizer, size: int) -> list[str]:
-    """The most frequent characters, at most `size`; the others become [UNK]."""
+    """Return the most frequent characters, at most `size`; the others become [UNK]."""
     counts: Counter[str] = Counter()
     for code, count in _characters(documents).items():
         for character in normalizer.normalize_str(chr(code)):
             counts[character] += count
-    return sorted(sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:size])
+    characters = [character for character in counts if not character.isspace()]
+    characters.sort(key=lambda character: (-counts[character], character))
+    return sorted(characters[:size])
 
 
 def _characters(documents: Iterable[str]) -> Counter[int]:
-    """Count the characters of composed text. Array by array, as a Python loop takes longer than the training itself."""
+    """Count the characters of composed text, in arrays: a Python loop would take longer than the training."""
     counts: Counter[int] = Counter()
     texts, iterator = [""], iter(documents)
     while texts:
@@ -103,7 +105,7 @@ def _characters(documents: Iterable[str]) -> Counter[int]:
         while size < AT_ONCE and (text := next(iterator, None)) is not None:
             texts.append(text)
             size += len(text)
-        # Marks that can be composed with the letter before are no characters of their own.
+        # Marks that can be composed with the letter before do not count as characters.
         data = unicodedata.normalize("NFC", "\n".join(texts)).encode("utf-32-le", "surrogatepass")
         codes, found = np.unique(np.frombuffer(data, np.uint32), return_counts=True)
         counts.update(dict(zip(codes.tolist(), found.tolist(), strict=True)))

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Split = Literal["train", "validation", "test"]
-Unit = Literal["records", "lines", "bytes", "ends of files"]  # the size of an end is not known
+Unit = Literal["records", "lines", "bytes", "ends of files"]  # the size of an end is unknown
 
-LONGEST = 1_000_000  # characters; the lab cuts longer documents at a space, so that none fills the memory
+LONGEST = 1_000_000  # characters; longer documents are cut at a space to bound memory
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text, and how it is used.
+    """A text and its use.
 
-    key    documents of one key are in one split, which depends on the key alone; by default the text
-    split  of a corpus that brings its own splits
-    again  it came before, and comes again to count more in training; held-out text is never repeated
+    key    documents with the same key are in the same split, which depends on the key alone; by default the text
+    split  for a corpus with its own splits
+    again  a repetition, which gives the text more weight in training; held-out text is never repeated
     """
 
     text: str
@@ -27,26 +27,26 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A piece of the source that is no document, and that the user chose to leave out."""
+    """A piece of the source that cannot be read, and that the user chose to skip."""
 
     place: str  # file and line
     reason: str
-    number: int = 1  # of units that are left out
+    number: int = 1  # of skipped units
     unit: Unit = "records"
 
 
 class Corpus(Protocol):
     """A source of text. Registered as a class: __init__(self, /, *, <options>).
 
-    One that reads files may have a method `files`, which returns those that it reads and those in its folders that it
-    passes over, as two lists; `prepare` shows both.
+    A corpus that reads files may have a method `files`, which returns the files that it reads and the other files in
+    its folders, as two lists; `prepare` shows both.
     """
 
     def __iter__(self) -> Iterator[str | Document | Skipped]:
         """Yield the documents, in an order that depends on the content alone.
 
-        A string is a document of its own key. Raises DataError for a source that cannot be read, or that is not what
-        `fingerprint` returned the hash of.
+        A string is a document with itself as its key. Raises DataError for a source that cannot be read, or that has
+        changed since `fingerprint` returned its hash.
         """
 
     def fingerprint(self) -> str:

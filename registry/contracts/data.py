@@ -25,9 +25,9 @@ class Random(Protocol):
         """
 
     def in_parts(self, some: int, rows: int, *shape: int) -> Iterator[Float32[Tensor, " some *shape"]]:
-        """Yield what one call of `uniform` returns, `some` rows at a time, the last part the rest.
+        """Yield the numbers of one call of `uniform`, `some` rows at a time, with the remaining rows last.
 
-        On the CPU, the lab's implementation never holds all of them at once.
+        On the CPU, the lab's implementation never holds all of them in memory.
         """
         return iter(self.uniform(rows, *shape).split(some))  # type: ignore[no-untyped-call]  # torch's
 
@@ -51,7 +51,7 @@ class Vocabulary:
     is_special: Bool[Tensor, " V"]
     ordinary_ids: Int[Tensor, " O"]  # every id that is not special
     word_start: Bool[Tensor, " V"]  # the token begins a word
-    counts: Int[Tensor, " V"]  # how often the token occurs in the training split
+    counts: Int[Tensor, " V"]  # occurrences of the token in the training split
     sentence_end: Bool[Tensor, " V"] | None = None  # the token ends a sentence; None if unknown
 
 
@@ -105,7 +105,7 @@ class Batches(Protocol):
     def in_order(self, size: int, device: torch.device, *, part: slice = slice(None)) -> Iterator[Batch]:
         """Yield every row once, `size` rows at a time; example ids do not depend on `size`.
 
-        part  the batches to yield, by their numbers; no others are read
+        part  the numbers of the batches to yield; no others are read
         """
 
     def example_ids(self, places: Sequence[int]) -> list[int]:

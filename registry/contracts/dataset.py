@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias
 class TextExample:
     """A text, or a pair of texts, with a label.
 
-    label  a word for classification, a number for regression; None where it is not known
-    id     as the benchmark names it, for files of predictions; by default its number in the split
+    label  a word for classification, a number for regression; None if it is unknown
+    id     as in the benchmark, for files of predictions; by default the number in the split
     place  file:line, for errors
     """
 
@@ -25,7 +25,7 @@ class TextExample:
 
 @dataclass(frozen=True, slots=True)
 class WordsExample:
-    """The words of a sentence, each with a tag; `tags` is None where they are not known."""
+    """The words of a sentence, each with a tag; `tags` is None if they are unknown."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
@@ -35,7 +35,7 @@ class WordsExample:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A part of a context, which begins at the character `start`."""
+    """A part of a context that begins at the character `start`."""
 
     text: str
     start: int
@@ -45,8 +45,8 @@ class Answer:
 class QuestionExample:
     """A question about a context.
 
-    answers   all that count as right; empty if the context does not have one
-    labelled  False where the answers are not known
+    answers   all right answers; empty if the context does not have one
+    labelled  False if the answers are unknown
     """
 
     question: str
@@ -59,7 +59,7 @@ class QuestionExample:
 
 @dataclass(frozen=True, slots=True)
 class PairExample:
-    """Two sentences that differ little, the first of which is acceptable and the second is not."""
+    """Two similar sentences, of which the first is acceptable and the second is not."""
 
     good: str
     bad: str
@@ -73,7 +73,7 @@ AnyExample: TypeAlias = TextExample | WordsExample | QuestionExample | PairExamp
 
 
 def is_labelled(example: AnyExample) -> bool:
-    """Return whether an example's label, tags or answers are known; a pair has nothing to know."""
+    """Return whether an example's label, tags or answers are known; always True for a pair."""
     if isinstance(example, QuestionExample):
         return example.labelled
     return getattr(example, "label", getattr(example, "tags", True)) is not None
@@ -84,11 +84,11 @@ class Dataset(Protocol):
 
     `@datasets.register(name, yields=TextExample)` declares the type of its examples.
 
-    splits  their names: `train`, `validation`, `test`, or others, such as a second test. The constructor raises
-            DataError if files are missing
+    splits  names: `train`, `validation`, `test`, or others, such as a second test. The constructor raises DataError if
+            files are missing
     skipped  optional: by split, a `Skipped` for each row that the last `read` left out
     submission(split, predictions)  optional: the name and the content of the file that the benchmark accepts, or None
-            if it does not accept that split; `predictions` are the task's, one for each example
+            if it does not accept this split; `predictions` are those of the task, one for each example
     """
 
     @property

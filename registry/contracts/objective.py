@@ -51,8 +51,8 @@ class Losses:
     terms: Mapping[str, Term]
     predictions: Mapping[str, Prediction] = field(default_factory=dict)  # by network, `generator` or `discriminator`
     detection: Detection | None = None
-    metrics: Mapping[str, Term] = field(default_factory=dict)  # means, by names that the objective's `metrics` declares
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of a task's head, B rows each
+    metrics: Mapping[str, Term] = field(default_factory=dict)  # means, by names that the objective's `metrics` declares
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tokens(Protocol):
-    """The tokens of a split: its documents one after the other, each followed by [SEP]."""
+    """The tokens of a split: consecutive documents, each followed by [SEP]."""
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -38,7 +38,7 @@ class Packed:
 
 
 class Packing(Protocol):
-    """How documents become rows of a fixed length. Registered as a class:
+    """A mapping of documents to rows of a fixed length. Registered as a class:
 
         __init__(self, tokens, length, vocabulary, /, *, <options>)
 
@@ -46,7 +46,7 @@ class Packing(Protocol):
     document is in exactly one row, in order; [CLS] and [SEP] may be added.
 
     lengths(rows)  optional: the number of real tokens in each row, which come first, without reading any; for packings
-                   whose rows are not all full, so that rows of similar lengths can be grouped
+                   with rows that are not full, so that rows of similar lengths can be grouped
     source_document_ids(rows)  optional: the number of the document that each position is from, Int[B T], undefined at
                    positions that the packing added. Only evaluation reads it, for intervals over documents; without it
                    they are over rows

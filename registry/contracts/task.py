@@ -32,7 +32,7 @@ class Encoder(Protocol):
     vocabulary: Vocabulary
 
     def texts(self, texts: Sequence[str]) -> list[Encoded]:
-        """Split texts into tokens; a word is what the tokenizer never joins with its neighbours."""
+        """Split texts into tokens; the tokenizer never joins a word with its neighbors."""
 
     def words(self, sentences: Sequence[Sequence[str]]) -> list[Encoded]:
         """Split words into tokens, each by itself; offsets are within the word. A word may have no token."""

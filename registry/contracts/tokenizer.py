@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-# The special tokens that a tokenizer needs, and what BERT, RoBERTa, T5, GPT-2 and their kin call them; the first that
-# it has counts. One for unknown text is optional: byte-level tokenizers know all text.
+# The special tokens that a tokenizer needs, as BERT, RoBERTa, T5, GPT-2 and similar models call them; the first that it
+# has is used. A token for unknown text is optional, as byte-level tokenizers have no unknown text.
 SPECIAL_TOKENS = {
     "pad": ("[PAD]", "<pad>", "<|pad|>", "<|padding|>"),
     "cls": ("[CLS]", "<s>", "<cls>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
@@ -24,8 +24,8 @@ class TokenizerTrainer(Protocol):
     """Train a tokenizer on documents. It must have the SPECIAL_TOKENS.
 
     Registered as a function. `@tokenizers.register(name, trained=False)` declares that it ignores the documents. Then
-    the lab also calls it without any: to refuse wrong options before a corpus is read, to learn the size of the
-    vocabulary, and to name the token store by the content of the tokenizer, not by its options.
+    the lab also calls it without documents: to check its options before a corpus is read, to find the size of the
+    vocabulary, and to identify the token store by the content of the tokenizer instead of its options.
     """
 
     def __call__(self, documents: Iterable[str], /, *args: Any, **options: Any) -> Tokenizer: ...

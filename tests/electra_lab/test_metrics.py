@@ -353,7 +353,7 @@ def test_every_value_is_declared() -> None:
     undeclared = {"discriminator_loss"}  # the evaluation computes it, from the terms
     assert found.values().keys() == found.metrics.keys() - undeclared
     assert not any("_gain" in name for name in found.metrics), "gains are no lines of a report"
-    assert found.metrics is PRETRAINING
+    assert found.metrics == PRETRAINING
 
 
 def test_declarations_are_complete() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Self
 
-from registry import Batch, Example, Losses, Metric, Results, Row, Task
+from registry import Batch, Example, Losses, Metric, Results, Row, Task, tasks, using
 
 
 class Collected:
@@ -51,15 +53,26 @@ class Collected:
     @cached_property
     def results(self) -> Results:
         """The results over all rows; call it when they have all been seen."""
-        outputs, first = list[list[Mapping[str, Any]]](), 0
-        for rows in self._rows:
-            outputs.append([self._outputs[number] for number in range(first, first + len(rows))])
-            first += len(rows)
-        return checked(self._task.results(self._examples, self._rows, outputs), self._examples)
+        numbered = iter([self._outputs[number] for number in range(len(self._sizes))])
+        outputs = [list(islice(numbered, len(rows))) for rows in self._rows]
+        with using_task(self._task):
+            return checked(self._task.results(self._examples, self._rows, outputs), self._examples)
 
 
 def checked(found: object, examples: Sequence[Any]) -> Results:
     """Return the results of a task. Raises TypeError if they do not follow the contract."""
     if not isinstance(found, Results) or len(found.predictions) != len(examples):
         raise TypeError("a task must return registry.Results with a prediction for each example.")
+    for prediction in found.predictions:
+        if not isinstance(prediction, Mapping) or not {"id", "prediction"} <= prediction.keys():
+            raise TypeError(f"a prediction must be a mapping with 'id' and 'prediction', is {prediction!r:.80}.")
+        try:
+            json.dumps(prediction)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"a prediction must have JSON values ({error}), is {prediction!r:.80}.") from None
     return found
+
+
+def using_task(task: Any) -> AbstractContextManager[None]:
+    """Blame a plug-in task for errors in code that uses its results."""
+    return using(*(entry for entry in tasks.plugged_in() if entry.component is type(task)))

@@ -25,7 +25,7 @@ from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.config.origins import dump_with_origins
 from electra_lab.config.schedule import rate_problem
 from electra_lab.data.rows import permuted
-from electra_lab.jobs.finetuning.collect import Collected
+from electra_lab.jobs.finetuning.collect import Collected, using_task
 from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.jobs.finetuning.model import TaskModel, with_layer_rates
 from electra_lab.jobs.finetuning.rows import TaskRows
@@ -282,8 +282,11 @@ def _drawn(examples: list[Any], number: int | None, seed: int) -> list[Any]:
 
 
 def _split(task: Task, examples: Sequence[Any], encoder: TextEncoder, length: int, by_length: bool) -> Split:
-    rows = task.rows(examples, encoder, length)
-    return Split(examples, rows, TaskRows(list(chain.from_iterable(rows)), group_by_length=by_length))
+    with using_task(task):
+        rows = task.rows(examples, encoder, length)
+        if len(rows) != len(examples) or not all(rows):
+            raise TypeError(f"rows() must return at least one row for each of {len(examples):,} examples.")
+        return Split(examples, rows, TaskRows(list(chain.from_iterable(rows)), group_by_length=by_length))
 
 
 @torch.no_grad()

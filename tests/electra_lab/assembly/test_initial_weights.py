@@ -16,7 +16,6 @@ from electra_lab.assembly.experiment import check
 from electra_lab.config.load import dump, load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.sweeps.file import content_of
-from electra_lab.objectives._shared import mask
 from electra_lab.presentation.console import Console
 from electra_lab.pretrained.transformers_names import transformers_name
 from electra_lab.storage.run_directory import RunDirectory
@@ -89,7 +88,7 @@ def test_a_step_has_the_losses_and_gradients_of_transformers(tmp_path: Path, tie
     terms = learner.losses(batch, 0, 0, "fp32").terms
     backward(terms)
 
-    masked = mask(learner.objective.masking, batch, experiment.vocabulary, Streams(0, 0, batch.example_ids))
+    masked = learner.objective.mask(batch, Streams(0, 0, batch.example_ids))
     inputs = {"attention_mask": batch.attention_mask.long(), "token_type_ids": batch.segments}
     logits = guesses.train()(input_ids=masked.inputs, **inputs).logits
     rows = torch.arange(len(batch))[:, None].expand_as(masked.positions)[masked.valid]

@@ -267,12 +267,6 @@ def test_features_that_are_never_redrawn() -> None:
     assert torch.equal(features_at(model, 5, 100_000), first)
 
 
-def test_each_layer_has_features_of_its_own() -> None:
-    one, two = performer().features
-    assert not torch.equal(one, two)
-    assert one.shape == (8, WIDTH)
-
-
 def test_a_checkpoint_holds_the_features_that_its_weights_know() -> None:
     """Loaded and evaluated without a step, the states are the same; so they are after the step that comes next."""
     trained, loaded = performer(redraw_every=10), performer(redraw_every=10)
@@ -297,11 +291,6 @@ def test_networks_are_built_on_the_meta_device(monkeypatch: pytest.MonkeyPatch) 
     assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
     model.to_empty(device="cpu")
     assert torch.equal(features_at(model, 0, 25), features_at(performer(redraw_every=10), 0, 25))
-
-
-def test_the_cost_is_linear_in_the_length() -> None:
-    model = performer()
-    assert model.flops(2048) == 64 * model.flops(32)
 
 
 def test_options_shape_the_network() -> None:

@@ -215,11 +215,17 @@ class Mine(TextClassification):
 """
 OF_TASKS = [
     "fit_labels(self, examples): return None", "rows(self, examples, encoder, length): return None",
-    "rows(self, examples, encoder, length): return [[] for _ in examples]", "head(self, dim, dropout): return None",
+    "rows(self, examples, encoder, length): return [[] for _ in examples]",
+    "rows(self, examples, encoder, length): return super().rows(examples[:1], encoder, length)",
+    "head(self, dim, dropout): return None",
     "head(self, dim, dropout): return nn.Linear(dim, 2)", "losses(self, outputs, batch): return None",
     "losses(self, outputs, batch): return {'x': Term(3.0, 2, 1.0)}", "truncation(self, examples, rows): return None",
     "results(self, *given): return {'accuracy': 1.0}",
     "results(self, *given): return replace(super().results(*given), predictions=[])",
+    "results(self, *given): return replace(super().results(*given), predictions=[{'id': x.id} for x in given[0]])",
+    "results(self, *given): return replace(super().results(*given), predictions=[None for _ in given[0]])",
+    "results(self, *given): return replace(super().results(*given), "
+    "predictions=[{'id': x.id, 'prediction': 1 if n == 0 else x} for n, x in enumerate(given[0])])",
     "results(self, *given): return replace(super().results(*given), metrics={'accuracy': 'x'})",
     "results(self, *given): return replace(super().results(*given), metrics={'unheard': 1.0})",
 ]  # fmt: skip
@@ -236,4 +242,7 @@ def test_a_task_that_breaks_its_contract(lab: Any, tmp_path: Path, model: Path, 
     imports = [str(PLUGIN), str(tmp_path / "mine.py")]
     code, _, err = lab("finetune", write_finetuning(tmp_path, model, task={"type": "mine"}, imports=imports))
     assert code == 2, err
+    assert "mine.py:" in err
+    if case.startswith("rows") and "None" not in case:
+        assert "at least one row for each" in err
     assert re.search(r"\bmine\.py:\d+: task 'mine' ", err), err

@@ -176,21 +176,8 @@ def test_a_missing_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mon
 def test_values_of_csv_files_stay_as_they_are_written(tmp_path: Path) -> None:
     """The library would read 01 as 1, True as a truth value and NA as nothing."""
     values = [
-        "01",
-        "True",
-        "NA",
-        "null",
-        "1e5",
-        "1.0",
-        "nan",
-        "-0",
-        "None",
-        "2020-01-01",
-        "Infinity",
-        "0x1F",
-        "007 ",
-        "é",
-    ]
+        "01", "True", "NA", "null", "1e5", "1.0", "nan", "-0", "None", "2020-01-01", "Infinity", "0x1F", "007 ", "é",
+    ]  # fmt: skip
     for ending, delimiter in {"csv": ",", "tsv": "\t"}.items():
         (tmp_path / ending).mkdir()
         rows = "".join(f"{value}{delimiter}{value}\n" for value in values)

@@ -88,9 +88,7 @@ def test_a_lost_shard_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     corpus = Documents(TEXT)
     with pytest.raises(Unfinished) as lost:
         open_store(tmp_path, recipe(corpus, words, launcher=lambda _: Failing()), [].append)
-    assert str(lost.value) == (
-        "train-00000: the worker process died by signal 9 (SIGKILL). What is done is kept; the same command continues."
-    )
+    assert str(lost.value).startswith("train-00000: the worker process died by signal 9 (SIGKILL). ")
     encoded: list[int] = []
 
     def count(number: int) -> None:
@@ -158,14 +156,15 @@ def test_a_manifest_that_was_edited_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in tokenizers.names() if name != "pretrained"])
 def test_a_special_token_that_is_written_is_text_for_every_tokenizer(tmp_path: Path, name: str) -> None:
-    """Some models have the special tokens among their pieces."""
+    """[MASK] in a document is several pieces of text, although some models have it among their pieces."""
     trainer = partial(tokenizers.get(name).component, vocab_size=400)
-    special = ("[MASK]", "[SEP]", "[PAD]", "[CLS]")
-    text = [f"{' '.join(map(str, range(n, n + 20)))} {special[n % 4]} glued{special[n % 3]}on" for n in range(120)]
+    special = ("[MASK]", "[SEP]", "[PAD]", "[UNK]", "[CLS]")
+    text = [f"{' '.join(map(str, range(n, n + 20)))} {special[n % 5]} glued{special[n % 4]}on" for n in range(120)]
     store = open_store(tmp_path, recipe(Documents(text), trainer, overlap=1.0), [].append)
     ids = np.array(stream(store, "train"))
     found = {role: int((ids == id).sum()) for role, id in store.special.items()}
     assert found == {"pad": 0, "cls": 0, "sep": store.documents["train"], "mask": 0}
+    assert store.tokenizer.token_to_id("[UNK]") not in ids
 
 
 def to_be_killed() -> None:
@@ -279,12 +278,8 @@ def test_a_damaged_leftover_is_written_again(
 
 def test_tokens_are_those_of_the_tokenizers_library(tmp_path: Path) -> None:
     """For text that normalization changes: stress marks, accents that stand alone, parts of Korean syllables."""
-    odd = [
-        "\u0437\u0430\u0301\u043c\u043e\u043a",
-        "cafe\u0301 e\u0302\u0301",
-        "\u1112\u1161\u11ab\u1100\u116e\u11a8",
-        "\ufb01 \u2460",
-    ]
+    korean = "\u1112\u1161\u11ab\u1100\u116e\u11a8"
+    odd = ["\u0437\u0430\u0301\u043c\u043e\u043a", "cafe\u0301 e\u0302\u0301", korean, "\ufb01 \u2460"]
     text = [f"{odd[n % 4]} number {n} {odd[n % 3]}" for n in range(120)]
     for name in ("wordpiece", "bpe", "unigram"):
         trainer = partial(tokenizers.get(name).component, vocab_size=300)

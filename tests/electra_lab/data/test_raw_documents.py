@@ -46,12 +46,8 @@ def texts(folder: Path) -> dict[str, list[str]]:
 
 
 ODD = [
-    "a\x00b",
-    "line\r\nend",
-    "e\u0301 \u0641\u0642\u0637 \U0001f469\u200d\U0001f4bb",
-    "\u1112\u1161\u11ab",
-    "\ufeffx",
-]
+    "a\x00b", "line\r\nend", "e\u0301 \u0641\u0642\u0637 \U0001f469\u200d\U0001f4bb", "\u1112\u1161\u11ab", "\ufeffx",
+]  # fmt: skip
 some = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30), max_size=30)
 
 
@@ -92,26 +88,13 @@ def test_pieces_end_after_so_many_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     assert contents.documents == {split: len(found) for split, found in texts(tmp_path).items()}
 
 
-def test_a_long_document_is_cut_at_a_space(tmp_path: Path) -> None:
-    long = "word " * (LONGEST // 3)
+def test_long_documents_are_cut_and_half_characters_replaced(tmp_path: Path) -> None:
+    """How they are cut is tested in tests/registry/test_documents.py."""
     own = [Document("v", split="validation"), Document("t", split="test")]
-    written(tmp_path, [Document(long, split="train"), *own])
-    found = texts(tmp_path)["train"]
-    assert [len(text) <= LONGEST for text in found] == [True, True]
-    assert " ".join(found) == long.strip()
-    assert not any(text.startswith("ord") for text in found)
-
-
-def test_a_long_document_without_spaces_is_cut_anywhere(tmp_path: Path) -> None:
-    own = [Document("v", split="validation"), Document("t", split="test")]
-    written(tmp_path, [Document("x" * (2 * LONGEST + 5), split="train"), *own])
-    assert [len(text) for text in texts(tmp_path)["train"]] == [LONGEST, LONGEST, 5]
-
-
-def test_halves_of_characters_are_replaced(tmp_path: Path) -> None:
-    own = [Document("v", split="validation"), Document("t", split="test")]
-    written(tmp_path, [Document("a \ud83d b \ud83d\ude00", split="train"), *own])
-    assert texts(tmp_path)["train"] == ["a \ufffd b \U0001f600"]
+    train = ["x" * (2 * LONGEST + 5), "a \ud83d b \ud83d\ude00"]
+    written(tmp_path, [*(Document(text, split="train") for text in train), *own])
+    *parts, last = texts(tmp_path)["train"]
+    assert ([len(part) for part in parts], last) == ([LONGEST, LONGEST, 5], "a \ufffd b \U0001f600")
 
 
 def test_held_out_text_has_a_limit_that_does_not_depend_on_the_order(

@@ -24,34 +24,18 @@ zstandard = pytest.importorskip("zstandard")
 
 # Of each reader: how it is made, the name and the content of a file, and the split that this is.
 READERS: dict[str, tuple[Callable[[Path], Any], str, str, str]] = {
-    "glue": (
-        lambda file: Glue(name="STS-B", folder=file.parent),
-        "train.tsv",
-        "sentence1\tsentence2\tscore\nA grüße\tB\t1.5\nC\tD\t2.5\n",
-        "train",
-    ),
+    "glue": (lambda file: Glue(name="STS-B", folder=file.parent), "train.tsv",
+             "sentence1\tsentence2\tscore\nA grüße\tB\t1.5\nC\tD\t2.5\n", "train"),
     "csv": (lambda file: TableFiles(test=file), "a.csv", 'text,label\n"grüße",1\nzwei,2\n', "test"),
     "tsv": (lambda file: TableFiles(test=file), "a.tsv", "text\tlabel\ngrüße\t1\nzwei\t2\n", "test"),
-    "json_lines": (
-        lambda file: JsonLines(test=file),
-        "a.jsonl",
-        json_lines({"text": "grüße", "label": "1"}, {"text": "zwei", "label": "2"}),
-        "test",
-    ),
+    "json_lines": (lambda file: JsonLines(test=file), "a.jsonl",
+                   json_lines({"text": "grüße", "label": "1"}, {"text": "zwei", "label": "2"}), "test"),
     "conll": (lambda file: Conll(test=file), "eng.testa", "grüße NN B-A\nzwei NN O\n\nja NN O\n", "test"),
-    "squad": (
-        lambda file: Squad(test=file),
-        "test.json",
-        articles(article(question("grüße", answers=[answer("Ada")]), question("b"))),
-        "test",
-    ),
-    "blimp": (
-        lambda file: Blimp(folder=file),
-        "a.jsonl",
-        json_lines(*({"sentence_good": text, "sentence_bad": "b"} for text in ("grüße", "zwei"))),
-        "test",
-    ),
-}
+    "squad": (lambda file: Squad(test=file), "test.json",
+              articles(article(question("grüße", answers=[answer("Ada")]), question("b"))), "test"),
+    "blimp": (lambda file: Blimp(folder=file), "a.jsonl",
+              json_lines(*({"sentence_good": text, "sentence_bad": "b"} for text in ("grüße", "zwei"))), "test"),
+}  # fmt: skip
 VARIANTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "gz": (".gz", gzip.compress),
     "xz": (".xz", lzma.compress),

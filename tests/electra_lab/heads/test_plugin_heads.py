@@ -161,6 +161,8 @@ def test_an_export_leaves_out_plug_in_heads_and_says_so(file: Path, tmp_path: Pa
         ('{"size": size}', '{"sise": size}', r"many\.py:40: objective 'many': head 'summary': sise: unknown parameter"),
         ("def flops(self, length, masked):\n        return 2 * masked", "def cost(self):\n        return 2",
          r"many\.py:7: head 'guesses' must be .* flops\(length, masked\)"),
+        ("        self.rare = int", "        raise ValueError('too small')\n        int",
+         r"many\.py:23: head 'summary' refuses this: too small"),
         ("return Needs(heads", "return dict(heads", r"many\.py:40: objective 'many' has needs that are not"),
     ],
 )  # fmt: skip

@@ -11,14 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from electra_lab.model.initialise import initialise
-from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.testing import CLS, PAD, SEP, BackboneContract, vocabulary
+from electra_lab.testing import CLS, PAD, SEP, BackboneContract
 from electra_lab.training.random import Streams
-from registry import Batch, Needs, backbones, masking_strategies, objectives, samplers
+from registry import Batch, backbones, objectives
 from registry.errors import BadResult
 from tests.electra_lab.objectives.by_document import ByDocument
-from tests.electra_lab.objectives.tiny import sentences
+from tests.electra_lab.objectives.tiny import berts, sentences
 
 OPTIONS: dict[str, dict[str, Any]] = {"two_stage": {"generator_steps": 1}, "frozen_generator": {"run": Path("runs/a")}}
 
@@ -67,20 +65,7 @@ def split(rows: int = 4) -> Batch:
 
 def around(name: str, backbone: Any = ByDocument, **options: Any) -> Any:
     """An objective around two networks with that backbone, seeded, in eval mode."""
-    component = objectives.get(name).component
-    needs, words = getattr(component, "needs", Needs()), vocabulary(30)
-    torch.manual_seed(0)
-    generator, discriminator = backbone(8, 1, 1, 32), backbone(16, 1, 1, 32)
-    pair = make_pair(
-        generator if needs.generator else None, 8, discriminator, 16, EmbeddingSizes(30, 16, 32, 0.0), "none", PAD,
-        needs.heads,
-    )  # fmt: skip
-    sampler = samplers.get("temperature").component if needs.sampler else None
-    made: nn.Module = component(*pair, masking_strategies.get("replace_prob").component, sampler, words, **options)
-    initialise(made)
-    for parameter in made.parameters():
-        parameter.data += 0.3 * torch.randn_like(parameter)
-    return made.eval()
+    return berts(name, build=backbone, **options).eval()
 
 
 def encoders(objective: nn.Module) -> list[ByDocument]:

@@ -13,39 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from electra_lab.model.initialise import initialise
-from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.testing import CLS, MASK, PAD, SEP, vocabulary
 from electra_lab.training.random import Streams
-from registry import Batch, Masked, backbones, masking_strategies, objectives, samplers
-from tests.electra_lab.objectives.tiny import Fixed, Says, Table
+from registry import Batch, Masked, objectives, samplers
+from tests.electra_lab.objectives.tiny import Fixed, Says, Table, berts, gradients, sentences, total
 
 SIZE = 30
 
 
 def electra(tie: Any = "tokens", masking: Any = None, sampler: Any = None, **options: Any) -> Any:
-    bert = backbones.get("bert").component
-    torch.manual_seed(0)
-    generator, discriminator = bert(8, 1, 1, 32, dropout=0.0), bert(16, 2, 2, 32, dropout=0.0)
-    pair = make_pair(generator, 8, discriminator, 16, EmbeddingSizes(SIZE, 16, 32, 0.0), tie, PAD)
-    initialise(nn.ModuleList(pair))
-    for parameter in nn.ModuleList(pair).parameters():
-        parameter.data += 0.2 * torch.randn_like(parameter)
-    masking = masking or masking_strategies.get("replace_prob").component
-    sampler = sampler or samplers.get("gumbel").component
-    return objectives.get("electra").component(*pair, masking, sampler, vocabulary(SIZE), **options)
-
-
-def batch(rows: int = 6, length: int = 20, padding: int = 5) -> Batch:
-    tokens = torch.randint(5, SIZE, (rows, length), generator=torch.Generator().manual_seed(1))
-    tokens[:, 0], tokens[:, length - padding - 1] = CLS, SEP
-    mask = torch.ones_like(tokens, dtype=torch.bool)
-    mask[:, length - padding :] = False
-    return Batch(tokens.masked_fill(~mask, PAD), mask, torch.zeros_like(tokens), torch.arange(rows))
-
-
-def total(losses: Any) -> Tensor:
-    return torch.stack([t.weight * t.sum / t.count.clamp(min=1) for t in losses.terms.values()]).sum()
+    return berts("electra", tie, masking, sampler, **options)
 
 
 class Injected:
@@ -88,7 +65,7 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(
     monkeypatch: pytest.MonkeyPatch, tie: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     """With the same masks and samples. (Its own masks and samples are what it gets wrong.)"""
-    given = batch()
+    given = sentences()
     injected = Injected(given)
     ours = electra(tie, injected.masking, injected.sampler).to(dtype).train()
     monkeypatch.setattr(electra_seed, "get_mask_subset_with_prob", lambda *_: injected.mask)
@@ -108,14 +85,9 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(
         num_tokens=SIZE, mask_token_id=MASK, pad_token_id=PAD, mask_ignore_token_ids=[CLS, SEP], replace_prob=1.1,
     )  # fmt: skip
 
-    def gradients(loss: Tensor) -> dict[str, Tensor]:
-        ours.zero_grad()
-        loss.backward()
-        return {name: p.grad.clone() for name, p in ours.named_parameters() if p.grad is not None}
-
     loss, expected = total(ours(given, Streams(0, 0, given.example_ids))), theirs(given.tokens).loss
     torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
-    one, two = gradients(loss), gradients(expected)
+    one, two = gradients(ours, loss), gradients(ours, expected)
     assert one.keys() == two.keys() == {name for name, _ in ours.named_parameters()}
     # A key's bias has no effect on attention, so its gradient is rounding alone; it is measured against the whole.
     whole = torch.stack([g.norm() for g in two.values()]).norm()
@@ -126,7 +98,7 @@ def test_loss_and_gradients_are_those_of_electra_pytorch(
 
 def test_loss_is_the_plain_formula() -> None:
     """Sum of both terms with the paper's weights, each averaged as google-research/electra averages it."""
-    given = batch()
+    given = sentences()
     objective = electra().eval()
     losses = objective(given, Streams(0, 0, given.example_ids))
     asked, seen = losses.predictions["generator"], losses.detection
@@ -139,18 +111,8 @@ def test_loss_is_the_plain_formula() -> None:
     torch.testing.assert_close(total(losses), mlm + 50 * rtd)
 
 
-def test_the_discriminator_teaches_the_generator_nothing_but_shared_tables() -> None:
-    given = batch()
-    for tie, shared in (("none", set()), ("tokens", {"embeddings.tokens.weight"})):
-        objective = electra(tie, generator_weight=0.0).train()
-        total(objective(given, Streams(0, 0, given.example_ids))).backward()
-        parameters = objective.generator.named_parameters()
-        reached = {name for name, p in parameters if p.grad is not None and p.grad.any()}
-        assert reached == shared
-
-
 def test_both_networks_are_told_the_segments() -> None:
-    given = batch()
+    given = sentences()
     injected = Injected(given)
     objective = electra("none", injected.masking, injected.sampler)
     other = Batch(given.tokens, given.attention_mask, torch.ones_like(given.tokens), given.example_ids)
@@ -173,13 +135,13 @@ def test_ids_that_differ_by_two_to_the_sixteenth_are_different_tokens() -> None:
 
 
 def test_weights_that_are_set_are_those_of_the_terms() -> None:
-    terms = electra(generator_weight=0.5, discriminator_weight=7.0)(batch(), Streams(0, 0, torch.arange(6))).terms
+    terms = electra(generator_weight=0.5, discriminator_weight=7.0)(sentences(), Streams(0, 0, torch.arange(6))).terms
     assert {name: term.weight for name, term in terms.items()} == {"generator": 0.5, "discriminator": 7.0}
 
 
 @pytest.mark.parametrize("autocast", [True, False])
 def test_losses_are_computed_in_float32_whatever_networks_return(autocast: bool) -> None:
-    given, objective = batch(), electra().eval().to(torch.float32 if autocast else torch.bfloat16)
+    given, objective = sentences(), electra().eval().to(torch.float32 if autocast else torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         losses = objective(given, Streams(0, 0, given.example_ids))
     found = losses.predictions["generator"].loss, losses.detection.logits, *(term.sum for term in losses.terms.values())
@@ -188,7 +150,7 @@ def test_losses_are_computed_in_float32_whatever_networks_return(autocast: bool)
 
 def test_what_metrics_are_told_of_the_generator() -> None:
     """Hidden from it: it saw [MASK]. Correct: its most likely token, not the one that was drawn, is the original."""
-    given, objective = batch(), electra().eval()
+    given, objective = sentences(), electra().eval()
     shown: list[Masked] = []
     strategy = objective.masking
     objective.masking = lambda *arguments: shown.append(strategy(*arguments, mask_prob=1.0)) or shown[-1]
@@ -204,7 +166,7 @@ def test_what_metrics_are_told_of_the_generator() -> None:
 
 def test_training_and_evaluation_give_the_same_terms() -> None:
     """Without dropout; only what metrics need is left out of training."""
-    given, objective = batch(), electra()
+    given, objective = sentences(), electra()
     trained = objective.train()(given, Streams(0, 0, given.example_ids))
     evaluated = objective.eval()(given, Streams(0, 0, given.example_ids))
     assert trained.detection is None
@@ -233,7 +195,7 @@ class Wide(TorchDispatchMode):
 def test_only_the_softmax_waits_for_the_discriminator(sampler: str) -> None:
     """Logits, noise and what samplers need besides, the largest tensors of a step, have been freed by then."""
     objective = electra(sampler=samplers.get(sampler).component).train()
-    given, found = batch(), list[int]()
+    given, found = sentences(), list[int]()
     with Wide() as wide:
         objective.discriminator.backbone.register_forward_pre_hook(lambda *_: found.append(len(wide.alive)))
         objective(given, Streams(0, 0, given.example_ids))

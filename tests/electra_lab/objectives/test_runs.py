@@ -42,7 +42,7 @@ def overrides(folder: Path, file: Path, dropout: float) -> list[str]:
     if file.stem == "two_stage":
         tiny["objective.generator_steps"] = FIRST
     if file.stem == "three_classes":
-        tiny["generator"] = "{scale: 0.5}"
+        tiny["generator"] = "{type: transformer, scale: 0.5}"
     if file.stem == "frozen_generator":
         tiny["objective.run"] = folder / "earlier"
     return [f"{key}={value}" for key, value in tiny.items()]

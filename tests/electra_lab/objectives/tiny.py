@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,13 +85,16 @@ def tables(name: str, masking: Any, sampler: Any, length: int, **options: Any) -
 
 def berts(
     name: str, tie: Any = "none", masking: Any = None, sampler: Any = None, size: int = 30, equal: bool = False,
-    dropout: float = 0.0, **options: Any,
+    dropout: float = 0.0, build: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """An objective around two tiny BERTs (`equal`: of one size) with weights large enough to say something."""
-    bert, component = backbones.get("bert").component, objectives.get(name).component
+    """An objective around two tiny BERTs (`equal`: of one size), or others, with weights that are not small."""
+    component, build = (
+        objectives.get(name).component,
+        build or partial(backbones.get("bert").component, dropout=dropout),
+    )
     torch.manual_seed(0)
     width = 16 if equal else 8
-    generator, discriminator = bert(width, 1, 2, 32, dropout=dropout), bert(16, 1, 2, 32, dropout=dropout)
+    generator, discriminator = build(width, 1, 2, 32), build(16, 1, 2, 32)
     needs, sizes = getattr(component, "needs", Needs()), EmbeddingSizes(size, 16, 32, dropout)
     pair = make_pair(
         generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.heads

@@ -53,21 +53,13 @@ def theirs(named: list[tuple[str, nn.Parameter]], **options: Any) -> list[torch.
     ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"momentum": 0.5},
-        {"nesterov": False},
-        {"ns_steps": 2},
-        {"adjust_lr_fn": "original"},
-        {"weight_decay": 0.7},
-        {"adamw_scale": 0.25},
-        {"betas": (0.5, 0.6)},
-        {"epsilon": 0.1},
-    ],
-    ids=str,
-)
+OPTIONS: list[dict[str, Any]] = [
+    {}, {"momentum": 0.5}, {"nesterov": False}, {"ns_steps": 2}, {"adjust_lr_fn": "original"}, {"weight_decay": 0.7},
+    {"adamw_scale": 0.25}, {"betas": (0.5, 0.6)}, {"epsilon": 0.1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_step_is_that_of_torch_bit_for_bit(options: dict[str, Any]) -> None:
     """Weights and state, while the learning rate changes as schedules change it."""
     ours, others = parameters(), parameters()
@@ -95,8 +87,7 @@ def test_every_step_is_that_of_torch_bit_for_bit(options: dict[str, Any]) -> Non
 def test_every_option_above_makes_a_difference() -> None:
     """Otherwise the comparison would not see it."""
     finals = []
-    for options in ({}, {"momentum": 0.5}, {"nesterov": False}, {"ns_steps": 2}, {"adjust_lr_fn": "original"},
-                    {"weight_decay": 0.7}, {"adamw_scale": 0.25}, {"betas": (0.5, 0.6)}, {"epsilon": 0.1}):  # fmt: skip
+    for options in OPTIONS:
         named = parameters()
         optimizer = Muon(named, RATE, **options)
         for step in range(3):

@@ -27,9 +27,10 @@ from electra_lab.training.evaluation import evaluate
 from electra_lab.training.scaling import LossScale
 from electra_lab.training.step import Learner, training_step
 from tests.electra_lab.training.tiny import CPU
-from tests.helpers import write_experiment
+from tests.helpers import ROOT, write_experiment
 
 STEPS, ROWS = 3, 8
+PLUG_IN = ROOT / "experiments" / "plugins" / "three_classes.py"  # an objective with a head and a metric
 _DATA = "{{sequence_length: 16, held_out: 0.3, store: {}/store}}"
 _BASE = {
     "embedding": "{dim: 8, max_length: 16, dropout: 0.0}",
@@ -39,6 +40,7 @@ _BASE = {
 _TRANSFORMER = "{type: transformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, rmsnorm: true, glu: true}"
 _PERFORMER = "{type: performer, dim: 16, depth: 2, heads: 2, dropout: 0.0, features: 8, redraw_every: 2}"
 _REFORMER = "{type: reformer, dim: 16, depth: 2, heads: 2, dropout: 0.0, bucket_size: 4, hashes: 1}"
+_RANDOM = "{type: replace_prob, replace_prob: 0.6, random_prob: 0.4}"
 _UNTIED = "{dim: 8, max_length: 16, dropout: 0.0, tie: none}"
 
 # name: sections of the experiment, rows of a micro-batch
@@ -53,6 +55,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, str], int]] = {
     "recomputing": ({"train": _BASE["train"].replace("{", "{activation_checkpointing: true, ")}, 2),
     # The last rank has memory for two rows at a time.
     "scarce": ({"train": _BASE["train"].replace("{", "{micro_batch_size: auto, ")}, 2),
+    "plug_in": ({"imports": f"[{PLUG_IN}]", "objective": "{type: three_classes}", "masking": _RANDOM}, 2),
     "mlm": ({"objective": "{type: mlm}", "generator": "null", "sampler": "null"}, 4),
     "transformer": ({"discriminator": _TRANSFORMER}, 2),
     "performer": ({"discriminator": _PERFORMER}, 4),
@@ -68,8 +71,8 @@ DDP_ALONE = ("adafactor", "muon", "reversible")
 CASES = [("ddp", name) for name in EXPERIMENTS] + [("fsdp", name) for name in EXPERIMENTS if name not in DDP_ALONE]
 if "ELECTRA_LAB_PARALLEL" not in os.environ:  # the rest: make test-parallel
     QUICK = {
-        "ddp": "whole uneven scarce two_stage poisoned overflowing muon",
-        "fsdp": "micro tied two_stage poisoned overflowing transformer recomputing",
+        "ddp": "whole uneven scarce two_stage poisoned overflowing muon plug_in",
+        "fsdp": "micro tied two_stage poisoned overflowing transformer recomputing plug_in",
     }
     CASES = [(parallel, name) for parallel, names in QUICK.items() for name in names.split()]
 

@@ -45,7 +45,8 @@ def test_everything_that_there_may_be() -> None:
         "x": Term(whole[0, 0], torch.tensor(0), whole[1, 1]),
     }
     detection = Detection(TOKENS, TOKENS > 3, whole.bfloat16())
-    losses = Losses(terms, {"generator": asked, "discriminator": asked}, detection, {"logits": whole.half()})
+    losses = Losses(terms, {"generator": asked, "discriminator": asked}, detection, {"logits": whole.half()},
+                    {"share": Term(whole.sum(), torch.tensor(3))})  # fmt: skip
     for one, two in zip((batch, losses), unpack(pack(batch, losses), CPU), strict=True):
         assert_equal(one, two)
 

@@ -55,11 +55,7 @@ def test_entities_as_conlleval_counts_them() -> None:
 
 @pytest.mark.parametrize(
     ("tags", "expected"),
-    [
-        ([], set()),
-        (["S-X", "B-X", "E-X", "O"], {("X", 0, 0), ("X", 1, 2)}),
-        (["B-X-1", "I-X-1"], {("X-1", 0, 1)}),
-    ],
+    [([], set()), (["S-X", "B-X", "E-X", "O"], {("X", 0, 0), ("X", 1, 2)}), (["B-X-1", "I-X-1"], {("X-1", 0, 1)})],
 )
 def test_entities_by_hand(tags: list[str], expected: set[tuple[str, int, int]]) -> None:
     assert entities(tags) == expected

@@ -117,23 +117,9 @@ def test_right_outputs_give_the_right_answers(
 
 # Letters that normalizers take apart, join or expand: accents, ligatures, jamo, Indic signs, half-width Japanese.
 LETTERS = [
-    "a",
-    "é",
-    "ﬁ",
-    "½",
-    "İ",
-    "ß",
-    "한",
-    "\u1112\u1161\u11ab",
-    "ㅋㅠ",
-    "ｶﾞ",
-    "か",
-    "م",
-    "क्ष",
-    "ന\u0d4d\u200d",
-    "字",
+    "a", "é", "ﬁ", "½", "İ", "ß", "한", "\u1112\u1161\u11ab", "ㅋㅠ", "ｶﾞ", "か", "م", "क्ष", "ന\u0d4d\u200d", "字",
     "❤\ufe0f",
-]
+]  # fmt: skip
 MARKS = ["\u0301", "\u0327", "\u064e\u0651", "\u093f", "\u05b8", "\u20dd", "\u3099"]
 cluster = st.tuples(st.sampled_from(LETTERS), st.sampled_from(["", "", *MARKS])).map("".join)
 marked_words = st.tuples(st.sampled_from(["", "", "", *MARKS]), st.lists(cluster, min_size=1, max_size=4).map("".join))

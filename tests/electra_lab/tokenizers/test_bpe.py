@@ -26,6 +26,12 @@ def tokenizer():
     return tokenizers.get("bpe").component(TEXT, vocab_size=330)
 
 
+@pytest.mark.parametrize("name", [name for name in tokenizers.names() if name != "pretrained"])
+def test_special_tokens_have_the_first_ids(name: str) -> None:
+    trained = tokenizers.get(name).component(TEXT, vocab_size=300)
+    assert [trained.token_to_id(token) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [0, 1, 2, 3, 4]
+
+
 def test_special_tokens_come_first_and_the_size_holds(tokenizer) -> None:
     assert [tokenizer.id_to_token(id) for id in range(5)] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert tokenizer.get_vocab_size() <= 330

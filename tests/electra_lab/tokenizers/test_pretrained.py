@@ -16,9 +16,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.tokenizers._special import SPECIAL
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.pretrained import read_tokenizer
+from electra_lab.tokenizers.wordpiece import SPECIAL
 from registry.errors import DataError
 from tests.helpers import pipe
 
@@ -301,7 +301,7 @@ NEEDED = (
     "any, as tokenizers of BERT, ELECTRA and RoBERTa have them."
 )
 SAVE = "Save the tokenizer again, for example by save_pretrained of transformers."
-UNUSED = "Put a token there that no text has, such as [unused0]: without the line, later ids would change."
+UNUSED = "Replace it by a token that occurs in no text, such as [unused0], so that later ids do not change."
 WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "missing": ({}, "none", "none: cannot be read (No such file or directory). Name a file or folder on this machine."),
     "a folder without either": ({"config.json": "{}"}, "", f": has neither tokenizer.json nor vocab.txt. {SAVE}"),
@@ -321,7 +321,7 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "an unknown token that the words lack": ({"tokenizer.json": json_with(lambda t: t["model"].update(unk_token="u"))},
                                              "", f"tokenizer.json: lacks u. {NEEDED}"),
     "a gap": ({"tokenizer.json": json_with(lambda t: t["model"]["vocab"].update(b=9))}, "",
-              f"tokenizer.json: its ids are not 0 to 6, one a token. {SAVE}"),
+              f"tokenizer.json: its ids are not 0 to 6, one per token. {SAVE}"),
     "settings that are not JSON": ({"vocab.txt": lines(), "tokenizer_config.json": "{"}, "",
                                    "tokenizer_config.json: Invalid JSON: ... Correct it, or use a tokenizer.json."),
     "a setting of another type": ({"vocab.txt": lines(), "tokenizer_config.json": '{"do_lower_case": "no"}'}, "",

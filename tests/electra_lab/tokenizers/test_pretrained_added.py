@@ -57,8 +57,12 @@ def test_added_tokens_are_those_of_transformers(
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("added_tokens.json", {"[ENT1]": SIZE + 4}, f"the id {SIZE + 4} of the added token '[ENT1]' does not follow."),
-        ("added_tokens.json", {"the": SIZE}, f"the id {SIZE} of the added token 'the' does not follow."),
+        (
+            "added_tokens.json",
+            {"[ENT1]": SIZE + 4},
+            f"the id {SIZE + 4} of the added token '[ENT1]' is not the next one.",
+        ),
+        ("added_tokens.json", {"the": SIZE}, f"the id {SIZE} of the added token 'the' is not the next one."),
         ("added_tokens.json", {"[ENT1]": "x"}, "added_tokens.json: [ENT1]: Input should be a valid integer"),
         ("added_tokens.json", [1], "added_tokens.json: Input should be "),
         ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}, "added_tokens_decoder: x: "),

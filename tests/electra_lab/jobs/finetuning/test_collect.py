@@ -17,7 +17,7 @@ class Keeping:
 
     def results(self, examples: Any, rows: Any, outputs: Any) -> Results:
         self.given = outputs
-        return Results({}, [{} for _ in examples])
+        return Results({}, [{"id": example, "prediction": 0} for example in examples])
 
 
 def test_each_example_has_the_outputs_of_its_rows_without_padding() -> None:
