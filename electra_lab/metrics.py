@@ -141,7 +141,7 @@ class PretrainingMetrics:
         return values
 
     def gains(self) -> dict[str, float]:
-        """Return how much better each network is than the better of its baselines, neither of which knows a context.
+        """Return the gain of each network over the better of its baselines, neither of which knows a context.
 
         {name}_gain is the difference, above zero if the network is better; its 95 % interval is {name}_gain_low to
         {name}_gain_high, over {name}_gain_documents held-out documents or, if batches do not tell these,
@@ -223,7 +223,7 @@ def _ranks(scores: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _placements(replaced: NDArray[np.bool_], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many tokens of the other class each one is on the right side of, twice, so that a tie counts one.
+    """Return twice the number of tokens of the other class that each one is on the right side of; a tie counts one.
 
     A replaced token should have the higher rank.
     """
@@ -270,7 +270,7 @@ def auc_by_document(
 def _without_each(
     replaced: NDArray[np.bool_], ranks: NDArray[np.int64], baseline: NDArray[np.int64], documents: NDArray[np.integer]
 ) -> tuple[Any, ...]:
-    """Return the difference of two AUCs, what it is without each document, and how many tokens of both kinds it has."""
+    """Return the difference of two AUCs, its values without each document, and the documents' tokens of both kinds."""
     number, rest = int(replaced.sum()), int((~replaced).sum())
     held, document = np.unique(documents, return_inverse=True)
 
@@ -281,8 +281,8 @@ def _without_each(
         return np.bincount(document[kind], None if values is None else values[kind], minlength=len(held))
 
     sizes, won = (by_document(replaced), by_document(~replaced)), ahead(ranks, baseline)
-    # Ranked by document first, all tokens of earlier documents are below, by either: what is left is won within.
-    within = ahead(*(_ranks(document * (each.max() + 1) + each) for each in (ranks, baseline)))
+    # Ranked by document first, all tokens of earlier documents are below, by either: the rest is won within.
+    within = ahead(*(_ranks(document * (rank.max() + 1) + rank) for rank in (ranks, baseline)))
     pairs = by_document(replaced, won) + by_document(~replaced, won) - by_document(replaced, within)
     total = int(won[replaced].sum())
     left = (total - pairs) / np.maximum(2 * (number - sizes[0]) * (rest - sizes[1]), 1)
@@ -300,7 +300,7 @@ def mean_gain(documents: NDArray[np.integer], gains: NDArray[np.floating]) -> Ga
 
 
 def _jackknife(gain: float, left: NDArray[np.floating], *sizes: NDArray[np.integer]) -> Gain:
-    """Return a gain with its 95 % interval, from `left`, what it is without each document; `sizes` are in tokens.
+    """Return a gain with its 95 % interval, from `left`, its values without each document; `sizes` are in tokens.
 
     Documents are independent; the tokens of one may depend on each other in any way. For an AUC this is the jackknife
     of Arvesen (1969), which agrees with the closed form of Obuchowski (1997) where documents are of one size. Degrees
@@ -310,7 +310,7 @@ def _jackknife(gain: float, left: NDArray[np.floating], *sizes: NDArray[np.integ
     from scipy.special import stdtrit
 
     number = len(left)
-    effective = min(float(each.sum()) ** 2 / float(each @ each) for each in sizes)
+    effective = min(float(of_kind.sum()) ** 2 / float(of_kind @ of_kind) for of_kind in sizes)
     if effective < 2:
         return gain, None, None, number
     error = math.sqrt((number - 1) / number * float(((left - gain) ** 2).sum()))

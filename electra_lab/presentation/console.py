@@ -57,15 +57,18 @@ class Console:
             yield
         self._progress = None
 
-    def advance(self, done: int, amount: str = "") -> None:
+    def advance(self, done: int) -> None:
         if self._progress:
             [task] = self._progress.tasks
-            self._progress.update(task.id, completed=done, amount=amount or self._amount(done, task.total))
+            self._progress.update(task.id, completed=done, amount=self._amount(done, task.total))
 
-    def begin(self, title: str, total: int | None) -> None:
-        """Let the bar show another phase."""
+    def show(self, phase: str, done: int, total: int | None, amount: str) -> None:
+        """Let the bar show a phase; a new one starts its clock."""
         if self._progress:
-            self._progress.reset(self._progress.task_ids[0], description=title, total=total, amount="")
+            [task] = self._progress.tasks
+            if phase != task.description:
+                self._progress.reset(task.id, description=phase)
+            self._progress.update(task.id, completed=done, total=total, amount=amount)
 
     def _amount(self, done: int, total: float | None) -> str:
         return f"{done:,}/{'?' if total is None else f'{total:,.0f}'} {self._unit}"
@@ -99,10 +102,9 @@ class Phases:
         now = time.monotonic()
         if phase != self._phase:
             self._phase, self._began, self._shown = phase, now, now
-            self.console.begin(phase, total)
         seconds = max(now - self._began, 1e-9)
         rate = f"{done / 1e6:,.0f} million characters, {done / seconds / 1e6:,.1f} million/s"
-        self.console.advance(done, rate)
+        self.console.show(phase, done, total, rate)
         if not sys.stderr.isatty() and now - self._shown >= EVERY:
             self._shown = now
             share = f"{done / total:.0%}, " if total else ""

@@ -8,7 +8,7 @@ from statistics import median, stdev
 from typing import Any
 
 from electra_lab.analysis.findings import titled
-from electra_lab.analysis.intervals import Estimate, estimate
+from electra_lab.analysis.intervals import estimate
 from electra_lab.analysis.records import points
 from electra_lab.presentation import charts
 from electra_lab.presentation.findings import heading
@@ -34,30 +34,20 @@ class Row:
     values: dict[int, float]
 
     @property
-    def mean(self) -> Estimate:
-        return estimate([*self.values.values()])
-
-    @property
-    def median(self) -> float | None:
-        return median(self.values.values()) if self.values else None
-
-    @property
-    def deviation(self) -> float | None:
-        return stdev(self.values.values()) if len(self.values) > 1 else None
-
-    @property
     def numbers(self) -> dict[str, Any]:
-        """Return its entry in results.json."""
-        mean = self.mean
-        over = {"median": self.median, "mean": mean.mean, "sd": self.deviation, "low": mean.low, "high": mean.high}
-        return over | {"values": self.values}
+        """Its entry in results.json."""
+        values = [*self.values.values()]
+        mean, deviation = estimate(values), stdev(values) if len(values) > 1 else None
+        over = {"median": median(values) if values else None, "mean": mean.mean, "sd": deviation}
+        return over | {"low": mean.low, "high": mean.high, "values": self.values}
 
     def texts(self, seeds: Sequence[int]) -> list[str]:
-        """Return the numbers of `OVER_SEEDS`, if there are several, and that of each seed."""
-        mean, single = self.mean, [thousandths(self.values.get(seed)) for seed in seeds]
-        bounds = "-" if mean.low is None else f"{mean.low:.3f} to {mean.high:.3f}"
-        over = [thousandths(self.median), thousandths(mean.mean), bounds, thousandths(self.deviation)]
-        return over + single if len(seeds) > 1 else single
+        """Return the number of each seed, after those of `OVER_SEEDS` if there are several."""
+        single = [thousandths(self.values.get(seed)) for seed in seeds]
+        over = self.numbers
+        bounds = "-" if over["low"] is None else f"{over['low']:.3f} to {over['high']:.3f}"
+        middle, mean, deviation = (thousandths(over[key]) for key in ("median", "mean", "sd"))
+        return [middle, mean, bounds, deviation, *single] if len(seeds) > 1 else single
 
 
 Results = dict[str, list[Row]]  # by split

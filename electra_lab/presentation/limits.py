@@ -6,7 +6,7 @@ from itertools import chain
 
 from electra_lab.analysis.bimodality import bimodal
 from electra_lab.analysis.convergence import LAST, late_gain
-from electra_lab.analysis.intervals import ENOUGH, Difference
+from electra_lab.analysis.intervals import ENOUGH
 from electra_lab.analysis.power import POWER, detectable, smallest, spread
 from electra_lab.analysis.results import Results
 from electra_lab.presentation.text import counted, listed, named, number, shown
@@ -32,11 +32,14 @@ def limits(results: Results) -> Iterator[str]:
     yield from map(_beyond, filter(lambda variant: variant.beyond, plan.variants))
     compared = results.comparisons.against(plan.metric)
     differences = [d for d in compared.values() if d.n]
-    if said := _power(results, differences):
-        yield said
-    known = {label: d.layers for label, d in compared.items() if d.error is not None}
-    for name in dict.fromkeys(chain(*known.values())):
-        if lacking := [named(label) for label, layers in known.items() if name not in layers]:
+    if differences:
+        tested = [d.n for d in differences if d.p is not None]
+        seeds = min(tested, default=max(d.n for d in differences))
+        known = [*filter(None, [plan.expected, spread(differences, "by these cells")])]
+        yield from filter(None, [power(plan.metric, seeds, len(tested), known)])
+    layered = {label: d.layers for label, d in compared.items() if d.error is not None}
+    for name in dict.fromkeys(chain(*layered.values())):
+        if lacking := [named(label) for label, layers in layered.items() if name not in layers]:
             yield (
                 f"The intervals of {listed(lacking)} do not include other {name}, which are known for fewer than two "
                 "seeds: they are narrower than the others."
@@ -49,15 +52,6 @@ def _beyond(variant: PlannedVariant) -> str:
         before, after = variant.differs[key]
         words.append(f"{key} ({shown(before)} -> {shown(after)})")
     return f"Beyond the change that it names, {named(variant.label)} differs in {listed(words)}."
-
-
-def _power(results: Results, differences: Sequence[Difference]) -> str:
-    if not differences:
-        return ""
-    tested = [d.n for d in differences if d.p is not None]
-    seeds = min(tested, default=max(d.n for d in differences))
-    known = [*filter(None, [results.plan.expected, spread(differences, "by these cells")])]
-    return power(results.plan.metric, seeds, len(tested), known)
 
 
 def power(metric: str, seeds: int, comparisons: int, known: Sequence[Expected]) -> str:

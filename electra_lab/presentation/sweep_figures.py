@@ -27,8 +27,8 @@ SAME_COMPUTE = 1.02  # FLOPs that differ by less are equal: a budget ends at a w
 POINTS = 200  # of a curve, at most
 
 
-def keys(plan: Plan, name: str) -> dict[str, str]:
-    """Return each variant's colour and marker, shown next to its name. `name` keeps the ids of two lists apart."""
+def keys(plan: Plan) -> dict[str, str]:
+    """Return each variant's colour and marker, shown next to its name."""
     drawn = {}
     for i, (label, style) in enumerate(_looks(plan).items()):
         with drawing(0.4, 0.18) as figure:
@@ -36,7 +36,7 @@ def keys(plan: Plan, name: str) -> dict[str, str]:
             axes = figure.add_axes((0, 0, 1, 1))
             axes.axis("off")
             axes.plot([0, 1, 2], [0, 0, 0], linewidth=1.6, markevery=[1], markersize=6, **style)
-            drawn[label] = svg(figure, f"{name}{i}")
+            drawn[label] = svg(figure, f"key{i}")
     return drawn
 
 
@@ -61,11 +61,13 @@ def leading(results: Results) -> Chart | None:
 
     with drawing(height=HEIGHT + 0.3 * grid) as figure:
         axes = figure.subplots()
+        # Places on the horizontal axis: numbers, or words side by side.
         columns = list(dict.fromkeys(_text(v.changes[plan.keys[0]]) for v in plan.variants))
         place = first or {v.label: float(columns.index(_text(v.changes[plan.keys[0]]))) for v in plan.variants}
         log = bool(first) and _is_wide(first.values())
         if log:
             axes.set_xscale("log")
+        # One line for each value of the second key.
         lines: dict[str, list[str]] = {}
         for v in plan.variants:
             lines.setdefault(_text(v.changes[plan.keys[1]]) if grid else "", []).append(v.label)
@@ -82,6 +84,7 @@ def leading(results: Results) -> Chart | None:
                 _mark(axes, at[label], list(values[label].values()), style if grid else looks[label], across=False)
             if grid:
                 axes.plot([], [], linewidth=1, label=f"{plan.keys[1]} = {second}", **style)
+        # Axes, baselines and legend.
         _ticks(axes, ordered, [f"{x:g}" for x in ordered] if first else columns, log)
         for height in trivial.values():
             axes.axhline(height, color=SOFT, linewidth=1, linestyle="--")
@@ -123,8 +126,8 @@ def _rows(
         axes = figure.subplots()
         for line in lines:
             axes.axvline(line, color=SOFT, linewidth=1, linestyle="--")
-        for row, (label, each) in enumerate(values.items()):
-            _mark(axes, -row, list(each.values()), looks[label], across=True, found=(found or {}).get(label))
+        for row, (label, seeds) in enumerate(values.items()):
+            _mark(axes, -row, list(seeds.values()), looks[label], across=True, found=(found or {}).get(label))
         axes.set_yticks([-row for row in range(len(names))], names)
         axes.set_ylim(-len(names) + 0.4, 0.6)
         axes.tick_params(axis="y", length=0)

@@ -18,12 +18,11 @@ from electra_lab.analysis.results import AVERAGE, CellResult, Results, Status, r
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation import verdict
 from electra_lab.presentation.limits import limits
-from electra_lab.presentation.pages import breakable, render
+from electra_lab.presentation.pages import render
 from electra_lab.presentation.references import ByReference, sentences
 from electra_lab.presentation.tables import Table, escaped
 from electra_lab.presentation.text import counted, data_facts, interval, named, number, p_text, shown, within
 from electra_lab.storage.files import write_whole
-from electra_lab.storage.plan import Plan
 from electra_lab.storage.provenance import Provenance
 from registry import Metric
 
@@ -234,11 +233,10 @@ def _page(results: Results) -> str:
         compute_said=compute,
         within=partial(within, results.folder),
         curves=figures.curves(results),
-        keys=figures.keys(plan, "key"),
-        more_keys=figures.keys(plan, "again"),
+        keys=figures.keys(plan),
         costs=_costs(results),
         sizes=SIZES,
-        facts=_plan(plan),
+        budget=_budget(plan.budget),
         provenance=[(fact, _spread(values)) for fact, values in provenance],
         mixed=[fact for fact, values in provenance if len(values) > 1 or values[0][1] < begun],
         cells=_cells(results),
@@ -269,15 +267,6 @@ def _lacking(results: Results) -> list[tuple[str, str]]:
         if partly := [f"{cell.plan.variant}, seed {cell.plan.seed}" for cell in cells if has[cell.plan.variant]]:
             by_cells.setdefault("; ".join(partly), []).append(name)
     return [(", ".join(names), cells) for cells, names in by_cells.items()]
-
-
-def _plan(plan: Plan) -> Iterator[tuple[str, str]]:
-    yield "base", plan.base
-    yield "each cell trains for", _budget(plan.budget)
-    yield "seeds", ", ".join(map(str, plan.seeds))
-    yield "baseline", breakable(plan.baseline)
-    if plan.keys:
-        yield "varied", ", ".join(plan.keys)
 
 
 def _spread(values: Sequence[tuple[str, int]]) -> str:

@@ -140,12 +140,14 @@ class _Sentences:
     def leader(self) -> tuple[str, str]:
         """Return the best mean over the seeds that all have, "" if none may be called so; and a sentence about it."""
         measured, baseline, metric = self.measured, self.baseline, self.metric
+        # The seeds that all have.
         shared = set.intersection(*map(set, measured.values()))
         partial = any(len(by_seed) > len(shared) for by_seed in measured.values())
         unmeasured = f"; the baseline {baseline} was not measured, so nothing is compared to it"
         alone = "" if baseline in measured else unmeasured
         if not shared:
             return "", f"There is no seed that all have, so none is called the best{alone}."
+        # The best mean over them; of equal means, the baseline's.
         common = sorted(shared)
         means = {label: _mean(by_seed, common) for label, by_seed in measured.items()}
         top = (max if self.higher_is_better else min)(means.values())
@@ -155,10 +157,12 @@ class _Sentences:
         over = f" over the {_seeds(len(shared))} that all have" if partial else ""
         if partial and self.exploratory:
             return "", f"{best} has the {which} mean {metric}{over}; with so few, none is called the best{alone}."
+        # Nobody is the best whom a test over more seeds finds worse than another.
         ahead = {k: self._ahead(k) if partial else [] for k in means}
         if found := ahead[best]:
             said = f"{best} has the {which} mean {metric}{over}, but {are(found)} distinguishably better by more seeds"
             return "", f"{said}, so none is called the best{alone}."
+        # The sentence.
         ties = [k for k in equal if k != best and not ahead[k]]
         good = which if not self.comparable or best in self.unlearned else f"best (the {which})"
         said = f"{best}{' (the baseline)' if best == baseline else ''} has the {good} mean {metric}{over}, "

@@ -151,7 +151,6 @@ def test_pseudo_values_are_those_of_leaving_a_document_out(seed: int, documents:
         rest = document != number
         expected.append(documents * whole - (documents - 1) * roc_auc_score(replaced[rest], scores[rest]))
     assert found == pytest.approx(expected, abs=1e-12)
-    assert abs(found.mean() - whole) < 0.2
 
 
 # Where there is nothing to estimate

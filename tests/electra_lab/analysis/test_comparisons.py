@@ -1,4 +1,4 @@
-"""The claims of whole reports, by simulation: how often they are wrong, and what they can find."""
+"""The comparisons of a whole report, which are corrected together."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from electra_lab.analysis.comparisons import (
     Parts,
     against,
     compare,
+    contrasts,
     corrected,
     holm,
     is_exploratory,
     pairwise,
 )
-from electra_lab.analysis.intervals import Difference, Layers, Values, difference
+from electra_lab.analysis.intervals import Difference, Layers, Values, difference, layer
 from tests.electra_lab.analysis.tiny import (
     LARGE,
     SMALL,
@@ -32,17 +33,6 @@ from tests.electra_lab.analysis.tiny import (
     simulated,
     values_of,
 )
-
-# Documents and references
-
-
-# Whole reports
-
-
-# Seeds in two groups
-
-
-# Power
 
 
 def test_layers_reach_the_metric_that_they_are_of() -> None:
@@ -182,3 +172,16 @@ def test_pairs_are_known_in_both_orders() -> None:
     assert pairs == {}
     assert (one.mean, one.low, one.high) == (-(other.mean or 0), -(other.high or 0), -(other.low or 0))
     assert one.holm == other.holm
+
+
+def test_contrasts_of_references_are_about_other_documents() -> None:
+    """A variant may gain more by one reference than by another in these documents alone."""
+    rng = np.random.default_rng(14)
+    numbers = rng.normal(0, 0.2, (2, 2, 1, 40)) + rng.normal(0, 0.03, (2, 2, 5, 40))  # by reference, variant, seed
+    values = {part: values_of(of_part.mean(2)) for part, of_part in zip("ab", numbers, strict=True)}
+    layers: dict[str, Layers] = {part: {"documents": layer_of(n)} for part, n in zip("ab", numbers, strict=True)}
+    [alone], [found] = contrasts(values, "v0").values(), contrasts(values, "v0", layers).values()
+    apart = numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]
+    assert found.layers["documents"].units == 40
+    assert found.layers["documents"].between == pytest.approx(layer(apart / (alone.error or 1)).between)
+    assert (found.half or 0) > 2 * (alone.half or 0)

@@ -73,7 +73,7 @@ def test_the_page_shows_rows_as_the_model_reads_them(lab: Lab, tmp_path: Path) -
     html = page.read_text()
     assert code == 0
     assert page.parent == Path.cwd() / "runs/.store"
-    for part in ("cat", "[CLS]", "[SEP]", 'class="word b"', "Packed by segments", "<svg", "% of them padding"):
+    for part in ("cat", "[CLS]", "[SEP]", 'class="word second"', "Packed by segments", "<svg", "% of them padding"):
         assert part in html
     assert "mathdefault" not in html
     assert "http" not in html.replace("http://www.w3.org", "")

@@ -9,7 +9,7 @@ from typing import Any
 from electra_lab.analysis.results import Results, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.charts import look
-from tests.electra_lab.presentation.axes import Drawn, lines, number_of
+from tests.electra_lab.presentation.axes import Drawn, lines
 from tests.electra_lab.presentation.test_ablation_figures import TWO, made
 
 
@@ -60,11 +60,6 @@ def test_the_test_is_in_no_curve(tmp_path: Path, drawn: Drawn) -> None:
         ])  # fmt: skip
     assert [picture.caption for picture in figures.curves(results)] == ["Generator loss, nats (validation text)"]
     assert lines(drawn["curve-0"])[0] == (look(0), [(100.0, 4.0), (200.0, 2.0)])
-
-
-def test_cells_of_a_variant_share_its_colour(tmp_path: Path, drawn: Drawn) -> None:
-    figures.curves(made(tmp_path, TWO, seeds=(0, 1)))
-    assert [number_of(line) for line, _ in lines(drawn["curve-0"])] == [0, 0, 1, 1]
 
 
 def test_a_metric_that_was_evaluated_once_is_drawn_on_training_text(tmp_path: Path, drawn: Drawn) -> None:

@@ -147,16 +147,12 @@ def test_a_grid_of_words_has_a_column_for_each_value_of_the_first_key(tmp_path: 
     assert at == pytest.approx({(0, 0): 0.1, (1, 0): 1.1, (0, 1): 2.1, (1, 1): 3.1})
 
 
-def test_a_mean_without_an_interval_has_no_bar(tmp_path: Path, drawn: Drawn) -> None:
-    figures.leading(made(tmp_path / "one", TWO, ["generator.scale"], seeds=(0,)))
-    assert [(mark.bar, len(mark.seeds)) for mark in marks(drawn["leading"])] == [(None, 1)] * 2
-    figures.leading(made(tmp_path / "same", TWO, ["generator.scale"], scores=lambda v, s: 0.5))
-    assert [(mark.bar, len(mark.seeds)) for mark in marks(drawn["leading"])] == [(None, 3)] * 2
-
-
 def test_a_variant_without_numbers_keeps_its_place_empty_and_others_their_colours(tmp_path: Path, drawn: Drawn) -> None:
     ids = ("v0-s0", "v0-s1", "v0-s2")
     figures.leading(forget(made(tmp_path / "a", TWO, ["generator.scale"]), *ids))
+    figures.compute(forget(made(tmp_path / "c", TWO, flops=[1e12, 2e13]), "v1-s1", "v0-s0", "v0-s1"))
+    assert lines(drawn["compute"]) == [(look(0), [(1e12, 0.7)]), (look(1), [(2e13, 0.7), (2e13, 0.8)])]
+    assert drawn["compute"].get_xscale() == "log"
     [mark] = marks(drawn["leading"])
     assert (number_of(mark.look), mark.mean) == (1, pytest.approx((0.5, 0.8)))
     assert ticks(drawn["leading"], "x") == {0.25: "0.25", 0.5: "0.5"}
@@ -164,6 +160,11 @@ def test_a_variant_without_numbers_keeps_its_place_empty_and_others_their_colour
     [mark] = marks(drawn["leading"])
     assert (number_of(mark.look), mark.mean) == (1, pytest.approx((0.8, -1.0)))
     assert ticks(drawn["leading"], "y") == {0.0: "a", -1.0: "b"}
+
+
+def test_a_mean_without_an_interval_has_no_bar(tmp_path: Path, drawn: Drawn) -> None:
+    figures.leading(made(tmp_path, TWO, ["generator.scale"], scores=lambda v, s: 0.5))
+    assert [(mark.bar, len(mark.seeds)) for mark in marks(drawn["leading"])] == [(None, 3)] * 2
 
 
 def test_no_number_no_picture(tmp_path: Path, drawn: Drawn) -> None:
@@ -291,11 +292,6 @@ def test_a_metric_is_drawn_over_the_flops_of_its_own_cell(tmp_path: Path, drawn:
     assert said == "The measured cells used between 1.00e+12 and 1.50e+12 FLOPs each."
 
 
-def test_far_costs_are_drawn_on_a_logarithmic_axis(tmp_path: Path, drawn: Drawn) -> None:
-    figures.compute(made(tmp_path, TWO, flops=[1e12, 2e13]))
-    assert drawn["compute"].get_xscale() == "log"
-
-
 def test_at_equal_flops_the_parameters_take_their_place(tmp_path: Path, drawn: Drawn) -> None:
     picture, said = figures.compute(made(tmp_path, TWO, flops=[1e12, 1.02e12]))
     assert [points[0][0] for _, points in lines(drawn["compute"])] == [4_200_000, 4_700_000]
@@ -325,17 +321,12 @@ def test_where_neither_differs_there_is_no_chart(tmp_path: Path, drawn: Drawn) -
     assert drawn == {}
 
 
-def test_a_cell_that_is_not_measured_has_no_point(tmp_path: Path, drawn: Drawn) -> None:
-    figures.compute(forget(made(tmp_path, TWO, flops=[1e12, 1.5e12]), "v1-s1", "v0-s0", "v0-s1"))
-    assert lines(drawn["compute"]) == [(look(0), [(1e12, 0.7)]), (look(1), [(1.5e12, 0.7), (1.5e12, 0.8)])]
-
-
 # Colours, and words
 
 
 def test_the_key_of_a_variant_has_its_colour_and_marker(tmp_path: Path, drawn: Drawn) -> None:
     plan = made(tmp_path, SCALES, ["generator.scale"], seeds=(0,), scores=lambda v, s: 0.5).plan
-    assert list(figures.keys(plan, "key")) == list(SCALES)
+    assert list(figures.keys(plan)) == list(SCALES)
     assert [number_of(lines(drawn[f"key{i}"])[0][0]) for i in range(4)] == [0, 1, 2, 3]
 
 

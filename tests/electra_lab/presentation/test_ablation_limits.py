@@ -43,12 +43,6 @@ def test_the_smallest_difference_that_can_be_found_stands_beside_the_verdict(tmp
     assert f"{said} {number(sd)})." in text
 
 
-def test_without_differences_there_is_no_power(tmp_path: Path) -> None:
-    assert "80% of such" not in verdict(write_folder(tmp_path / "one", {"base": {}}, range(5)))
-    missing = {f"v{i}-s{seed}": "missing" for i in range(len(SCALES)) for seed in range(5)}
-    assert "80% of such" not in verdict(write_folder(tmp_path / "none", SCALES, range(5), state=missing))
-
-
 def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) -> None:
     """What is tested has its smallest difference, and the best is not said to equal what it was not tested against."""
     missing = {"v2-s3": "missing", "v2-s4": "missing"}

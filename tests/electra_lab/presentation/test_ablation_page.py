@@ -285,20 +285,14 @@ def test_references_are_linked_and_their_failures_shown(folder: Path) -> None:
     change(folder, measures=plan["measures"])
     text = reread(folder).text
     assert all(f"Only for the measures: {id}, which has no page yet." in text for id in ("the-reference", "another"))
+    fail(folder, "v0-s0", "an earlier attempt")
+    assert "failed" not in reread(folder).text
     fail(folder, "another", "out of memory")
     assert "another, the run that a measure refers to, failed: out of memory" in reread(folder).text
     for id in ("the-reference", "another"):
         (folder / "cells" / id).mkdir()
         (folder / "cells" / id / "report.html").write_text("")
         assert f'href="cells/{id}/report.html"' in write_report(folder).read_text()
-
-
-@pytest.mark.usefixtures("plain")
-def test_a_failure_of_an_earlier_attempt_is_not_shown(folder: Path) -> None:
-    fail(folder, "v0-s0", "lost")
-    assert "failed" not in reread(folder).text
-    (folder / "cells" / "v0-s0" / "measures.json").unlink()
-    assert "generator.scale=0.25, seed 0 failed once: lost" in reread(folder).text
 
 
 @pytest.mark.usefixtures("plain")

@@ -151,13 +151,6 @@ def test_a_metric_without_any_number_is_a_row_of_dashes(tmp_path: Path) -> None:
     assert "Provenance of seed 0" in page.text
 
 
-def test_the_leading_split_is_the_first_with_a_number(tmp_path: Path) -> None:
-    seeds = {
-        n: {"validation": {"accuracy": None}, "test": {"accuracy": value}} for n, value in enumerate((0.1, 0.5, 0.6))
-    }
-    assert "Provenance of seed 1" in page_of(write_finetuned(tmp_path / "out", seeds)).text
-
-
 def test_a_split_without_labels_says_where_its_predictions_are(tmp_path: Path) -> None:
     seeds = {0: {"validation": {"accuracy": 0.5}, "test": {}}}
     page = page_of(write_finetuned(tmp_path / "out", seeds))
@@ -168,16 +161,6 @@ def test_a_split_without_labels_says_where_its_predictions_are(tmp_path: Path) -
     )
     assert results_of(tmp_path / "out")["test"] == {}
     assert page.text.count("no labels") == 1
-
-
-def test_a_metric_that_is_not_declared_is_not_shown(tmp_path: Path) -> None:
-    page = page_of(write_finetuned(tmp_path / "out", {0: {"validation": {"accuracy": 0.5, "older": 0.9}}}))
-    assert [row[0] for row in page.table("Results on validation")] == ["metric", "accuracy"]
-
-
-def test_a_metric_without_a_title_has_its_name(tmp_path: Path) -> None:
-    folder = write_finetuned(tmp_path / "out", scores("own_score", 0.5), metrics={"own_score": {}})
-    assert page_of(folder).table("Results on validation")[1][0] == "own_score"
 
 
 def test_seeds_that_are_not_finished_are_named(tmp_path: Path) -> None:
@@ -201,6 +184,12 @@ def test_without_a_finished_seed_the_page_says_so(tmp_path: Path) -> None:
     assert page.facts() == {}
     assert results_of(folder) == {}
     assert read_results(FinetuningFolder(folder)) == ([], {})
+
+
+def test_metrics_are_shown_if_they_are_declared_and_by_their_names_without_a_title(tmp_path: Path) -> None:
+    seeds = {0: {"validation": {"own_score": 0.5, "older": 0.9}}}
+    page = page_of(write_finetuned(tmp_path / "out", seeds, metrics={"own_score": {}}))
+    assert [row[0] for row in page.table("Results on validation")] == ["metric", "own_score"]
 
 
 # Facts

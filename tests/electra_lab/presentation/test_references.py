@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from electra_lab.analysis.comparisons import Parts, compare
+from electra_lab.analysis.intervals import Difference
 from electra_lab.presentation import references
 from tests.electra_lab.analysis.tiny import (
     LARGE,

@@ -12,6 +12,7 @@ import pytest
 from electra_lab.jobs.pretraining import execute
 from electra_lab.presentation.pages import STYLE
 from electra_lab.presentation.run_page import write_report
+from electra_lab.presentation.text import thousandths
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.test_charts import luminance
 from tests.helpers import write_experiment
@@ -58,30 +59,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 def test_the_page_of_a_run_has_the_numbers_of_its_test(finished: RunDirectory) -> None:
     written, last = Page(finished.path / "report.html"), finished.records()[-1]
-    assert last["split"] == "test"
     assert "Measured after step 4 on test text, which was never trained on." in written.text
     shown = {row[0]: row[1] for row in written.table("Results")[1:]}
-    names = {
-        "discriminator AUC": "discriminator_auc", "discriminator accuracy": "discriminator_accuracy",
-        "precision": "discriminator_precision", "recall": "discriminator_recall", "replaced tokens": "replaced_share",
-        "discriminator loss": "discriminator_loss", "generator loss": "generator_loss",
-        "generator loss at [MASK]": "generator_mask_loss", "generator accuracy": "generator_accuracy",
-    }  # fmt: skip
-    assert shown == {
-        title: f"{last[name]:.3f}" if last[name] is not None else "-" for title, name in names.items() if name in last
-    }
+    titles = {metric.title: name for name, metric in finished.provenance().metrics.items()}
+    assert shown == {title: thousandths(last[titles[title]]) for title in shown}
     assert len(shown) >= 8
-    facts, began = written.facts(), finished.provenance()
-    assert facts["parameters"] == (
-        f"generator {began.parameters['generator']:,}, discriminator {began.parameters['discriminator']:,}"
-    )
-    assert facts["tokens"] == str(4 * 4 * 16)
-    assert facts["device"].startswith("cpu, fp32, threads: ")
-    assert facts["steps"] == "4 of 4"
-    assert facts["compute"].startswith(f"{began.flops:.3g} FLOPs in total")
-    assert " of training, " in facts["time"]
-    read = {record["split"]: record["tokens"] for record in finished.records()}
-    assert facts["evaluation"] == f"validation {read['validation']} tokens, test {read['test']} tokens"
+    assert (written.facts()["steps"], written.facts()["tokens"]) == ("4 of 4", str(4 * 4 * 16))
     for tokens in finished.read_json("examples.json"):
         assert all(token["token"] in written.text for token in tokens)
     assert (finished.path / "config.yaml").read_text() in "".join(written.parts)
@@ -132,32 +115,6 @@ def test_a_run_that_has_logged_nothing_says_no_tokens_and_no_time(directory: Run
     assert written.facts()["steps"] == "0 of 400"
     assert "The run has not been evaluated yet." in written.text
     assert "so there is no curve" in written.text
-
-
-@pytest.mark.usefixtures("drawn")
-def test_each_result_has_its_own_title_and_its_own_baselines(directory: RunDirectory) -> None:
-    rewrite(directory, [
-        validation(1, discriminator_auc=0.1, discriminator_precision=0.2),
-        final(1000, discriminator_auc=0.75, discriminator_accuracy=0.9, discriminator_precision=0.5,
-               discriminator_recall=0.25, replaced_share=0.125, generator_loss=3.5, unigram_entropy=6.25,
-               always_original_auc=0.5, unigram_auc=0.625, always_original_accuracy=0.875),
-        validation(1000, discriminator_auc=0.2, discriminator_precision=0.3),
-        train(1000, generator_loss=9.0),
-    ])  # fmt: skip
-    written = page(directory)
-    assert "Measured after step 1,000 on test text, which was never trained on." in written.text
-    rows = {title: (number, meaning) for title, number, meaning in written.table("Results")[1:]}
-    assert {title: number for title, (number, _) in rows.items()} == {
-        "discriminator AUC": "0.750", "discriminator accuracy": "0.900", "precision": "0.500", "recall": "0.250",
-        "replaced tokens": "0.125", "generator loss": "3.500",
-    }  # fmt: skip
-    assert rows["discriminator AUC"][1].endswith(
-        "; always 'original' 0.500, rare-token detector 0.625; on its own task"
-    )
-    assert rows["discriminator accuracy"][1].endswith("; always 'original' 0.875; on its own task")
-    assert rows["precision"][1] == "share of the tokens called replaced that really are; on its own task"
-    assert rows["recall"][1] == "share of the replaced tokens that are called so; on its own task"
-    assert rows["generator loss"][1].endswith(", in nats; word frequencies alone 6.250")
 
 
 @pytest.mark.usefixtures("drawn")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from electra_lab.presentation.text import number, p_text
+from electra_lab.presentation.text import data_facts, number, p_text
+from electra_lab.storage.provenance import Data
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,21 @@ def test_signs_and_probabilities() -> None:
     assert [p_text(p) for p in (0.31, 0.0496, 0.05, 0.0504, 0.050004, 0.0004, 1.0, None)] == [
         "p = 0.31", "p = 0.050", "p = 0.050", "p = 0.0504", "p = 0.050004",
         "p < 0.001", "p = 1.00", "p undefined"]  # fmt: skip
+
+
+DOCUMENTS = {"train": 13010, "validation": 341, "test": 377}
+TOKENS = {"train": 1402118, "validation": 42013, "test": 40120}
+
+
+def test_counts_and_overlap_are_named_by_split() -> None:
+    assert dict(data_facts(Data(store="abc", documents=DOCUMENTS, tokens=TOKENS, overlap=0.0126))) == {
+        "data": "13,010 documents, 1,402,118 tokens to train; validation 341 and 42,013; test 377 and 40,120",
+        "overlap": "1.3% of the 13-token runs of validation and test also occur in training text",
+    }
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    """An overlap of nothing is known."""
+    assert list(data_facts(Data(store="abc"))) == []
+    assert [title for title, _ in data_facts(Data(store="abc", documents=DOCUMENTS, tokens=TOKENS))] == ["data"]
+    assert dict(data_facts(Data(store="abc", overlap=0.0)))["overlap"].startswith("0.0% of the 13-token runs")
