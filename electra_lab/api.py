@@ -8,9 +8,10 @@ from typing import Any
 
 from electra_lab.assembly import experiment
 from electra_lab.config.load import load as read_config
+from electra_lab.data.raw_documents import held_out_texts
+from electra_lab.inference.pair import load
 from electra_lab.jobs.pretraining import execute
-from electra_lab.pretrained import opening
-from electra_lab.pretrained.opening import load
+from electra_lab.pretrained.opening import run_config
 
 __all__ = ["check", "held_out", "load", "run"]
 
@@ -19,7 +20,8 @@ Config = str | Path | Mapping[str, Any]
 
 def held_out(run: str | Path) -> list[str]:
     """Return the documents that a run kept from training. Its corpus must still be there. Raises LabError."""
-    return list(opening.held_out(Path(run)))
+    loaded = run_config(Path(run))
+    return list(held_out_texts(experiment.open_corpus(loaded), loaded.config.data.held_out))
 
 
 def run(config: Config, *, set: str | Iterable[str] = (), out: str | Path | None = None, device: str = "auto") -> Path:

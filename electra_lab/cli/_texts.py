@@ -96,9 +96,9 @@ def show(
 
     from rich.console import Console as RichConsole
 
+    from electra_lab.inference.pair import load
     from electra_lab.inference.results import header
     from electra_lab.presentation.console import Console
-    from electra_lab.pretrained.opening import load
     from electra_lab.storage.files import new_file
 
     if json_ and html:

@@ -3,14 +3,18 @@
 import json
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from electra_lab.cli._streams import answer
 
 if TYPE_CHECKING:
-    from electra_lab.export.networks import Exportable
+    from collections.abc import Sequence
+
+    from electra_lab.export.card import Findings
+    from electra_lab.export.export import Exportable
+    from electra_lab.storage.provenance import Provenance
 
 
 def export(
@@ -28,7 +32,7 @@ def export(
     """
     from electra_lab.export.export import export
 
-    exported = export(run, destination, step, onnx=onnx)
+    exported = export(run, destination, step, onnx=onnx, judge=judge)
     folders = {str(destination / network.name): network for network in exported.networks}
     if as_json:
         networks = {}
@@ -49,6 +53,21 @@ def export(
     answer("load with:\n")
     for line in loading(folders):
         answer(f"  {line}")
+
+
+def judge(records: "Sequence[dict[str, Any]]", provenance: "Provenance") -> "Findings":
+    """Return what the records of a run show, for the model card."""
+    from electra_lab.analysis.records import last_evaluation, training_seconds
+    from electra_lab.export.card import Findings
+    from electra_lab.presentation.findings import findings, verdicts
+
+    last = last_evaluation(records) or {}
+    return Findings(
+        evaluation=last,
+        verdicts=[str(verdict) for verdict in verdicts(last, provenance)] if last else [],
+        metrics=[(each.title, each.value, each.meaning) for each in findings(last, provenance.metrics)] if last else [],
+        seconds=training_seconds(records),
+    )
 
 
 def loading(networks: "dict[str, Exportable]") -> list[str]:

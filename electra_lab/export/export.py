@@ -3,25 +3,66 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
-from electra_lab.export.card import model_card
-from electra_lab.export.networks import Exportable, exportable, tensors_of
-from electra_lab.export.tokenizer import write_tokenizer
-from electra_lab.pretrained.hugging_face import CONFIG, MARK, Mark, read_mark
-from electra_lab.pretrained.opened import Opened, open_run
+from electra_lab.assembly.networks import build_network
+from electra_lab.export.card import Judge, model_card
+from electra_lab.pretrained.hugging_face import MARK, Mark, read_mark
+from electra_lab.pretrained.opening import read_run
+from electra_lab.pretrained.trained_model import Part, TrainedModel
+from electra_lab.pretrained.writing import describe, electra_options, their_tensors, write_network, write_tokenizer
 from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_unusable, seal
 from electra_lab.storage.lock import lock
 from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
+
+REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
+
+
+@dataclass(frozen=True)
+class Exportable:
+    """A network of a run with all that its folder says."""
+
+    part: Part
+    config: dict[str, Any]  # config.json
+    parameters: int
+    longest: int  # input, in tokens
+    notes: list[str]  # on loading it
+    limits: list[str]  # parts of the run that the folder lacks
+
+    @property
+    def name(self) -> str:
+        return self.part.name
+
+    @property
+    def head(self) -> str:
+        """The head that decides the class."""
+        return self.part.class_head
+
+    @property
+    def class_name(self) -> str:
+        name: str = self.config["architectures"][0]
+        return name
+
+    @property
+    def auto_class(self) -> str:
+        return "AutoModel" + self.part.class_ending.removeprefix("Model")
+
+    def before_loading(self, folder: str) -> list[str]:
+        """Return the lines of Python that must run before transformers can load `folder`."""
+        if self.part.plain:
+            return []
+        if not self.part.plugin_source:
+            return [REGISTER]
+        file = f"{folder}/{self.part.plugin}"
+        load = f"registry.load_plugin(pathlib.Path({file!r}))  # read it first"
+        return [REGISTER, "import pathlib", "import registry", load]
 
 
 @dataclass(frozen=True)
@@ -31,33 +72,74 @@ class Exported:
     networks: list[Exportable]
 
 
-def export(run: Path, destination: Path, step: int | None = None, *, onnx: bool = False) -> Exported:
+def export(
+    run: Path, destination: Path, step: int | None = None, *, onnx: bool = False, judge: Judge | None = None
+) -> Exported:
     """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
 
-    step  of the checkpoint; the newest by default
-    onnx  also write discriminator/model.onnx
+    step   of the checkpoint; the newest by default
+    onnx   also write discriminator/model.onnx
+    judge  words the run's records for the model card; without it the card has no results
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
     """
     refuse_unusable(destination)
     destination = destination.resolve()
     refuse_others(destination)
-    opened = open_run(run, torch.device("cpu"), step)
-    networks = list(exportable(opened))
+    model = read_run(run, step)
+    assert model.run is not None
+    assert model.length is not None
+    networks = [exportable(model, part) for part in model.parts.values() if part.learned]
     with _whole(destination) as building:
-        for each in networks:
-            with new_folder(building / each.name) as folder:
-                _write(folder, opened, each, onnx=onnx and each.name == "discriminator")
+        for network in networks:
+            with new_folder(building / network.name) as folder:
+                _write(folder, model, network, onnx=onnx and network.name == "discriminator", judge=judge)
                 seal(folder)
         mark = Mark(
             electra_lab=__version__,
-            run=opened.loaded.config.name,
-            step=opened.step,
-            length=opened.length,
+            run=model.run.config["name"],
+            step=model.run.step,
+            length=model.length,
             networks={each.name: {"class": each.class_name, "parameters": each.parameters} for each in networks},
         )
         (building / MARK).write_text(json.dumps(mark.model_dump(), indent=2) + "\n", encoding="utf-8")
-    return Exported(destination, opened.step, networks)
+    return Exported(destination, model.run.step, networks)
+
+
+def exportable(model: TrainedModel, part: Part) -> Exportable:
+    """Describe a network of a run. Raises CheckpointError if its tensors do not fit its config."""
+    assert model.tokenizer is not None
+    assert model.run is not None
+    notes: list[str] = []
+    limits: list[str] = []
+    for name in part.other_heads:
+        limits.append(f"The head `{name}` was not exported: transformers has no class for it.")
+    part = part.without_other_heads()
+    longest = part.embedding["max_length"]
+    parameters = sum(tensor.numel() for tensor in part.tensors.values())
+    if part.plain:
+        if part.embedding["dropout"] != part.backbone["dropout"]:
+            dropout = f"{part.embedding['dropout']} was used in training"
+            limits.append(f"ElectraConfig has no dropout of embeddings; {dropout}.")
+    else:  # only the backbone itself knows the lengths that it can read, and its buffers
+        network = build_network(part, pad_id=0)
+        longest = network.longest(longest)
+        parameters = sum(parameter.numel() for parameter in network.parameters())
+    found = Exportable(part, describe(part, model.tokenizer), parameters, longest, notes, limits)
+    if found.head == "replaced" and "tokens" in part.heads:
+        notes.append("The file has a masked language modelling head too, for `AutoModelForMaskedLM`.")
+    if other := electra_options(model.tokenizer)[1]:
+        notes.append(other)
+    if part.plugin:
+        place = "is in this folder, in" if part.plugin_source else "comes with the installed package"
+        notes.append(f"The backbone `{part.backbone['type']}` is a plug-in, which {place} `{part.plugin}`.")
+    if model.run.others:
+        limits.append(f"Parameters of the objective itself were not exported: {', '.join(model.run.others)}.")
+    for other_part in model.parts.values():
+        if not other_part.learned:
+            name = other_part.backbone["type"]
+            limits.append(f"The generator, `{name}`, learned nothing and was not exported.")
+    return found
 
 
 def refuse_others(destination: Path) -> None:
@@ -84,19 +166,17 @@ def refuse_others(destination: Path) -> None:
         )
 
 
-def _write(folder: Path, opened: Opened, each: Exportable, *, onnx: bool) -> None:
-    (folder / CONFIG).write_text(json.dumps(each.config, indent=2) + "\n", encoding="utf-8")
-    save_file(tensors_of(each.network), folder / "model.safetensors", metadata={"format": "pt"})
-    shutil.copymode(folder / CONFIG, folder / "model.safetensors")  # it comes readable for its owner alone
-    write_tokenizer(folder, opened.tokenizer, opened.vocabulary, each.longest)
-    if each.plugin and each.plugin_file:
-        (folder / each.plugin_file).write_bytes(each.plugin.source)
+def _write(folder: Path, model: TrainedModel, network: Exportable, *, onnx: bool, judge: Judge | None) -> None:
+    assert model.tokenizer is not None
+    write_network(folder, network.config, their_tensors(network.part), network.part)
+    write_tokenizer(folder, model.tokenizer, network.longest)
     if onnx:
         from electra_lab.export.onnx import INPUTS, write_onnx
 
-        write_onnx(folder / "model.onnx", each.network, opened.vocabulary.size, each.longest)
-        each.notes.append(f"`model.onnx` turns {', '.join(f'`{name}`' for name in INPUTS)} into `logits`.")
-    (folder / "README.md").write_text(model_card(opened, each), encoding="utf-8")
+        size, pad = network.config["vocab_size"], network.config["pad_token_id"]
+        write_onnx(folder / "model.onnx", build_network(network.part, pad), size, network.longest)
+        network.notes.append(f"`model.onnx` turns {', '.join(f'`{name}`' for name in INPUTS)} into `logits`.")
+    (folder / "README.md").write_text(model_card(model, network, judge), encoding="utf-8")
 
 
 @contextmanager

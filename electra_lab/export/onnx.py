@@ -19,7 +19,7 @@ from registry.errors import ConfigError
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
-LARGEST = 1_800_000_000  # bytes of weights in one file, as protobuf's limit is 2 GB; others go to a file beside it
+LARGEST = 1_800_000_000  # bytes of weights in one file, as protobuf's limit is 2 GB; others go to a second file
 
 
 class _Logits(nn.Module):
@@ -104,7 +104,7 @@ def _compare(file: Path, module: _Logits, vocabulary_size: int, longest: int) ->
         inputs = _inputs(rows, length, vocabulary_size)
         with torch.no_grad():
             expected = module(*inputs)
-        given = {name: each.numpy() for name, each in zip(INPUTS, inputs, strict=True)}
+        given = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
         try:
             computed = torch.from_numpy(session.run(["logits"], given)[0])
         except Exception as error:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from electra_lab.assembly.networks import build_networks
+from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results
-from electra_lab.inference.windows import Tokenized, Window, batches, tokenize, windows
 from electra_lab.model.network import Network
+from electra_lab.pretrained.opening import open_model
+from electra_lab.training.device import choose_device
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
 from registry.errors import ConfigError, DataError
@@ -26,6 +30,32 @@ R = TypeVar("R", bound=Result)
 Pooling = Literal["mean", "cls"]
 CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
+
+
+def load(path_or_name: str | Path, *, device: str = "auto", step: int | None = None) -> Pair:
+    """Open a pre-trained pair for use.
+
+    path_or_name  a run directory, a fine-tuning, a folder that `electra-lab export` wrote, or an ELECTRA or BERT in
+                  Hugging Face's format: a folder, or a name on the hub, which needs the network
+    device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
+    step          of a run directory, the checkpoint to open; by default the newest
+
+    Raises registry.errors.LabError.
+    """
+    if "\0" in str(path_or_name):
+        raise ConfigError(f"{str(path_or_name)!r}: cannot be a path.")
+    if step is not None and not isinstance(step, int):
+        raise ConfigError(f"step must be a whole number, is {step!r}.")
+    where = choose_device(device)
+    opened = build_networks(open_model(path_or_name, step=step), where)
+    return Pair(
+        opened.model.source,
+        opened.tokenizer,
+        opened.vocabulary,
+        opened.length,
+        generator=opened.networks.get("generator") or opened.fixed,
+        discriminator=opened.networks.get("discriminator"),
+    )
 
 
 class Pair:
@@ -59,8 +89,6 @@ class Pair:
     def __repr__(self) -> str:
         parts = [name for name in ("generator", "discriminator") if getattr(self, name) is not None]
         return f"Pair({self.name!r}: {' and '.join(parts)}, {self.vocabulary.size:,} tokens)"
-
-    # What it does
 
     @overload
     def detect(self, texts: str, *, batch_size: int = ...) -> Detected: ...
@@ -108,8 +136,8 @@ class Pair:
     ) -> Corrupted | Results[Corrupted]:
         """Mask tokens, let the generator replace them, and let the discriminator judge the result.
 
-        In each text ceil(mask_prob * tokens) tokens are masked. Which, and what is drawn, depends on the seed and on
-        the number of the text alone. Without a detector there is no verdict. Raises ConfigError without a generator.
+        In each text ceil(mask_prob * tokens) tokens are masked. Masks and draws depend on the seed and on the number
+        of the text alone. Without a detector there is no verdict. Raises ConfigError without a generator.
 
         temperature  of the softmax that replacements are drawn from
         top          candidates to return for each masked token
@@ -118,39 +146,47 @@ class Pair:
         if not 0 < mask_prob <= 1 or not 0 < temperature < math.inf:
             raise ConfigError("mask_prob must be above 0 and at most 1, temperature a finite number above 0.")
         self._refuse(batch_size, top)
-        given, mask = tokenize(self.tokenizer, _several(texts)), self.vocabulary.mask_id
-        places, draws = list[list[int]](), list[Tensor]()
-        for start in range(0, len(given), batch_size):  # a text's numbers do not depend on those beside it
-            some = given[start : start + batch_size]
-            streams = Streams(seed, 0, first + start + torch.arange(len(some)))
-            longest = max(len(text.ids) for text in some)
-            ranks, own = (streams(purpose).uniform(len(some), longest) for purpose in ("masking", "sampling"))
-            places += [self._chosen(text, mask_prob, row) for text, row in zip(some, ranks, strict=True)]
-            draws += [row[: len(where)].clone() for row, where in zip(own, places[start:], strict=True)]
-        asked = [text.replaced(dict.fromkeys(where, mask)) for text, where in zip(given, places, strict=True)]
-        candidates: list[list[list[Candidate]]] = [[[] for _ in where] for where in places]
-        drawn = [dict.fromkeys(where, mask) for where in places]
-        for n, slots, logits in self._guesses(self._writer(), asked, places, batch_size):
+        network, mask = self._writer(), self.vocabulary.mask_id
+        given = tokenize(self.tokenizer, _several(texts))
+
+        # Mask tokens. A text's random numbers do not depend on the other texts of its batch.
+        luck: list[dict[int, float]] = []  # of each text, by masked token, the number that it is drawn by
+        for start in range(0, len(given), batch_size):
+            batch = given[start : start + batch_size]
+            streams = Streams(seed, 0, first + start + torch.arange(len(batch)))
+            longest = max(len(text.ids) for text in batch)
+            ranks, numbers = (streams(purpose).uniform(len(batch), longest) for purpose in ("masking", "sampling"))
+            for row, text in enumerate(batch):
+                chosen = self._chosen(text, mask_prob, ranks[row])
+                luck.append(dict(zip(chosen, numbers[row].tolist(), strict=False)))
+        asked = [text.replaced(dict.fromkeys(chosen, mask)) for text, chosen in zip(given, luck, strict=True)]
+
+        # Draw replacements.
+        drawn: list[dict[int, int]] = [dict.fromkeys(chosen, mask) for chosen in luck]
+        candidates: list[dict[int, list[Candidate]]] = [{} for _ in given]
+        for n, places, logits in self._guesses(network, asked, [list(chosen) for chosen in luck], batch_size):
             highest = logits.max(-1, keepdim=True).values
             probabilities = ((logits - highest).double() / temperature).softmax(-1)
             # The inverse of the cumulative distribution, up to the largest number below its last value.
             sums = probabilities.cumsum(-1)
-            numbers = (draws[n][slots] * sums[:, -1]).unsqueeze(-1)
-            ids = torch.searchsorted(sums, numbers, right=True).squeeze(-1).tolist()
-            for slot, id, best in zip(slots, ids, self._best(probabilities, top), strict=True):
-                candidates[n][slot], drawn[n][places[n][slot]] = best, id
+            below = torch.tensor([luck[n][place] for place in places]).double() * sums[:, -1]
+            ids = torch.searchsorted(sums, below.unsqueeze(-1), right=True).squeeze(-1).tolist()
+            drawn[n].update(zip(places, ids, strict=True))
+            candidates[n].update(zip(places, self._best(probabilities, top), strict=True))
+
+        # Let the discriminator judge them.
         corrupted = [text.replaced(new) for text, new in zip(given, drawn, strict=True)]
-        network = self.discriminator if self.detects else None
-        verdicts: list[Any] = self._verdicts(network, corrupted, batch_size) if network else [None] * len(given)
+        verdicts: list[Any] = [None] * len(given)
+        if self.detects:
+            verdicts = self._verdicts(self._detector(), corrupted, batch_size)
         results = []
         for n, text in enumerate(given):
             inputs = [self._token(id) for id in corrupted[n].ids]
-            masked = [i in drawn[n] for i in range(len(inputs))]
-            written = {i: self._written(id) for i, id in drawn[n].items() if id != text.ids[i]}
-            by_place = dict(zip(places[n], candidates[n], strict=True))
-            results.append(
-                Corrupted(text.text, text.tokens, text.offsets, inputs, masked, written, by_place, verdicts[n])
-            )
+            masked = [place in drawn[n] for place in range(len(inputs))]
+            written = {place: self._written(id) for place, id in drawn[n].items() if id != text.ids[place]}
+            before = text.text, text.tokens, text.offsets
+            best = dict(sorted(candidates[n].items()))
+            results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n]))
         return _alike(texts, results)
 
     @overload
@@ -166,17 +202,16 @@ class Pair:
         network, mask = self._writer(), self.vocabulary.mask_id
         several = _several(texts)
         given = tokenize(self.tokenizer, several, with_masks=True)
-        places = [[i for i, id in enumerate(text.ids) if id == mask] for text in given]
-        if isinstance(texts, str) and not places[0]:
+        masks = [_places(text, mask) for text in given]
+        if isinstance(texts, str) and not masks[0]:
             raise ConfigError(f"there is no {self._token(mask)} to fill in {texts!r:.60}.")
-        best: list[list[list[Candidate]]] = [[[] for _ in where] for where in places]
-        for n, slots, logits in self._guesses(network, given, places, batch_size):
-            for slot, found in zip(slots, self._best(logits.double().softmax(-1), top), strict=True):
-                best[n][slot] = found
-        results = [
-            Filled(text.text, [text.offsets[i] for i in where], found)
-            for text, where, found in zip(given, places, best, strict=True)
-        ]
+        best: list[dict[int, list[Candidate]]] = [{} for _ in given]
+        for n, places, logits in self._guesses(network, given, masks, batch_size):
+            best[n].update(zip(places, self._best(logits.double().softmax(-1), top), strict=True))
+        results = []
+        for text, places, found in zip(given, masks, best, strict=True):
+            offsets = [text.offsets[place] for place in places]
+            results.append(Filled(text.text, offsets, [found[place] for place in places]))
         return _alike(texts, results)
 
     def embed(
@@ -204,8 +239,6 @@ class Pair:
         means = [each.mean(0) if len(each) else each.sum(0) for each in states]
         pooled = torch.stack(means) if means and pooling == "mean" else first
         return pooled[0] if isinstance(texts, str) else pooled
-
-    # How
 
     @property
     def detects(self) -> bool:
@@ -239,8 +272,11 @@ class Pair:
 
     def _best(self, probabilities: Float[Tensor, "N V"], top: int) -> list[list[Candidate]]:
         found = probabilities.topk(min(top, self.vocabulary.size))
-        rows = zip(found.indices.tolist(), found.values.tolist(), strict=True)
-        return [[Candidate(self._token(id), p, self._written(id)) for id, p in zip(*row, strict=True)] for row in rows]
+        best = []
+        for ids, values in zip(found.indices.tolist(), found.values.tolist(), strict=True):
+            pairs = zip(ids, values, strict=True)
+            best.append([Candidate(self._token(id), p, self._written(id)) for id, p in pairs])
+        return best
 
     def _token(self, id: int) -> str:
         return self.tokenizer.id_to_token(id) or ""
@@ -270,22 +306,22 @@ class Pair:
 
     @torch.no_grad()
     def _guesses(
-        self, network: Generator, texts: Sequence[Tokenized], places: Sequence[Sequence[int]], batch_size: int
+        self, network: Generator, texts: Sequence[Tokenized], places: Sequence[list[int]], batch_size: int
     ) -> Iterator[tuple[int, list[int], Float[Tensor, "N V"]]]:
-        """Yield (text, slots, logits on the CPU) for the `places` in the texts, some at a time.
-
-        A slot is an index of places[text]. Special tokens have -inf.
-        """
+        """Yield (text, some of its `places`, their logits on the CPU). Special tokens have -inf."""
         special = self.vocabulary.is_special
         for chosen, hidden in self._hidden(network, texts, batch_size):
             for row, window in enumerate(chosen):
-                within = (window.keep.start, window.keep.stop)
-                slots = list(range(*(bisect_left(places[window.text], end) for end in within)))
-                if slots:
-                    asked = [places[window.text][slot] - window.first + 1 for slot in slots]
+                wanted, keep = places[window.text], window.keep
+                if found := wanted[bisect_left(wanted, keep.start) : bisect_left(wanted, keep.stop)]:
+                    asked = [place - window.first + 1 for place in found]
                     logits = network.token_logits(hidden[row : row + 1], torch.tensor([asked], device=self.device))[0]
                     logits = logits[:, : self.vocabulary.size]  # some tables are padded
-                    yield window.text, slots, logits.float().masked_fill(special, float("-inf")).cpu()
+                    yield window.text, found, logits.float().masked_fill(special, float("-inf")).cpu()
+
+
+def _places(text: Tokenized, token: int) -> list[int]:
+    return [place for place, id in enumerate(text.ids) if id == token]
 
 
 def _chunks(texts: Iterable[str], most: int) -> Iterator[list[str]]:

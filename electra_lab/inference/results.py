@@ -27,7 +27,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """What people read: without the marks of bytes, but with that of a token that continues a word."""
+        """The token as people read it: without the marks of bytes, but with that of a continued word."""
         return self.token if self.token.startswith("##") else _visible(self.written)
 
 

@@ -134,7 +134,8 @@ class HiddenLayerExtractor(nn.Module):
         module, walked = self.net, ""
         for step in self._path().split(".") if self.layer != -1 else ():
             children, inner = list(module.named_children()), module.get_submodule(step)
-            for name, child in children[[each for _, each in children].index(inner) + 1 :]:
+            place = [child for _, child in children].index(inner)
+            for name, child in children[place + 1 :]:
                 yield f"{walked}{name}", child
             module, walked = inner, f"{walked}{step}."
 
@@ -159,8 +160,9 @@ def tie(network: nn.Module, table: nn.Parameter, to: nn.Parameter) -> None:
     """
     if table.shape != to.shape:
         raise ValueError(f"tie: a parameter of shape {list(table.shape)} cannot become one of {list(to.shape)}.")
-    places = [(m, n) for m in network.modules() for n, p in m.named_parameters(recurse=False) if p is table]
-    if not places and not any(p is to for p in network.parameters()):
+    if not any(parameter is table or parameter is to for parameter in network.parameters()):
         raise ValueError("tie: the network has no such parameter.")
-    for module, name in places:
-        setattr(module, name, to)
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter is table:
+                setattr(module, name, to)

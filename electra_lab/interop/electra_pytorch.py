@@ -2,7 +2,7 @@
 
     from electra_lab.interop.electra_pytorch import MLM, Electra
 
-The networks are any modules that take tokens. docs/interop.md lists what changes.
+The networks are any modules that take tokens. docs/interop.md lists the differences.
 """
 
 import warnings
@@ -200,11 +200,10 @@ class Electra(_Trainer):
         if discr_dim > 0:
             self.discriminator = Detector(discriminator, discr_dim, discr_layer)
             # Modules after the layer never get a gradient, for which DDP would wait in vain.
-            unused = [
-                f"discriminator.net.{name}.{parameter}"
-                for name, module in self.discriminator.after()
-                for parameter, _ in module.named_parameters(remove_duplicate=False)
-            ]
+            unused: list[str] = []
+            for name, module in self.discriminator.after():
+                named = module.named_parameters(f"discriminator.net.{name}", remove_duplicate=False)
+                unused += [parameter for parameter, _ in named]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self, unused)  # type: ignore[no-untyped-call]
 
     def forward(self, input: Int[Tensor, "B T"], **kwargs: Any) -> Results:

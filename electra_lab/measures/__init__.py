@@ -1,1 +1,1 @@
-"""Measures: what the cells of an ablation are compared by. One file each."""
+"""Measures, by which the cells of an ablation are compared. One file each."""

@@ -24,7 +24,7 @@ def numbers(batch: Batch, seed: int, purpose: str) -> NDArray[np.float64]:
 
 
 def some(number: int, total: int, seed: int) -> list[int]:
-    """Return so many of range(total), drawn at random without replacement, in ascending order; or all."""
+    """Return `number` elements of range(total), drawn without replacement, in ascending order; at most all of them."""
     if number >= total:
         return list(range(total))
     stream, found = _stream(f"rows {seed}"), set[int]()
@@ -73,8 +73,8 @@ def draw(logits: Float[Tensor, "N V"], vocabulary: Vocabulary, numbers: NDArray[
     if not np.isfinite(sums[:, -1:]).all():
         raise DivergedError("the reference's logits are not finite, so nothing can be drawn from them.")
     # A number below 1 times the total is below the total; the first sum above it is that of a token with some p.
-    each = zip(sums, numbers * sums[:, -1], strict=True)
-    return np.array([np.searchsorted(row, below, side="right") for row, below in each], dtype=np.int64)
+    rows = zip(sums, numbers * sums[:, -1], strict=True)
+    return np.array([np.searchsorted(row, below, side="right") for row, below in rows], dtype=np.int64)
 
 
 def filled(batch: Batch, chosen: NDArray[np.bool_], tokens: NDArray[Any]) -> NDArray[np.int64]:

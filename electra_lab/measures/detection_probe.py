@@ -93,9 +93,10 @@ class DetectionProbe:
                     scores[name].append(detect(scaler.transform(unseen)))
         labels, documents = np.concatenate(truth), np.concatenate(text)
         found = {name: np.concatenate(parts) for name, parts in scores.items()}
-        auc = {
-            name: auc_with_documents(labels, each, documents) for name, each in found.items() if rankable(labels, each)
-        }
+        auc = {}
+        for name, values in found.items():
+            if rankable(labels, values):
+                auc[name] = auc_with_documents(labels, values, documents)
         size = max((len(each.documents) for each in auc.values()), default=0)
         return auc | ({"probe_chance": MetricWithDocuments(0.5, [0.5] * size)} if auc else {})
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from electra_lab.metrics import PRETRAINING
 from registry import Metric, Trained, measures
 
 NAMES = "generator_mask_loss", "discriminator_auc", "discriminator_loss", "generator_loss", "discriminator_token_loss"
-BASELINES = tuple(dict.fromkeys(baseline for name in NAMES for baseline in PRETRAINING[name].baselines))
+BASELINES = tuple(dict.fromkeys(chain.from_iterable(PRETRAINING[name].baselines for name in NAMES)))
 
 
 @measures.register("pretraining")

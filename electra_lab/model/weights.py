@@ -1,8 +1,9 @@
 """All tensors of a network by name: compared with those of a model that it starts from, and filled from them."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,13 @@ def own_tensors(network: Network) -> dict[str, Tensor]:
     return own
 
 
+def repeated(module: nn.Module) -> dict[str, str]:
+    """Return the names of tensors that have another name before, and that name."""
+    first: dict[Tensor, str] = {}
+    named = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    return {name: first[tensor] for name, tensor in named if first.setdefault(tensor, name) != name}
+
+
 def account_for(
     given: Mapping[str, Tensor],
     own: Mapping[str, Tensor],
@@ -47,29 +55,37 @@ def account_for(
     Raises ValueError that names the tensors that are missing, left over, of another shape, not of floating-point
     numbers or not finite. Of the network's own, which may be on the meta device, no number is read.
     """
-    heads = {_head(name) for name in own} - {None}
-    lacking = heads - {_head(name) for name in given}
-    new = tuple(name for name in own if _head(name) in lacking)
+    heads = {head_of(name) for name in own} - {None}
+    lacking = heads - {head_of(name) for name in given}
+    new = tuple(name for name in own if head_of(name) in lacking)
     wrong = [f"{known(name)} is missing" for name in own if name not in given and name not in new]
     for name in [name for name in own if name in given]:
         if given[name].shape != own[name].shape:
             wrong.append(f"{known(name)} has the shape {list(given[name].shape)}, not {list(own[name].shape)}")
         if own[name].is_floating_point() and not given[name].is_floating_point():
             wrong.append(f"{known(name)} holds {given[name].dtype}, not floating-point numbers")
-    left = {name: _head(name) for name in sorted(given.keys() - own.keys())}
+    left = {name: head_of(name) for name in sorted(given.keys() - own.keys())}
     unused = [n for n, head in left.items() if (head and head not in heads) or (foreign and foreign.fullmatch(n))]
     for name in [name for name in left if name not in unused]:
         wrong.append(f"{known(name)} is {'not tied to the token table' if name in OUTPUT_TABLES else 'left over'}")
-    # Numbers are looked at once all fits. Buffers may be infinite, as a causal mask is.
-    buffers = {name for name, tensor in own.items() if not isinstance(tensor, nn.Parameter)} - {*VOCABULARY_SIZED}
-    for name in [name for name in given if not wrong and given[name].is_floating_point()]:
-        numbers = given[name].float()
-        if count := int((numbers.isnan() if name in buffers else ~numbers.isfinite()).sum()):
-            wrong.append(f"{known(name)} has NaN or infinite numbers ({count:,} of {numbers.numel():,})")
+    if not wrong:  # numbers are looked at once all fits
+        buffers = {name for name, tensor in own.items() if not isinstance(tensor, nn.Parameter)} - {*VOCABULARY_SIZED}
+        wrong += not_finite(given, known, buffers)
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"{'; '.join(wrong[:SHOWN])}{more}.")
     return Account(new, tuple(map(known, unused)))
+
+
+def not_finite(given: Mapping[str, Tensor], known: Callable[[str], str], buffers: Collection[str] = ()) -> list[str]:
+    """Name the tensors with numbers that are not finite. Buffers may be infinite, as a causal mask is."""
+    wrong = []
+    for name, tensor in given.items():
+        if tensor.is_floating_point():
+            numbers = tensor.float()
+            if count := int((numbers.isnan() if name in buffers else ~numbers.isfinite()).sum()):
+                wrong.append(f"{known(name)} has NaN or infinite numbers ({count:,} of {numbers.numel():,})")
+    return wrong
 
 
 @torch.no_grad()
@@ -84,6 +100,6 @@ def fill(network: Network, given: Mapping[str, Tensor]) -> None:
             tensor.copy_(given[name])
 
 
-def _head(name: str) -> str | None:
+def head_of(name: str) -> str | None:
     found = re.match(r"heads\.(\w+)\.", name)
     return found and found[1]

@@ -1,1 +1,1 @@
-"""Trained models as they are read: from a run, an export, a Hugging Face folder or the hub."""
+"""Trained models in files: read from a run, a fine-tuning, an export or the hub, and written for transformers."""

@@ -1,4 +1,4 @@
-"""Models in Hugging Face format, in a folder or on the hub: config.json, tensors, and the files of a tokenizer.
+"""Folders in Hugging Face's format, and names on its hub, as trained models: config.json, tensors, tokenizer.
 
 A pair is a folder with a model in `discriminator` and one in `generator`; export.json marks those that the lab wrote.
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from zipfile import is_zipfile
 
 import torch
@@ -21,15 +21,19 @@ from pydantic import BaseModel, Field
 from safetensors.torch import load_file
 from torch import Tensor
 
+from electra_lab.pretrained.trained_model import LAB, NETWORKS, Part, TrainedModel
+from electra_lab.pretrained.transformers_names import Kind, in_our_names
 from electra_lab.storage.files import open_regular, read_as
+from registry import tokenizers
 from registry.errors import CheckpointError, ConfigError, DataError
 from registry.folder_or_name import FolderOrName
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 CONFIG = "config.json"
 MARK = "export.json"
-PARTS = ("discriminator", "generator")
 TOKENIZER = ("tokenizer.json", "vocab.txt")
-TOKENIZER_SETTINGS = "tokenizer_config.json"
 TENSORS = ("model.safetensors", "pytorch_model.bin")  # the first that is there, whole or in pieces with an index
 # How the encoder of the lab computes. A file that lacks one of these keys means the same.
 FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2, "position_embedding_type": "absolute",
@@ -39,9 +43,10 @@ SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_lay
 LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
 MOST_LAYERS = 1_000  # as in an experiment
 KINDS = ("electra", "bert")
+# Our classes for transformers, by the head that they have of the network.
+CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}
 AGAIN = "Download the model again."
-OURS = "electra_lab"  # the model type of networks that transformers does not have
-# The token table of a network; the first group is what a wrapper has put before all names of the network.
+# The token table of a network; the first group is the prefix of a wrapper.
 _TABLE = re.compile(
     r"((?:\w+\.)*?)(?:electra\.|bert\.|electra_lab\.)?(?:network\.)?embeddings\.(?:word_embeddings|tokens)\.weight"
 )
@@ -54,38 +59,85 @@ class Mark(BaseModel, strict=True):
     run: str
     step: int
     length: Annotated[int, Field(ge=3)]  # of the rows of training, in tokens; later positions were never trained
-    networks: dict[Annotated[str, Field(pattern=f"^({'|'.join(PARTS)})$")], dict[str, Any]]
+    networks: dict[Annotated[str, Field(pattern=f"^({'|'.join(NETWORKS)})$")], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a model, in our words."""
+def read_folders(source: str, base: Path | None = None, network: str | None = None) -> TrainedModel:
+    """Open an exported pair, or one model of transformers. Raises ConfigError, DataError.
 
-    vocabulary_size: int
-    embedding_dim: int
-    max_length: int
-    dim: int
-    depth: int
-    heads: int
-    ff_mult: float
-    dropout: float
+    base     the folder of relative paths, by default the working directory
+    network  of a pair, the only one to be read
+    """
+    path = locate(source, base)
+    names: list[str] = []
+    if not os.path.lexists(path / CONFIG):
+        names = [name for name in NETWORKS if os.path.lexists(path / name / CONFIG)]
+    if names:
+        names = [network] if network else names
+        parts, mark = {name: read_part(path / name, name) for name in names}, read_mark(path)
+    else:
+        alone, whole = read_part(path, "discriminator"), path.resolve()
+        if alone.heads == ("tokens",):  # one that only predicts tokens takes the generator's place
+            alone = replace(alone, name="generator")
+        parts = {alone.name: alone}
+        mark = read_mark(whole.parent) if whole.name in NETWORKS else None
+    read = [_tokenizer(part.path) for part in parts.values()]
+    vocabularies = [tokenizer.get_vocab() for tokenizer in read if tokenizer]
+    if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):
+        raise ConfigError(f"{source}: generator and discriminator have different vocabularies.")
+    return TrainedModel(source, parts, read[0], mark.length if mark else None)
 
 
-@dataclass(frozen=True)
-class Folder:
-    """A model in Hugging Face format."""
+def read_part(path: Path, name: str) -> Part:
+    """Read a folder with one network. Raises DataError, ConfigError."""
+    config = read_config(path)
+    kind = config["model_type"]
+    if kind != LAB and kind not in KINDS:
+        raise ConfigError(f"{path / CONFIG}: model_type is {kind!r}; electra and bert are supported.")
+    backbone, embedding, size = of_the_lab(config, path) if kind == LAB else sections(config, path / CONFIG)
+    given = read_tensors(path)
+    if kind == LAB:
+        prefixes = f"{LAB}.", "network."
+        tensors = {key.removeprefix(prefixes[0]).removeprefix(prefixes[1]): tensor for key, tensor in given.items()}
+    else:
+        try:
+            tensors = in_our_names(given, cast("Kind", kind))
+        except ValueError as error:
+            raise DataError(f"{path}: does not fit: {error}") from None
+    plugin = str(config["plugin"]) if _is_file_name(config.get("plugin")) else None
+    code = path / plugin if plugin and plugin.endswith(".py") else None
+    part = Part(
+        name=name,
+        path=path,
+        format=kind,
+        backbone=backbone,
+        embedding=embedding,
+        vocabulary_size=size,
+        tensors=tensors,
+        files={file.name: file for file in files_of(path)},
+        plugin=plugin,
+        plugin_source=code.read_bytes() if code and code.is_file() else b"",
+    )
+    for head, ending in CLASSES.items():
+        if head and config.get("architectures") == [f"ElectraLab{ending}"] and head not in part.heads:
+            raise part.misfit(f"{part.their_name(f'heads.{head}')} is missing.")
+    return part
 
-    path: Path
-    config: dict[str, Any]
-    kind: Literal["electra", "bert"]
 
-    @property
-    def has_tokenizer(self) -> bool:
-        return any(os.path.lexists(self.path / name) for name in TOKENIZER)
+def of_the_lab(config: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Return backbone, embedding and size of the vocabulary of an export around another backbone than `bert`."""
+    backbone, embedding, size = config.get("backbone"), config.get("embedding"), config.get("vocab_size")
+    for key, value, kind in (("backbone", backbone, dict), ("embedding", embedding, dict), ("vocab_size", size, int)):
+        if not isinstance(value, kind):
+            raise DataError(f"{path / CONFIG}: {key} is missing or damaged. Export it again.")
+    return cast("dict[str, Any]", backbone), cast("dict[str, Any]", embedding), cast("int", size)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by transformers' names. Raises DataError if a file is missing, damaged or holds code."""
-        return read_tensors(self.path)
+
+def _tokenizer(path: Path) -> Tokenizer | None:
+    if not any(os.path.lexists(path / name) for name in TOKENIZER):
+        return None
+    made: Tokenizer = tokenizers.get("pretrained").component((), path=path)
+    return made
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -101,7 +153,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _unwrapped(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Remove what wrappers have put before the names of a network: `module.`, `_orig_mod.`, `discriminator.`."""
+    """Remove the prefix that a wrapper has put before all names: `module.`, `_orig_mod.`, `discriminator.`."""
     wrappers = [found[1] for name in tensors if (found := _TABLE.fullmatch(name))]
     wrapper = min(wrappers, key=len, default="")  # a backbone may have another table, further inside
     if twice := [name for name in tensors if wrapper and f"{wrapper}{name}" in tensors]:
@@ -119,7 +171,10 @@ def files_of(path: Path) -> dict[Path, set[str] | None]:
             places = _json(index).get("weight_map")
             if not isinstance(places, dict) or not places or not all(map(_is_file_name, places.values())):
                 raise DataError(f"{index}: is damaged: its weight_map must name a file of the folder per tensor.")
-            return {path / file: {n for n, p in places.items() if p == file} for file in sorted(set(places.values()))}
+            found: dict[Path, set[str] | None] = {}
+            for file in sorted(set(places.values())):
+                found[path / file] = {name for name, place in places.items() if place == file}
+            return found
     raise DataError(f"{path}: has no tensors: it has neither {' nor '.join(TENSORS)}, nor an index of pieces.")
 
 
@@ -127,16 +182,16 @@ def _is_file_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and "\0" not in name and Path(name).name == name
 
 
-def locate(source: str, beside: Path | None = None) -> Path:
+def locate(source: str, base: Path | None = None) -> Path:
     """Return the folder that `source` means: a path, or a name on the Hugging Face hub, which is downloaded once.
 
-    beside  the folder that relative paths begin in, by default the working directory
+    base  the folder of relative paths, by default the working directory
 
     Raises DataError if it is not there.
     """
-    beside = beside or Path.cwd()
-    path = beside / os.path.expanduser(source)
-    if FolderOrName(source).is_name(beside):
+    base = base or Path.cwd()
+    path = base / os.path.expanduser(source)
+    if FolderOrName(source).is_name(base):
         return _downloaded(source)
     if not os.path.isdir(path):
         raise DataError(f"{path}: {'is a file, not a folder' if os.path.exists(path) else 'does not exist'}.")
@@ -149,7 +204,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: is neither a model in Hugging Face format (it has no {CONFIG}) nor a run directory.")
     config = _json(path / CONFIG)
     if config.get("model_type") is None:
-        roots = {name.partition(".")[0] for name in read_tensors(path)} & {*KINDS, OURS}
+        roots = {name.partition(".")[0] for name in read_tensors(path)} & {*KINDS, LAB}
         if len(roots) != 1:
             cure = 'Add "model_type": "electra" or "bert".'
             raise ConfigError(f"{path / CONFIG}: lacks model_type, and the names of the tensors do not show it. {cure}")
@@ -158,35 +213,19 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_mark(path: Path) -> Mark | None:
-    """Return what export.json says about the pair at `path`, None if there is none. Raises DataError."""
+    """Return the content of export.json, None if there is no such file. Raises DataError."""
     try:
         return read_as(Mark, path / MARK, "Export the run again.") if os.path.lexists(path / MARK) else None
     except CheckpointError as error:
         raise DataError(str(error)) from None
 
 
-def read_folder(source: str | Path, part: str | None = None, beside: Path | None = None) -> Folder:
-    """Open a model of transformers that `locate` finds.
+def sections(config: Mapping[str, Any], place: object = CONFIG) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Return backbone, embedding and size of the vocabulary, as in an experiment, that a config.json describes.
 
-    part    the sub-folder to open if `source` is a pair
+    place  the beginning of errors
 
-    Raises DataError if it is not there or cannot be read, ConfigError if it is a model of another kind.
-    """
-    path = locate(str(source), beside)
-    if part and not os.path.lexists(path / CONFIG) and os.path.isdir(path / part):
-        path /= part
-    config = read_config(path)
-    kind = config["model_type"]
-    if kind not in KINDS:
-        cure = " Name the run that it was exported from." if kind == OURS else ""
-        raise ConfigError(f"{path / CONFIG}: model_type is {kind!r}; electra and bert are supported.{cure}")
-    return Folder(path, config, kind)
-
-
-def shape(config: Mapping[str, Any], place: object = CONFIG) -> Shape:
-    """Return the sizes of the model that a config.json describes. Raises ConfigError if `bert` cannot be that model.
-
-    place  what errors begin with
+    Raises ConfigError if the backbone `bert` cannot be that model.
     """
     for key, ours in FIXED.items():
         if (theirs := config.get(key, ours)) != ours:
@@ -205,22 +244,16 @@ def shape(config: Mapping[str, Any], place: object = CONFIG) -> Shape:
     dropout = config.get("hidden_dropout_prob", 0.1)
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ConfigError(f"{place}: hidden_dropout_prob is {dropout!r}; it must be at least 0 and below 1.")
-    return Shape(
-        vocabulary_size=given["vocab_size"],
-        embedding_dim=given["embedding_size"],
-        max_length=given["max_position_embeddings"],
-        dim=dim,
-        depth=given["num_hidden_layers"],
-        heads=heads,
-        ff_mult=given["intermediate_size"] / dim,
-        dropout=float(dropout),
-    )
+    backbone = {"type": "bert", "dim": dim, "depth": given["num_hidden_layers"], "heads": heads}
+    backbone |= {"ff_mult": given["intermediate_size"] / dim, "dropout": float(dropout)}
+    embedding = {"dim": given["embedding_size"], "max_length": given["max_position_embeddings"]}
+    return backbone, embedding | {"dropout": float(dropout)}, given["vocab_size"]
 
 
 def _downloaded(name: str) -> Path:
     """Return the folder of a model of the hub: its copy in the local cache if there is no newer one. Raises DataError.
 
-    Only what is read is downloaded; .bin files if there is nothing else.
+    Downloads only files that are read; .bin files if there are no others.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -231,9 +264,9 @@ def _downloaded(name: str) -> Path:
     wanted = ["*.json", "*.txt", "*.safetensors", "*.py"]  # a plug-in, for the user to read
     try:
         path = Path(snapshot_download(name, allow_patterns=wanted))
-        models = [each for each in (path, *(path / part for part in PARTS)) if (each / CONFIG).is_file()]
-        there = [any((each / f"{TENSORS[0]}{end}").is_file() for end in ("", ".index.json")) for each in models]
-        if not all(there):
+        folders = path, path / NETWORKS[0], path / NETWORKS[1]
+        models = [folder for folder in folders if (folder / CONFIG).is_file()]
+        if not all(list(folder.glob(f"{TENSORS[0]}*")) for folder in models):
             path = Path(snapshot_download(name, allow_patterns=[*wanted, "*pytorch_model*.bin"]))
         return path
     except RepositoryNotFoundError:
@@ -273,10 +306,10 @@ def _read(file: Path) -> dict[str, Tensor]:
             reason = "it is not a file of torch"
         raise DataError(f"{file}: cannot be read ({reason}). {AGAIN}") from None
     if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(each, Tensor) for name, each in found.items()
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
     ):
         raise DataError(f"{file}: is not a file of tensors by name.")
-    if odd := [name for name, each in found.items() if not _is_dense(each)]:
+    if odd := [name for name, tensor in found.items() if not _is_dense(tensor)]:
         raise DataError(f"{file}: {odd[0]} has no dense values. Save the model again as safetensors.")
     return dict(found)
 

@@ -1,49 +1,208 @@
-"""From a path or a name to a pair."""
+"""From a path or a name to a trained model; run directories are read from their own files alone, wherever they are."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from electra_lab.assembly.experiment import open_corpus
-from electra_lab.data.raw_documents import held_out_texts
-from electra_lab.inference.pair import Pair
-from electra_lab.pretrained.opened import open_run, run_config
-from electra_lab.storage.run_directory import is_run
-from electra_lab.training.device import choose_device
-from registry.errors import ConfigError
+from torch import Tensor
+
+from electra_lab.config.load import Loaded, validated
+from electra_lab.config.source import read_file, with_overrides
+from electra_lab.model.weights import TABLE, head_of
+from electra_lab.pretrained.hugging_face import read_folders
+from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel
+from electra_lab.storage.checkpoint import read_model
+from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
+from electra_lab.storage.provenance import Provenance
+from electra_lab.storage.run_directory import RunDirectory, is_run
+from registry import Plugin, backbones
+from registry.discovery import already_loaded, load_plugin, packaged
+from registry.errors import CheckpointError, ConfigError, DataError
+
+# The names of the tensors that both networks share, by embedding.tie; a checkpoint has them once.
+SHARED = {"none": (), "tokens": (TABLE,), "embeddings": ("embeddings.",), "all": ("",), "gradient_disentangled": ()}
 
 
-def load(path_or_name: str | Path, *, device: str = "auto", step: int | None = None) -> Pair:
-    """Open a pre-trained pair for use.
+def open_model(
+    source: str | Path,
+    *,
+    step: int | None = None,
+    base: Path | None = None,
+    network: str | None = None,
+    plugins: bool = True,
+) -> TrainedModel:
+    """Open a trained model: a run directory, a fine-tuning or one of its seeds, an export, or a model of transformers.
 
-    path_or_name  a run directory, a folder that `electra-lab export` wrote, or an ELECTRA or BERT in Hugging Face's
-                  format: a folder, or a name on the hub, which needs the network
-    device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
-    step          of a run directory, the checkpoint to open; by default the newest
+    source   a folder, or a name on the Hugging Face hub, which is downloaded once
+    step     of a run directory, the checkpoint; by default the newest
+    base     the folder of relative paths, by default the working directory
+    network  the one that is needed, of those that lie in separate folders; by default all
+    plugins  load those that a run keeps, without which its networks may not be built
 
-    Raises registry.errors.LabError.
+    Raises ConfigError, DataError, CheckpointError.
     """
-    name = os.path.expanduser(path_or_name)
-    if "\0" in name:
-        raise ConfigError(f"{name!r}: cannot be a path.")
-    if step is not None and not isinstance(step, int):
-        raise ConfigError(f"step must be a whole number, is {step!r}.")
-    where, path = choose_device(device), Path(name)
-    if is_run(path):
-        run = open_run(path, where, step)
-        networks: dict[str, Any] = run.networks
-        return Pair(str(path), run.tokenizer, run.vocabulary, run.length, **networks)
+    name = os.path.expanduser(source)
+    path = Path(name) if base is None else base / name
+    if is_finetuning(path) or (is_finetuning(path.parent) and is_run(path)):
+        name = str(_model_of_finetuning(path))
+    elif is_run(path):
+        return read_run(path, step, plugins=plugins)
     if step is not None:
-        raise ConfigError(f"{path_or_name}: is not a run directory, so it has no step {step}.")
-    from electra_lab.pretrained.exported import open_folders
-
-    return open_folders(name, where)
+        raise ConfigError(f"{source}: is not a run directory, so it has no step {step}.")
+    return read_folders(name, base, network)
 
 
-def held_out(path: Path) -> Iterator[str]:
-    """Yield the documents that a run kept from training. Raises ConfigError, DataError if the corpus is not there."""
-    loaded = run_config(path)
-    return held_out_texts(open_corpus(loaded), loaded.config.data.held_out)
+def read_run(path: Path, step: int | None = None, *, plugins: bool = True) -> TrainedModel:
+    """Open a run directory at a step, by default that of its newest valid checkpoint.
+
+    Corpus, token store and the original plug-in files may be gone. Raises ConfigError, CheckpointError.
+    """
+    # Read each file once.
+    directory = RunDirectory.open(path)
+    provenance = _provenance(directory)
+    config = plain_config(path)
+    loaded = [load_plugin(file) for file in _plugin_files(directory, provenance)] if plugins else []
+    tokenizer, counts = directory.tokens()
+    saved = read_model(directory.checkpoints, step)
+    if not any(name.startswith("discriminator.") for name in saved.tensors):
+        reason = "has no discriminator: the objective of its run has to keep it as self.discriminator."
+        raise CheckpointError(f"{saved.path}: {reason}")
+
+    # Take the parts that describe the networks.
+    try:
+        embedding = {key: config["embedding"][key] for key in ("dim", "max_length", "dropout")}
+        sections = {name: dict(config[name]) for name in NETWORKS if name == "discriminator" or config.get(name)}
+        tensors = _by_network(saved.tensors, config["embedding"]["tie"])
+        length = min(config["data"]["sequence_length"], embedding["max_length"])
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise ConfigError(f"{path / 'config.yaml'}: is not a complete experiment.") from None
+
+    # Put each network together.
+    parts = {}
+    for name, section in sections.items():
+        plugin = _plugin_of(section, loaded) if plugins and provenance.plugins else None
+        if plugin and plugin.package:
+            loaded.append(plugin)
+        parts[name] = Part(
+            name=name,
+            path=saved.path,
+            format="run",
+            backbone=section,
+            embedding=embedding,
+            vocabulary_size=tokenizer.get_vocab_size(),
+            tensors=tensors[name],
+            files=dict(saved.sums),
+            plugin=(plugin.package or _name_of(plugin, provenance)) if plugin else None,
+            plugin_source=b"" if plugin is None or plugin.package else plugin.source,
+        )
+    others = tuple(sorted(name for name in saved.tensors if name.split(".")[0] not in NETWORKS))
+    run = Origin(directory, provenance, config, saved.step, others)
+    return TrainedModel(str(path), parts, tokenizer, length, counts, tuple(dict.fromkeys(loaded)), run)
+
+
+def run_config(path: Path) -> Loaded:
+    """Validate the config of a run, with the plug-ins that it keeps. Raises ConfigError, CheckpointError."""
+    directory = RunDirectory.open(path)
+    files = [str(file) for file in _plugin_files(directory, _provenance(directory))]
+    root = read_file(path / "config.yaml")
+    _refuse_others(path, root.plain())
+    return validated(with_overrides(root, [f"imports={json.dumps(files)}"]))
+
+
+def plain_config(path: Path) -> dict[str, Any]:
+    """Return the config.yaml of a run as plain data. Raises ConfigError."""
+    config = read_file(path / "config.yaml").plain()
+    _refuse_others(path, config)
+    return cast("dict[str, Any]", config)
+
+
+def _refuse_others(path: Path, config: Any) -> None:
+    """Raise ConfigError for the config of another kind of job."""
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path / 'config.yaml'}: is not a complete experiment.")
+    if "task" in config:
+        raise ConfigError(f"{path}: is a seed of a fine-tuning, not a pre-training run. Name its fine-tuning.")
+
+
+def config_with(path: Path, network: str) -> dict[str, Any]:
+    """Return the config of a run; the section of a generator that it lacks is that of its model. Raises DataError."""
+    if not (path / "config.yaml").is_file() or not any((path / "checkpoints").glob("step-*")):
+        raise DataError(f"{path} is not a run directory with a checkpoint.")
+    config = plain_config(path)
+    config[network] = config.get(network) or config.get("discriminator")
+    return config
+
+
+def _model_of_finetuning(path: Path) -> Path:
+    """Return the folder of the model that a fine-tuning, or one of its seeds, has saved.
+
+    Raises ConfigError if it has none, or several.
+    """
+    seeds = [path]
+    if is_finetuning(path):
+        folder = FinetuningFolder(path)
+        seeds = [folder.seed(seed).path for seed in folder.seeds()]
+    models = [seed / "model" for seed in seeds if (seed / "model").is_dir()]
+    if not models:
+        raise ConfigError(f"{path}: is a fine-tuning that has saved no model for transformers. Name another model.")
+    if len(models) > 1:
+        raise ConfigError(f"{path}: has {len(models)} models, one for each seed. Name one of them: {models[0]}")
+    return models[0]
+
+
+def _provenance(directory: RunDirectory) -> Provenance:
+    provenance = directory.provenance()
+    directory.refuse_other_format(provenance)
+    return provenance
+
+
+def _plugin_files(directory: RunDirectory, provenance: Provenance) -> list[Path]:
+    """Return the plug-in files: one of the same content that is loaded, as names are taken once; else the run's copy.
+
+    Those of packages are imported when their components are used.
+    """
+    own = [code for code in provenance.plugins if code.package is None]
+    return [loaded.file if (loaded := already_loaded(code.sha256)) else directory.plugin(code) for code in own]
+
+
+def _plugin_of(section: Mapping[str, Any], plugins: list[Plugin]) -> Plugin | None:
+    """Return the plug-in that defines a backbone; None for one of the lab."""
+    if "dim" not in section:
+        return None
+    entry = backbones.get(section["type"])
+    if entry.package:
+        return packaged(entry)
+    return next((plugin for plugin in plugins if plugin.file == entry.file), None)
+
+
+def _name_of(plugin: Plugin, provenance: Provenance) -> str:
+    """Return the name that a plug-in file had when the run began."""
+    names = {code.sha256: Path(code.file).name for code in provenance.plugins}
+    return names.get(plugin.sha256, plugin.file.name)
+
+
+def _by_network(saved: Mapping[str, Tensor], tie: str) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of each network, complete: a checkpoint has shared ones under the first network alone."""
+    parts: dict[str, dict[str, Tensor]] = {name: {} for name in NETWORKS}
+    for name, tensor in saved.items():
+        network, _, rest = name.partition(".")
+        if network in parts:
+            parts[network][rest] = tensor
+    discriminator, generator = parts["discriminator"], parts["generator"]
+    if "embeddings.tokens.difference.weight" in discriminator:  # tie: gradient_disentangled
+        table = discriminator.pop("embeddings.tokens.table.weight", generator.get(TABLE))
+        assert table is not None
+        generator.setdefault(TABLE, table)
+        discriminator[TABLE] = table + discriminator.pop("embeddings.tokens.difference.weight")
+    if generator and SHARED[tie]:
+        for name, tensor in generator.items():
+            if name.startswith(SHARED[tie]) and not head_of(name):
+                discriminator.setdefault(name, tensor)
+        for name, tensor in discriminator.items():
+            if name.startswith(SHARED[tie]) and not head_of(name):
+                generator.setdefault(name, tensor)
+    return parts

@@ -1,15 +1,12 @@
-"""The tensors of transformers' ELECTRA and BERT, and where each belongs in a network around the backbone `bert`."""
+"""The tensors of transformers' ELECTRA and BERT, and their places in a network around the backbone `bert`."""
 
 import re
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
-
-from electra_lab.model.network import Network
-from electra_lab.model.weights import Account, account_for, fill, own_tensors
 
 Kind = Literal["electra", "bert"]
 _ENCODER = {
@@ -44,7 +41,7 @@ _HEADS: dict[Kind, dict[str, str]] = {
         "heads.tokens.decoder": "cls.predictions.decoder",
     },
 }
-# Second names of a tensor, which some files have beside the first one or instead of it.
+# Second names of a tensor, which some files have next to the first one or instead of it.
 _COPIES = {
     "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -57,7 +54,7 @@ _OLD = {"gamma": "weight", "beta": "bias"}  # of LayerNorms that were converted 
 
 
 def transformers_name(name: str, kind: Kind) -> str:
-    """Return the name of one of our tensors in transformers; a name that is none of ours stays as it is."""
+    """Return the name of one of our tensors in transformers; an unknown name is returned unchanged."""
     part, dot, last = name.rpartition(".")
     if (found := re.fullmatch(r"backbone\.layers\.(\d+)\.(\w+)", part)) and found[2] in _LAYER:
         return f"{kind}.encoder.layer.{found[1]}.{_LAYER[found[2]]}.{last}"
@@ -65,7 +62,7 @@ def transformers_name(name: str, kind: Kind) -> str:
 
 
 def in_our_names(given: Mapping[str, Tensor], kind: Kind) -> dict[str, Tensor]:
-    """Return the tensors of a file of transformers under our names, copies once; a name that we lack stays as it is.
+    """Return the tensors of a file of transformers under our names, copies once; unknown names are unchanged.
 
     Raises ValueError if a tensor appears twice.
     """
@@ -80,25 +77,6 @@ def in_our_names(given: Mapping[str, Tensor], kind: Kind) -> dict[str, Tensor]:
         if original.shape == found[copy].shape and torch.equal(original, found[copy]):
             del found[copy]
     return {_our_name(name, kind): tensor for name, tensor in found.items()}
-
-
-def to_transformers(network: Network) -> dict[str, Tensor]:
-    """Return the tensors of a network around `bert` as transformers' ELECTRA names them; tied ones once."""
-    return {transformers_name(name, "electra"): tensor.detach() for name, tensor in own_tensors(network).items()}
-
-
-def from_transformers(given: Mapping[str, Tensor], network: Network, kind: Kind) -> Account:
-    """Copy the tensors of a file of transformers into a network around `bert`. All are accounted for.
-
-    The network may be on torch's meta device: it gets memory once all are known to fit. Raises ValueError that names
-    the tensors that are missing, left over, of another shape or not finite; nothing is copied then.
-    """
-    given = in_our_names(given, kind)
-    account = account_for(given, own_tensors(network), partial(transformers_name, kind=kind), FOREIGN)
-    if network.embeddings.segments.weight.is_meta:
-        network.to_empty(device="cpu")
-    fill(network, given)
-    return account
 
 
 def _our_name(name: str, kind: Kind) -> str:

@@ -233,18 +233,17 @@ class Saved:
         return {f"{self.path.name}/{_TENSORS}": self.sha256}
 
     @torch.no_grad()
-    def fill(self, module: nn.Module, prefix: str = "", refusal: str = "belongs to other networks") -> None:
-        """Copy the tensors whose names begin with `prefix` into a module.
+    def fill(self, module: nn.Module) -> None:
+        """Copy the tensors into a module.
 
         Raises CheckpointError, naming what does not fit or has numbers that are not finite.
         """
-        given = {n.removeprefix(prefix): tensor for n, tensor in self.tensors.items() if n.startswith(prefix)}
-        if wrong := not_finite(given, module):
+        if wrong := not_finite(self.tensors, module):
             raise CheckpointError(
                 f"{self.path / _TENSORS}: has numbers that are not finite in {wrong[0]} (and {len(wrong) - 1} more). "
                 "Resume its run: it continues from the checkpoint before."
             )
-        _fill(_model_tensors(module), given, f"{self.path}: {refusal}")
+        _fill(_model_tensors(module), self.tensors, f"{self.path}: belongs to other networks")
 
 
 def read_model(folder: Path, step: int | None = None) -> Saved:
@@ -286,20 +285,6 @@ def _sound(path: Path) -> Saved:
         raise CheckpointError(f"{path}: {reason}. {others}{cure}.")
     tensors = {name.removeprefix("model."): t for name, t in _read(path).items() if name.startswith("model.")}
     return Saved(path, tensors, read_json(path / MANIFEST)[_TENSORS]["sha256"])
-
-
-def load_network(folder: Path, prefixes: tuple[str, ...], module: nn.Module) -> str:
-    """Load a network of the newest checkpoint into `module`: the first of `prefixes` that the checkpoint has.
-
-    Returns the checkpoint's name and the checksum of its tensors. Raises CheckpointError, naming what does not fit.
-    """
-    saved = read_model(folder)
-    networks = {name.split(".")[0] for name in saved.tensors}
-    found = [prefix for prefix in prefixes if prefix in networks]
-    if not found:
-        raise CheckpointError(f"{saved.path}: has no network called {' or '.join(prefixes)}.")
-    saved.fill(module, f"{found[0]}.", f"{found[0]} is another network")
-    return f"{saved.path.name} {saved.sha256}"
 
 
 def _fits(given: Tensor, own: Tensor) -> bool:

@@ -17,9 +17,8 @@ from tests.scorecard.project import Project, contents
 
 @pytest.mark.scorecard
 def test_it_loads_and_computes_the_same(score: Score, tmp_path: Path) -> None:
-    folder = "tests/electra_lab/export"
-    names = ("export", "models", "tokenizer", "folder")
-    count_tests(score, tmp_path, *(f"{folder}/test_hugging_face_{name}.py" for name in names))
+    names = ("export/test_plain", "interop/test_hugging_face", "pretrained/test_tokenizer", "export/test_folder")
+    count_tests(score, tmp_path, *(f"tests/electra_lab/{name}.py" for name in names))
 
 
 def test_an_export_is_there_whole_or_not_at_all(score: Score, project: Project) -> None:

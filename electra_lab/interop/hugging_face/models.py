@@ -28,15 +28,12 @@ from transformers.modeling_outputs import (
 from transformers.models.electra.modeling_electra import ElectraForPreTrainingOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
+from electra_lab.assembly import networks
 from electra_lab.assembly.build import brought_by
-from electra_lab.config.schema import Embedding
 from electra_lab.model.initialise import STANDARD_DEVIATION, glorot_layers
 from electra_lab.model.network import Network, everywhere
-from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.model.weights import repeated
 from registry import backbones
-from registry.component import Sizes
-from registry.errors import UnknownName
-from registry.signature import validate
 
 
 class ElectraLabConfig(PreTrainedConfig):
@@ -44,7 +41,7 @@ class ElectraLabConfig(PreTrainedConfig):
 
     backbone  its name, its sizes and all its options: {type, dim, depth, heads, ...}
     embedding  {dim, max_length, dropout}
-    plugin     the file beside the weights that defines the backbone, or the installed package; None for a built-in
+    plugin     the file next to the weights that defines the backbone, or the installed package; None for a built-in
     """
 
     model_type = "electra_lab"
@@ -74,47 +71,13 @@ class ElectraLabConfig(PreTrainedConfig):
         return (self.embedding or {})["max_length"]
 
 
-def sketch_network(config: ElectraLabConfig, heads: tuple[str, ...]) -> Network:
-    """Build the network of a config without memory; with it, if a component reads numbers while it is built."""
-    try:
-        return make_network(config, heads, "meta")
-    except Exception:  # of many kinds; if the config is to blame, it comes again
-        return make_network(config, heads)
-
-
-def make_network(config: ElectraLabConfig, heads: tuple[str, ...], device: str = "cpu") -> Network:
+def make_network(config: ElectraLabConfig, heads: tuple[str, ...]) -> Network:
     """Build the network of a config. Raises UnknownName, naming the plug-in that it needs, and ValidationError."""
-    options, given = dict(config.backbone or {}), config.embedding or {}
-    name = options.pop("type")
-    sizes = validate(Sizes, {key: options.pop(key) for key in ("dim", "depth", "heads")})
-    embedding = validate(Embedding, {key: given[key] for key in ("dim", "max_length", "dropout")})
-    try:
-        entry = backbones.get(name)
-    except UnknownName as error:
-        if not config.plugin:
-            raise
-        file = str(Path(config.name_or_path or "") / config.plugin)
-        cure = f"import pathlib, registry; registry.load_plugin(pathlib.Path({file!r}))"
-        if not config.plugin.endswith(".py"):
-            cure = f"pip install '{config.plugin.replace(' ', '==')}'"
-        raise UnknownName(
-            f"the backbone '{name}' is a plug-in, {config.plugin}, and code from a folder of weights never runs by "
-            f"itself. Read it, then load it first: {cure}"
-        ) from error
-    # Whatever device transformers has set: on `meta`, where it builds models, components cannot compute numbers.
-    with torch.device(device):
-        backbone: Any = entry.component(
-            sizes.dim, sizes.depth, sizes.heads, embedding.max_length, **dict(validate(entry.schema, options))
-        )
-        tables = EmbeddingSizes(config.vocab_size, embedding.dim, embedding.max_length, embedding.dropout)
-        return make_pair(None, 0, backbone, sizes.dim, tables, "none", config.pad_token_id or 0, heads)[1]
-
-
-def repeated(network: nn.Module) -> dict[str, str]:
-    """Return the names of tensors that have another name before, and that name."""
-    first: dict[Tensor, str] = {}
-    named = chain(network.named_parameters(remove_duplicate=False), network.named_buffers(remove_duplicate=False))
-    return {name: first[each] for name, each in named if first.setdefault(each, name) != name}
+    plugin: Path | str | None = config.plugin
+    if config.plugin and config.plugin.endswith(".py"):
+        plugin = Path(config.name_or_path or "") / config.plugin
+    sections = config.backbone or {}, config.embedding or {}
+    return networks.make_network(*sections, config.vocab_size, config.pad_token_id or 0, heads, plugin)
 
 
 def _leave_out_repeated(network: nn.Module, tensors: dict[str, Tensor], prefix: str, _: Any) -> None:
@@ -140,7 +103,7 @@ class ElectraLabPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Set what a file did not have, where transformers leaves memory as it is, by functions that know what that is.
+        """Set the tensors that a file lacks, where transformers leaves memory uninitialized, by its own functions.
 
         Weights are drawn as `initialise` draws them. Everything else has the value that it had when it was built.
         """
@@ -167,7 +130,7 @@ class ElectraLabPreTrainedModel(PreTrainedModel):
         return table
 
     def tie_weights(self, *given: Any, **options: Any) -> None:
-        """Share again what the network shares: loading has put new parameters in the first of several places."""
+        """Share tensors again: loading has put new parameters in the first of several places."""
         super().tie_weights(*given, **options)
         base: Any = self.base_model
         for name, first in base.repeated.items():
@@ -225,7 +188,7 @@ class _WithHead(ElectraLabPreTrainedModel):
         self.post_init()
 
     def add_layers(self, dim: int, labels: int, dropout: float) -> None:
-        """Add what pre-training lacks."""
+        """Add the layers that pre-training lacks."""
 
     def states(self, input_ids: Tensor | None, mask: Tensor | None, segments: Tensor | None) -> Tensor:
         return self.electra_lab(input_ids, mask, segments, return_dict=True).last_hidden_state

@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 from electra_lab.data.encoding import SpecialNames
+from electra_lab.data.texts import places, tokenize, without
 from electra_lab.data.vocabulary import word_mark
-from electra_lab.inference.windows import places, tokenize, without
 from registry import Encoded, Vocabulary
 
 if TYPE_CHECKING:

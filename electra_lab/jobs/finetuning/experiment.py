@@ -18,6 +18,7 @@ from torch import nn
 
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
+from electra_lab.assembly.networks import Networks, open_source
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
 from electra_lab.config.finetune import FinetuningConfig
@@ -30,7 +31,6 @@ from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.jobs.finetuning.model import TaskModel, with_layer_rates
 from electra_lab.jobs.finetuning.rows import TaskRows
 from electra_lab.model.flops import MATRIX_PRODUCTS
-from electra_lab.pretrained.source import Source, open_source
 from electra_lab.training.device import choose_precision
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
@@ -61,7 +61,7 @@ class Finetuning:
     facts: Mapping[str, Any]  # learned by the task from the training examples, such as the labels
     dataset: Dataset
     splits: Mapping[str, Split]  # `train`, `validation`, and others of the dataset
-    source: Source
+    source: Networks
     weights: dict[str, str]  # by part of the model, where they come from
     length: int  # of the longest row
     device: torch.device
@@ -162,7 +162,7 @@ def declared(loaded: Loaded[FinetuningConfig]) -> Mapping[str, Metric]:
     return {first: leading, **{name: metric for name, metric in found.items() if name != first}}
 
 
-def longest_row(loaded: Loaded[FinetuningConfig], source: Source) -> int:
+def longest_row(loaded: Loaded[FinetuningConfig], source: Networks) -> int:
     """Return the length of the longest row in tokens. Raises ConfigError."""
     wanted = loaded.config.data.max_length or min(source.length, source.longest)
     if wanted > source.longest:

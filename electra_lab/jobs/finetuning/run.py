@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from electra_lab.analysis.records import training_seconds
+from electra_lab.assembly.networks import Networks, open_source
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
-from electra_lab.export.finetuned import write_finetuned
 from electra_lab.jobs.changes import changes, content, refuse_others
 from electra_lab.jobs.finetuning.collect import checked
 from electra_lab.jobs.finetuning.encoder import TextEncoder
@@ -49,7 +49,7 @@ from electra_lab.jobs.saving import restore
 from electra_lab.jobs.signals import ending
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.finetuning_page import closing, write_report
-from electra_lab.pretrained.source import Source, open_source
+from electra_lab.pretrained.writing import write_finetuned
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
@@ -221,16 +221,14 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         return
     write_finetuned(
         directory.path / "model",
+        source.model.parts[config.network],
         built.model.network,
         built.model.head,
+        source.tokenizer,
         kind=kind,
         labels=next((fact for fact in built.facts.values() if isinstance(fact, list)), []),
         dropout=config.train.dropout,
-        described=source.described,
-        tokenizer=source.tokenizer,
-        vocabulary=source.vocabulary,
         longest=source.longest,
-        plugins=source.plugins,
     )
 
 
@@ -265,7 +263,7 @@ def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
     }
 
 
-def _data(dataset: Dataset, source: Source, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
+def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
     return Data(
         store=dataset.fingerprint(),
         documents={split: len(found) for split, found in examples.items()},
@@ -305,7 +303,7 @@ def _judge(
     _begin(folder, seed, loaded, source, dataset, device, "fp32", console, **facts)
     model = Pretrained(
         networks={name: source.networks[name].to(device).eval() for name in judged},
-        heads={name: source.heads[name] for name in judged},
+        heads={name: tuple(source.networks[name].heads) for name in judged},
         encoder=TextEncoder(source.tokenizer, source.vocabulary),
         length=longest_row(loaded, source),
         device=device,
@@ -328,7 +326,7 @@ def _begin(
     folder: FinetuningFolder,
     seed: int,
     loaded: Loaded[FinetuningConfig],
-    source: Source,
+    source: Networks,
     dataset: Dataset,
     device: torch.device,
     precision: str,
@@ -336,7 +334,7 @@ def _begin(
     **facts: Any,
 ) -> None:
     """Write the first files of a seed, and compare them with those of earlier seeds. Raises ConfigError, DataError."""
-    plugins, init = (*loaded.plugins, *source.plugins), {loaded.config.network: source.start}
+    plugins, init = (*loaded.plugins, *source.model.plugins), {loaded.config.network: source.start}
     now = began(loaded, plugins, environment(device, precision), init=init, **facts)
     earlier = _begun(folder)
     for other, then in earlier.items():

@@ -18,7 +18,7 @@ from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
 from electra_lab.jobs.provenance import device_name, differences, environment_of
 from electra_lab.jobs.saving import restore
 from electra_lab.presentation.console import Console
-from electra_lab.pretrained.opened import run_config
+from electra_lab.pretrained.opening import run_config
 from electra_lab.storage.checkpoint import checkpoints, not_finite, tensors_of
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory

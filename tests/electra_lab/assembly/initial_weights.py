@@ -16,11 +16,10 @@ from electra_lab.assembly.experiment import Experiment, assemble, check, open_da
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.model.network import Network
-from electra_lab.pretrained.transformers_names import to_transformers
 from electra_lab.training.evaluation import evaluate
 from registry.errors import ConfigError, DataError, LabError
 from tests.electra_lab.jobs.pretraining.tiny import experiment
-from tests.electra_lab.model.theirs import model, saved
+from tests.electra_lab.model.theirs import model, saved, to_transformers
 from tests.helpers import line_of
 
 TOKENS = 89  # of the tokenizer that the tiny experiment trains

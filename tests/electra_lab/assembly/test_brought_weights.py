@@ -19,7 +19,7 @@ from electra_lab.interop.hugging_face.models import ElectraLabConfig, ElectraLab
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.checkpoint import read_model
-from tests.electra_lab.jobs.finetuning.small import write_finetuning
+from tests.electra_lab.jobs.finetuning.small import PLUGIN, write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import experiment
 from tests.helpers import write_experiment
 
@@ -264,7 +264,7 @@ def test_a_head_keeps_what_it_brings(
                    generator="{type: bert, scale: 0.5}"), [], tmp_path / "model", "cpu")  # fmt: skip
     capsys.readouterr()
     file = write_finetuning(tmp_path, model, task={"type": task}, init=init, imports=[
-        str(tmp_path / "mine.py"), str(Path(__file__).parents[1] / "jobs" / "finetuning" / "lines.py")])  # fmt: skip
+        str(tmp_path / "mine.py"), str(PLUGIN)])  # fmt: skip
     folder = finetune(file, ["train.learning_rate=1e-30", "optimizer.weight_decay=0"], tmp_path / "out", "cpu")
     said = json.loads((folder / "seed-0" / "provenance.json").read_text())["weights"]
     assert said["head"] == origin

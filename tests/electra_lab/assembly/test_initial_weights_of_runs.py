@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import load
+from electra_lab.export.export import export
 from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError, DataError
@@ -88,11 +89,14 @@ def test_a_head_that_only_the_other_network_of_a_run_has_is_new(tmp_path: Path) 
 
 
 def test_any_backbone_goes_on_with_its_buffers(tmp_path: Path) -> None:
+    """From the run, and from its export."""
     section = {"discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, dropout: 0.0}"}
     path = run(write(tmp_path, **section), tmp_path / "run")
     ended = [record for record in RunDirectory(path).records() if record["split"] == "validation"][-1]
-    begins = validated(made(write(tmp_path, init=STARTED, seed="7", **section), "seed=0"))
-    assert begins == pytest.approx({name: ended[name] for name in begins}, abs=1e-5)
+    export(path, tmp_path / "out")
+    for start in (STARTED, "{discriminator: out, generator: out}"):
+        begins = validated(made(write(tmp_path, init=start, seed="7", **section), "seed=0"))
+        assert begins == pytest.approx({name: ended[name] for name in begins}, abs=1e-5)
 
 
 RUNS: dict[str, tuple[dict[str, str], str]] = {

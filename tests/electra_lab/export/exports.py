@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from electra_lab.pretrained.opened import Opened, open_run
+from electra_lab.assembly.networks import Networks, build_networks
+from electra_lab.pretrained.opening import open_model
 from tests.electra_lab.jobs.pretraining.tiny import experiment, run
 
 CPU = torch.device("cpu")
@@ -25,8 +26,8 @@ def finished(folder: Path, **sections: str) -> Path:
     return run(experiment(folder, **(settings | sections)), folder / "run")
 
 
-def opened(path: Path, step: int | None = None) -> Opened:
-    return open_run(path, CPU, step)
+def opened(path: Path, step: int | None = None) -> Networks:
+    return build_networks(open_model(path, step=step), CPU)
 
 
 def inputs(size: int, rows: int, length: int) -> dict[str, Tensor]:

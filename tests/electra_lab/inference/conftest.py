@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_lab.inference.pair import Pair
-from electra_lab.pretrained.opening import load
+from electra_lab.inference.pair import Pair, load
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 

@@ -9,10 +9,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 import electra_lab
+from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.export.export import export
 from electra_lab.inference.pair import Pair
-from electra_lab.inference.windows import tokenize
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
 
 TEXTS = ["the [MASK] sat", "the cat [MASK]", "[MASK] caf\u00e9", "the[MASK] sat", "the cat"]

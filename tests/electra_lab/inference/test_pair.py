@@ -12,9 +12,8 @@ import pytest
 import torch
 from scipy import stats
 
-from electra_lab.inference.pair import CHUNK, Pair
-from electra_lab.inference.windows import tokenize
-from electra_lab.pretrained.opening import load
+from electra_lab.data.texts import tokenize
+from electra_lab.inference.pair import CHUNK, Pair, load
 from electra_lab.training.random import Random
 from registry import backbones
 from registry.errors import ConfigError, DataError
@@ -200,8 +199,9 @@ def test_other_verbs_refuse_them_too(pair: Pair) -> None:
     for act in (pair.detect, pair.embed, lambda text, **o: list(pair.stream("detect", [text], **o))):
         with pytest.raises(ConfigError, match="batch_size must be at least 1, is -1"):
             act("the cat", batch_size=-1)
-    with pytest.raises(ConfigError, match="top must be at least 1"):
-        pair.fill("[MASK]", top=0)
+    for act in (lambda: pair.fill("[MASK]", top=0), lambda: next(pair.stream("fill", [], top=0))):
+        with pytest.raises(ConfigError, match="top must be at least 1"):
+            act()
     with pytest.raises(ConfigError, match="device is 'gpu'; it must be 'cpu', 'cuda' or 'auto'"):
         load(pair.name, device="gpu")
     assert pair.embed([]).shape == (0, 16)
@@ -329,3 +329,11 @@ def test_a_pair_says_what_it_lacks(tmp_path: Path, kind: str) -> None:
     assert pair.corrupt("the cat sat").probabilities is None
     with pytest.raises(ConfigError, match=f"{tmp_path / 'run'}: has no detection head, so it cannot detect replaced"):
         pair.detect("the cat")
+
+
+def test_a_length_without_room_for_a_token_is_refused(pair: Pair) -> None:
+    """Windows of nothing would never come to an end."""
+    with pytest.raises(ConfigError) as refused:
+        Pair("it", pair.tokenizer, pair.vocabulary, 2, discriminator=pair.discriminator)
+    assert str(refused.value) == "it: reads 2 tokens at once; it must be 3 or more, as [CLS] and [SEP] are two."
+    assert Pair("it", pair.tokenizer, pair.vocabulary, 3, discriminator=pair.discriminator).detect(TEXTS[0])

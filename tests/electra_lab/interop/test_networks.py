@@ -82,18 +82,6 @@ def test_gradients_pass_and_arguments_reach_the_network() -> None:
     assert not torch.equal(last(tokens, shift=1.0), last(tokens))
 
 
-def test_the_network_stays_as_it_was() -> None:
-    """No hook remains, so it can be used by itself, copied and saved; theirs leaves one (B13)."""
-    net, tokens = deep(), text()
-    before = net(tokens)
-    extractor = HiddenLayerExtractor(net, "inner")
-    extractor(tokens)
-    extractor(tokens)
-    assert torch.equal(net(tokens), before)
-    assert not any(module._forward_hooks for module in net.modules())
-    assert [name for name, _ in extractor.named_parameters()] == [f"net.{name}" for name, _ in net.named_parameters()]
-
-
 @pytest.mark.parametrize("layer", ["inner.5", "nowhere", "", 3, -4])
 def test_a_layer_that_does_not_exist_is_refused_at_once(layer: str | int) -> None:
     with pytest.raises(ValueError, match=rf"no layer {layer!r}\. It has: first, inner, last\."):

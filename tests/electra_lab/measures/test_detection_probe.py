@@ -43,10 +43,6 @@ def encodes(strength: float) -> Any:
     return lambda *given: other(*given) + strength * knows(*given) * torch.linspace(-1, 1, 16)
 
 
-def test_finds_a_label_that_states_encode() -> None:
-    assert min(measured(Reads(encodes(10.0)))) > 0.999
-
-
 def test_a_label_of_a_known_strength() -> None:
     """Two Gaussians at a distance d along the best direction are told apart with AUC Phi(d / sqrt(2))."""
     distance = 0.6 * float(torch.linspace(-1, 1, 16).norm())
@@ -198,19 +194,6 @@ def test_the_rows_of_training_text_are_spread_over_all_of_it() -> None:
         assert [sum(start <= row < start + 25_000 for row in rows) > 5 for start in range(0, 100_000, 25_000)] == [
             True
         ] * 4
-
-
-def test_other_rows_decide_what_is_found() -> None:
-    """The first rows of a long text say nothing of the rest: only there, states do not encode the label."""
-    text = sentence(2000)
-
-    def states(tokens: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-        early = (segments < 300) & (segments >= 0)
-        return other(tokens, mask, segments) + 10 * knows(tokens, mask, segments) * ~early.unsqueeze(-1)
-
-    other = noise(8)
-    late = replace(TEST, segments=torch.full_like(TEST.segments, -1))
-    assert min(measured(Reads(states), late, text, rows=200)) > 0.99
 
 
 def test_width_and_offset_of_features_do_not_matter() -> None:

@@ -301,16 +301,6 @@ def test_sizes_of_a_reference_divide(heads: int, width: int, scale: float) -> No
     assert abs(dim - scale * heads * width) <= grain / 2 + 1e-6 or dim == grain
 
 
-@pytest.mark.parametrize(
-    ("scale", "dim", "heads", "expected"),
-    [(0.75, 64, 4, (48, 3)), (0.75, 128, 2, (96, 2)), (1.0, 57, 3, (57, 3)), (0.01, 8, 2, (2, 1)),
-     (0.0625, 64, 4, (4, 1)), (1.5, 64, 4, (96, 6))],
-)  # fmt: skip
-def test_sizes_of_a_reference(scale: float, dim: int, heads: int, expected: tuple[int, int]) -> None:
-    sizes = sized(scale, dim, heads)
-    assert (sizes["dim"], sizes["heads"], sizes["depth"]) == (*expected, 2)
-
-
 @pytest.mark.parametrize(("scale", "local"), [(0.0625, 0), (0.5, 1), (0.75, 1), (1.0, 2), (1.5, 3)])
 def test_options_that_count_heads_keep_their_share(scale: float, local: int) -> None:
     """Two of four; otherwise no small reference could be built, as one head at least must not be local."""
@@ -335,26 +325,17 @@ def base(dim: int, heads: int) -> dict[str, Any]:
     return {"discriminator": study, **sections}
 
 
-def test_steps_of_a_reference_replace_the_budget() -> None:
-    for sections in FixedCorruption().references(base(8, 2)).values():
-        assert "train" not in sections
-    for sections in FixedCorruption(steps=7).references(base(8, 2)).values():
-        budgets = {"flops": None, "paper_flops": None, "tokens": None, "steps": 7}
-        assert sections["train"] == {**budgets, "batch_size": 2}
-
-
-def test_a_reference_is_one_network_with_a_seed_of_its_own() -> None:
-    references = FixedCorruption(seed=5).references(base(8, 2))
-    assert list(references) == ["small", "large"]
-    for sections in references.values():
-        alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}}
-        assert sections.items() >= {**alone, "generator": None, "sampler": None}.items()
-
-
-def test_references_keep_the_schedule_of_the_learning_rate_and_no_other() -> None:
-    """The others may change a sampler, which they do not have."""
-    for sections in FixedCorruption().references(base(8, 2)).values():
-        assert sections["schedules"] == {"learning_rate": {"type": "warmup_linear", "warmup_steps": 7}}
+def test_a_reference_is_one_network_with_its_own_seed_and_budget() -> None:
+    """It keeps the schedule of the learning rate and no other, as it has no sampler."""
+    alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}, "generator": None,
+             "sampler": None, "schedules": {"learning_rate": {"type": "warmup_linear", "warmup_steps": 7}}}  # fmt: skip
+    budget = {"flops": None, "paper_flops": None, "tokens": None, "steps": 7, "batch_size": 2}
+    for steps in (None, 7):
+        references = FixedCorruption(seed=5, steps=steps).references(base(8, 2))
+        assert list(references) == ["small", "large"]
+        for sections in references.values():
+            assert sections.items() >= alone.items()
+            assert sections.get("train") == (budget if steps else None)
 
 
 BASES = {f"{yaml.safe_load(file.read_text()).get('base', '')}" for file in (ROOT / "experiments/ablations").glob("*")}

@@ -13,7 +13,9 @@ from transformers.utils import logging
 from electra_lab.backbones.bert import Bert
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.pretrained.hugging_face import Shape, shape
+from electra_lab.model.weights import Account, account_for, fill, own_tensors
+from electra_lab.pretrained.hugging_face import sections
+from electra_lab.pretrained.transformers_names import FOREIGN, Kind, in_our_names, transformers_name
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -45,16 +47,30 @@ def saved(made: Any, folder: Path) -> Path:
     return folder
 
 
-def network(sizes: Shape | dict[str, Any], *heads: str) -> Network:
-    """A network around `bert`, of a shape or of a config of transformers, whose weights are all 0.5."""
-    s = sizes if isinstance(sizes, Shape) else shape(sizes)
+def network(config: dict[str, Any], *heads: str) -> Network:
+    """A network around `bert`, of a config of transformers, whose weights are all 0.5."""
+    backbone, tables, size = sections(config)
+    dim, length = backbone["dim"], tables["max_length"]
     with torch.device("meta"):  # random weights of a large one would take seconds
-        backbone = Bert(s.dim, s.depth, s.heads, s.max_length, ff_mult=s.ff_mult, dropout=s.dropout)
-        embedding = EmbeddingSizes(s.vocabulary_size, s.embedding_dim, s.max_length, s.dropout)
-        made = make_pair(None, 0, backbone, s.dim, embedding, "none", 0, heads)[1].to_empty(device="cpu").eval()
+        options = {"ff_mult": backbone["ff_mult"], "dropout": backbone["dropout"]}
+        bert = Bert(dim, backbone["depth"], backbone["heads"], length, **options)
+        embedding = EmbeddingSizes(size, tables["dim"], length, tables["dropout"])
+        made = make_pair(None, 0, bert, dim, embedding, "none", 0, heads)[1].to_empty(device="cpu").eval()
     for parameter in made.parameters():
         nn.init.constant_(parameter, 0.5)
     return made
+
+
+def from_transformers(given: dict[str, Tensor], ours: Network, kind: Kind) -> Account:
+    """Fill a network from the tensors of a file of transformers, as assembly does."""
+    named = in_our_names(given, kind)
+    account = account_for(named, own_tensors(ours), lambda name: transformers_name(name, kind), FOREIGN)
+    fill(ours, named)
+    return account
+
+
+def to_transformers(ours: Network) -> dict[str, Tensor]:
+    return {transformers_name(name, "electra"): tensor.detach() for name, tensor in own_tensors(ours).items()}
 
 
 def inputs(vocabulary: int, length: int = 16) -> tuple[Tensor, Tensor, Tensor]:

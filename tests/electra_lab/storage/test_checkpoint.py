@@ -19,8 +19,8 @@ from electra_lab.storage.checkpoint import (
     checkpoint_path,
     checkpoints,
     damage,
-    load_network,
     load_newest,
+    read_model,
     save,
     tensors_of,
 )
@@ -324,7 +324,7 @@ def test_an_interrupted_save_leaves_the_last_checkpoint(
     assert not list(folder.glob(".step-*"))
 
 
-# One network of a checkpoint
+# The model of a checkpoint
 
 
 class Pair(nn.Module):
@@ -342,16 +342,12 @@ def pair(folder: Path, step: int, **options: Any) -> Pair:
     return made
 
 
-def test_a_network_is_loaded_from_the_newest_checkpoint(tmp_path: Path) -> None:
+def test_the_model_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
     _, newer = pair(tmp_path, 1), pair(tmp_path, 2)
-    target = nn.Linear(2, 3)
-    said = load_network(tmp_path, ("generator", "discriminator"), target)
-    assert torch.equal(target.weight, newer.generator.weight)
-    assert torch.equal(target.bias, newer.generator.bias)
-    name, checksum = said.split()
-    assert name == "step-00000002"
-    manifest = json.loads((tmp_path / name / "MANIFEST.json").read_text())
-    assert checksum == manifest["state.safetensors"]["sha256"]
+    target = Pair()
+    read_model(tmp_path).fill(target)
+    for name, value in newer.state_dict().items():
+        assert torch.equal(target.state_dict()[name], value)
 
 
 def test_an_older_one_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
@@ -359,40 +355,30 @@ def test_an_older_one_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> Non
     pair(tmp_path, 1), pair(tmp_path, 2)
     (tmp_path / "step-00000002" / "state.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"step-00000002: .* 0 bytes, .* Sound are those of the steps 1; resume"):
-        load_network(tmp_path, ("generator",), nn.Linear(2, 3))
-    shutil.rmtree(tmp_path / "step-00000001")
-    (tmp_path / "step-00000002" / "state.json").unlink()
-    with pytest.raises(CheckpointError, match=r"No other is sound"):
-        load_network(tmp_path, ("generator",), nn.Linear(2, 3))
+        read_model(tmp_path)
+    shutil.rmtree(tmp_path / "step-00000002")
+    (tmp_path / "step-00000001" / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"state\.json is missing\. No other is sound"):
+        read_model(tmp_path)
 
 
-def test_the_first_prefix_that_is_there_is_used(tmp_path: Path) -> None:
-    saved = pair(tmp_path, 1, generator=False)
-    target = nn.Linear(4, 3)
-    load_network(tmp_path, ("generator", "discriminator"), target)
-    assert torch.equal(target.weight, saved.discriminator.weight)
-    with pytest.raises(CheckpointError, match="has no network called generator or critic"):
-        load_network(tmp_path, ("generator", "critic"), target)
-
-
-def test_another_network_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [Pair(5), Pair(generator=False), nn.Sequential(nn.Linear(2, 3))])
+def test_another_module_is_refused_and_left_as_it_was(tmp_path: Path, target: nn.Module) -> None:
     """Another shape, a parameter too many, one too few."""
     pair(tmp_path, 1)
-    for target in (nn.Linear(2, 5), nn.Linear(2, 3, bias=False), nn.Sequential(nn.Linear(2, 3))):
-        before = {name: value.clone() for name, value in target.state_dict().items()}
-        with pytest.raises(CheckpointError, match=r"step-00000001: generator is another network; \S+ \(and \d more\)"):
-            load_network(tmp_path, ("generator",), target)
-        assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
+    before = {name: value.clone() for name, value in target.state_dict().items()}
+    with pytest.raises(CheckpointError, match=r"step-00000001: belongs to other networks; \S+ \(and \d more\)"):
+        read_model(tmp_path).fill(target)
+    assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_network_with_numbers_that_are_not_finite_is_refused(tmp_path: Path, bad: float) -> None:
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, bad: float) -> None:
     made = Pair()
     made.generator.weight.data[2, 1] = bad
     kept(tmp_path, 1, (made, torch.optim.SGD(made.parameters(), lr=0.1)))
-    with pytest.raises(CheckpointError, match=r"step-00000001/state\.safetensors: .* in weight \(and 0 more\)"):
-        load_network(tmp_path, ("generator",), nn.Linear(2, 3))
-    load_network(tmp_path, ("discriminator",), nn.Linear(4, 3))
+    with pytest.raises(CheckpointError, match=r"step-00000001/state\.safetensors: .* in generator.weight \(and 0 more"):
+        read_model(tmp_path).fill(Pair())
 
 
 @pytest.mark.parametrize("again", [False, True])

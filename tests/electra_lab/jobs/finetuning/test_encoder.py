@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from electra_lab.data.encoding import encode
+from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.inference.windows import tokenize
 from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.unigram import unigram

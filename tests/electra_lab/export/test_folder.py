@@ -11,6 +11,7 @@ import pytest
 
 from electra_lab.export import export as module
 from electra_lab.export.export import MARK, export
+from electra_lab.pretrained import writing
 from electra_lab.storage.files import damage
 from electra_lab.storage.lock import lock
 from registry.errors import CheckpointError, ConfigError, InUse
@@ -129,16 +130,18 @@ def test_a_destination_that_cannot_be_is_refused(run: Path, tmp_path: Path) -> N
         export(run, tmp_path / "a\0out")
 
 
-@pytest.mark.parametrize("part", ["save_file", "write_tokenizer", "model_card"])
+@pytest.mark.parametrize(
+    ("owner", "part"), [(writing, "save_file"), (module, "write_tokenizer"), (module, "model_card")]
+)
 def test_a_disk_that_refuses_leaves_the_earlier_export(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, part: str
 ) -> None:
     export(run, tmp_path / "out", 8)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, part, full)
+    monkeypatch.setattr(owner, part, full)
     for name in ("out", "other"):
         with pytest.raises(CheckpointError, match=rf"/{name}: cannot be written \(No space left on device\)\."):
             export(run, tmp_path / name)
@@ -156,7 +159,8 @@ KILLED = """
 import os, pathlib, shutil, sys
 sys.modules["transformers"] = None  # writing needs it not, nor does anything but reading; it takes seconds
 import electra_lab.jobs.sweeps.run, electra_lab.jobs.finetuning.run, electra_lab.jobs.pretraining.execute
-from electra_lab.export import export as module, networks
+from electra_lab.export import export as module
+from electra_lab.pretrained import writing
 from electra_lab.storage import files
 
 run, place = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -195,8 +199,8 @@ def without(number):
 
 points = {
     "before anything": (module, "_write", kill),
-    "the first tensors are there": (module, "save_file", after(module.save_file, 1)),
-    "half of the tensors": (module, "save_file", lambda _, file, **__: (file.write_bytes(b"half"), kill())),
+    "the first tensors are there": (writing, "save_file", after(writing.save_file, 1)),
+    "half of the tensors": (writing, "save_file", lambda _, file, **__: (file.write_bytes(b"half"), kill())),
     "one of two networks": (module, "seal", after(module.seal, 1)),
     "both networks": (module, "seal", after(module.seal, 2)),
     "all of it": (files, "flush", lambda path: kill() if path == out.parent else None),
@@ -204,7 +208,7 @@ points = {
     "both were exchanged": (files, "_exchange", after(files._exchange, 1)),
     "they cannot be exchanged, and the old one is aside": (files, "_exchange", without(2)),
     "they cannot be exchanged, and the new one is in its place": (files, "_exchange", without(3)),
-    "half of the old one is deleted": (module.shutil, "rmtree", lambda path, **_: (
+    "half of the old one is deleted": (files.shutil, "rmtree", lambda path, **_: (
         partly(path) if pathlib.Path(path).name.endswith(".old") and path.exists() else None)),
 }
 for number, (name, (owner, attribute, replacement)) in enumerate(points.items()):

@@ -27,9 +27,17 @@ from transformers import (
 
 from electra_lab.model.embeddings import Shifted
 from electra_lab.model.weights import own_tensors
-from electra_lab.pretrained.hugging_face import read_folder, shape
-from electra_lab.pretrained.transformers_names import from_transformers, to_transformers
-from tests.electra_lab.model.theirs import TINY, inputs, logits, model, network, saved
+from electra_lab.pretrained.hugging_face import read_config, read_tensors
+from tests.electra_lab.model.theirs import (
+    TINY,
+    from_transformers,
+    inputs,
+    logits,
+    model,
+    network,
+    saved,
+    to_transformers,
+)
 
 HEAD = {ElectraForPreTraining: "replaced", ElectraForMaskedLM: "tokens", BertForMaskedLM: "tokens"}
 TABLE = "electra.embeddings.word_embeddings.weight"
@@ -52,9 +60,9 @@ def test_released_shapes_give_the_logits_of_transformers(tmp_path: Path, name: s
     """From the file that save_pretrained writes, in single precision."""
     kind, sizes = SHAPES[name]
     theirs = model(kind, **RELEASED, **sizes)
-    folder = read_folder(str(saved(theirs, tmp_path)))
-    ours = network(shape(folder.config), HEAD[kind])
-    account = from_transformers(folder.tensors(), ours, folder.kind)
+    folder = saved(theirs, tmp_path)
+    ours = network(read_config(folder), HEAD[kind])
+    account = from_transformers(read_tensors(folder), ours, "electra")
     assert (account.new, account.unused) == ((), ())
     expected = logits(theirs, HEAD[kind], 30_522)
     torch.testing.assert_close(logits(ours, HEAD[kind], 30_522), expected, rtol=1e-5, atol=1e-5)

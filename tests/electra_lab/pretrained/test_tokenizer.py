@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, ElectraTokenizer, ElectraTokenizerFast
 
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.export.export import export
-from electra_lab.export.tokenizer import electra_options, write_tokenizer
+from electra_lab.pretrained.writing import electra_options, write_tokenizer
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.pretrained import read_tokenizer
 from electra_lab.tokenizers.wordpiece import wordpiece
@@ -52,7 +52,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("tokenizer")
     ours: Tokenizer = KINDS[request.param]()
     vocabulary = make_vocabulary(ours, torch.ones(ours.get_vocab_size(), dtype=torch.int64), torch.device("cpu"))
-    write_tokenizer(folder, ours, vocabulary, 40)
+    write_tokenizer(folder, ours, 40)
     (folder / "config.json").write_text(json.dumps({"model_type": "electra", "vocab_size": vocabulary.size}))
     ours.no_truncation()
     ours.encode_special_tokens = True  # as in a run
@@ -80,7 +80,7 @@ def written(folder: Path, ours: Tokenizer) -> tuple[str | None, list[str]]:
     """Export a tokenizer; returns the sentence of its card, and the texts that ElectraTokenizer reads otherwise."""
     vocabulary = make_vocabulary(ours, torch.ones(ours.get_vocab_size(), dtype=torch.int64), torch.device("cpu"))
     folder.mkdir()
-    write_tokenizer(folder, ours, vocabulary, 512)
+    write_tokenizer(folder, ours, 512)
     (folder / "config.json").write_text(json.dumps({"model_type": "electra", "vocab_size": vocabulary.size}))
     expected = [
         [vocabulary.cls_id, *ours.encode(text, add_special_tokens=False).ids, vocabulary.sep_id] for text in NASTY

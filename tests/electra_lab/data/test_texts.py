@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 
+from electra_lab.data.texts import Tokenized, batches, tokenize, windows
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.inference.windows import Tokenized, batches, tokenize, windows
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.wordpiece import wordpiece
 

@@ -18,11 +18,11 @@ import electra_lab.interop.hugging_face  # noqa: F401  # registers the classes
 import registry
 from electra_lab.export.export import export
 from electra_lab.interop.hugging_face import models
-from electra_lab.model.weights import own_tensors
-from electra_lab.pretrained.transformers_names import to_transformers
+from electra_lab.model.weights import own_tensors, repeated
 from registry.errors import UnknownName
 from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module
+from tests.electra_lab.model.theirs import to_transformers
 from tests.helpers import ROOT, python
 
 AWKWARD = '''\
@@ -149,7 +149,7 @@ def test_what_the_network_shares_is_shared_after_loading(made: tuple[str, Path, 
     _, run, folder = made
     ours = opened(run).networks["discriminator"]
     model = load(HEADS["discriminator"], folder / "discriminator")
-    assert models.repeated(model.base_model.network) == models.repeated(ours)
+    assert repeated(model.base_model.network) == repeated(ours)
     for name, buffer in ours.named_buffers():  # those that are in no file, too
         assert torch.equal(model.base_model.network.get_buffer(name), buffer)
 

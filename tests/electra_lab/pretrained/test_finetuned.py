@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from torch import nn
+from transformers import BertForPreTraining
 
-import electra_lab.interop.hugging_face  # noqa: F401
+import electra_lab
+import electra_lab.interop.hugging_face
 from electra_lab.jobs.finetuning.run import finetune
 from electra_lab.storage.files import damage
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import ConfigError
 from tests.electra_lab.jobs.finetuning.small import predictions, pretrained, write_finetuning
+from tests.electra_lab.model.theirs import model, saved
 
 BACKBONES = {
     "bert": "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
@@ -35,6 +42,34 @@ def test_a_classifier_has_the_labels_and_the_certainties_of_the_lab(tmp_path: Pa
     assert [each["label"] for each in theirs] == [each["prediction"] for each in ours]
     assert [each["score"] for each in theirs] == pytest.approx([each["certainty"] for each in ours], abs=1e-5)
     assert len({each["prediction"] for each in ours}) == 2  # otherwise the labels could be the other way round
+    tuned, *same = (electra_lab.load(path).embed("the cat") for path in (folder / "model", folder, folder.parent))
+    assert all(torch.equal(tuned, states) for states in same)
+    assert not torch.equal(tuned, electra_lab.load(run).embed("the cat"))
+
+
+def test_a_fine_tuned_bert_is_written_as_the_electra_that_it_is(tmp_path: Path, run: Path) -> None:
+    """BERT's own class has no layer on top like the lab's."""
+    made = model(BertForPreTraining, vocab_size=RunDirectory(run).tokens()[0].get_vocab_size())
+    shutil.copy(run / "tokenizer.json", saved(made, tmp_path / "bert"))
+    task = {"type": "text_classification", "head": "dense"}
+    file = write_finetuning(tmp_path, tmp_path / "bert", task=task, network="generator")
+    folder = finetune(file, ["train.epochs=1"], tmp_path / "out", "cpu") / "seed-0"
+    loaded, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder / "model", output_loading_info=True
+    )
+    assert type(loaded).__name__ == "ElectraForSequenceClassification"
+    assert not any(report.values()), report
+
+
+def test_a_fine_tuning_without_one_model_says_so(tmp_path: Path, run: Path) -> None:
+    path = write_finetuning(tmp_path, run)
+    folder = finetune(path, ["seeds=[0, 1]", "train.epochs=1"], tmp_path / "out", "cpu")
+    with pytest.raises(ConfigError, match="has saved no model"):
+        electra_lab.load(folder)
+    for seed in (0, 1):
+        (folder / f"seed-{seed}" / "model").mkdir(exist_ok=True)
+    with pytest.raises(ConfigError, match="has 2 models"):
+        electra_lab.load(folder)
 
 
 def test_the_dropout_of_the_task_is_that_of_the_exported_layers(tmp_path: Path, run: Path) -> None:

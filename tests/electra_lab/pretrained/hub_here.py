@@ -54,12 +54,12 @@ if __name__ == "__main__":
     # The package reads these when it is imported.
     os.environ |= {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_DISABLE_XET": "1",
                    "HF_HUB_OFFLINE": "0", "HF_HOME": str(ROOT / ".cache"), "NO_PROXY": "127.0.0.1"}  # fmt: skip
-    from electra_lab.pretrained.hugging_face import read_folder
+    from electra_lab.pretrained.hugging_face import locate, read_tensors
     from registry.errors import DataError
 
     for name in sys.argv[2:]:
         try:
-            folder = read_folder(name)
-            print(*sorted(file.name for file in folder.path.iterdir()), len(folder.tensors()))
+            folder = locate(name)
+            print(*sorted(file.name for file in folder.iterdir()), len(read_tensors(folder)))
         except DataError as error:
             print(error)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from electra_lab.assembly.networks import build_networks
+from electra_lab.export.export import export
 from electra_lab.jobs.pretraining import execute
-from electra_lab.pretrained import opened as assembly_opened
-from electra_lab.pretrained.opened import open_run
+from electra_lab.pretrained.opening import open_model, read_run
 from electra_lab.storage.checkpoint import checkpoints
 from electra_lab.storage.files import seal
 from registry.errors import CheckpointError, ConfigError
@@ -49,23 +50,23 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_it_opens_without_anything_else(moved: Any) -> None:
     path, before = moved
     with for_a_module():
-        opened = open_run(path, CPU)
-        assert opened.loaded.plugins[0].file.parent == path / "plugins"
-    assert opened.step == 12
-    assert not opened.objective.training
-    for name, tensor in before.run.learner.objective.state_dict().items():
-        assert torch.equal(opened.objective.state_dict()[name], tensor), name
+        opened = build_networks(open_model(path), CPU)
+        assert opened.model.plugins[0].file.parent == path / "plugins"
+    network = opened.networks["discriminator"]
+    assert not network.training
+    for name, tensor in before.run.learner.objective.discriminator.state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor), name
+    assert opened.model.run is not None
+    assert opened.model.run.step == 12
     assert opened.tokenizer.get_vocab() == before.store.tokenizer.get_vocab()
     assert torch.equal(opened.vocabulary.counts, before.vocabulary.counts)
-    assert torch.equal(opened.networks["generator"].scores, before.run.learner.objective.generator.scores)
-    assert opened.networks["discriminator"] is opened.objective.discriminator
+    assert torch.equal(opened.fixed.scores, before.run.learner.objective.generator.scores)
 
 
 def test_it_opens_in_a_new_process_in_another_folder(moved: Any, tmp_path: Path) -> None:
-    code = "import sys, torch, pathlib; from electra_lab.pretrained.opened import open_run as o; "
-    code += "print(o(pathlib.Path(sys.argv[1]), torch.device('cpu')).step)"
+    code = "import sys, electra_lab; print(electra_lab.load(sys.argv[1]).detect('the cat').tokens)"
     done = python("-c", code, str(moved[0]), cwd=tmp_path)
-    assert (done.stdout, done.returncode) == ("12\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("['the', 'cat']\n", 0), done.stderr
 
 
 def test_a_plug_in_that_is_loaded_already_is_not_defined_twice(moved: Any, tmp_path: Path) -> None:
@@ -73,8 +74,8 @@ def test_a_plug_in_that_is_loaded_already_is_not_defined_twice(moved: Any, tmp_p
     shutil.copytree(moved[0], other)
     with for_a_module():
         for path in (moved[0], other, moved[0]):
-            opened = open_run(path, CPU)
-            assert opened.loaded.plugins[0].file.parent == moved[0] / "plugins"
+            opened = build_networks(open_model(path), CPU)
+            assert opened.model.plugins[0].file.parent == moved[0] / "plugins"
             assert type(opened.networks["discriminator"].backbone).__name__ == "Mine"
 
 
@@ -83,30 +84,37 @@ def test_any_kept_checkpoint_can_be_opened(tmp_path: Path, monkeypatch: pytest.M
     path = run(experiment(tmp_path), tmp_path / "run")
     assert [each.name for each in checkpoints(path / "checkpoints")] == ["step-00000008", "step-00000012"]
     for step in (8, 12):
-        opened = open_run(path, CPU, step)
-        assert opened.step == step
         saved = tensors(path, step)
-        for name, value in opened.objective.named_parameters():
-            assert torch.equal(value, saved[f"model.{name}"])
+        for part, network in build_networks(open_model(path, step=step), CPU).networks.items():
+            for name, value in network.named_parameters():
+                shared = f"model.generator.{name}"  # where tied embeddings are
+                assert torch.equal(value, saved.get(f"model.{part}.{name}", saved.get(shared)))
     with pytest.raises(CheckpointError, match=r"there is no checkpoint of step 4\. Kept: 8, 12\.$"):
-        open_run(path, CPU, 4)
+        read_run(path, 4)
     (path / "checkpoints" / "step-00000012" / "state.safetensors").write_bytes(b"")
-    assert open_run(path, CPU, 8).step == 8
+    assert read_run(path, 8).parts
     for step in (None, 12):  # an older one, without a word, would be another model
         with pytest.raises(CheckpointError, match=r"step-00000012: .* is damaged.*Sound are those of the steps 8;"):
-            open_run(path, CPU, step)
+            read_run(path, step)
 
 
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+def test_tensors_that_cannot_be_those_of_the_run_are_refused(tmp_path: Path) -> None:
+    """Numbers that are not finite, and an objective that gives the network another name."""
     path = run(experiment(tmp_path), tmp_path / "run")
     newest = checkpoints(path / "checkpoints")[-1]
     saved = load_file(newest / "state.safetensors")
-    name = "discriminator.heads.replaced.out.weight"
-    saved[f"model.{name}"].view(-1)[3] = float("inf")
+    saved["model.discriminator.heads.replaced.out.weight"].view(-1)[3] = float("inf")
     save_file(saved, newest / "state.safetensors")
     seal(newest)
-    with pytest.raises(CheckpointError, match=rf"{newest.name}/state\.safetensors: .* in {name} \(and 0 more"):
-        open_run(path, CPU)
+    reason = r"heads\.replaced\.out\.weight has NaN or infinite"
+    with pytest.raises(CheckpointError, match=reason):
+        build_networks(open_model(path), CPU)
+    with pytest.raises(CheckpointError, match=r"discriminator_predictions|heads\.replaced"):
+        export(path, tmp_path / "out")
+    save_file({name.replace("discriminator", "critic"): t for name, t in saved.items()}, newest / "state.safetensors")
+    seal(newest)
+    with pytest.raises(CheckpointError, match="has no discriminator"):
+        read_run(path)
 
 
 def test_sizes_are_compared_with_the_checkpoint_before_memory_is_asked_for(
@@ -116,11 +124,12 @@ def test_sizes_are_compared_with_the_checkpoint_before_memory_is_asked_for(
     config = (path / "config.yaml").read_text()
     assert "  dim: 16\n" in config
     (path / "config.yaml").write_text(config.replace("  dim: 16\n", "  dim: 32768\n"))
-    monkeypatch.setattr(assembly_opened, "build", None)
-    with pytest.raises(CheckpointError, match=r"belongs to other networks; \S+ \(and \d+ more\) do not fit"):
-        open_run(path, CPU)
+    monkeypatch.setattr(torch.nn.Module, "to_empty", None)
+    for act in (lambda: build_networks(open_model(path), CPU), lambda: export(path, tmp_path / "out")):
+        with pytest.raises(CheckpointError, match=r"step-00000012: does not fit the config\.yaml of its run: "):
+            act()
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run directory"):
-        open_run(tmp_path, CPU)
+        read_run(tmp_path)

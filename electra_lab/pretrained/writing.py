@@ -1,0 +1,200 @@
+"""Trained networks as folders that transformers loads: config.json, model.safetensors and a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from electra_lab.data.vocabulary import masks_take_words, special_ids
+from electra_lab.model.embeddings import LAYER_NORM_EPS, SEGMENTS
+from electra_lab.model.initialise import STANDARD_DEVIATION
+from electra_lab.model.network import Network
+from electra_lab.model.weights import TABLE, not_finite, own_tensors
+from electra_lab.pretrained.hugging_face import CONFIG, TOKENIZER
+from electra_lab.pretrained.trained_model import LAB, Part
+from electra_lab.pretrained.transformers_names import transformers_name
+from electra_lab.storage.files import disk, new_folder, seal
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# The layers of tasks, by class: their names in transformers' ELECTRA, and in the lab's own classes.
+TASK_LAYERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "ForSequenceClassification": {
+        "dense": ("classifier.dense", "classifier.1"),
+        "out": ("classifier.out_proj", "classifier.4"),
+    },
+    "ForTokenClassification": {"out": ("classifier", "classifier.1")},
+    "ForQuestionAnswering": {"span": ("qa_outputs", "qa_outputs")},
+}
+BERT_WORDS = ({"type": "BertPreTokenizer"}, "WordPiece", "##", 100)
+OPTIONS = {"lowercase": "do_lower_case", "strip_accents": "strip_accents",
+           "handle_chinese_chars": "tokenize_chinese_chars"}  # fmt: skip
+
+
+def write_network(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], part: Part) -> None:
+    """Write config.json, the tensors, and the plug-in that defines the backbone, if it is a file."""
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copymode(folder / CONFIG, folder / "model.safetensors")  # safetensors makes it readable for its owner alone
+    if part.plugin and part.plugin_source:
+        (folder / part.plugin).write_bytes(part.plugin_source)
+
+
+def write_finetuned(
+    final: Path,
+    part: Part,
+    network: Network,
+    head: nn.Module,
+    tokenizer: Tokenizer,
+    *,
+    kind: str,
+    labels: Sequence[str],
+    dropout: float,
+    longest: int,
+) -> None:
+    """Write a fine-tuned network as a folder that transformers loads, whole or not at all.
+
+    part     the network before it was fine-tuned
+    head     the task's own layers
+    kind     the class, a key of TASK_LAYERS
+    longest  input in tokens
+    """
+    tuned = replace(part, tensors=own_tensors(network))
+    tensors = their_tensors(tuned)
+    for ours, names in TASK_LAYERS[kind].items():
+        for name, parameter in head.get_submodule(ours).named_parameters():
+            tensors[f"{names[0 if part.plain else 1]}.{name}"] = parameter
+    config = {**describe(tuned, tokenizer), "architectures": [class_name(part, kind)], "classifier_dropout": dropout}
+    if labels:
+        config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    with disk(final), new_folder(final) as folder:
+        write_network(folder, config, tensors, part)
+        write_tokenizer(folder, tokenizer, longest)
+        seal(folder)
+
+
+def class_name(part: Part, ending: str) -> str:
+    return f"{'Electra' if part.plain else 'ElectraLab'}{ending}"
+
+
+def their_tensors(part: Part) -> dict[str, Tensor]:
+    """Return the tensors by the names that transformers knows; a tensor that has several names goes by the first."""
+    found: dict[str, Tensor] = {}
+    seen = set[int]()
+    for name, tensor in part.tensors.items():
+        if id(tensor) not in seen:
+            found[transformers_name(name, "electra") if part.plain else f"{LAB}.network.{name}"] = tensor
+        seen.add(id(tensor))
+    return found
+
+
+def describe(part: Part, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the config.json of a network. Raises CheckpointError, DataError if its tensors are others."""
+    backbone, embedding = part.backbone, part.embedding
+    config: dict[str, Any] = {"architectures": [class_name(part, part.class_ending)]}
+    if part.plain:
+        _refuse_other_sizes(part)
+        config |= {
+            "model_type": "electra",
+            "embedding_size": embedding["dim"],
+            "hidden_size": backbone["dim"],
+            "num_hidden_layers": backbone["depth"],
+            "num_attention_heads": backbone["heads"],
+            "intermediate_size": len(part.tensors["backbone.layers.0.expand.weight"]),
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": backbone["dropout"],
+            "attention_probs_dropout_prob": backbone["dropout"],
+            "max_position_embeddings": embedding["max_length"],
+            "type_vocab_size": SEGMENTS,
+            "initializer_range": STANDARD_DEVIATION,
+            "layer_norm_eps": LAYER_NORM_EPS,
+            "tie_word_embeddings": True,
+        }
+    else:
+        config |= {"model_type": LAB, "backbone": backbone, "embedding": embedding, "plugin": part.plugin}
+    pad = special_ids(tokenizer)["pad"]
+    return config | {"vocab_size": part.vocabulary_size, "pad_token_id": pad, "dtype": "float32"}
+
+
+def _refuse_other_sizes(part: Part) -> None:
+    """Raise CheckpointError or DataError if the tensors of a `bert` are not those that its sections describe."""
+    width, rows, dim = part.embedding["dim"], part.embedding["max_length"], part.backbone["dim"]
+    shapes = {TABLE: (part.vocabulary_size, width), "embeddings.positions.weight": (rows, width)}
+    for layer in range(part.backbone["depth"]):
+        shapes[f"backbone.layers.{layer}.query.weight"] = (dim, dim)
+    layers = {name for name in part.tensors if name.endswith("query.weight")}
+    for name in sorted({*shapes, *layers}):
+        found = tuple(part.tensors[name].shape) if name in part.tensors else None
+        if found != shapes.get(name):
+            raise part.misfit(f"{part.their_name(name)} has the shape {found}, not {shapes.get(name)}.")
+    if wrong := not_finite(part.tensors, part.their_name):
+        raise part.misfit(f"{wrong[0]}.")
+
+
+def electra_options(tokenizer: Tokenizer) -> tuple[dict[str, Any], str | None]:
+    """Return the options of transformers' ElectraTokenizer for a tokenizer, and a sentence if its ids are others.
+
+    That class takes the vocabulary alone, and normalizes and splits text as BERT does.
+    """
+    state = json.loads(tokenizer.to_str())
+    model, normalizer = state["model"], state["normalizer"] or {}
+    first, *others = normalizer.get("normalizers") or [normalizer]
+    options = {OPTIONS[key]: first[key] for key in OPTIONS if first.get("type") == "BertNormalizer"}
+    pieces = (model["type"], model.get("continuing_subword_prefix"), model.get("max_input_chars_per_word"))
+    as_bert = (state["pre_tokenizer"], *pieces) == BERT_WORDS and first.get("clean_text")
+    if as_bert and not others:
+        return options, None
+    reason = "cannot represent this tokenizer and gives other ids"
+    if as_bert and others == [{"type": "NFC"}]:
+        reason = "does not compose characters: other ids for Korean and for accents that are separate characters"
+    return options, f"`ElectraTokenizer` {reason}. Use `AutoTokenizer`."
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json: plain text has the ids of the run, within [CLS] and [SEP].
+
+    Special tokens that are written in a text are special, as users of transformers expect: "[MASK]" is the mask.
+    """
+    from tokenizers import AddedToken, Tokenizer, processors
+
+    ids = special_ids(tokenizer)
+    cls, sep, pad, mask = (str(tokenizer.id_to_token(ids[role])) for role in ("cls", "sep", "pad", "mask"))
+    model = json.loads(tokenizer.to_str())["model"]
+    unknown = model.get("unk_token") or ("[UNK]" if tokenizer.token_to_id("[UNK]") is not None else None)
+    if model.get("unk_id") is not None:
+        unknown = tokenizer.id_to_token(model["unk_id"])
+
+    exported = Tokenizer.from_str(tokenizer.to_str())
+    exported.no_padding()
+    exported.no_truncation()
+    exported.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (cls, sep, pad)])
+    masks_take_words(exported, mask)
+    exported.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, ids["cls"]), (sep, ids["sep"])],
+    )
+    # Not by its own `save`, whose errors are bare Exceptions.
+    (folder / TOKENIZER[0]).write_text(exported.to_str(pretty=True), encoding="utf-8")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "padding_side": "right",
+        "cls_token": cls,
+        "sep_token": sep,
+        "pad_token": pad,
+        "mask_token": mask,
+        **({"unk_token": unknown} if unknown else {}),
+        **electra_options(tokenizer)[0],
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
