@@ -18,7 +18,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ForwardRef
 
 import jaxtyping
 from beartype import BeartypeConf, beartype
@@ -43,8 +43,8 @@ ShapeError = jaxtyping.TypeCheckError
 # Beartype's tower takes an int where a float is written, as mypy does.
 check = jaxtyped(typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
 
-# The checked functions, each with its annotations that use jaxtyping.
-covered: list[tuple[Any, dict[str, Any]]] = []
+# The checked functions, each with its module and its annotations that use jaxtyping.
+covered: list[tuple[Any, str, dict[str, Any]]] = []
 # Shapes and types of calls that were right: checking each call takes a quarter of the time of tests that train.
 _right: set[Any] = set()
 # The result of a call that is checked without calling the function again.
@@ -103,7 +103,7 @@ def check_module(module: ModuleType) -> None:
             continue
         if inspect.isclass(value):
             check_class(value)
-        elif inspect.isfunction(value) and (wrapped := checked(value)) is not value:
+        elif inspect.isfunction(value) and (wrapped := checked(value, module.__name__)) is not value:
             setattr(module, name, wrapped)
             for components in registry.ALL:
                 for entry in components._entries.values():
@@ -117,27 +117,29 @@ def check_class(kind: Any) -> None:
         return
     for name, member in list(vars(kind).items()):
         if isinstance(member, staticmethod | classmethod):
-            setattr(kind, name, type(member)(checked(member.__func__)))
+            setattr(kind, name, type(member)(checked(member.__func__, kind.__module__)))
         elif isinstance(member, property) and member.fget is not None:
-            setattr(kind, name, property(checked(member.fget), member.fset, member.fdel, member.__doc__))
+            setattr(
+                kind, name, property(checked(member.fget, kind.__module__), member.fset, member.fdel, member.__doc__)
+            )
         elif inspect.isfunction(member):
             of_fields = name == "__init__" and dataclasses.is_dataclass(kind)
-            setattr(kind, name, checked(member, from_plugins=not of_fields))
+            setattr(kind, name, checked(member, kind.__module__, from_plugins=not of_fields))
 
 
-def checked(function: Callable[..., Any], from_plugins: bool = True) -> Callable[..., Any]:
+def checked(function: Callable[..., Any], module: str, from_plugins: bool = True) -> Callable[..., Any]:
     """Return the function with its checks around it; the function itself if no annotation uses jaxtyping.
 
     Without `from_plugins`, calls that a plug-in file makes are not checked. Other types are mypy's.
     """
     annotations = getattr(function, "__annotations__", {})
-    written = {name: text for name, text in annotations.items() if "[Tensor, " in str(text)}
+    written = {name: hint for name, hint in annotations.items() if "[Tensor, " in _text(hint)}
     if inspect.isgeneratorfunction(inspect.unwrap(function)):
         written.pop("return", None)  # the annotation describes the iterator
     if not written:
         return function
     number = len(covered)
-    covered.append((function, written))
+    covered.append((function, module, written))
 
     # torch.compile reads every variable of a closure, so these are simple.
     @functools.wraps(function)
@@ -156,7 +158,7 @@ def checked(function: Callable[..., Any], from_plugins: bool = True) -> Callable
 
 def _call(number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function and check it, unless its arguments and its result have had these shapes and types before."""
-    function, _ = covered[number]
+    function, _, _ = covered[number]
     given = number, _kind(args), tuple(kwargs), _kind(kwargs)
     if given in _right:
         result = function(*args, **kwargs)
@@ -181,9 +183,11 @@ def _kind(value: Any) -> Any:
 @functools.cache
 def _with_checks(number: int) -> Callable[..., Any]:
     """Read the annotations of a function at its first call: its module may not be complete before."""
-    function, written = covered[number]
-    names = vars(sys.modules[function.__module__]) | _for_type_checkers(function.__module__)
-    hints = {name: eval(text, names) if isinstance(text, str) else text for name, text in written.items()}
+    function, module, written = covered[number]
+    names = vars(sys.modules[module]) | _for_type_checkers(module)
+    hints: dict[str, Any] = {}
+    for name, hint in written.items():
+        hints[name] = eval(_text(hint), names) if isinstance(hint, str | ForwardRef) else hint
 
     @functools.wraps(function)
     def copy(*args: Any, **kwargs: Any) -> Any:
@@ -198,6 +202,11 @@ def _with_checks(number: int) -> Callable[..., Any]:
     copy.__annotations__ = hints
     strict: Callable[..., Any] = check(copy)
     return strict
+
+
+def _text(annotation: Any) -> str:
+    """Return an annotation as it is written; those of a NamedTuple are wrapped."""
+    return str(getattr(annotation, "__forward_arg__", annotation))
 
 
 @functools.cache

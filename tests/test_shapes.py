@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -94,6 +94,11 @@ class Owner:
         return torch.zeros(1, 1)
 
 
+class Logits(NamedTuple):
+    of: Float[Tensor, "B T"]
+    rows: Int[Tensor, "B"]
+
+
 @dataclass(frozen=True)
 class Pair:
     first: Int[Tensor, "B T"]
@@ -138,6 +143,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "a generator's argument": lambda made: list(made.rows(COLUMN)),
     "arithmetic of axes": lambda made: made.halves(torch.zeros(3, 5)),
     "a field": lambda made: made.Pair(TOKENS, COLUMN[:2] > 0),
+    "a field of a named tuple": lambda made: made.Logits(X, rows=TOKENS),
     "a replaced field": lambda made: replace(made.Pair(TOKENS), first=X),
 }
 ACCEPTED: dict[str, Callable[[Any], object]] = {
@@ -200,7 +206,7 @@ def test_every_function_of_the_lab_is_checked() -> None:
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if shapes.is_covered(found.name) and found.name != "electra_lab.launchers._worker":
                 importlib.import_module(found.name)
-    names = {f"{function.__module__}.{function.__qualname__}" for function, _ in shapes.covered}
+    names = {f"{module}.{function.__qualname__}" for function, module, _ in shapes.covered}
     assert {"electra_lab.model.network.Network.hidden", "registry.contracts.data.Batch.__init__"} <= names
     assert len([name for name in names if not name.startswith("made_for_shapes")]) > 140
 

@@ -24,7 +24,7 @@ SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim",
 
 def parent_runs(objective: nn.Module) -> Mapping[str, Path]:
     """Return the run directories that an objective starts from, by the name of its own network."""
-    runs: Mapping[str, Path] = getattr(objective, "parent_runs", dict)()
+    runs: Mapping[str, Path] = getattr(objective, "earlier_runs", dict)()
     return runs
 
 

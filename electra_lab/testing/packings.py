@@ -176,7 +176,7 @@ class PackingContract(Contract):
         parts = [slice(a, b) for a, b in pairwise(cuts)]
         for step in (0, len(steps) - 1):
             ranks = [rows.training_batch(seed, step, size, CPU, part=part) for part in parts]
-            for name in ("tokens", "attention_mask", "segments", "example_ids", "documents"):
+            for name in ("tokens", "attention_mask", "segments", "example_ids", "attention_document_ids"):
                 expected = getattr(steps[step], name)
                 if expected is None:
                     assert all(getattr(rank, name) is None for rank in ranks)

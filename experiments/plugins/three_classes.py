@@ -29,7 +29,7 @@ class ThreeClasses(objectives.get("electra").component):
         inputs = self.replace(guess, batch, rng)
         inputs = inputs.scatter(1, places, seen.where(random, inputs.gather(1, places)))
         classes = (inputs != batch.tokens).long().scatter_add(1, places, random.long())  # [B T] of 0, 1 and 2
-        states = self.discriminator.hidden(inputs, real, batch.segments, batch.documents)
+        states = self.discriminator.hidden(inputs, real, batch.segments, batch.attention_document_ids)
         logits = self.discriminator.predict("three_classes", states).float()  # [B T 3]
         smoothing = {"reduction": "none", "label_smoothing": self.discriminator_smoothing}
         losses = nn.functional.cross_entropy(logits.transpose(1, 2), classes, **smoothing).masked_fill(~real, 0.0)

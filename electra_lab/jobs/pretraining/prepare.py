@@ -86,9 +86,8 @@ def _write_page(loaded: Loaded, store: Store, facts: Facts) -> Path:
 
 def _row(store: Store, batch: Batch, row: int) -> list[Token]:
     tokens, real, segments = (column[row].tolist() for column in (batch.tokens, batch.attention_mask, batch.segments))
-    documents = (
-        batch.attention_document_ids[row].tolist() if batch.attention_document_ids is not None else [0] * len(tokens)
-    )
+    attended = batch.attention_document_ids
+    documents = [0] * len(tokens) if attended is None else attended[row].tolist()
     special, shown = set(store.special.values()), []
     for i, token in enumerate(tokens):
         kind = "padding" if not real[i] else "special" if token in special else "word"

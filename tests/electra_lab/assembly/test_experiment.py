@@ -209,7 +209,7 @@ def test_metrics_are_those_of_pre_training_or_the_objectives_own(tmp_path: Path)
     accumulator = made.accumulate({3})
     assert isinstance(accumulator, PretrainingMetrics)
     assert accumulator.show == {3}
-    assert accumulator.metrics is PRETRAINING
+    assert accumulator.metrics == PRETRAINING
     (tmp_path / "mine.py").write_text(
         "from electra_lab.objectives.electra import Electra\nfrom registry import objectives\n\n\n"
         "@objectives.register('mine')\nclass Mine(Electra):\n    'Mine.'\n\n"

@@ -331,7 +331,7 @@ def test_a_bert_starts_the_discriminator_and_what_is_new_is_said_and_recorded(
     (opening,) = [text for text in said if "init.discriminator" in text]
     assert opening.count("init.") == 1
     assert (
-        f"\n  init.discriminator: {tmp_path / 'bert'}: new: heads.replaced; not used: bert.pooler, "
+        f"\n  init.discriminator {tmp_path / 'bert'}: new: heads.replaced; not used: bert.pooler, "
         "cls.seq_relationship, cls.predictions; it has no tokenizer, so its tokens were not compared\n"
     ) in opening
     start = RunDirectory(path).provenance().init["discriminator"]

@@ -151,9 +151,9 @@ def test_the_rows_of_another_number_of_processes_are_not_kept(auto: Path, tmp_pa
     """Where the run began, it goes on with as many as before."""
     path = run(auto, tmp_path / "run")
     directory, found = RunDirectory(path), execute.reopen(path, "cpu")[1]
-    assert execute._rows_now(directory, found) == {"environment": directory.provenance().environment}
+    assert execute._rows_now(directory.provenance(), found) == {"environment": directory.provenance().environment}
     found.run.learner.world = Two()
-    assert execute._rows_now(directory, found) == {}
+    assert execute._rows_now(directory.provenance(), found) == {}
 
 
 def test_rows_are_tried_at_their_full_length(auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

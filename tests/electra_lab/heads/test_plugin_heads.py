@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import assemble, check, open_data
 from electra_lab.assembly.initial_weights import origins
+from electra_lab.assembly.needs import forecast
 from electra_lab.cli import app
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
-from electra_lab.planning.forecast import forecast
 from registry import heads, objectives
 from registry.errors import BadResult, ConfigError
 from tests.helpers import write_experiment
@@ -130,7 +130,7 @@ def test_the_weights_the_flops_and_the_memory_of_plug_in_heads(file: Path) -> No
     with_heads, without = sketch(loaded), sketch(plain)
     row = 2 * 3 * 16 * 8 + 2 * 16 * 5 + 2 * 8 * 4  # guesses at ceil(0.15 * 16) positions, and a vector for each network
     assert with_heads.flops.per_step - without.flops.per_step == 3 * 4 * row
-    parts = [forecast(*pair, torch.device("cpu")).parts for pair in ((loaded, with_heads), (plain, without))]
+    parts = [forecast(experiment, torch.device("cpu")).parts for experiment in (loaded, plain)]
     extra = parts[0]["discriminator"]["heads"] - parts[1]["discriminator"]["heads"]
     assert extra == 16 * 8 + 8 + 16 * 5 + 5
 
