@@ -1,4 +1,4 @@
-# Everything runs in a virtual environment of its own, made on the first call from pyproject.toml and constraints.txt.
+# Everything runs in a virtual environment, which the first call creates from pyproject.toml and constraints.txt.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,11 +21,11 @@ test: check
 test-report: $(VENV)/dev.stamp
 	ELECTRA_LAB_PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/test_report_looks.py
 
-# ONNX of every backbone, and of weights beside the file: about a minute.
+# ONNX of every backbone, and with weights in a separate file: about a minute.
 test-onnx: $(VENV)/dev.stamp
 	ELECTRA_LAB_ONNX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/export/test_onnx.py
 
-# The wheel in an environment of its own, away from the repository, with all that it depends on: a few minutes.
+# The wheel in a separate environment, away from the repository, with all its dependencies: a few minutes.
 test-wheel: $(VENV)/dev.stamp
 	ELECTRA_LAB_WHEEL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_wheel.py -s
 
@@ -34,7 +34,7 @@ notebooks: $(VENV)/dev.stamp
 	ELECTRA_LAB_MODEL=$$(ls -d runs/reformer_small/*/ | tail -n 1) ELECTRA_LAB_NOTEBOOKS=examples \
 		OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_examples.py -s
 
-# What takes many minutes: ablations and builds whose processes are killed again and again, and the dearest compilation.
+# The slowest tests: ablations and builds whose processes are killed repeatedly, and the most expensive compilation.
 soak: $(VENV)/dev.stamp
 	ELECTRA_LAB_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_soak.py tests/electra_lab/data/test_build.py::test_kills_change_nothing \
 		tests/electra_lab/training/test_compilation.py -s
@@ -65,8 +65,8 @@ test-parallel: $(VENV)/dev.stamp
 test-trackers: $(VENV)/trackers.stamp
 	ELECTRA_LAB_TRACKERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/trackers
 
-# Everything beside its peers, on an idle machine with 16 GB: some 30 minutes on two cores, by estimate. Continues results.jsonl and
-# results.md in $(BENCH), and draws lengths.svg there. docs/performance.md has the results of one machine.
+# Compare everything with its peers, on an idle machine with 16 GB: about 30 minutes on two cores, by estimate. Appends to
+# results.jsonl and results.md in $(BENCH), and draws lengths.svg there. docs/performance.md has the results of one machine.
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/step.py --length 128 --batch 16 --ours fp32+temperature fp32+gumbel --out $(BENCH)
 	$(BIN)/python benchmarks/step.py --length 512 --batch 4 --out $(BENCH)
@@ -87,7 +87,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/checkpoint.py --out $(BENCH)
 	$(BIN)/python benchmarks/lengths.py --out $(BENCH)
 
-# What the shipped experiments give, into experiments/LOG.md: two hours on one core.
+# Record the results of the shipped experiments in experiments/LOG.md: two hours on one core.
 log: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shipped.py
 

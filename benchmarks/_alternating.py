@@ -1,4 +1,4 @@
-"""Time several ways of doing the same thing in one process, in turns, so that a busy machine slows all of them."""
+"""Time several ways of doing the same thing, alternating in one process, so that a busy machine slows all of them."""
 
 import argparse
 import json

@@ -1,10 +1,10 @@
-"""Compare writing a checkpoint with `torch.save` of the same state, in one process, in turns.
+"""Compare writing a checkpoint with `torch.save` of the same state, alternating in one process.
 
     python benchmarks/checkpoint.py --experiment electra_small
 
 Ours writes safetensors, a checksum of each file and a manifest, and waits until all of it is on the disk. `torch.save`
-does none of that; beside it stands `torch.save` that waits for the disk, too. In turns with them a training step of the
-experiment is taken: its time tells which share of a run checkpoints take.
+does none of that, so `torch.save` followed by fsync is measured too. They alternate with a training step of the
+experiment, whose time gives the share of a run that checkpoints take.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Compare the alternatives among which `auto` chooses, in one process, in turns, and show what the rules say.
+"""Compare the alternatives of `auto`, alternating in one process, and show the choices of its rules.
 
     python benchmarks/choices.py --shapes 128x16 512x4 --widths 128 256 --compile
 

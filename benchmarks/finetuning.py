@@ -1,4 +1,4 @@
-"""Fine-tuning beside transformers' Trainer: the same model, examples, batches and padding policy, in one process.
+"""Compare fine-tuning with transformers' Trainer: the same model, examples, batches and padding policy, in one process.
 
     python benchmarks/finetuning.py [--size tiny|small] [--rounds 5] [--threads 2]
 

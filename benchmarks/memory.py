@@ -40,7 +40,7 @@ def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
     gc.collect()
     step, grown = make(case, way), Growth()
     ctypes.CDLL(None).malloc_trim(0)  # what building has left over must not serve the step
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = resident("VmRSS")
     for number in range(1, max(steps) + 1):
         step()
@@ -50,7 +50,7 @@ def measure(case: Case, way: str, steps: Collection[int]) -> Growth:
 
 
 def growth(case: Case, way: str, threads: int, steps: Collection[int] = STEPS) -> Growth:
-    """Return the growth in a process of its own. Raises Missing."""
+    """Return the growth in a separate process. Raises Missing."""
     given = json.dumps([case.experiment, case.length, case.batch, case.changes, way, threads, list(steps)])
     done = subprocess.run([sys.executable, __file__, "--child", given], capture_output=True, text=True, check=False)
     if done.returncode:

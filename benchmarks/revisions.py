@@ -1,8 +1,8 @@
-"""Compare the training step of this working tree with that of earlier commits, in turns.
+"""Compare the training step of this working tree with that of earlier commits, alternating.
 
     python benchmarks/revisions.py a6d31e1 --experiment transformer_tiny
 
-Each commit is unpacked into a temporary folder and takes its steps in a process of its own, with this environment's
+Each commit is unpacked into a temporary folder and takes its steps in a separate process, with this environment's
 libraries, one process at a time. The experiment is the commit's own file, without dropout, in float32, with random
 tokens.
 """

@@ -1,4 +1,4 @@
-"""Compare each sampler with electra-pytorch's `gumbel_sample`, in one process, in turns.
+"""Compare each sampler with electra-pytorch's `gumbel_sample`, alternating in one process.
 
     python benchmarks/samplers.py --threads 1 --clock processor
 

@@ -1,4 +1,4 @@
-"""Run shipped experiments as they are, and note in experiments/LOG.md what each gave.
+"""Run shipped experiments, and record their results in experiments/LOG.md.
 
     python benchmarks/shipped.py reformer_small objectives/mlm
 
@@ -77,7 +77,7 @@ def note(row: str, log: Path) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("names", nargs="*", metavar="NAME", help="such as reformer_small or objectives/mlm")
-    options.add_argument("--set", action="append", default=[], metavar="A.B=C", help="noted beside the name")
+    options.add_argument("--set", action="append", default=[], metavar="A.B=C", help="noted next to the name")
     options.add_argument("--log", type=Path, default=LOG, help="default: experiments/LOG.md")
     given = options.parse_args()
     names = given.names or shipped()

@@ -1,4 +1,4 @@
-"""Time the start of the command line beside `import torch`, in processes that take turns.
+"""Compare the start of the command line with `import torch`, in alternating processes.
 
     python benchmarks/startup.py --clock processor
 

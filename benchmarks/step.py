@@ -1,4 +1,4 @@
-"""Compare the training step with electra-pytorch's, the usual one on transformers and txtai's, in turns.
+"""Compare the training step with electra-pytorch's, the usual one on transformers and txtai's, alternating.
 
     python benchmarks/step.py --length 128 --batch 16 --ours fp32 bf16
     python benchmarks/step.py --experiment reformer_small --length 512 --batch 4

@@ -258,7 +258,7 @@ def auc_by_document(
 ) -> NDArray[np.float64]:
     """Return Float64[D], the jackknife's pseudo-values of an AUC: D times it less D - 1 times that without a document.
 
-    Their mean is about the AUC, and their differences are what documents contribute to it, in the order of their
+    Their mean is about the AUC, and their differences are the contributions of documents, in the order of their
     numbers. There have to be two documents or more with tokens of either kind.
     """
     nothing = np.zeros(len(replaced), np.int64)

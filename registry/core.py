@@ -39,7 +39,7 @@ class Entry(Generic[T]):
     line: int
     lead: tuple[str, ...]  # the names of its positional parameters
     schema: type[Strict]
-    declared: Mapping[str, Any]  # what it declared about itself when it was registered
+    declared: Mapping[str, Any]  # its declarations, from `register`
     package: str | None  # the installed package that it came with, with its version; None for built-ins and files
 
     @property

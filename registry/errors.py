@@ -54,7 +54,7 @@ class CellsFailed(LabError):
 
 
 class Stopped(LabError):
-    """A signal arrived, or the time was up; the message says what was saved and how to continue."""
+    """A signal arrived, or the time was up; the message says whether anything was saved and how to continue."""
 
 
 class Preempted(Stopped):

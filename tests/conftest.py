@@ -35,6 +35,13 @@ def _plugins_end_with_their_test() -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no charts of a run."""
+    report = "electra_lab.jobs.pretraining.execute.write_report"
+    monkeypatch.setattr(report, lambda directory: directory.path / "report.html")
+
+
 @pytest.fixture(autouse=True)
 def _compilation_stays_on() -> Iterator[None]:
     """A test that leaves it off would have all that follow in its process test nothing that is compiled."""

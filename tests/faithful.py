@@ -77,9 +77,6 @@ def masked(batch: Batch, **options: Any) -> Any:
     return component("masking")(batch.tokens, maskable, words, streams(batch)("masking"), **options)
 
 
-# Rows
-
-
 def packed(texts: list[list[int]], name: str | None = None) -> Packed:
     make = registry.packings.get(name).component if name else component("packing")
     made = make(ArrayTokens(texts), LENGTH, vocabulary(50))
@@ -121,9 +118,6 @@ def order() -> str:
     read = [((batch - ORDINARY) // (LENGTH - 2)).sort().values for batch in batches]
     assert torch.equal(torch.cat(read).sort().values, torch.arange(2000)), "an epoch is not every row once"
     return "any distance" if all(batch[-1] - batch[0] > 1500 for batch in read) else "neighbours"
-
-
-# Masks and samples
 
 
 def distinct_positions() -> float:
@@ -193,9 +187,6 @@ def judged() -> str:
     return kinds[metrics.values()["replaced_share"]]
 
 
-# Losses
-
-
 def logits_at() -> str:
     """Slots are as many in every row, so that one of them may be empty."""
     objective, batch = built().learner.objective, full_rows(2)
@@ -219,9 +210,6 @@ def samples_pass_gradients() -> bool:
     objective(batch, streams(batch)).terms["discriminator"].sum.backward()
     assert all(p.grad is not None for p in objective.discriminator.parameters())
     return any(p.grad is not None and bool(p.grad.any()) for p in objective.generator.parameters())
-
-
-# Networks
 
 
 def shared() -> list[str]:
@@ -294,8 +282,6 @@ def dropout_in_training() -> list[str]:
     return sorted(found)
 
 
-# Initial weights
-
 EDGE = 2 * 0.02 + 1e-7  # two deviations
 
 
@@ -326,9 +312,6 @@ def deviation() -> float:
 def largest_bias() -> float:
     named = [each for network in built().networks.values() for each in network.named_parameters()]
     return max(float(p.detach().abs().max()) for name, p in named if name.endswith("bias"))
-
-
-# Optimization
 
 
 def rate(step: int) -> float:
@@ -371,9 +354,6 @@ def not_decayed() -> list[str]:
     decayed, free = ({kind(p) for g in groups if bool(g["weight_decay"]) == yes for p in g["params"]} for yes in (1, 0))
     assert decayed == {"weight"}
     return sorted(free)
-
-
-# Text
 
 
 @cache

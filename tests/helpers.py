@@ -58,6 +58,19 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def exit_code(*words: str) -> int:
+    """Run a command of the lab in this process."""
+    from electra_lab.cli import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["electra-lab", *words])
+        try:
+            main()
+        except SystemExit as stopped:
+            return int(str(stopped.code or 0))
+    return 0
+
+
 @contextmanager
 def pipe(path: Path, seconds: int = 5) -> Iterator[None]:
     """Put a named pipe in the place of a file; whoever waits for its other end reads nothing after some seconds."""

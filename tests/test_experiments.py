@@ -216,7 +216,6 @@ def reformers() -> Iterator[Any]:
 
 @pytest.mark.parametrize("loaded", list(reformers()))
 def test_every_shipped_reformer_hashes(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows have several pairs of buckets, and states depend on the rotations: attention that is full does not."""
     networks: Any = build(loaded, stand_in_vocabulary(200), seed=0).networks.values()
     length = loaded.config.data.sequence_length
     tokens = torch.randint(5, 200, (2, length), generator=torch.Generator().manual_seed(0))

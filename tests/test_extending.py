@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
@@ -13,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import registry
-from electra_lab.cli import main
 from registry import discovery
-from tests.helpers import ROOT
+from tests.helpers import ROOT, exit_code
 
 pytest_plugins = "pytester"
 
@@ -72,17 +70,12 @@ def answer(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
         *words, _, target = words
     assert words[0] == "electra-lab"
     capsys.readouterr()
-    code: object = 0
-    with fresh(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", words)
-        try:
-            main()
-        except SystemExit as stopped:
-            code = stopped.code
+    with fresh():
+        code = exit_code(*words[1:])
     said = capsys.readouterr()
     if target:
         Path(target).write_text(said.out, encoding="utf-8")
-    return int(str(code or 0)), said.err + said.out
+    return code, said.err + said.out
 
 
 def commands() -> list[tuple[str, str]]:
@@ -128,7 +121,6 @@ def test_a_command_answers_as_shown(command: str, shown: str, bench: Path, monke
 
 
 def test_the_other_commands_are_tested_elsewhere() -> None:
-    """pip in tests/test_plugins.py, pytest below."""
     others = {command.split()[0] for command, _ in commands()} - {"electra-lab"}
     assert others == {"pip", "python"}
 

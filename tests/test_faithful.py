@@ -45,13 +45,11 @@ def flat(values: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def values_of(name: str | None) -> dict[str, Any]:
-    """Return all values of a shipped file, or of the shortest one."""
     loaded = load(ROOT / "experiments" / f"electra_{name}.yaml") if name else faithful.default()
     return dict(flat(loaded.config.model_dump(mode="json")))
 
 
 def at(value: Any, size: str) -> Any:
-    """Return the value for a size."""
     return value[size] if isinstance(value, dict) and set(value) == set(SIZES) else value
 
 
@@ -135,7 +133,6 @@ def test_differences_differ_and_have_a_row() -> None:
 
 
 def words(value: float) -> set[str]:
-    """Return how a sentence may put a number."""
     return {f"{value:g}", f"{value:,}", f"{100 * value:g} %"}
 
 
@@ -155,8 +152,6 @@ def test_readme_has_the_table() -> None:
 
 
 def test_the_formulas_of_the_official_code() -> None:
-    """Of the numbers that are listed, those that follow from it."""
-
     def masks(tokens: int, mask_prob: float = 0.15) -> int:
         """In float32; halves are rounded to the even number."""
         most = int((mask_prob + 0.005) * faithful.LENGTH)
@@ -197,7 +192,6 @@ def test_masks_of_full_rows_and_of_others() -> None:
 
 
 def test_segments_are_as_there() -> None:
-    """The packing that the rows of the table point to, and which the three files use."""
     assert faithful.kinds_of_rows("segments") == ENTRIES["kinds_of_rows"]["there"]
     assert faithful.documents_in_a_row("segments") <= 2  # [SEP], of the two segments of one document
 

@@ -29,7 +29,6 @@ def cells_of(table: Path) -> dict[tuple[str, str], list[float]]:
 
 
 def section_about(table: Path) -> str:
-    """Return the section of the findings that names a table, up to the next heading."""
     sections = re.split(r"^#+ ", (DOCS / "findings.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     [section] = [s for s in sections if f"(findings/{table.name})" in s]
     return section
@@ -54,7 +53,6 @@ def test_the_means_are_those_of_the_cells(table: Path) -> None:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda path: path.stem)
 def test_the_text_has_the_numbers_of_its_table(table: Path) -> None:
-    """Each mean with its interval and each difference with its interval in the rows of the section."""
     known, rows = table.read_text(encoding="utf-8"), [s for s in section_about(table).splitlines() if s.startswith("|")]
     text = "\n".join(rows).replace("**", "")
     numbers = [match.group() for pattern in (MEAN, DIFFERENCE) for match in pattern.finditer(text)]

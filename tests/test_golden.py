@@ -38,7 +38,6 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_stopped_run_is_resumed_to_the_end_that_it_had_then(golden: Path) -> None:
-    """On another processor the last digits may differ."""
     execute.resume(golden / "stopped", "cpu", [store(golden)])
     then, now = records(golden / "finished"), records(golden / "stopped")
     for before, after in zip(then, now, strict=True):

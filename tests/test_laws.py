@@ -35,14 +35,17 @@ from registry import (
 )
 
 
+def suite(contract: type, name: str, /, **options: Any) -> type:
+    return type("Suite", (contract,), {"name": name, "options": options, "__module__": __name__})
+
+
 class TestGumbel(SamplerContract):
     name = "gumbel"
     precisions = ("float32", "bfloat16", "float16", "autocast")  # one suite tries them all: the lab casts for everyone
     rounds = 2
 
 
-class TestTemperature(SamplerContract):
-    name = "temperature"
+TestTemperature = suite(SamplerContract, "temperature")
 
 
 class TestGumbelHot(SamplerContract):
@@ -53,8 +56,7 @@ class TestGumbelHot(SamplerContract):
         return (logits.double() / 2).softmax(-1)
 
 
-class TestTemperatureHot(TestGumbelHot):
-    name = "temperature"
+TestTemperatureHot = suite(TestGumbelHot, "temperature", temperature=2.0)
 
 
 class TestArgmax(SamplerContract):
@@ -99,12 +101,8 @@ class TestNucleus(SamplerContract):
         return kept / kept.sum()
 
 
-class TestReplaceProb(MaskingContract):
-    name = "replace_prob"
-
-
-class TestRandomToken(MaskingContract):
-    name = "random_token"
+TestReplaceProb = suite(MaskingContract, "replace_prob")
+TestRandomToken = suite(MaskingContract, "random_token")
 
 
 class TestWholeWord(MaskingContract):
@@ -119,12 +117,8 @@ class TestSpanUniform(TestSpan):
     options = {"length": "uniform", "longest": 3}  # noqa: RUF012  # read, never changed
 
 
-class TestBert(BackboneContract):
-    name = "bert"
-
-
-class TestTransformer(BackboneContract):
-    name = "transformer"
+TestBert = suite(BackboneContract, "bert")
+TestTransformer = suite(BackboneContract, "transformer")
 
 
 class TestTransformerModern(BackboneContract):
@@ -132,40 +126,15 @@ class TestTransformerModern(BackboneContract):
     sizes = (64, 2, 2)
 
 
-class TestTransformerUnfused(BackboneContract):
-    name, options = "transformer", {"flash": False}
-
-
-class TestTransformerLocalHeads(BackboneContract):
-    name, options = "transformer", {"local_heads": 1, "window": 4}
-
-
-class TestReformer(BackboneContract):
-    name, options = "reformer", {"bucket_size": 4, "hashes": 2}
-
-
-class TestReformerLearnedPositions(TestReformer):
-    options = {"bucket_size": 4, "hashes": 2, "rotary": False}  # noqa: RUF012  # read, never changed
-
-
-class TestReformerReversible(TestReformer):
-    options = {"bucket_size": 4, "hashes": 2, "reversible": True}  # noqa: RUF012  # read, never changed
-
-
-class TestReformerLocalHeads(TestReformer):
-    options = {"bucket_size": 4, "hashes": 2, "local_heads": 1}  # noqa: RUF012  # read, never changed
-
-
-class TestReformerLocalHeadsLearnedPositions(TestReformer):
-    options = {"bucket_size": 4, "local_heads": 1, "rotary": False}  # noqa: RUF012  # read, never changed
-
-
-class TestReformerMemory(TestReformer):
-    options = {"bucket_size": 4, "hashes": 2, "memory": 8}  # noqa: RUF012  # read, never changed
-
-
-class TestReformerGlu(TestReformer):
-    options = {"bucket_size": 4, "hashes": 2, "glu": True}  # noqa: RUF012  # read, never changed
+TestTransformerUnfused = suite(BackboneContract, "transformer", flash=False)
+TestTransformerLocalHeads = suite(BackboneContract, "transformer", local_heads=1, window=4)
+TestReformer = suite(BackboneContract, "reformer", bucket_size=4, hashes=2)
+TestReformerLearnedPositions = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, rotary=False)
+TestReformerReversible = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, reversible=True)
+TestReformerLocalHeads = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, local_heads=1)
+TestReformerLocalHeadsLearnedPositions = suite(BackboneContract, "reformer", bucket_size=4, local_heads=1, rotary=False)
+TestReformerMemory = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, memory=8)
+TestReformerGlu = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, glu=True)
 
 
 class TestReformerEverything(TestReformer):
@@ -173,28 +142,17 @@ class TestReformerEverything(TestReformer):
     options = dict(bucket_size=4, hashes=3, local_heads=1, memory=16, glu=True, reversible=True)  # noqa: C408, RUF012
 
 
-class TestPerformer(BackboneContract):
-    name, options = "performer", {"features": 24}
-
-
-class TestPerformerLearnedPositions(BackboneContract):
-    name, options = "performer", {"features": 24, "rotary": False}
-
-
-class TestPerformerLocalHeads(BackboneContract):
-    name, options = "performer", {"features": 24, "local_heads": 1, "window": 4}
+TestPerformer = suite(BackboneContract, "performer", features=24)
+TestPerformerLearnedPositions = suite(BackboneContract, "performer", features=24, rotary=False)
+TestPerformerLocalHeads = suite(BackboneContract, "performer", features=24, local_heads=1, window=4)
 
 
 class TestTokens(HeadContract):
     name, reads = "tokens", "masked"
 
 
-class TestReplaced(HeadContract):
-    name = "replaced"
-
-
-class TestElectra(ObjectiveContract):
-    name = "electra"
+TestReplaced = suite(HeadContract, "replaced")
+TestElectra = suite(ObjectiveContract, "electra")
 
 
 class TestElectraMaskedOnly(ObjectiveContract):
@@ -204,20 +162,10 @@ class TestElectraMaskedOnly(ObjectiveContract):
         return chosen
 
 
-class TestMlm(ObjectiveContract):
-    name = "mlm"
-
-
-class TestReplaceMlm(ObjectiveContract):
-    name = "replace_mlm"
-
-
-class TestAllTokensMlm(ObjectiveContract):
-    name = "all_tokens_mlm"
-
-
-class TestTwoStage(ObjectiveContract):
-    name, options = "two_stage", {"generator_steps": 3}
+TestMlm = suite(ObjectiveContract, "mlm")
+TestReplaceMlm = suite(ObjectiveContract, "replace_mlm")
+TestAllTokensMlm = suite(ObjectiveContract, "all_tokens_mlm")
+TestTwoStage = suite(ObjectiveContract, "two_stage", generator_steps=3)
 
 
 class TestTwoStageSecond(TestTwoStage):
@@ -232,116 +180,36 @@ class TestFrozenGenerator(ObjectiveContract):
     tie = "none"  # what the networks share would be frozen in both
 
 
-class TestAdversarial(ObjectiveContract):
-    name = "adversarial"
-
-
-class TestLocal(LauncherContract):
-    name = "local"
-
-
-class TestFixedCorruption(MeasureContract):
-    name, options = "fixed_corruption", {"batch_size": 8}
-
-
-class TestFixedCorruptionOfAll(MeasureContract):
-    name, options = "fixed_corruption", {"mask_prob": 1.0, "small": 0.5, "large": 1.0, "steps": 5}
-
-
-class TestPretraining(MeasureContract):
-    name = "pretraining"
-
-
-class TestDownstream(MeasureContract):
-    name, options = "downstream", {"file": Path("sst2.yaml"), "name": "sst2"}
-
-
-class TestDetectionProbe(MeasureContract):
-    name, options = "detection_probe", {"batch_size": 8, "rows": 30}
-
-
-class TestAdamW(OptimizerContract):
-    name = "adamw"
-
-
-class TestAdamWWithoutDecay(OptimizerContract):
-    name, options = "adamw", {"weight_decay": 0.0, "betas": (0.5, 0.9)}
-
-
-class TestAdafactor(OptimizerContract):
-    name = "adafactor"
-
-
-class TestAdamWNoBiasCorrection(OptimizerContract):
-    name = "adamw_no_bias_correction"
-
-
-class TestMuon(OptimizerContract):
-    name = "muon"
-
-
-class TestMuonOriginal(OptimizerContract):
-    name, options = "muon", {"adjust_lr_fn": "original", "nesterov": False, "momentum": 0.5, "ns_steps": 3}
-
-
-class TestContiguous(PackingContract):
-    name = "contiguous"
-
-
-class TestContiguousWithinDocuments(PackingContract):
-    name, options = "contiguous", {"attention": "within_documents"}
-
-
-class TestDocuments(PackingContract):
-    name = "documents"
-
-
-class TestSegments(PackingContract):
-    name = "segments"
-
-
-class TestSegmentsSingle(PackingContract):
-    name, options = "segments", {"single": 1.0, "short": 0.5}
-
-
-class TestSegmentsShort(PackingContract):
-    name, options = "segments", {"single": 0.0, "short": 1.0}
-
-
-class TestLinear(ScheduleContract):
-    name, options = "linear", {"start": 2.0, "end": 0.5, "until": 0.3}
-
-
-class TestCosine(ScheduleContract):
-    name, options = "cosine", {"start": 1.0, "end": 0.0}
-
-
-class TestWarmupLinear(ScheduleContract):
-    name, options = "warmup_linear", {"warmup_steps": 100}
-
-
-class TestWarmupLinearWithoutWarmup(ScheduleContract):
-    name, options = "warmup_linear", {"warmup_steps": 0}
-
-
-class TestConstant(ScheduleContract):
-    name = "constant"
-
-
-class TestConstantAfterWarmup(ScheduleContract):
-    name, options = "constant", {"warmup_steps": 100}
-
-
-class TestWarmupStableDecay(ScheduleContract):
-    name, options = "warmup_stable_decay", {"warmup_steps": 100, "decay_share": 0.2, "end": 0.1}
-
-
-class TestWarmupStableDecayByShares(ScheduleContract):
-    name, options = "warmup_stable_decay", {"warmup_share": 0.1, "shape": "1-sqrt"}
-
-
-class TestWarmupStableDecayCosine(ScheduleContract):
-    name, options = "warmup_stable_decay", {"warmup_steps": 0, "decay_share": 1.0, "shape": "cosine"}
+TestAdversarial = suite(ObjectiveContract, "adversarial")
+TestLocal = suite(LauncherContract, "local")
+TestFixedCorruption = suite(MeasureContract, "fixed_corruption", batch_size=8)
+TestFixedCorruptionOfAll = suite(MeasureContract, "fixed_corruption", mask_prob=1.0, small=0.5, large=1.0, steps=5)
+TestPretraining = suite(MeasureContract, "pretraining")
+TestDownstream = suite(MeasureContract, "downstream", file=Path("sst2.yaml"), name="sst2")
+TestDetectionProbe = suite(MeasureContract, "detection_probe", batch_size=8, rows=30)
+TestAdamW = suite(OptimizerContract, "adamw")
+TestAdamWWithoutDecay = suite(OptimizerContract, "adamw", weight_decay=0.0, betas=(0.5, 0.9))
+TestAdafactor = suite(OptimizerContract, "adafactor")
+TestAdamWNoBiasCorrection = suite(OptimizerContract, "adamw_no_bias_correction")
+TestMuon = suite(OptimizerContract, "muon")
+TestMuonOriginal = suite(OptimizerContract, "muon", adjust_lr_fn="original", nesterov=False, momentum=0.5, ns_steps=3)
+TestContiguous = suite(PackingContract, "contiguous")
+TestContiguousWithinDocuments = suite(PackingContract, "contiguous", attention="within_documents")
+TestDocuments = suite(PackingContract, "documents")
+TestSegments = suite(PackingContract, "segments")
+TestSegmentsSingle = suite(PackingContract, "segments", single=1.0, short=0.5)
+TestSegmentsShort = suite(PackingContract, "segments", single=0.0, short=1.0)
+TestLinear = suite(ScheduleContract, "linear", start=2.0, end=0.5, until=0.3)
+TestCosine = suite(ScheduleContract, "cosine", start=1.0, end=0.0)
+TestWarmupLinear = suite(ScheduleContract, "warmup_linear", warmup_steps=100)
+TestWarmupLinearWithoutWarmup = suite(ScheduleContract, "warmup_linear", warmup_steps=0)
+TestConstant = suite(ScheduleContract, "constant")
+TestConstantAfterWarmup = suite(ScheduleContract, "constant", warmup_steps=100)
+TestWarmupStableDecay = suite(ScheduleContract, "warmup_stable_decay", warmup_steps=100, decay_share=0.2, end=0.1)
+TestWarmupStableDecayByShares = suite(ScheduleContract, "warmup_stable_decay", warmup_share=0.1, shape="1-sqrt")
+TestWarmupStableDecayCosine = suite(
+    ScheduleContract, "warmup_stable_decay", warmup_steps=0, decay_share=1.0, shape="cosine"
+)
 
 
 SUITES = [
@@ -359,7 +227,6 @@ def test_every_component_has_its_suite(registry) -> None:
 
 
 def test_every_launcher_has_its_suite() -> None:
-    """Those of clusters have theirs in their own folder: they need a cluster."""
     here = {suite.name for suite in SUITES if suite.registry is launchers}
     folder = Path(__file__).parent / "electra_lab" / "launchers"
     elsewhere = {path.stem.removeprefix("test_cluster_") for path in folder.glob("test_cluster_*.py")}

@@ -20,21 +20,12 @@ from typing import Any
 import pytest
 import torch
 
+from electra_lab import testing
 from electra_lab.assembly.experiment import assemble, open_data
-from electra_lab.cli import main
 from electra_lab.config.load import load
-from electra_lab.testing import (
-    BackboneContract,
-    HeadContract,
-    MaskingContract,
-    ObjectiveContract,
-    SamplerContract,
-    random_numbers,
-    vocabulary,
-)
 from electra_lab.training.evaluation import evaluate
 from registry import Masked, load_plugin
-from tests.helpers import ROOT, write_experiment
+from tests.helpers import ROOT, exit_code, write_experiment
 
 PLUGINS = ROOT / "experiments" / "plugins"
 EXAMPLES = sorted(path.stem for path in PLUGINS.glob("*.yaml"))
@@ -48,7 +39,7 @@ def _examples() -> None:
 
 
 @pytest.mark.usefixtures("_examples")
-class TestEta(SamplerContract):
+class TestEta(testing.SamplerContract):
     name = "eta"
 
     def distribution(self, logits: torch.Tensor) -> torch.Tensor:
@@ -59,7 +50,7 @@ class TestEta(SamplerContract):
 
 
 @pytest.mark.usefixtures("_examples")
-class TestMinP(SamplerContract):
+class TestMinP(testing.SamplerContract):
     name, options = "min_p", {"share": 0.01}
 
     def distribution(self, logits: torch.Tensor) -> torch.Tensor:
@@ -69,15 +60,15 @@ class TestMinP(SamplerContract):
 
 
 @pytest.mark.usefixtures("_examples")
-class TestRareTokens(MaskingContract):
+class TestRareTokens(testing.MaskingContract):
     name = "rare_tokens"
 
     def test_rare_tokens_are_masked_in_the_proportion_of_their_weights(self) -> None:
         """One token a row, from two frequent and one rare one: the shares are those of the weights."""
-        words, rows = vocabulary(40), 20_000
+        words, rows = testing.vocabulary(40), 20_000
         tokens = torch.tensor([5, 6, 39]).expand(rows, 3)
         masked = self.component()(
-            tokens, torch.ones_like(tokens, dtype=torch.bool), words, random_numbers(1, rows, "cpu")
+            tokens, torch.ones_like(tokens, dtype=torch.bool), words, testing.random_numbers(1, rows, "cpu")
         )
         weights = (1.0 + words.counts[[5, 6, 39]]).pow(-0.5)
         seen = torch.bincount(masked.positions[masked.valid], minlength=3) / rows
@@ -85,22 +76,21 @@ class TestRareTokens(MaskingContract):
 
 
 @pytest.mark.usefixtures("_examples")
-class TestLightConv(BackboneContract):
+class TestLightConv(testing.BackboneContract):
     name = "light_conv"
 
 
 @pytest.mark.usefixtures("_examples")
-class TestThreeClassHead(HeadContract):
+class TestThreeClassHead(testing.HeadContract):
     name = "three_classes"
 
 
 @pytest.mark.usefixtures("_examples")
-class TestThreeClasses(ObjectiveContract):
+class TestThreeClasses(testing.ObjectiveContract):
     name = "three_classes"
 
 
 def test_the_accuracy_of_three_classes_is_that_of_a_plain_count(tmp_path: Path) -> None:
-    """Over all held-out rows, token by token, from what the networks were given."""
     corpus = write_experiment(tmp_path).with_name("corpus.txt")
     small = [f"corpus={{type: text_files, paths: [{corpus}]}}", "tokenizer.vocab_size=200", "data.held_out=0.3"]
     loaded = load(PLUGINS / "three_classes.yaml", [*small, f"data.store={tmp_path / 'store'}",
@@ -133,28 +123,21 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Masked, "__init__", inspect.unwrap(Masked.__init__))
 
 
-def ended(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def ended(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Exit code and standard error of a command, in this process."""
-    monkeypatch.setattr(sys, "argv", ["electra-lab", *command])
     capsys.readouterr()
-    code: object = 0
-    try:
-        main()
-    except SystemExit as stopped:
-        code = stopped.code
-    return int(str(code or 0)), capsys.readouterr().err
+    return exit_code(*command), capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs(name: str, tmp_path: Path, monkeypatch, capsys) -> None:
-    """As it is shipped, but for a corpus and sizes that take a second."""
+def test_an_example_runs(name: str, tmp_path: Path, capsys) -> None:
     write_experiment(tmp_path)  # for its corpus
     small = [f"corpus={{type: text_files, paths: [{tmp_path / 'corpus.txt'}]}}", "tokenizer.vocab_size=200",
              "data.held_out=0.3", f"data.store={tmp_path / 'store'}", "train.steps=3",
              "schedules.learning_rate.warmup_steps=0"]  # fmt: skip
     overrides = [word for each in small for word in ("--set", each)]
     run = ["run", str(PLUGINS / f"{name}.yaml"), *overrides, "--out", str(tmp_path / "run")]
-    code, said = ended(run, monkeypatch, capsys)
+    code, said = ended(run, capsys)
     assert code == 0, said
     assert re.search(rf"\b{name}\s+\S*experiments/plugins/{name}\.py:\d+", said)
     (plugin,) = json.loads((tmp_path / "run" / "provenance.json").read_text())["plugins"]
@@ -162,11 +145,9 @@ def test_an_example_runs(name: str, tmp_path: Path, monkeypatch, capsys) -> None
     assert [copy.name[9:] for copy in (tmp_path / "run" / "plugins").iterdir()] == [f"{name}.py"]
 
 
-def test_a_refusal_of_a_constructor_is_reported_where_the_value_was_written(
-    tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_a_refusal_of_a_constructor_is_reported_where_the_value_was_written(capsys) -> None:
     run = ["check", str(PLUGINS / "light_conv.yaml"), "--set", "discriminator.width=4"]
-    code, said = ended(run, monkeypatch, capsys)
+    code, said = ended(run, capsys)
     assert code == 2
     assert re.search(r"discriminator\.width=4: discriminator: light_conv refuses this: width 4 is even", said)
 
@@ -332,9 +313,9 @@ def experiment(folder: Path, kind: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "good"), [("sampler", SAMPLER), ("masking", MASKING), ("discriminator", BACKBONE)])
-def test_the_files_are_good_before_they_are_changed(kind: str, good: str, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_files_are_good_before_they_are_changed(kind: str, good: str, tmp_path: Path, capsys) -> None:
     file = experiment(tmp_path, kind, good)
-    code, said = ended(["run", str(file), "--out", str(tmp_path / "run")], monkeypatch, capsys)
+    code, said = ended(["run", str(file), "--out", str(tmp_path / "run")], capsys)
     assert code == 0, said
 
 
@@ -346,7 +327,7 @@ def test_a_mistake_in_a_plug_in_is_reported_and_nothing_is_written(
     assert good.count(old) == 1 or old == "import torch"
     monkeypatch.chdir(tmp_path)
     file = experiment(tmp_path, kind, good.replace(old, new, 1))
-    code, said = ended(["run", file.name], monkeypatch, capsys)
+    code, said = ended(["run", file.name], capsys)
     assert code == 2, said
     lines = [line for line in said.splitlines() if "reading the corpus" not in line]
     place = rf"\S*\bmine\.py:{line}: " if line else r"tiny\.yaml:\d+: "

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from electra_lab.cli import main
 from electra_lab.cli._streams import CLOSED_PIPE
-from tests.helpers import ROOT, write_experiment
+from tests.helpers import ROOT, exit_code, write_experiment
 
 pytest_plugins = "pytester"
 
@@ -47,10 +45,7 @@ def test_commands_are_all_known() -> None:
 @pytest.mark.parametrize("command", [c for c in COMMANDS if re.search(" check | registry |--dry-run", c)])
 def test_commands_answer(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", command.split())
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 0
+    assert exit_code(*command.split()[1:]) == 0
     assert capsys.readouterr().out
 
 
@@ -66,11 +61,8 @@ def test_the_component_of_ones_own_runs(
              "data.store=store", "train.steps=2", "schedules.learning_rate.warmup_steps=0"]  # fmt: skip
     options = [word for each in small for word in ("--set", each)]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["electra-lab", "run", "mine.yaml", *options, "--out", "run"])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capsys.readouterr().err
-    assert stopped.value.code == 0, said
+    code, said = exit_code("run", "mine.yaml", *options, "--out", "run"), capsys.readouterr().err
+    assert code == 0, said
     assert "my_samplers.py:8" in said
     assert [p.name[9:] for p in (tmp_path / "run" / "plugins").iterdir()] == ["my_samplers.py"]
 

@@ -135,7 +135,6 @@ def test_pages_fit_the_screen(pages: dict[str, Path], name: str, screen: str, tm
 def test_a_table_that_is_cut_off_shows_a_shadow_at_its_edge(
     pages: dict[str, Path], name: str, scheme: str, tmp_path: Path
 ) -> None:
-    """And one that is not cut off shows none. Between a phone, where rows are blocks, and a desktop, some are cut."""
     tables = measured(pages[name], SCREENS["tablet"][0], tmp_path)["tables"]
     assert {table["cut"] for table in tables} == ({True, False} if name == "scales" else {False})
     target = tmp_path / "frame.png"
@@ -152,7 +151,6 @@ def test_a_table_that_is_cut_off_shows_a_shadow_at_its_edge(
 @pytest.mark.parametrize("screen", ["phone", "small phone", "desktop"])
 @pytest.mark.parametrize("name", ["scales", "named", "grid"])
 def test_no_table_of_an_ablation_is_cut_off(pages: dict[str, Path], name: str, screen: str, tmp_path: Path) -> None:
-    """Neither the costs on a desktop, nor differences and readings on a phone."""
     tables = measured(pages[name], SCREENS[screen][0], tmp_path)["tables"]
     assert len(tables) >= 4
     assert not any(table["cut"] for table in tables)
@@ -164,7 +162,6 @@ def test_no_table_of_an_ablation_is_cut_off(pages: dict[str, Path], name: str, s
 def test_pages_have_the_paper_of_their_scheme(
     pages: dict[str, Path], name: str, screen: str, scheme: str, tmp_path: Path
 ) -> None:
-    """And their pictures are in ELECTRA_LAB_PICTURES, to be looked at."""
     assert PICTURES
     target = Path(PICTURES).resolve() / f"{name}-{screen.replace(' ', '-')}-{scheme}.png"
     target.parent.mkdir(parents=True, exist_ok=True)

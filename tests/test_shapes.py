@@ -192,8 +192,6 @@ def test_names_and_defaults_stay(made: Any) -> None:
     assert list(inspect.signature(made.add).parameters) == ["x", "y", "rate"]
 
 
-# The lab itself
-
 installed = pytest.mark.skipif(
     not any(isinstance(finder, shapes.Finder) for finder in sys.meta_path), reason="ELECTRA_LAB_SHAPES is 0"
 )
@@ -201,7 +199,6 @@ installed = pytest.mark.skipif(
 
 @installed
 def test_every_function_of_the_lab_is_checked() -> None:
-    """And its annotations can be read. Protocols are not checked."""
     for package in (electra_lab, registry):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if shapes.is_covered(found.name) and found.name != "electra_lab.launchers._worker":
@@ -238,7 +235,6 @@ def test_values_that_cross_the_contracts_are_checked() -> None:
 def test_an_environment_variable_turns_the_checks_off(
     monkeypatch: pytest.MonkeyPatch, setting: str | None, expected: int
 ) -> None:
-    """And they are installed once, however often they are asked for."""
     monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if not isinstance(f, shapes.Finder)])
     monkeypatch.setattr(sys, "modules", {})
     monkeypatch.delenv("ELECTRA_LAB_SHAPES", raising=False)
@@ -250,7 +246,6 @@ def test_an_environment_variable_turns_the_checks_off(
 
 
 def test_a_plug_in_may_be_wrong(tmp_path: Path) -> None:
-    """The lab itself names its mistakes, which other tests look at."""
     names: dict[str, Any] = {"__name__": "electra_lab_plugin_mine", "Batch": Batch, "x": torch.zeros(1)}
     exec("made = Batch(x, x, x, x)", names)
     assert isinstance(names["made"].tokens, Tensor)

@@ -71,7 +71,6 @@ def test_24_cells_through_20_kills(tmp_path: Path) -> None:
 
 
 def test_killed_or_stopped_it_goes_on_and_ends_the_same(tmp_path: Path) -> None:
-    """SIGKILL to the launcher, then SIGTERM to the next, which says so by its exit code."""
     file = write(tmp_path)
     whole = ablate(file, tmp_path / "whole")
     out = tmp_path / "out"

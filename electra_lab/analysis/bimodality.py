@@ -1,4 +1,4 @@
-"""Seeds in two groups: some runs have made a step that others with the same settings have not."""
+"""Seeds in two groups: some runs have begun to learn, others with the same settings have not."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +13,7 @@ Whole = NDArray[np.int64]
 
 
 def bimodal(values: Values) -> tuple[float, list[str]] | None:
-    """Return the cut between two groups of the numbers of all seeds, and the variants with seeds in both; None if not.
+    """Return the cut between two groups of seeds and the variants with seeds in both; None without two groups.
 
     There are two groups if splitting the seeds of each variant at one number, the same for all, leaves as little of the
     variance within variants as it does once in a hundred times for independent normal numbers with one mean and one

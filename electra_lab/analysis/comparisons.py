@@ -154,7 +154,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def corrected(planned: Mapping[K, Difference], others: Mapping[K, Difference]) -> dict[K, Difference]:
-    """Return all of them with p values that bound the chance of any false finding among them together.
+    """Return all of them with p values that bound the chance of any false finding among them.
 
     The planned ones, of the primary metric with the baseline, share 4/5 of it by Holm's procedure, all others 1/5.
     """
@@ -168,7 +168,7 @@ def corrected(planned: Mapping[K, Difference], others: Mapping[K, Difference]) -
 
 
 def fewest_seeds(values: Values, baseline: str) -> int:
-    """Return the fewest seeds that a measured variant shares with the baseline; or has, if there is no baseline."""
+    """Return the smallest number of seeds that a measured variant shares with the baseline, or has without one."""
     theirs = values.get(baseline)
     return min((len(seeds.keys() & (theirs or seeds).keys()) for seeds in values.values() if seeds), default=0)
 

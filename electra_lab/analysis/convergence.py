@@ -1,4 +1,4 @@
-"""Whether the variants of an ablation were still learning when their training ended."""
+"""Detect variants of an ablation that were still learning when their training ended."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ LAST = 1 / 3  # of training; even learning gains this share in it, and learning 
 def late_gain(cells: Sequence[CellResult]) -> float | None:
     """Return the share of the cells' mean gain over their baselines that came in the last third of training.
 
-    By the evaluations on validation text. None if these are too few, or if there is no gain at all.
+    Uses the evaluations on validation text. None if there are too few of them, or no gain at all.
     """
     found = [*filter(None, map(_gains, cells))]
     if not found:

@@ -1,4 +1,4 @@
-"""The findings of a run: the metrics of its last evaluation, and what its networks have learned by them."""
+"""The findings of a run: the metrics of its last evaluation, and the skills of its networks that they show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

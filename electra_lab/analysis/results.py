@@ -1,6 +1,5 @@
 """The folder of an ablation as values: the plan, and the result of each cell."""
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +25,10 @@ AVERAGE = "average"  # the metric that is the mean over all tasks
 
 @dataclass(frozen=True)
 class CellResult:
-    """What there is of a cell, or of the run that a measure refers to.
+    """The state of a cell, or of a reference run of a measure.
 
-    missing   what is left to do: `training`, or the keys of measures; empty if it is done
-    error     why it is not done, after how many `attempts`; without attempts, of a damaged file
+    missing   work left to do: `training`, or the keys of measures; empty if done
+    error     the reason why it is not done, after `attempts`; without attempts, a damaged file
     """
 
     plan: Cell
@@ -41,7 +40,7 @@ class CellResult:
 
     @property
     def status(self) -> Status:
-        """Describe how far it is.
+        """Describe its progress.
 
         done        trained, and measured in full
         unmeasured  trained; it lacks measures
@@ -79,7 +78,7 @@ class CellResult:
 
     @property
     def costs(self) -> Provenance | Cell:
-        """Steps, FLOPs and parameters of the run; of the plan before it has begun, when the vocabulary is not known."""
+        """Steps, FLOPs and parameters of the run; before it begins, those of the plan, without a known vocabulary."""
         return self.provenance or self.plan
 
     @property
@@ -147,7 +146,7 @@ class Results:
         return found
 
     def _layers(self, metric: str, parts: Sequence[str]) -> Layers:
-        """Return what a metric's numbers would differ by if it were drawn again: the documents, its references."""
+        """Return the sources of variation of a metric besides the seed: the documents, its references."""
         documents, references = dict[str, Sequence[float]](), dict[str, Sequence[float]]()
         for cell in self.cells:
             if metric not in cell.metrics:
@@ -203,7 +202,7 @@ def read(path: Path) -> Results:
 
 
 def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
-    """Return what there is of a cell, or of a reference: the one place that decides what is left to do.
+    """Return the state of a cell or a reference. Only this function decides which work is left.
 
     A cell that is measured, and a reference that every measure has used, are done, whatever else is left of them.
     Raises CheckpointError if the note of a failure is damaged.
@@ -236,7 +235,7 @@ def cell_result(folder: AblationFolder, plan: Plan, id: str) -> CellResult:
 
 
 def _failed(result: CellResult, failure: Failure | None) -> CellResult:
-    """Add why it failed; what is done is done, whatever happened to an earlier attempt."""
+    """Add the reason of a failure. A finished cell is finished, whatever happened to earlier attempts."""
     if not result.missing or failure is None:
         return result
     return replace(result, error=failure.error, attempts=failure.attempts)
@@ -264,15 +263,3 @@ def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
         average = {AVERAGE: sum(of_tasks.values()) / len(tasks)} if whole else {}
         found.append(replace(cell, metrics=cell.metrics | average))
     return found
-
-
-def within(folder: Path, text: str) -> str:
-    """Shorten the names of files in the folder, so that the page can be read anywhere."""
-    for above in sorted({str(folder.absolute()), str(folder.resolve())}):
-        text = text.replace(f"{above}/", "").replace(above, ".") if len(above) > 1 else text
-    return text
-
-
-def shown(value: Any) -> str:
-    """Format a value of a config as YAML would."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -54,8 +54,8 @@ def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int:
 
 def count_parameters(networks: Mapping[str, nn.Module]) -> dict[str, int]:
     """Count the parameters of each network; `shared` ones are counted in both, and once in `total`."""
-    parts = {name: _size(network) for name, network in networks.items()}
-    total = _size(nn.ModuleList(networks.values()))
+    parts = {name: size_of(network) for name, network in networks.items()}
+    total = size_of(nn.ModuleList(networks.values()))
     return {**parts, "shared": sum(parts.values()) - total, "total": total}
 
 
@@ -66,5 +66,6 @@ def largest_mask_prob(config: ExperimentConfig) -> float:
     return max(map(value_of(schedule), (i / 1000 for i in range(1001)))) if schedule else given
 
 
-def _size(module: nn.Module) -> int:
+def size_of(module: nn.Module) -> int:
+    """Return the number of parameters."""
     return sum(parameter.numel() for parameter in module.parameters())

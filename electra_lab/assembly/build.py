@@ -98,7 +98,7 @@ def outline(loaded: Loaded, vocabulary: Vocabulary, place: AbstractContextManage
 
 
 def used(loaded: Loaded) -> list[Entry[Any]]:
-    """Return the components of a step, those that others use first."""
+    """Return the components of a step, dependencies first."""
     config, chosen = loaded.config, loaded.config.generator
     found: list[Entry[Any]] = [backbones.get(config.discriminator.type), objectives.get(config.objective.type)]
     if chosen:
@@ -208,7 +208,7 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
 
 
 def try_plugged_in_optimizer(loaded: Loaded) -> None:
-    """Try an optimizer of a plug-in on small parameters; ours are tried by the tests. Raises ConfigError.
+    """Try the optimizer of a plug-in on small parameters; built-in ones are tested. Raises ConfigError.
 
     A step of an optimizer imports torch's compiler, which takes longer than everything else that is checked.
     """

@@ -27,7 +27,7 @@ Ruled = dict[str, tuple[str, str]]  # by key of `train`, the value and the reaso
 
 @dataclass(frozen=True)
 class Scale:
-    """The numbers that the rules depend on. Experiments that are compared use the numbers of one of them."""
+    """The numbers that the rules depend on. Experiments that are compared share the numbers of one of them."""
 
     width: int  # of the discriminator
     length: int  # of a row
@@ -113,7 +113,7 @@ def _compile(name: str, flops: int, device: torch.device, fast: bool) -> tuple[s
     if name != "auto":
         return name, ""
     if device.type == "cpu" and not fast:
-        return "off", "compiled layers gain nothing on a CPU without bf16"
+        return "off", "compiled layers are faster only in bf16 on a CPU that has it"
     if flops < LONG.get(device.type, math.inf):
         return "off", "the training is short"
     return "layers", "the training is long"

@@ -120,7 +120,7 @@ def open_data(
 ) -> Store:
     """Open the tokenized corpus of an experiment, and build its store if needed. Raises DataError, ConfigError.
 
-    launcher  what encodes the shards; by default processes of this machine, if there are several
+    launcher  encodes the shards; by default processes on this machine, if threads are slower
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     folder = loaded.config.data.store
@@ -141,7 +141,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     """Return the recipe of an experiment's store. Raises DataError, ConfigError."""
     config, data = loaded.config, loaded.config.data
     entry = tokenizers.get(config.tokenizer.type)
-    # Only the plug-ins that produce data: a changed sampler is no reason to tokenize again.
+    # Only the plug-ins that produce data: a changed sampler must not cause tokenizing again.
     sources = {entry.file, *(source.file for source in entries_of(corpora, config.corpus))}
     tokenizer: Any = {"type": config.tokenizer.type, "options": config.tokenizer.dump()}
     if made := untrained_tokenizer(loaded):  # its files may change, or lie elsewhere
@@ -173,7 +173,7 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
 
 
 def _processes(shards: int) -> Launcher | None:
-    """Return a launcher of one process a core, None if threads of this one are as good."""
+    """Return a launcher with one process per core, None if threads of this process are as fast."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if min(shards, cores) < 2 or not hasattr(os, "fork"):  # the local launcher needs POSIX
         return None
@@ -182,7 +182,7 @@ def _processes(shards: int) -> Launcher | None:
 
 
 def _given_store(loaded: Loaded, folder: Path, announce: Callable[[str], None]) -> Store:
-    """Open the store that `data.store` names, without its corpus. Raises ConfigError if it was made otherwise."""
+    """Open the store that `data.store` names, without its corpus. Raises ConfigError if its settings differ."""
     store = load_store(folder, "Copy it again, or name another folder.")
     mine = _without_fingerprint(recipe_of(loaded, None).identity)
     theirs = _without_fingerprint(store.manifest.identity)

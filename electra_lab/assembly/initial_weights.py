@@ -86,7 +86,7 @@ def refuse_initial_weights(loaded: Loaded, built: Built) -> None:
 
 
 def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[str, Beginning]:
-    """Read the models, and compare them with the networks. A mistake of the file comes before data that is not here.
+    """Read the models, and compare them with the networks. Errors of the file are reported before missing data.
 
     tokenizer  the experiment's, None if it is not known yet
     """

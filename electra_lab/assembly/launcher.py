@@ -29,7 +29,7 @@ def launcher_options(text: str, workers: int | None = None) -> Component:
 
 
 def make_launcher(chosen: Component, **options: Any) -> Launcher:
-    """Make a launcher; `options` win over those that are chosen."""
+    """Make a launcher; `options` override the chosen ones."""
     entry = launchers.get(chosen.type)
     with using(entry):
         made = entry.component(**{**chosen.keywords(), **options})

@@ -63,7 +63,7 @@ def trial_seconds(loaded: Loaded[ExperimentConfig], needs: Forecast, device: tor
 
 
 def workload(loaded: Loaded[ExperimentConfig], built: Built, precision: Precision) -> Workload:
-    """Return what planning needs of an experiment."""
+    """Return the parts of an experiment that planning needs."""
     config = loaded.config
     run = Run(built.learner, make_optimizer(loaded, built.learner.objective))
     settings = loop_settings(

@@ -222,7 +222,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
 
 
 class _Unit(torch.autograd.Function):
-    """F.normalize over the last dimension, whose backward pass takes a third of the passes over memory."""
+    """F.normalize over the last dimension, with a third of the passes over memory in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:

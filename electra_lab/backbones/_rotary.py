@@ -11,7 +11,7 @@ def turned(
     """Turn each pair of neighbouring numbers by its angle (Su et al. 2021, section 3.4.2), in float32 at least."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     pairs: Tensor = wide.unflatten(-1, (-1, 2))  # type: ignore[no-untyped-call]
-    if torch.compiler.is_compiling():  # compilers and ONNX do not know complex numbers, and join what is apart
+    if torch.compiler.is_compiling():  # compilers and ONNX have no complex numbers, and fuse the separate operations
         one, two = pairs.unbind(-1)
         made = torch.stack((one * cosine - two * sine, two * cosine + one * sine), dim=-1)
     else:

@@ -40,8 +40,8 @@ def favor_attention(
 ) -> Float[Tensor, "B H T d"]:
     """softmax(q k / sqrt(d)) v by positive random features (FAVOR+), exact in the limit of many.
 
-    exp(q k) is the mean over w ~ N(0, I) of exp(w q - |q|^2 / 2) exp(w k - |k|^2 / 2). What is not visible has no
-    features, so it is in neither of the sums. Every row of `visible` needs a position. Computed and returned in
+    exp(q k) is the mean over w ~ N(0, I) of exp(w q - |q|^2 / 2) exp(w k - |k|^2 / 2). Invisible keys have no
+    features, so they are in neither of the sums. Every row of `visible` needs a position. Computed and returned in
     float32 at least, under autocast too: exponentials of bfloat16 numbers would be far off.
     """
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -120,8 +120,8 @@ class Performer(nn.Module):
 
     They depend on (seed, step // redraw_every) alone, so generator and discriminator share them if their heads are of
     equal width. They are a buffer, so a checkpoint or an export holds those that its weights were trained with, and
-    evaluation uses them. Dropout acts on what layers add, and on the attention weights of local heads; the others never
-    have a matrix of weights to drop from.
+    evaluation uses them. Dropout acts on the outputs of layers and on the attention weights of local heads; the
+    other heads have no matrix of weights.
     """
 
     features: Tensor

@@ -1,1 +1,1 @@
-"""What components return, tried before a run; why a run diverged."""
+"""Try the results of components before a run; find out why a run diverged."""

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from registry.errors import shown
 
-CLOSED_PIPE = 141  # what shells report for a command that SIGPIPE has ended
+CLOSED_PIPE = 141  # the exit code in shells of a command ended by SIGPIPE
 _ANSWERS: ContextVar[TextIO] = ContextVar("answers")  # standard output, while sys.stdout is standard error
 
 

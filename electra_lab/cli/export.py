@@ -24,7 +24,7 @@ def export(
     ],
     step: Annotated[int | None, typer.Option(metavar="N", help="Export the checkpoint of this step.")] = None,
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write the discriminator as ONNX.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
     """Write the networks of a run as Hugging Face models, with tokenizer and model card.
 
@@ -56,7 +56,7 @@ def export(
 
 
 def judge(records: "Sequence[dict[str, Any]]", provenance: "Provenance") -> "Findings":
-    """Return what the records of a run show, for the model card."""
+    """Return the results in the records of a run, for the model card."""
     from electra_lab.analysis.records import last_evaluation, training_seconds
     from electra_lab.export.card import Findings
     from electra_lab.presentation.findings import findings, verdicts

@@ -22,7 +22,7 @@ LONGEST_NAME = 80  # characters of a variant's name, which appears in tables and
 
 
 class Power(Strict):
-    """What is known of the leading metric before the ablation: exactly one of the two."""
+    """The known spread of the leading metric before the ablation: exactly one of the two."""
 
     sd: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Standard deviation of the differences between two variants with the same seed."
@@ -92,7 +92,7 @@ class AblationConfig(Strict):
     )
     power: Power | None = Field(
         None,
-        description="What the smallest difference that can be found is computed from, in the dry run and the report. "
+        description="The basis for the smallest difference that can be found, in the dry run and the report. "
         "It changes no cell.",
     )
     launcher: Annotated[Component, Of(launchers, default=DEFAULTS["launcher",])] = Field(

@@ -50,7 +50,7 @@ class FileCorpus(ABC):
 
     @abstractmethod
     def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:
-        """Yield the documents of a file and what is left out of it. Raises BadInput if the rest cannot be read."""
+        """Yield the documents of a file and its skipped pieces. Raises BadInput if the rest cannot be read."""
 
     def files(self) -> tuple[list[Path], list[Path]]:
         """Return the files that are read, and those that are passed over."""

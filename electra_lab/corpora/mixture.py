@@ -45,7 +45,7 @@ class Mixture:
                 for document in corpus:
                     if isinstance(document, str):
                         yield Document(document, again=True)
-                    elif isinstance(document, Document):  # what is skipped counts once
+                    elif isinstance(document, Document):  # skipped pieces count once
                         yield replace(document, again=True)
 
     def files(self) -> tuple[list[Path], list[Path]]:

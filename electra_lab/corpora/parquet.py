@@ -44,7 +44,7 @@ class Parquet(FileCorpus):
         self._errors = (self._arrow.ArrowException, OSError)
 
     def _in_file(self, file: Path) -> Iterator[str | Document | Skipped]:
-        """Yield the documents of a file and what is left out. Raises BadInput, or DataError for a missing column."""
+        """Yield the documents of a file and its skipped pieces. Raises BadInput, or DataError for a missing column."""
         columns = [self.column, self.key] if self.key else [self.column]
         number = end = 0  # of the current row, and of the last row of its group
         with opened(file) as raw:

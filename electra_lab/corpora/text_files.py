@@ -66,7 +66,7 @@ class TextFiles(FileCorpus):
         yield from map(self._finish, pieces(rest))
 
     def _text(self, file: Path) -> Iterator[str | Skipped]:
-        """Yield the text of a file in parts, and what is left out of it. Raises BadInput."""
+        """Yield the text of a file in parts, and its skipped pieces. Raises BadInput."""
         line, at = 1, 0  # of the next piece: its line and its first byte
         parts = _parts(self._files.blocks(file))
         try:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
-from electra_lab.data.encoding import load_tokenizer
 from electra_lab.data.overlap import Hashes, Known, runs
 from electra_lab.data.raw_documents import (
     Contents,
@@ -44,7 +43,7 @@ from electra_lab.data.shards import (
 from electra_lab.data.splits import HELD_OUT
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.storage.files import MANIFEST as SEAL
-from electra_lab.storage.files import damage, flush, new_file, read_as, seal, sha256, write_text
+from electra_lab.storage.files import damage, flush, load_tokenizer, new_file, read_as, seal, sha256, write_text
 from registry import Corpus, Launcher, Outcome, Split, Work
 from registry.errors import CheckpointError, DataError
 

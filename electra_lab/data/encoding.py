@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from electra_lab.storage.files import read_text
-
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-MOST_BYTES = 1 << 29  # of tokenizer.json
 AT_ONCE = 1 << 20  # characters encoded at a time
 
 Encoded = tuple[NDArray[Any], NDArray[np.int64]]  # concatenated tokens of documents; the length of each document
-
-
-def load_tokenizer(file: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_str(read_text(file, MOST_BYTES))
-    tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text, not the mask token
-    return tokenizer
 
 
 def encode(tokenizer: Tokenizer, documents: Sequence[str], dtype: str) -> Encoded:

@@ -25,7 +25,7 @@ from registry.contracts.corpus import Unit
 from registry.documents import pieces
 from registry.errors import DataError
 
-# Bytes of text in a piece, and so in a shard: small at first, so that all cores have an equal share of a small corpus.
+# Bytes of text in a piece, and thus a shard: small at first, so that a small corpus is shared equally by all cores.
 LEAST, MOST = 1 << 21, 1 << 24
 SHARE = 32  # a piece has this part of the bytes of all earlier pieces, within these bounds
 MOST_HELD_OUT = 20_000_000  # characters in validation and in the test each

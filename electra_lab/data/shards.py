@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from electra_lab.data.encoding import encode, load_tokenizer
+from electra_lab.data.encoding import encode
 from electra_lab.data.overlap import Known, without_overlap
 from electra_lab.data.raw_documents import read_piece
-from electra_lab.storage.files import damage, new_file, read_as, seal, sha256, write_text
+from electra_lab.storage.files import damage, load_tokenizer, new_file, read_as, seal, sha256, write_text
 from registry import Outcome
 
 if TYPE_CHECKING:

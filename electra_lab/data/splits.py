@@ -1,4 +1,4 @@
-"""The split of a document: a function of its key alone, independent of other documents, files and workers."""
+"""The split of a document: a function of its key, independent of other documents, files and workers."""
 
 from __future__ import annotations
 

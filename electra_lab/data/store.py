@@ -25,12 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electra_lab.data.build import COUNTS, MANIFEST, Manifest, Recipe, Unfinished, build
-from electra_lab.data.encoding import load_tokenizer
 from electra_lab.data.raw_documents import Progress
 from electra_lab.data.shards import TOKENIZER
 from electra_lab.data.splits import SPLITS
 from electra_lab.data.vocabulary import special_ids
-from electra_lab.storage.files import Unreadable, put_in_place, read_as, restore, write_whole
+from electra_lab.storage.files import Unreadable, load_tokenizer, put_in_place, read_as, restore, write_whole
 from electra_lab.storage.lock import lock
 from registry import Split
 from registry.errors import CheckpointError, ConfigError, DataError
@@ -233,7 +232,7 @@ def _build(folder: Path, recipe: Recipe, announce: Callable[[str], None], progre
     except CheckpointError as error:
         raise DataError(f"the token store cannot be built: {error}") from None
     finally:
-        with suppress(OSError):  # the disk may be the cause of the failure
+        with suppress(OSError):  # the disk may have caused the failure
             for parent in created:  # a failed build leaves no empty folders
                 if parent.is_dir() and not any(parent.iterdir()):
                     parent.rmdir()

@@ -60,7 +60,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
-        if len(clean) == 1:  # each thread of `encode_batch` would keep the memory that a long text takes
+        if len(clean) == 1:  # each thread of `encode_batch` would keep the memory of a long text
             encodings = [tokenizer.encode(clean[0], add_special_tokens=False)]
         else:
             encodings = tokenizer.encode_batch(clean, add_special_tokens=False)
@@ -77,7 +77,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
 
 
 def without(spaces: Sequence[int], offsets: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return offsets in a text from which the characters at the places `spaces` have been removed."""
+    """Return offsets in a text without the characters at the places `spaces`."""
     return [(start - bisect_left(spaces, start), end - bisect_left(spaces, end)) for start, end in offsets]
 
 

@@ -10,8 +10,6 @@ TAG = re.compile(r"O|[BIESLUM](-.+)?")
 OUTSIDE = "O"
 OTHER_MARKS = {"L": "E", "U": "S", "M": "I"}  # BILOU and BMES are BIOES with other letters
 
-Pair = tuple[str, str]  # the tag of a word, and that of the next one
-
 
 def _continues(before: str, tag: str) -> bool:
     """Return whether both words are inside entities of the same type."""

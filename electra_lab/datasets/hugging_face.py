@@ -95,7 +95,7 @@ class HuggingFace(Splits[TextExample]):
         return _word(found, words) if words else found
 
     def fingerprint(self) -> str:
-        """Return a hash of the folder's files, or of what identifies the downloaded data."""
+        """Return a hash of the folder's files, or of the identity of the downloaded data."""
         return self._source.fingerprint([*self._theirs.values()])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import build_network
 from electra_lab.export.card import Judge, model_card
 from electra_lab.pretrained.hugging_face import MARK, Mark, read_mark
@@ -124,7 +125,7 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     else:  # only the backbone itself knows the lengths that it can read, and its buffers
         network = build_network(part, pad_id=0)
         longest = network.longest(longest)
-        parameters = sum(parameter.numel() for parameter in network.parameters())
+        parameters = size_of(network)
     found = Exportable(part, describe(part, model.tokenizer), parameters, longest, notes, limits)
     if found.head == "replaced" and "tokens" in part.heads:
         notes.append("The file has a masked language modelling head too, for `AutoModelForMaskedLM`.")

@@ -73,7 +73,7 @@ class _Trainer(nn.Module):
 
     Masks and draws depend on the seed, the number of training calls so far (`step`, in the state_dict) and the row's
     place in the global batch; torch's global generator plays no part. In eval mode they depend on the seed and on the
-    content of the row, and the networks draw from a generator of their own, so the same text gives the same loss.
+    content of the row, and the networks draw from a separate generator, so the same text gives the same loss.
     """
 
     def __init__(

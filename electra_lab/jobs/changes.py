@@ -13,7 +13,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.loop import Settings
 from registry.errors import ConfigError, DataError, command
 
-# None of them would have changed the steps done so far. Text and plug-ins are compared by their content.
+# Keys that do not affect the steps done so far. Text and plug-ins are compared by their content.
 MAY_CHANGE = (
     "train.steps", "train.tokens", "train.flops", "train.paper_flops", "train.micro_batch_size", "train.log_every",
     "train.on_non_finite", "train.skip_limit", "train.most_rollbacks", "train.spike", "train.activation_checkpointing",
@@ -22,26 +22,29 @@ MAY_CHANGE = (
 
 
 def content(loaded: Loaded[Any]) -> dict[str, Any]:
-    """Return a config as plain values, as provenance.json keeps it."""
+    """Return a config as plain values, in the form of provenance.json."""
     plain: dict[str, Any] = loaded.config.model_dump(mode="json", exclude_none=True)
     return plain
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Changes:
-    """Return the values that differ by their dotted keys; None where there is none."""
+    """Return the values that differ, before and now, by dotted key. A missing value is None."""
     then, today = flat(before), flat(now)
     keys = [key for key in then | today if then.get(key) != today.get(key)]
     return {key: (then.get(key), today.get(key)) for key in keys}
 
 
-def refuse_others(found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE) -> None:
-    """Raise ConfigError, naming each key that must not change."""
+def refuse_others(
+    found: Changes, path: Path, allowed: Sequence[str] = MAY_CHANGE, overrides: Sequence[str] = ()
+) -> None:
+    """Raise ConfigError, naming each key that must not change, and the overrides to blame."""
     above = tuple(f"{key}." for key in allowed)
     wrong = {key: values for key, values in found.items() if not f"{key}.".startswith(above)}
     if wrong:
+        blamed = [f"--set {words}: " for words in overrides if not f"{words.partition('=')[0]}.".startswith(above)]
         raise ConfigError(
-            f"{path}: these values decide what was trained so far, and must stay: {described(wrong)}. To train with "
-            f"others, start a new run. May change: {', '.join(allowed)}."
+            f"{path}: {''.join(blamed)}these values decide the steps so far and must stay: {described(wrong)}. "
+            f"To train with others, start a new run. May change: {', '.join(allowed)}."
         )
 
 
@@ -50,7 +53,7 @@ def keep_changes(
 ) -> None:
     """Record the changes of the config, and the `facts` of provenance.json that follow from them.
 
-    provenance.json comes first, as it knows the config before, too.
+    provenance.json is written first, because it also holds the earlier config.
     """
     began, config, now = directory.provenance(), dump(loaded.config), content(loaded)
     sha = hashlib.sha256(config.encode()).hexdigest()
@@ -58,7 +61,7 @@ def keep_changes(
     same = (directory.path / "config.yaml").read_text(encoding="utf-8") == config and sha == began.config_sha256
     if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
-    before = began.config or content(load(directory.path / "config.yaml"))  # releases before did not keep it
+    before = began.config or content(load(directory.path / "config.yaml"))  # older releases did not store it
     if found := changes(before, now):
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
@@ -68,7 +71,7 @@ def keep_changes(
 
 
 def refuse_other_data(loaded: Loaded, directory: RunDirectory) -> None:
-    """Raise DataError if the text is not the one that a run began with, before any of it is tokenized."""
+    """Raise DataError if the text has changed since the run began. Nothing is tokenized."""
     root, key = loaded.config.data.store, directory.provenance().data.store
     kept = root / key
     cure, resume = "", ("resume", directory.path, "--set")
@@ -95,7 +98,7 @@ def refuse_other_data(loaded: Loaded, directory: RunDirectory) -> None:
 
 
 def other_length(settings: Settings, before: int, step: int) -> str:
-    """Describe the effect of another number of steps on the learning rate, after `step` of the `before` planned."""
+    """Describe how a changed number of steps, planned as `before`, affects the learning rate after `step`."""
     last = settings.learning_rate * settings.rate(step - 1, before)
     following = settings.learning_rate * settings.rate(step, settings.steps)
     return (

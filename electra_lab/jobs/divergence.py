@@ -1,4 +1,4 @@
-"""A run that diverges is put back to a checkpoint, or ends with an error that says how to continue."""
+"""Roll a diverged run back to a checkpoint, or end it with an error that says how to continue."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def roll_back(job: Job, rejected: StepRejected, saver: Saver, trackers: Trackers | None) -> None:
-    """Put a run back to its newest sound checkpoint, from which it continues with later batches. All ranks call it.
+    """Roll a run back to its newest valid checkpoint, to continue with later batches. All ranks call it.
 
     The batches from the checkpoint up to the refused step are left out, as in Chowdhery et al. (2022), "PaLM", section
-    5.1: it is these together with the weights that cause the divergence. How many they are follows from the step that
-    was refused, not from when this was noticed, so that a run that was killed in between repeats it exactly.
+    5.1: divergence is caused by these batches together with the weights. Their number depends on the refused step, not
+    on when the refusal was noticed, so that a run that was killed in between repeats it exactly.
 
-    Raises DivergedError if the run may not be put back, or cannot.
+    Raises DivergedError if a rollback is not allowed or not possible.
     """
     run, world, most = job.run, job.run.learner.world, job.settings.most_rollbacks
     if job.settings.on_non_finite != "roll_back":
@@ -54,7 +54,7 @@ def roll_back(job: Job, rejected: StepRejected, saver: Saver, trackers: Trackers
 
 
 def with_cures(error: DivergedError, directory: RunDirectory) -> DivergedError:
-    """Add from which checkpoint the run can be continued, and how the cause is found."""
+    """Add the checkpoint to continue from, and the command that finds the cause."""
     step = None
     with suppress(CheckpointError):  # the first error matters
         step = newest_sound(directory.checkpoints)

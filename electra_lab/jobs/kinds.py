@@ -1,4 +1,4 @@
-"""The table of job kinds: what each command does with the files and folders of each."""
+"""The table of job kinds: the functions that commands call for the files and folders of each kind."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from registry.errors import ConfigError, LabError, command
 class Kind:
     """A kind of job.
 
-    marks      the files that its folders have
-    functions  what is called for a verb, as `module:function`, imported when it is called:
+    marks      the files by which its folders are recognized
+    functions  the function for each verb, as `module:function`, imported when it is called:
                schema   the model of its files
                check    (file, overrides) -> its description, and an error that a run would raise on this machine
                run      (file, overrides, out, device, ...) -> its folder
@@ -46,7 +46,7 @@ class Kind:
 
 def check_experiment(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None]:
     """Return the complete file with its origins, and the error that a run would raise here. Raises ConfigError."""
-    from electra_lab.assembly.experiment import check  # nothing else: training is not needed
+    from electra_lab.assembly.experiment import check  # only this: training need not be imported
 
     loaded = load(file, overrides)
     return dump_with_origins(loaded), check(loaded)
@@ -97,7 +97,7 @@ KINDS = (ABLATION, FINETUNING, EXPERIMENT)
 
 
 def of_file(file: Path) -> Kind:
-    """Return the kind of a file; an experiment if it has none or cannot be read, as loading it says why."""
+    """Return the kind of a file. An unreadable file counts as an experiment; loading it reports the error."""
     name = kind_of_file(file)
     return next((kind for kind in KINDS if kind.name == name), EXPERIMENT)
 

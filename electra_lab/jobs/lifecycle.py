@@ -49,7 +49,7 @@ STOP, TIME_IS_UP = 100, 1000  # messages between ranks: 1 for a checkpoint, STOP
 
 @dataclass(frozen=True)
 class Job:
-    """A training that is assembled.
+    """An assembled training.
 
     batches     of training; `held_out` has the splits that are evaluated meanwhile
     accumulate  makes the accumulator of a split's metrics
@@ -93,7 +93,7 @@ def begin(
     vocabulary: Vocabulary,
     plugins: Iterable[Plugin] = (),
 ) -> None:
-    """Write the files that a run directory has from the start, provenance.json last: before it, nothing has begun."""
+    """Write the first files of a run directory. provenance.json comes last: without it, the run has not begun."""
     directory.write("config.yaml", dump(loaded.config))
     for code, plugin in zip(began.plugins, plugins, strict=False):
         directory.keep_plugin(code, plugin.source)
@@ -108,7 +108,7 @@ def say_differences(before: Environment, now: Environment, say: Callable[[str], 
 
 
 def continued(job: Job, **facts: Any) -> bool:
-    """Let the history of a restored run end at its step; returns True if that step needs no evaluation any more.
+    """Truncate the history of a restored run to its step; returns True if that step has been evaluated already.
 
     All ranks call it, rank 0 writes. `facts` are the keys of provenance.json that follow from the config.
     """
@@ -127,9 +127,9 @@ def continued(job: Job, **facts: Any) -> bool:
 
 
 def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
-    """Train from the step that is reached to the last one. Raises Interrupted or Preempted if it is stopped before.
+    """Train from the current step to the last one. Raises Interrupted or Preempted if it is stopped before.
 
-    evaluated  False if the evaluations of that step are still to be done
+    evaluated  False if the evaluations of the current step are missing
     """
     run, config, directory, first = job.run, job.config, job.directory, job.run.learner.world.first
     best = (job.best, job.metrics[job.best]) if job.best else None
@@ -148,9 +148,8 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
 def consume_records(records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None) -> None:
     """Consume the records of a training up to its last step.
 
-    A checkpoint is saved when it is due, after the last step, before the end that a signal or the clock asks for, and
-    before an error ends the run. With several processes rank 0 writes, and a signal to one of them stops all after one
-    more step.
+    A checkpoint is saved when it is due, after the last step, and before a signal, the time limit or an error ends the
+    run. With several processes rank 0 writes, and a signal to one of them stops all after one more step.
     """
     run, world, console = job.run, job.run.learner.world, job.console
 
@@ -182,7 +181,7 @@ def consume_records(records: Iterable[Record], job: Job, saver: Saver, trackers:
                     save()
                 if agreed >= STOP:
                     saver.wait()
-                    world.wait()  # a launcher that sees one process end soon kills the others
+                    world.wait()  # when one process ends, launchers soon kill the others
                     raise _end(agreed, run.step, job.resume)
         except (Stopped, CheckpointError, DivergedError):
             raise
@@ -200,7 +199,7 @@ def _write(record: Record, job: Job, trackers: Trackers | None) -> None:
 
 
 def _wish(signal: int, until: float, saver: Saver | None) -> int:
-    """Return the wish of this process after a step; `saver` looks at the clock."""
+    """Return the request of this process after a step, for `World.agreed`; `saver` knows if a checkpoint is due."""
     if time.monotonic() > until:
         return TIME_IS_UP
     return STOP + signal if signal else int(saver is not None and saver.overdue())
@@ -212,20 +211,20 @@ def _end(agreed: int, step: int, resume: Path) -> Stopped:
 
 
 def refuse_several_processes() -> None:
-    """Raise ConfigError under torchrun and the like, where every process would do the same."""
+    """Raise ConfigError under torchrun and similar launchers, where every process would do the same work."""
     if (number := processes()) == 1:
         return
     if not is_first():
         raise Reported(ConfigError.exit_code)
     raise ConfigError(
         f"WORLD_SIZE is {number}: only `run` and `resume` train in several processes. Start this command without "
-        "torchrun; ablations and fine-tuning suites run their parts in parallel by themselves."
+        "torchrun; ablations run their cells in parallel by themselves."
     )
 
 
 @contextmanager
 def enough_memory() -> Iterator[None]:
-    """Train with memory that is kept, and turn torch's errors about it into OutOfMemoryError."""
+    """Keep freed memory during training, and turn torch's out-of-memory errors into OutOfMemoryError."""
     keep_freed_memory()
     try:
         yield

@@ -26,7 +26,7 @@ PACKAGES = ("torch", "tokenizers", "x-transformers", "reformer-pytorch", "numpy"
 
 
 def provenance(loaded: Loaded, experiment: Experiment) -> Provenance:
-    """Return the provenance of a run that begins."""
+    """Return the provenance of a new run."""
     return began(
         loaded,
         loaded.plugins,
@@ -42,7 +42,7 @@ def provenance(loaded: Loaded, experiment: Experiment) -> Provenance:
 
 
 def length(experiment: Experiment) -> dict[str, Any]:
-    """Return how long a run is, which may change when it is resumed."""
+    """Return the length of a run, which may change when it is resumed."""
     settings = experiment.settings
     return {
         "steps": settings.steps,
@@ -53,7 +53,7 @@ def length(experiment: Experiment) -> dict[str, Any]:
 
 
 def began(loaded: Loaded[Any], plugins: Sequence[Plugin], environment: Environment, **facts: Any) -> Provenance:
-    """Return the provenance of a training that begins now; `facts` are the keys that only its kind knows."""
+    """Return the provenance of a training that begins now; `facts` are the keys specific to its kind."""
     return Provenance(
         format=FORMAT,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -81,7 +81,7 @@ def data_of(experiment: Experiment) -> Data:
 
 
 def environment_of(experiment: Experiment) -> Environment:
-    """Return what an experiment's numbers can depend on besides its config."""
+    """Return the environment of an experiment: everything besides its config that can affect its numbers."""
     choices = experiment.choices
     return environment(
         experiment.device,
@@ -95,7 +95,7 @@ def environment_of(experiment: Experiment) -> Environment:
 
 
 def environment(device: torch.device, precision: str, **choices: Any) -> Environment:
-    """Return the parts of the machine that numbers can depend on; they are compared when a run is resumed."""
+    """Return the parts of the machine that can affect numbers; they are compared when a run is resumed."""
     return Environment(
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},

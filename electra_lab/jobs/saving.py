@@ -1,4 +1,4 @@
-"""When a run's checkpoints are written and read."""
+"""Write and restore the checkpoints of a run."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +18,7 @@ from registry import Metric
 
 
 def restore(directory: RunDirectory, run: Run, say: Callable[[str], None]) -> bool:
-    """Put a run back to its newest sound checkpoint; False if there is none. Raises CheckpointError."""
+    """Restore a run from its newest valid checkpoint; False if there is none. Raises CheckpointError."""
     state = load_newest(directory.checkpoints, run.learner.objective, run.optimizer, say)
     if state is None:
         return False
@@ -29,7 +29,7 @@ def restore(directory: RunDirectory, run: Run, say: Callable[[str], None]) -> bo
 class Saver:
     """Writes the checkpoints of a run. All processes of a run have one and call `save` together; rank 0 writes.
 
-    A context, at whose end the last checkpoint is on the disk.
+    A context manager: when it exits, the last checkpoint is on the disk.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Saver:
             else:
                 copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
                 self._writing = self._pool.submit(self._write, run.step, copies, state)
-        learner.world.wait()  # so that nobody stops, or is waited for, before it is there
+        learner.world.wait()  # no rank continues before the checkpoint exists
         self.saved, self._last = run.step, time.monotonic()
 
     def save_before_the_end(self, say: Callable[[str], None]) -> None:
@@ -128,7 +128,7 @@ class Saver:
                 sweep(self._directory.checkpoints)  # again: the disk may have refused to remove something
 
     def prune(self) -> None:
-        """Remove checkpoints that are no longer kept: a killed process could not, or another one is the best now."""
+        """Remove checkpoints that are no longer needed, for example those left by a killed process."""
         if self._run.learner.world.first and self.saved is not None:
             self.wait()
             prune(self._directory.checkpoints, self.saved, self._keep, self._milestones, self._best())
@@ -152,7 +152,7 @@ class Saver:
         return [(sign * record[name], record["step"]) for record in validated if record.get(name) is not None]
 
     def _best(self) -> Best:
-        """Find the best of the steps that can be kept: those with a checkpoint, and the present one."""
+        """Find the best of the available steps: those with a checkpoint, and the current one."""
         there = {self._run.step, *steps(self._directory.checkpoints)}
         ranked = [(value, step) for value, step in self._ranked() if step in there]
         return lambda last: min((pair for pair in ranked if pair[1] <= last), default=(0.0, None))[1]

@@ -27,7 +27,7 @@ class Arrived:
     """The signal that has arrived, 0 if none has."""
 
     number: int = 0
-    pressed: float = 0.0  # when Ctrl-C was, first
+    pressed: float = 0.0  # time of the first Ctrl-C
 
 
 def stopped(number: int, reason: str) -> Stopped:
@@ -41,7 +41,7 @@ def name_of(number: int) -> str:
 
 @contextmanager
 def ending(cure: Callable[[], str]) -> Iterator[None]:
-    """Let a signal end the block where it is. Raises Interrupted or Preempted, which say `cure`."""
+    """End the block at once when a signal arrives. Raises Interrupted or Preempted with `cure` in the message."""
     try:
         with handled(_raise):
             yield
@@ -51,10 +51,10 @@ def ending(cure: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def noted(say: Callable[[str], None], *, alone: bool) -> Iterator[Arrived]:
-    """Note the first signal in the block, which looks at it when it can stop. Only a second Ctrl-C acts at once.
+    """Record the first signal in the block, which checks for it when it can stop. Only a second Ctrl-C acts at once.
 
-    alone  False for one of several processes, to which launchers pass on what the terminal or the cluster has sent it
-           already: there a second Ctrl-C is ignored, too
+    alone  False for one of several processes. Launchers forward signals that the processes have already received, so a
+           second Ctrl-C is ignored there
     """
     arrived = Arrived()
 

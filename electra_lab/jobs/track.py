@@ -24,7 +24,7 @@ Line = Mapping[str, Any]  # of metrics.jsonl
 
 
 class Known(BaseModel):
-    """The notes about a tracker that are kept until the run is resumed."""
+    """The state of a tracker, stored until the run is resumed."""
 
     type: str
     id: str | None = None  # of the tracker's own run
@@ -63,7 +63,7 @@ class Trackers:
         self._live[place] = tracker
 
     def rewind(self, step: int) -> None:
-        """Continue after an earlier step, later records having been dropped: a tracker that rewinds begins there."""
+        """Continue from an earlier step after later records were dropped; trackers that can rewind restart there."""
         if self._run is None:
             return
         self._lines = len(self._directory.records())
@@ -79,11 +79,11 @@ class Trackers:
             self._send([line])
 
     def _send(self, lines: Sequence[Line]) -> None:
-        """Send the last lines to each tracker that has not had them."""
+        """Send the last lines to each tracker that has not received them."""
         before = [known.sent for known in self._known]
         for place in self._live:
             self._known[place].sent = max(before[place], self._lines)
-        self._keep()  # first: a line that a kill falls upon is lost rather than sent twice
+        self._keep()  # first: if the process is killed here, a line is lost rather than sent twice
         for place in list(self._live):
             for number, line in enumerate(lines, start=self._lines - len(lines)):
                 if place in self._live and number >= before[place]:
@@ -93,7 +93,7 @@ class Trackers:
                         self._keep()
 
     def _keep(self) -> None:
-        with suppress(CheckpointError):  # if the disk is full, metrics.jsonl and the checkpoints say it
+        with suppress(CheckpointError):  # a full disk is reported by metrics.jsonl and the checkpoints
             self._directory.write_json(FILE, [known.model_dump() for known in self._known])
 
     def close(self, outcome: Ended) -> None:
@@ -101,7 +101,7 @@ class Trackers:
             self._attempt(place, "at the end", partial(self._live[place].close, outcome))
 
     def _attempt(self, place: int, when: str, act: Callable[[], object]) -> bool:
-        """Return True if it worked; otherwise say why it did not, and continue without the tracker."""
+        """Return True on success; otherwise report the reason and continue without the tracker."""
         try:
             act()
         except (Exception, SystemExit) as error:

@@ -86,7 +86,7 @@ class Network(nn.Module):
     ) -> Tensor:
         """Return the output of a head for all states, or for those at `positions` alone.
 
-        inputs  what the head's forward takes after the states
+        inputs  arguments of the head's forward after the states
 
         Raises BadResult if the network has no such head.
         """

@@ -127,11 +127,11 @@ class _FeedForward(torch.autograd.Function):
         needs, size = ctx.needs_input_grad, x.shape[-1:]
         rows, wide = _rows(given.to(kind)), _rows(_gelu(hidden))
         of_down, of_down_bias = _of_linear(rows, wide, down, bias_kinds[1], needs[5:7])
-        # The gradient of what gelu returned takes the place of that, and the gradient of what it was given follows.
+        # The gradient of gelu's output overwrites the output; then comes the gradient of its input.
         of_hidden = torch.mm(rows, down.to(kind), out=wide).view_as(hidden)
         torch.ops.aten.gelu_backward.grad_input(of_hidden, hidden, grad_input=of_hidden)
         of_hidden = _rows(of_hidden)
-        wider = torch.promote_types(scale.dtype, normed_kind)  # on a CPU, autocast leaves weights as they are here
+        wider = torch.promote_types(scale.dtype, normed_kind)  # on a CPU, autocast does not cast weights here
         normalised = x.to(normed_kind), size, scale.to(wider), shift.to(wider)
         normed, mean, deviation = torch.native_layer_norm(*normalised, ctx.eps)
         of_up, of_up_bias = _of_linear(of_hidden, normed, up, bias_kinds[0], needs[3:5])

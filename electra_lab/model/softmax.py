@@ -32,7 +32,7 @@ class _CrossEntropy(torch.autograd.Function):
             raise RuntimeError("A second backward pass needs retain_graph=True in the first one.")
         if _is_repeatable():
             slope = probabilities * weight
-        else:  # in place: a second tensor of this size would be a tenth of what a training step needs
+        else:  # in place: a second tensor of this size would be a tenth of the memory of a training step
             slope, ctx.probabilities = probabilities.mul_(weight), None
         return slope.scatter_add_(-1, ctx.at, -weight), None
 

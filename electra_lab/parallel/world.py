@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from registry import Batch, Losses
 
-Seen = tuple[Batch, Losses]  # a batch of an evaluation, and what the objective returned for it
+Seen = tuple[Batch, Losses]  # a batch of an evaluation, and the objective's result
 
 
 class World:

@@ -20,12 +20,12 @@ EVERY = 30.0  # seconds between two lines about the data that are prepared
 
 class _Rich(RichConsole):
     def on_broken_pipe(self) -> None:
-        """Go silent, where the library would end the process. Commands have messages that never break: cli/_streams."""
+        """Go silent instead of ending the process, as the library would. cli/_streams reports broken streams."""
         self.quiet = True
 
 
 class Console:
-    """Writes to standard error; standard output is for the answer of a command.
+    """Writes to standard error; standard output is for the results of a command.
 
     quiet  write nothing, as another process does
     """
@@ -84,7 +84,7 @@ class Console:
 
 
 class Phases:
-    """Shows the phases of preparing data: progress(phase, characters done, of how many if that is known)."""
+    """Shows the phases of preparing data: progress(phase, characters done, total if known)."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

@@ -17,7 +17,7 @@ CLAIMS: dict[Level, str] = {
     "unseen": "The {} has not learned {}, as far as this text can tell",
     "unknown": "It is not known whether the {} has learned {}",
 }
-SKILLS: dict[Skill, tuple[str, str]] = {  # what is learned, and the number that shows it
+SKILLS: dict[Skill, tuple[str, str]] = {  # a description of each skill, and the metric that shows it
     "detection": ("to detect replacements better than its baselines", "AUC"),
     "tokens": ("more than word frequencies", "loss at [MASK]"),
 }
@@ -39,7 +39,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a network has learned or not, and the facts that show it."""
+    """A sentence on whether a network has learned a skill, and the facts that show it."""
 
     learned: bool
     claim: str
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def verdicts(record: Mapping[str, Any], provenance: Provenance) -> list[Verdict]:
-    """Return what the networks of a run have learned by an evaluation, failures first."""
+    """Return a verdict on each skill of a run's networks by an evaluation, failures first."""
     metrics = declared(provenance.metrics)
     return [_verdict(found, record, metrics[found.baseline]) for found in judgements(record, provenance)]
 

@@ -14,7 +14,7 @@ from electra_lab.storage.plan import Expected, PlannedVariant
 
 
 def limits(results: Results) -> Iterator[str]:
-    """Yield what limits the verdict: unequal or unfinished learning, unnamed changes, differences too small to find."""
+    """Yield the limits of the verdict: unequal or unfinished learning, unnamed changes, undetectable differences."""
     plan = results.plan
     if groups := bimodal(results.values(plan.metric)):
         cut, torn = groups
@@ -55,7 +55,7 @@ def _beyond(variant: PlannedVariant) -> str:
 
 
 def power(metric: str, seeds: int, comparisons: int, known: Sequence[Expected]) -> str:
-    """Say which differences can be found by what is known of their spread; "" if there is nothing to compare."""
+    """Describe the differences that can be found, given their known spread; "" if there is nothing to compare."""
     if (size := detectable(seeds, comparisons)) is None:
         if seeds >= ENOUGH:
             return ""

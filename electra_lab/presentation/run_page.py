@@ -70,7 +70,7 @@ def results_table(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> T
 
 
 def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str:
-    """Summarize the findings, with the place of the rest; `seconds` are those of all steps, None if not known."""
+    """Summarize the findings, with the path of the page; `seconds` is the time of all steps, None if unknown."""
     last, provenance = last_evaluation(directory.records()), directory.provenance()
     lines = ["", f"after step {last['step']:,}, on {last['split']} text" if last else "no evaluation"]
     if last and (judged := verdicts(last, provenance)):

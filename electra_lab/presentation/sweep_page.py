@@ -38,7 +38,7 @@ SIZES = ["generator", "discriminator", "shared", "total"]
 
 
 def write_report(folder: Path) -> Path:
-    """Write the three files, each whole or not at all; returns the page. Raises CheckpointError."""
+    """Write the three files, each atomically; returns the page. Raises CheckpointError."""
     results = read(folder)
     write_whole(folder / "table.csv", cells_csv(results))
     write_whole(folder / "table.md", variants_markdown(results))
@@ -153,7 +153,8 @@ def comparison(results: Results, name: str, metric: Metric) -> list[Row]:
     rows = []
     for label, seeds in results.values(name).items():
         mean = estimate([*seeds.values()])
-        rows.append(Row(label, mean, differences.get(label), metric, label in lacking))
+        difference = None if label == results.plan.baseline else differences.get(label, Difference(0, None))
+        rows.append(Row(label, mean, difference, metric, label in lacking))
     return rows
 
 
@@ -305,7 +306,7 @@ def _cost(cell: CellResult) -> dict[str, float | None]:
 
 
 def _provenance(results: Results) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Return the facts about code, machine and data, each with its values and how many cells have each."""
+    """Return the facts about code, machine and data, each with its values and the number of cells with each."""
     seen: dict[str, Counter[str]] = {}
     for cell in results.cells:
         for fact, value in _facts(cell.provenance) if cell.provenance else ():
@@ -318,7 +319,9 @@ def _facts(provenance: Provenance) -> Iterator[tuple[str, str]]:
     yield "electra_lab", environment.electra_lab or provenance.electra_lab
     if commit := git.get("commit"):
         yield "commit", f"{commit[:12]}{', with changes that are not committed' if git.get('changed') else ''}"
-    for fact, value in environment.model_dump(exclude={"packages", "electra_lab"}, exclude_none=True).items():
+    for fact, value in environment.model_dump(
+        exclude={"packages", "reasons", "electra_lab"}, exclude_none=True
+    ).items():
         yield fact, str(value)
     if provenance.platform:
         yield "platform", provenance.platform
@@ -351,5 +354,5 @@ def _entry(results: Results, cell: CellResult | None) -> Markup:
 
 
 def _link(folder: Path, id: str) -> str:
-    """Return the relative link to the run's own page; empty if there is none yet."""
+    """Return the relative link to the page of the run; empty if there is none yet."""
     return f"cells/{quote(id)}/report.html" if (folder / "cells" / id / "report.html").is_file() else ""

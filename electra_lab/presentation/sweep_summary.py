@@ -1,16 +1,18 @@
 """Terminal output of an ablation: its plan, its needs, its result."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from electra_lab.analysis.results import TRAINING
 from electra_lab.presentation.limits import power
-from electra_lab.presentation.text import shown
+from electra_lab.presentation.tables import Table
+from electra_lab.presentation.text import counted, shown
 from electra_lab.storage.plan import Plan, PlannedVariant
 
-Missing = Mapping[str, tuple[str, ...]]  # by the id of a cell or of a reference, what is left to do
+NETWORKS = ("discriminator", "generator")
+Missing = Mapping[str, tuple[str, ...]]  # work left to do, by the id of a cell or of a reference
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,9 @@ class Need:
 
 
 def overview(plan: Plan, launcher: str, references: dict[str, str]) -> str:
-    """Describe what is run and how it is compared, one item per line; then each cell.
+    """Describe the cells and their comparison, one item per line; then each cell.
 
-    references  by id, what the run of a measure is called
+    references  the names of the runs of measures, by id
     """
     lines = [
         f"{plan.name}: {_size(plan)}",
@@ -49,7 +51,7 @@ def overview(plan: Plan, launcher: str, references: dict[str, str]) -> str:
 
 def _size(plan: Plan) -> str:
     tasks = f" x {len(plan.tasks)} tasks" if len(plan.tasks) > 1 else ""
-    return f"{len(plan.variants)} variants{tasks} x {len(plan.seeds)} seeds = {len(plan.cells)} cells"
+    return f"{len(plan.variants)} variants{tasks} x {counted(len(plan.seeds), 'seed')} = {len(plan.cells)} cells"
 
 
 def gaps(plan: Plan) -> Iterator[str]:
@@ -88,7 +90,7 @@ def _changes(variant: PlannedVariant) -> Iterator[str]:
 
 
 def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path, workers: int) -> str:
-    """Describe what is left to do, and the needs of each variant, if they are known.
+    """Describe the remaining work, and the needs of each variant, if they are known.
 
     needs    by variant, and by the id of a reference
     missing  of each cell and reference, references first
@@ -98,7 +100,7 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     done = sum(not lacking for lacking in missing.values())
     lines = [f"{plan.name}: {_size(plan)}{others}, {done} already done, in {path}", ""]
     if needs:
-        lines += [*_table(list(needs.values())), ""]
+        lines += [_table(needs.values()), ""]
     known = [plan.expected] if plan.expected else []
     found = power(plan.metric, len(plan.seeds), len(plan.variants) - 1, known)
     lines += [*differences(plan), "", *([f"  {found}"] if found else [])]
@@ -114,21 +116,17 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     return "\n".join([*lines, *(f"  {line}" for line in gaps(plan))])
 
 
-def _table(needs: Sequence[Need]) -> Iterator[str]:
-    width = max(len(need.title) for need in needs)
-    columns = f"{'discriminator':>14} {'generator':>12} {'steps':>9} {'FLOPs':>9} {'memory':>9} {'time':>9}"
-    yield f"  {'':<{width}}  {columns}"
+def _table(needs: Iterable[Need]) -> str:
+    rows = []
     for need in needs:
+        sizes = [f"{need.parameters[name]:,}" if name in need.parameters else "-" for name in NETWORKS]
         memory = f"{need.bytes / 1e9:.2f} GB" if need.bytes else "unknown"
-        generator = f"{need.parameters['generator']:,}" if "generator" in need.parameters else "-"
-        yield (
-            f"  {need.title:<{width}}  {need.parameters['discriminator']:>14,} {generator:>12} "
-            f"{need.steps:>9,} {need.flops:>9.3g} {memory:>9} {_time(need.seconds):>9}"
-        )
+        rows.append([need.title, *sizes, f"{need.steps:,}", f"{need.flops:.3g}", memory, _time(need.seconds)])
+    return Table("", ["", *NETWORKS, "steps", "FLOPs", "memory", "time"], rows).text()
 
 
 def _left(costs: Sequence[Need | None], to_measure: int, workers: int) -> str:
-    """Describe number, compute and time of the runs that have to be trained, and how many others only need measures."""
+    """Describe number, compute and time of the runs left to train, and the number of others that only need measures."""
     n = len(costs)
     if not n:
         return f"nothing to train, {to_measure} to measure" if to_measure else "nothing"

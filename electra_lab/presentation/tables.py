@@ -31,7 +31,7 @@ class Table:
         return "\n".join(indent + "  ".join(self._padded(line, widths)).rstrip() for line in lines)
 
     def markdown(self) -> str:
-        """Return the table as Markdown, in which the names of rows may hold anything."""
+        """Return the table as Markdown; names of rows may contain any character."""
         rows = [[escaped(name), *cells] for name, *cells in self.rows]
         widths = [max(width, 1) for width in _widths([self.columns, *rows])]
         rule = ["-" * width if self._left(i) else "-" * (width - 1) + ":" for i, width in enumerate(widths)]

@@ -1,4 +1,4 @@
-"""The verdict of an ablation in words: nothing is said to differ unless a test says so, and nothing to be equal."""
+"""The verdict of an ablation in words. Variants are said to differ only if a test says so, and never to be equal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 
 from electra_lab.analysis.comparisons import Comparisons, compare, fewest_seeds, is_exploratory, untested
 from electra_lab.analysis.intervals import ENOUGH, Difference, Values
+from electra_lab.analysis.results import AVERAGE
 from electra_lab.presentation.text import are, interval, listed, named, number, p_text
 
 Axis = Mapping[str, float]  # by variant, the number that it sets, if the ablation varies one numeric key
@@ -32,7 +33,7 @@ def judge(
     compared: Comparisons | None = None,
     comparable: bool = True,
 ) -> Verdict:
-    """Return how much the number of seeds allows, then the best variant.
+    """Return the limits that the number of seeds sets, then the best variant.
 
     If no variant is better than the baselines that need no training, that comes first, and none is called the best.
 
@@ -154,18 +155,19 @@ class _Sentences:
         equal = [label for label, mean in means.items() if math.isclose(mean, top, rel_tol=1e-12)]
         best = baseline if baseline in equal else equal[0]
         which = "highest" if self.higher_is_better else "lowest"
+        of_metric = metric if metric == AVERAGE else f"mean {metric}"
         over = f" over the {_seeds(len(shared))} that all have" if partial else ""
         if partial and self.exploratory:
-            return "", f"{best} has the {which} mean {metric}{over}; with so few, none is called the best{alone}."
+            return "", f"{best} has the {which} {of_metric}{over}; with so few, none is called the best{alone}."
         # Nobody is the best whom a test over more seeds finds worse than another.
         ahead = {k: self._ahead(k) if partial else [] for k in means}
         if found := ahead[best]:
-            said = f"{best} has the {which} mean {metric}{over}, but {are(found)} distinguishably better by more seeds"
+            said = f"{best} has the {which} {of_metric}{over}, but {are(found)} distinguishably better by more seeds"
             return "", f"{said}, so none is called the best{alone}."
         # The sentence.
         ties = [k for k in equal if k != best and not ahead[k]]
         good = which if not self.comparable or best in self.unlearned else f"best (the {which})"
-        said = f"{best}{' (the baseline)' if best == baseline else ''} has the {good} mean {metric}{over}, "
+        said = f"{best}{' (the baseline)' if best == baseline else ''} has the {good} {of_metric}{over}, "
         said += f"{number(means[best])}{f', as has {listed(ties)}' if ties else ''}{alone}"
         if alone or best == baseline:
             return best, f"{said}."

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 from zipfile import is_zipfile
 
 import torch
@@ -42,7 +42,7 @@ SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_lay
          "intermediate_size")  # fmt: skip
 LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
 MOST_LAYERS = 1_000  # as in an experiment
-KINDS = ("electra", "bert")
+KINDS = get_args(Kind)
 # Our classes for transformers, by the head that they have of the network.
 CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}
 AGAIN = "Download the model again."
@@ -183,7 +183,7 @@ def _is_file_name(name: object) -> bool:
 
 
 def locate(source: str, base: Path | None = None) -> Path:
-    """Return the folder that `source` means: a path, or a name on the Hugging Face hub, which is downloaded once.
+    """Return the folder for `source`: a path, or a name on the Hugging Face hub, which is downloaded once.
 
     base  the folder of relative paths, by default the working directory
 
@@ -315,11 +315,11 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Return False if there is not a value for each element: an expanded tensor would grow when it is copied."""
+    """Return False if elements share values: an expanded tensor would grow when it is copied."""
     return tensor.layout is torch.strided and not tensor.is_meta and tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def _is_saved(file: Path) -> bool:
-    """Return True for a file of torch, and not a page or a pointer in its place: a zip or a pickle."""
+    """Return True for a file of torch, a zip or a pickle, and False for an HTML page or an LFS pointer."""
     with open_regular(file) as stream:
         return stream.read(1) == b"\x80" or is_zipfile(stream)

@@ -161,7 +161,7 @@ def _provenance(directory: RunDirectory) -> Provenance:
 
 
 def _plugin_files(directory: RunDirectory, provenance: Provenance) -> list[Path]:
-    """Return the plug-in files: one of the same content that is loaded, as names are taken once; else the run's copy.
+    """Return the plug-in files: the loaded one if its content is equal, as a name is taken once; else the run's copy.
 
     Those of packages are imported when their components are used.
     """

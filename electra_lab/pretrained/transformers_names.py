@@ -97,7 +97,7 @@ def _reversed(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _modern(name: str, kind: Kind) -> str:
-    """Return the name of today for a tensor of a base model, which has no prefix, or of an old conversion."""
+    """Return the current name for a tensor of a base model, which has no prefix, or of an old conversion."""
     part, dot, last = name.rpartition(".")
     name = f"{part}{dot}{_OLD.get(last, last)}"
     return f"{kind}.{name}" if name.startswith(("embeddings.", "encoder.", "embeddings_project.", "pooler.")) else name

@@ -1,4 +1,4 @@
-"""Files as sources of text: find them, read them plain or compressed, hash what was read."""
+"""Files as sources of text: find them, read them plain or compressed, hash their content."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ablation.yaml  as written      plan.json  all cells       plan/<id>.yaml  the complete experiment of each
 cells/<id>/    run directories, or folders of fine-tunings, with measures.json, documents.json; also of references
-shared/        what measures prepared for all cells       failed/<id>.json   why a cell is not done
+shared/        data of measures, shared by all cells      failed/<id>.json   why a cell is not done
 damaged/       what could no longer be used
 logs/<id>.txt  the output of a cell                       report.html, table.csv, table.md
 """
@@ -29,7 +29,7 @@ OTHERS = ("ablation.yaml", "report.html", "measured", "table.csv", "table.md", "
 
 
 class Failure(BaseModel):
-    """failed/<id>.json: why a cell is not done, after how many attempts."""
+    """failed/<id>.json: the reason why a cell is not done, and the number of attempts."""
 
     error: str
     attempts: int = 1
@@ -95,7 +95,7 @@ class AblationFolder:
         return all(self.shared(measure).is_dir() for measure in using)
 
     def by_document(self, id: str, plan: Plan) -> dict[str, list[float]]:
-        """Return what each document of the test text contributes to a cell's metrics; older cells lack it."""
+        """Return the contribution of each test document to a cell's metrics; older cells lack it."""
         kept, found = self._documents(id), dict[str, list[float]]()
         for measure in plan.measures:
             found |= kept.get(measure.key, {})
@@ -129,7 +129,7 @@ class AblationFolder:
             (self.path / "failed" / f"{id}.json").unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file whole or not at all, however many processes write it at once."""
+        """Write a file atomically, even if several processes write it at once."""
         write_whole(self.path / name, text)
 
     @contextmanager
@@ -146,7 +146,7 @@ class AblationFolder:
             return not free
 
     def refuse_other(self, ids: set[str], differs: Callable[[str], str] = lambda id: "") -> None:
-        """Raise ConfigError for anything but this plan, with how a cell `differs`, CheckpointError if it is damaged."""
+        """Raise ConfigError if the folder has another plan, naming how a cell `differs`; CheckpointError if damaged."""
         path = self.path
         try:
             if path.exists() and not path.is_dir():

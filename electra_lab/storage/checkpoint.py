@@ -81,11 +81,11 @@ def save(
     final = checkpoint_path(folder, step)
     try:
         sweep(folder)
-        with new_folder(final) as building:  # one that is there was damaged and skipped
+        with new_folder(final) as building:  # an existing one was damaged and skipped
             text = json.dumps({"format": FORMAT, "step": step, **state}, indent=1)
             (building / _STATE).write_text(text, encoding="utf-8")
             save_file(tensors, building / _TENSORS)
-            (building / _TENSORS).chmod((building / _STATE).stat().st_mode)  # the library lets nobody else read it
+            (building / _TENSORS).chmod((building / _STATE).stat().st_mode)  # the library denies others access
             seal(building)
     except MemoryError:
         raise
@@ -100,7 +100,7 @@ def save(
 
 
 def prune(folder: Path, step: int, keep: int, milestones: Collection[int] = (), best: Best = lambda step: None) -> None:
-    """Remove all up to `step` but for the newest `keep`, those of milestones, which do not count, and the best.
+    """Remove checkpoints up to `step` except the newest `keep`, milestones, which do not count, and the best.
 
     best  for a run that may have to go back to any of the newest, it keeps the best that there was at each of them
     """
@@ -128,7 +128,7 @@ def _remove(folder: Path, unwanted: Collection[Path]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the remains of killed processes; the run directory is locked."""
+    """Remove the leftovers of killed processes; the run directory is locked."""
     with suppress(OSError):
         for leftover in folder.glob(".step-*"):
             if _LEFTOVER.fullmatch(leftover.name):
@@ -211,7 +211,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         return load_file(path / _TENSORS)
     except MemoryError:
         raise
-    except Exception as error:  # its manifest may be right, and the file still be of somebody's making
+    except Exception as error:  # the file may be crafted, with a matching manifest
         raise CheckpointError(f"{path}: {_TENSORS} cannot be read ({error}).") from None
 
 
@@ -236,7 +236,7 @@ class Saved:
     def fill(self, module: nn.Module) -> None:
         """Copy the tensors into a module.
 
-        Raises CheckpointError, naming what does not fit or has numbers that are not finite.
+        Raises CheckpointError that names the tensors that do not fit or are not finite.
         """
         if wrong := not_finite(self.tensors, module):
             raise CheckpointError(
@@ -263,7 +263,7 @@ def read_model(folder: Path, step: int | None = None) -> Saved:
 
 
 def _chosen(folder: Path, step: int | None) -> tuple[Path, int | None]:
-    """Return a checkpoint and the time of its writing, which is another one if it was written again."""
+    """Return a checkpoint and the time when it was written, which changes if it is written again."""
     kept = _named(folder)
     if step is not None and checkpoint_path(folder, step) not in kept:
         steps = ", ".join(str(_step(path)) for path in kept)
@@ -310,7 +310,7 @@ def _is_divided(tensor: Tensor) -> bool:
 
 
 def _like(target: Tensor, whole: Tensor) -> Tensor:
-    """Return a tensor, or this process's part of it if the target is divided over several; all have read the whole."""
+    """Return a tensor, or this process's part of it if the target is sharded; every process has read all of it."""
     if not _is_divided(target):
         return whole
     from torch.distributed.tensor import distribute_tensor
@@ -334,7 +334,7 @@ def _restore(path: Path, saved: dict[str, Tensor], module: nn.Module, optimizer:
     parameters = _parameters(optimizer)
     numbers = {p: n for n, p in enumerate(parameters)}
     named, state = dict(module.named_parameters()), dict[int, dict[str, Any]]()
-    _take_a_step(optimizer)  # for the state that this optimizer has; no number of it is kept
+    _take_a_step(optimizer)  # creates the state; its numbers are overwritten
     for key in [key for key in saved if key.startswith("optimizer.")]:
         kind, _, name = key.removeprefix("optimizer.").partition(".")
         parameter, value = named.get(name), saved[key]
@@ -358,7 +358,7 @@ def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 def _take_a_step(optimizer: Optimizer) -> None:
-    """Let the optimizer create its state, by a step of which nothing is kept: weights and state are loaded next."""
+    """Let the optimizer create its state by a step whose results are discarded: weights and state are loaded next."""
     for parameter in _parameters(optimizer):
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

@@ -1,5 +1,7 @@
 """Files that are written whole or not at all, and folders that are sealed with checksums."""
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import hashlib
@@ -12,14 +14,18 @@ import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from registry.errors import CheckpointError, ConfigError
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 MANIFEST = "MANIFEST.json"
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, unless its reader knows better
+MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
 T = TypeVar("T")
 
 
@@ -102,6 +108,15 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
         return stream.read(most + 1).decode("utf-8-sig")
 
 
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer.json. Raises OSError, and whatever the tokenizers library raises, which is bare Exception."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(read_text(path, MOST_TOKENS))
+    tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text, not the mask token
+    return tokenizer
+
+
 def reason(error: BaseException) -> str:
     """Return the message of an error on one line, without the name of the file."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())
@@ -134,7 +149,7 @@ def read_as(kind: type[T], path: Path, cure: str = "") -> T:
 
 def flush(path: Path) -> None:
     """Bring a file or a folder to the disk."""
-    if os.name == "nt" and path.is_dir():  # Windows has no such thing for folders
+    if os.name == "nt" and path.is_dir():  # not possible for folders on Windows
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
@@ -164,10 +179,10 @@ def new_folder(final: Path) -> Iterator[Path]:
 
 def put_in_place(building: Path, final: Path) -> None:
     """Rename a folder, durably, to one that may exist and is replaced. Raises OSError."""
-    old = _moved_away(final)  # to remove it takes time, in which half of it would be there
+    old = _moved_away(final)  # removal takes time, and must not show half a folder
     if final.exists():
         building.rename(old)
-        if not _exchange(old, final):  # then there is none for a moment
+        if not _exchange(old, final):  # then the folder is missing for a moment
             old.rename(building)
             final.rename(old)
             building.rename(final)

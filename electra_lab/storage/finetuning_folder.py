@@ -71,7 +71,7 @@ class FinetuningFolder(RunDirectory):
         except PermissionError as error:
             raise CheckpointError(f"{file}: cannot be read ({reason(error)}).") from None
         except (OSError, ValueError, RecursionError):
-            cure = "Delete results.json beside it and resume."
+            cure = "Delete results.json next to it and resume."
             raise CheckpointError(f"{file}: is missing or damaged. {cure}") from None
 
     def values(self, split: str, metric: str) -> dict[int, float]:

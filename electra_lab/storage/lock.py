@@ -42,7 +42,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
 def reading(path: Path) -> Iterator[bool]:
     """Keep others from holding the lock at `path`, without writing. Yields False if one holds it already.
 
-    Where files cannot be locked, or there is none, nothing is kept from anybody.
+    If the file does not exist or files cannot be locked, nobody is locked out.
     """
     _refuse_others(path)
     with ExitStack() as stack:

@@ -39,19 +39,19 @@ class PlannedVariant(BaseModel):
 
 
 class Shared(BaseModel):
-    """What documents, or references, that all seeds share add to the variance of a difference."""
+    """The variance that shared documents or references add to a difference."""
 
     units: Annotated[int, Field(gt=1)]
     variance: Annotated[float, Field(ge=0)]  # of the mean over them, whatever the number of seeds
-    noise: Annotated[float, Field(ge=0)]  # of the same, of one seed: by what only a unit and a seed together do
+    noise: Annotated[float, Field(ge=0)]  # of the same for one seed: the interaction of unit and seed
 
 
 class Expected(BaseModel):
-    """How much the differences of the leading metric vary, and who says so."""
+    """The spread of differences of the leading metric, and its source."""
 
     sd: Annotated[float, Field(gt=0)]  # of the differences between two variants with the same seed
     source: str
-    shared: dict[str, Shared] = {}  # by what it is, such as documents
+    shared: dict[str, Shared] = {}  # by kind, such as documents
 
 
 class Cell(BaseModel):

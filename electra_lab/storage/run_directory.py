@@ -26,11 +26,11 @@ from electra_lab.storage.files import (
     MANIFEST,
     disk,
     flush,
+    load_tokenizer,
     new_file,
     open_regular,
     read_as,
     read_json,
-    read_text,
     reason,
     refuse_unusable,
     write_whole,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 _COUNTS, _SAVED = "vocabulary.safetensors", "saved.json"
 _MOST_RECORDS = 1 << 30  # bytes of metrics.jsonl
 _LARGEST = 1e100  # number in a record; those of training are of float32
-_MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # files that a killed process was writing, see new_file
 # Files computed from the last weights; an ablation's measures are among them.
 _DERIVED = ("report.html", "examples.json", "measures.json", "documents.json")
@@ -156,11 +155,8 @@ class RunDirectory:
 
     def tokens(self) -> tuple[Tokenizer, Tensor]:
         """Return the tokenizer and the counts that `keep_tokens` wrote. Raises CheckpointError."""
-        from tokenizers import Tokenizer
-
         try:
-            tokenizer = Tokenizer.from_str(read_text(self.path / "tokenizer.json", _MOST_TOKENS))
-            tokenizer.encode_special_tokens = True  # "[MASK]" written in a document is text
+            tokenizer = load_tokenizer(self.path / "tokenizer.json")
             with open_regular(self.path / _COUNTS) as stream:
                 return tokenizer, load(stream.read())["counts"]
         except MemoryError:
@@ -278,7 +274,7 @@ class RunDirectory:
                 flush(self.metrics)
 
     def mend(self, say: Callable[[str], None]) -> None:
-        """Leave out the lines of metrics.jsonl that are no records, and keep the file as it was."""
+        """Remove the lines of metrics.jsonl that are not records, and keep a copy of the original file."""
         try:
             self.records()
         except CheckpointError as error:

@@ -25,7 +25,7 @@ class HeadContract(Contract):
     reads = "positions"
 
     def inputs(self, states: Tensor) -> tuple[Any, ...]:
-        """Return what `forward` takes after the states, but for the token table."""
+        """Return the inputs of `forward` after the states, except the token table."""
         return ()
 
     def built(self) -> tuple[Any, Tensor, Tensor]:

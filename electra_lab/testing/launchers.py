@@ -141,7 +141,7 @@ class LauncherContract(Contract):
 
 
 def reported(folder: Path) -> dict[str, Any]:
-    """Return what the pieces have written about the place where they run."""
+    """Return the facts that the pieces have written about the place where they run."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
 
 

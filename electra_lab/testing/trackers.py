@@ -130,7 +130,7 @@ def lines(steps: range) -> Iterator[dict[str, Any]]:
 
 
 def sent(steps: int) -> Values:
-    """Return what a tracker holds after all lines up to a step."""
+    """Return the content of a tracker after all lines up to a step."""
     found: Values = {}
     for line in lines(range(steps)):
         for name in line.keys() - {"step", "split"}:
@@ -139,5 +139,5 @@ def sent(steps: int) -> Values:
 
 
 def _hooks() -> tuple[Any, ...]:
-    """Return what decides how the process ends, and where it is."""
+    """Return the state that determines how the process ends, and its working directory."""
     return *map(signal.getsignal, signal.valid_signals()), sys.exit, sys.excepthook, os.getcwd()

@@ -7,7 +7,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc'
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep what tensors on the CPU free, until the process ends; returns whether it does.
+    """Let the C library keep memory freed by CPU tensors until the process ends; returns whether it does.
 
     By default glibc returns every large block to the system, and each step spends a tenth of its time on getting them
     back, page by page and filled with zeros. Only glibc has these settings (mallopt(3)); elsewhere nothing happens.

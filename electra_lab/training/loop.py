@@ -80,7 +80,7 @@ class Window:
             if count:
                 losses[f"{name}_loss"] = sum_ / count
                 loss += weighted / count
-        if not taken:  # nothing was learned in this window, which must not look like a loss of 0
+        if not taken:  # no step was taken in this window; do not report a loss of 0
             loss = norm = math.nan
         return self.steps - int(taken), {"loss": loss, **losses, "gradient_norm": norm / max(taken, 1)}
 
@@ -96,7 +96,7 @@ class Window:
 
 @dataclass
 class Run:
-    """Everything that training changes, which is what a checkpoint holds."""
+    """Everything that training changes: the content of a checkpoint."""
 
     learner: Learner
     optimizer: Optimizer
@@ -113,7 +113,7 @@ class Run:
 
     def __post_init__(self) -> None:
         for group in self.optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])  # torch's own name for what schedules multiply
+            group.setdefault("initial_lr", group["lr"])  # torch's name for the rate that schedules multiply
 
     def begin(self, settings: Settings, device: torch.device) -> None:
         """Move loss scale and watch to the device; a resume may have another device, precision or policy."""
@@ -150,7 +150,7 @@ class Run:
         )
 
     def state(self, settings: Settings) -> dict[str, Any]:
-        """Return what a checkpoint stores beside the tensors. Raises StepRejected, by the policy."""
+        """Return the state that a checkpoint stores besides the tensors. Raises StepRejected, by the policy."""
         if rejected := self.rejection(settings):
             raise rejected
         return {
@@ -185,7 +185,7 @@ class Record:
     values: dict[str, Any] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     evaluating: bool = False  # a pause within an evaluation, which may be abandoned there
-    rejected: StepRejected | None = None  # the consumer must put the run back to an earlier step
+    rejected: StepRejected | None = None  # the consumer must restore an earlier step
 
 
 def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
@@ -306,7 +306,7 @@ def _evaluated(
     accumulate: Accumulate,
     device: torch.device,
 ) -> Iterator[Record]:
-    """Evaluate what is due after run.step."""
+    """Run the evaluations that are due after run.step."""
     for split in splits_at(run.step, settings, tested="test" in held_out):
         started = time.perf_counter()
         for found in evaluation(

@@ -14,7 +14,7 @@ def options_by_name(heads: Heads) -> dict[str, Mapping[str, Any]]:
     """Return the options of each head, in the order in which they were asked for."""
     if isinstance(heads, Mapping):
         return dict(heads)
-    return {name: {} for name in heads}
+    return {name: {} for name in ([heads] if isinstance(heads, str) else heads)}
 
 
 @dataclass(frozen=True)

@@ -68,15 +68,12 @@ def test_errors_are_at_their_place_and_come_at_once() -> None:
     with pytest.raises(ValidationError) as refused:
         held(wrong)
     found = {".".join(map(str, each["loc"])): each["msg"] for each in refused.value.errors()}
-    assert (
-        found["held.inner.min_character"] == "unknown parameter. Did you mean 'min_characters'? Known: min_characters."
-    )
+    assert found["held.inner.min_character"].endswith("Did you mean 'min_characters'? Known: min_characters.")
     assert found["held.other.type"].startswith("no corpus is called 'none'.")
     assert len(found) == 2
 
 
 def test_editors_check_what_is_inside() -> None:
-    """As deep as one wants, though the schema is finite."""
     schema = holder().model_json_schema()
     Draft202012Validator.check_schema(schema)
     accepts = Draft202012Validator(schema).is_valid

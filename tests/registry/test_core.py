@@ -27,7 +27,7 @@ def mine(logits, rng, /, *, sharpness: float = 2.0):
     """
 
 
-def test_a_registered_component_is_found_with_its_schema_and_place():
+def test_a_registered_component_is_found_and_listed_with_its_schema_and_place():
     assert samplers.register("mine")(mine) is mine
     entry = samplers.get("mine")
     assert entry.component is mine
@@ -36,6 +36,10 @@ def test_a_registered_component_is_found_with_its_schema_and_place():
     assert entry.place.endswith(f"test_core.py:{entry.line}")
     assert entry.summary == "Draw as I like."
     assert entry.schema().model_dump() == {"sharpness": 2.0}
+    assert {"argmax", "gumbel", "mine", "temperature"} <= set(samplers.names())
+    assert samplers.names() == sorted(samplers.names()) == [listing.name for listing in samplers.listings()]
+    listing = next(listing for listing in samplers.listings() if listing.name == "mine")
+    assert (listing.summary, listing.place.split(":")[0]) == ("Draw as I like.", short(Path(__file__)))
 
 
 def test_a_built_in_first_looked_up_inside_isolated_is_still_known_afterwards(tmp_path: Path):
@@ -116,17 +120,16 @@ def test_a_bad_name_is_refused_where_it_is_written(name: str):
         samplers.register(name)(mine)
 
 
-def test_a_docstring_is_required():
+def test_a_docstring_a_name_and_a_function_or_class_are_required():
     def silent(logits, rng, /): ...
 
     with pytest.raises(BadSignature, match=rf"test_core\.py:{silent.__code__.co_firstlineno}: .*no docstring"):
         samplers.register("silent")(silent)
     assert "silent" not in samplers.names()
-
-
-def test_a_forgotten_name_is_refused_with_the_cure():
     with pytest.raises(BadSignature, match=r'test_core\.py:\d+: .*@samplers\.register\("name"\)'):
         samplers.register(mine)
+    with pytest.raises(BadSignature, match="only a function or a class"):
+        samplers.register("mine")(partial(mine))
 
 
 def test_an_argument_that_the_registry_does_not_know_is_refused_with_the_known_ones():
@@ -151,11 +154,6 @@ def test_a_component_declares_what_it_says_and_otherwise_the_default():
         assert samplers.get("exact").declared == {"unbiased": True, "of_softmax": None}
     declared = samplers.get("gumbel").declared["unbiased"]
     assert (declared(temperature=1.0), declared(temperature=2.0)) == (True, False)
-
-
-def test_only_functions_and_classes_are_components():
-    with pytest.raises(BadSignature, match="only a function or a class"):
-        samplers.register("mine")(partial(mine))
 
 
 def test_a_class_without_a_method_of_its_contract_is_refused_at_its_line():

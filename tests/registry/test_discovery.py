@@ -134,19 +134,13 @@ def test_a_half_registered_file_leaves_nothing_and_can_be_mended(tmp_path: Path,
     assert samplers.get("plugged").summary == "Version one."
 
 
-def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path):
+def test_what_is_no_python_file_is_refused(tmp_path: Path):
     with pytest.raises(PluginError, match=r"none\.py: the plug-in cannot be read \(No such file or directory\)"):
         load_plugin(tmp_path / "none.py")
     with pytest.raises(PluginError, match="cannot be read"):
         load_plugin(tmp_path)
-
-
-def test_a_file_that_is_not_python_is_refused(tmp_path: Path):
     with pytest.raises(PluginError, match=r"plug\.txt: a plug-in is a Python file with the ending \.py"):
         load_plugin(written(tmp_path, GOOD, "plug.txt"))
-
-
-def test_bytes_that_are_not_python_source_are_refused(tmp_path: Path):
     path = tmp_path / "plug.py"
     for data in (b"x = 'a\x00b'\n", b"\xff\xfe\n"):
         path.write_bytes(data)

@@ -49,7 +49,6 @@ def test_a_suggestion_names_the_nearest_word_and_all_of_them(word: str, known: l
 
 @pytest.mark.parametrize("name", ["run", "a b", "$(touch x)", "it's", 'a"b', "-rf", "a\nb", "x;y", "~", "*"])
 def test_a_command_survives_a_shell(name: str, tmp_path: Path) -> None:
-    """The shell passes on the name, runs nothing, and no name is taken for an option."""
     printed = command("resume", Path(name), "--set", f"a={name}")
     script = f'electra-lab() {{ printf "%s\\0" "$@"; }}; {printed}'
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)

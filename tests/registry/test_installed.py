@@ -27,17 +27,12 @@ def refusal(name: str, kind: type[LabError] = PluginError) -> str:
     return str(refused.value)
 
 
-def test_an_offer_is_listed_without_an_import(packages: Packages) -> None:
-    packages.install(offered=GOOD)
+def test_an_offer_is_listed_without_an_import_and_imported_when_it_is_asked_for(packages: Packages) -> None:
+    packages.install(offered=GOOD, other="raise RuntimeError('nobody asked')")
     assert "offered" in samplers.names()
     found = listing("offered")
     assert (found.summary, found.package, found.problem) == ("One of a package.", "shop 1.2", None)
     assert found.place == "shop_offered"
-    assert "shop_offered" not in sys.modules
-
-
-def test_an_offer_is_imported_when_it_is_asked_for_and_only_then(packages: Packages) -> None:
-    packages.install(offered=GOOD, other="raise RuntimeError('nobody asked')")
     samplers.get("gumbel")
     assert "shop_offered" not in sys.modules
     entry = samplers.get("offered")
@@ -47,13 +42,6 @@ def test_an_offer_is_imported_when_it_is_asked_for_and_only_then(packages: Packa
     after = listing("offered")
     assert (after.summary, after.package, after.problem) == ("One of a package.", "shop 1.2", None)
     assert after.place.endswith("shop_offered.py:4")
-
-
-def test_an_offer_belongs_to_its_own_registry(packages: Packages) -> None:
-    packages.write("shop", "1.2", {"electra_lab.samplers:one": "shop_one", "other_tool.samplers:two": "shop_two"})
-    assert "one" in samplers.names()
-    assert "one" not in backbones.names()
-    assert all("two" not in each.names() for each in ALL)
 
 
 def test_modules_inside_packages(packages: Packages) -> None:
@@ -74,10 +62,8 @@ def test_modules_inside_packages(packages: Packages) -> None:
 
 
 def test_a_module_may_import_another_offered_one_first(packages: Packages) -> None:
-    """`outer` is registered inside the module that offers it, while `front` is being imported."""
-    packages.write(
-        "shop", "1.2", {"electra_lab.samplers:outer": "shop.all", "electra_lab.samplers:front": "shop.front"}
-    )
+    points = {"electra_lab.samplers:outer": "shop.all", "electra_lab.samplers:front": "shop.front"}
+    packages.write("shop", "1.2", points)
     packages.module("shop/__init__.py", "")
     packages.module("shop/all/__init__.py", "import shop.all.outer\n")
     packages.module("shop/all/outer.py", GOOD.replace("{name}", "outer"))
@@ -138,7 +124,6 @@ def half(tokens, maskable, vocabulary, rng, /, *, mask_prob: float, replace_prob
 
 
 def test_a_broken_helper_is_reported_at_its_own_line_and_its_half_is_gone(packages: Packages) -> None:
-    """What fails is a module that the offered one imports, after that one registered the name."""
     packages.install(broken=GOOD + "\nimport shop_helper\n")
     helper = packages.module("shop_helper.py", "x = 1\nraise ValueError('no luck')\n")
     assert refusal("broken").endswith(f"cannot be loaded: {helper}:2: ValueError: no luck")
@@ -170,10 +155,12 @@ def test_two_packages_that_offer_one_name(packages: Packages) -> None:
 
 def test_the_same_name_in_two_registries_is_no_conflict(packages: Packages) -> None:
     points = {"electra_lab.samplers:both": "shop_both", "electra_lab.corpora:both": "shop_text"}
-    packages.write("shop", "1.2", points)
+    packages.write("shop", "1.2", points | {"other_tool.samplers:two": "shop_two"})
     packages.module("shop_both.py", GOOD.replace("{name}", "both"))
     assert listing("both").problem is None
     assert samplers.get("both").package == "shop 1.2"
+    assert "both" not in backbones.names()
+    assert all("two" not in each.names() for each in ALL)
 
 
 def test_a_built_in_wins_over_an_offer_and_the_listing_says_so(packages: Packages) -> None:
@@ -196,17 +183,12 @@ def test_a_built_in_wins_over_an_offer_and_the_listing_says_so(packages: Package
     assert samplers.names().count("gumbel") == 1
 
 
-def test_a_plug_in_file_may_not_take_an_offered_name(packages: Packages, tmp_path: Path) -> None:
-    packages.install(offered=GOOD)
+def test_neither_a_plug_in_file_nor_another_module_may_take_an_offered_name(packages: Packages, tmp_path: Path) -> None:
+    packages.install(offered=GOOD, thief=GOOD.replace("{name}", "offered"))
     mine = tmp_path / "mine.py"
     mine.write_text(GOOD.replace("{name}", "offered"))
     with pytest.raises(DuplicateName, match=r"mine\.py:4: sampler 'offered' is already defined at shop_offered \(ins"):
         load_plugin(mine)
-    assert samplers.get("offered").package == "shop 1.2"
-
-
-def test_another_module_of_the_package_may_not_take_the_name(packages: Packages) -> None:
-    packages.install(offered=GOOD, thief=GOOD.replace("{name}", "offered"))
     assert "sampler 'offered' is already defined at shop_offered" in refusal("thief")
     assert samplers.get("offered").file.name == "shop_offered.py"
 
@@ -298,9 +280,8 @@ def test_a_contested_name_affects_no_other_of_its_module(packages: Packages) -> 
 
 
 def test_an_entry_point_without_a_module_costs_its_package_nothing_else(packages: Packages) -> None:
-    packages.write(
-        "shop", "1.2", {"electra_lab.samplers:odd": "not a module", "electra_lab.samplers:even": "shop_even"}
-    )
+    points = {"electra_lab.samplers:odd": "not a module", "electra_lab.samplers:even": "shop_even"}
+    packages.write("shop", "1.2", points)
     packages.module("shop_even.py", GOOD.replace("{name}", "even"))
     assert "odd" not in samplers.names()
     assert samplers.get("even").package == "shop 1.2"
@@ -310,9 +291,8 @@ def test_a_run_is_not_resumed_with_another_version_of_a_package(packages: Packag
     from electra_lab.jobs.pretraining import execute
 
     packages.install(offered=GOOD)
-    file = write_experiment(
-        tmp_path, sampler="{type: offered}", data="{sequence_length: 16, held_out: 0.3, store: store}"
-    )
+    data = "{sequence_length: 16, held_out: 0.3, store: store}"
+    file = write_experiment(tmp_path, sampler="{type: offered}", data=data)
     run = execute.run(file, [], tmp_path / "run", "cpu")
     execute.resume(run, "cpu")
     metadata = packages.folder / "shop-1.2.dist-info" / "METADATA"
@@ -321,7 +301,5 @@ def test_a_run_is_not_resumed_with_another_version_of_a_package(packages: Packag
     with samplers.isolated():
         samplers._entries.pop("offered")
         sys.modules.pop("shop_offered")
-        with pytest.raises(
-            ConfigError, match=r"shop_offered\.py \(shop 9\.0\): the plug-ins changed since the run began"
-        ):
+        with pytest.raises(ConfigError, match=r"shop_offered\.py \(shop 9\.0\): the plug-ins changed since the run"):
             execute.resume(run, "cpu")

@@ -30,6 +30,9 @@ def test_a_listing_passes_over_definitions_that_register_nothing(tmp_path: Path)
         '\n\n@registry.samplers.register("late")\ndef late():\n    """Yes."""\n'
     )
     assert samplers._built_in(file) == Listing("late", "Yes.", f"{file}:16")
+    empty = tmp_path / "empty.py"
+    empty.write_text("x = 1\n")
+    assert samplers._built_in(empty) == Listing("empty", "(registers nothing)", f"{empty}:1")
 
 
 def test_every_registry_lists_at_least_one_documented_component():
@@ -70,12 +73,6 @@ def test_a_file_that_cannot_be_read_or_parsed_has_no_listing(tmp_path: Path, dat
     if data is not None:
         file.write_bytes(data)
     assert read(file, "samplers", "broken") is None
-
-
-def test_a_home_file_without_a_registration_is_listed_as_such(tmp_path: Path):
-    file = tmp_path / "empty.py"
-    file.write_text("x = 1\n")
-    assert samplers._built_in(file) == Listing("empty", "(registers nothing)", f"{file}:1")
 
 
 def test_a_path_is_short_below_the_working_directory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

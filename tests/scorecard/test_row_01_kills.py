@@ -16,13 +16,11 @@ from tests.scorecard.rows import ONLY
 
 
 def points(calls: list[str]) -> list[tuple[int, int]]:
-    """Return (action, call) for a kill before each call, and for one in the middle of each write."""
     numbered = list(enumerate(calls, start=1))
     return [(KILL, n) for n, _ in numbered] + [(TEAR, n) for n, name in numbered if name.startswith("write ")]
 
 
 def call(point: tuple[int, int]) -> str:
-    """Return what the words of a trial say of its point."""
     return f"call {point[1]} "
 
 

@@ -120,7 +120,6 @@ def test_several_signals(score: Score, project: Project) -> None:
 
 @pytest.mark.scorecard
 def test_an_evaluation_is_ended(score: Score, project: Project) -> None:
-    """A signal in the first of an evaluation's batches does not wait for the others."""
     for number in SENT[:2] if FULL else SENT[:1]:
         out, marks = project.new(), project.folder / "evaluated"
         marks.unlink(missing_ok=True)

@@ -45,7 +45,6 @@ def test_real_processes_with_another_order_of_hashes(score: Score, project: Proj
 
 @pytest.mark.scorecard
 def test_micro_batches_change_no_mask_and_no_draw(score: Score, project: Project) -> None:
-    """They do change the sums' last bits and dropout, so the generator's labels are compared by their counts."""
     out = project.new()
     with score.trial("train.micro_batch_size=4"):
         assert project.run(out, "--set", "train.micro_batch_size=4").code == 0

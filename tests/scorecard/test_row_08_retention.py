@@ -53,7 +53,6 @@ def test_exactly_what_is_promised(score: Score, project: Project) -> None:
 
 @pytest.mark.scorecard
 def test_killed_while_removing(score: Score, project: Project) -> None:
-    """At every moment each visible checkpoint is whole, the newest is there, and the end is the promised set."""
     for settings, kept in KEPT:
         out, kinds = project.new(), "remove rename"
         more = arguments(settings)

@@ -67,7 +67,6 @@ def test_while_saving(score: Score, project: Project) -> None:
 
 @pytest.mark.scorecard
 def test_with_a_real_limit(score: Score, project: Project) -> None:
-    """The process may not have more memory than it has: what fails first fails for real."""
     for settings in score.chosen(
         [("train.batch_size=200000", "train.micro_batch_size=200000"), ("evaluate.batch_size=1",)]
     ):

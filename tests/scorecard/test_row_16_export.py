@@ -22,7 +22,6 @@ def test_it_loads_and_computes_the_same(score: Score, tmp_path: Path) -> None:
 
 
 def test_an_export_is_there_whole_or_not_at_all(score: Score, project: Project) -> None:
-    """Where an earlier one was, that one or the new one is there at every moment."""
     home = project.folder / "exports"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()

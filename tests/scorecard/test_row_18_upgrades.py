@@ -41,7 +41,6 @@ def test_golden_run_directories(score: Score, lab: Lab, tmp_path: Path) -> None:
 
 
 def test_formats_of_releases_to_come(score: Score, project: Project) -> None:
-    """They are refused by name, and nothing is changed."""
     begun = project.stopped(5)
     for number in (999, 0, -1, "2", None, [1]) if FULL else (999,):
         out = project.copy(begun)

@@ -46,7 +46,6 @@ def test_the_second_is_refused(score: Score, project: Project, tmp_path: Path) -
 
 @pytest.mark.scorecard
 def test_two_that_start_at_once(score: Score, project: Project, tmp_path: Path) -> None:
-    """Also where both build the token store."""
     for trial in range(score.number if score.number == 1 else 10):
         out, store = project.new(), tmp_path / f"store-{trial}"
         with score.trial(f"trial {trial}: two runs into one directory at the same time"):

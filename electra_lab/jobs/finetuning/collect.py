@@ -52,7 +52,7 @@ class Collected:
 
     @cached_property
     def results(self) -> Results:
-        """The results over all rows; call it when they have all been seen."""
+        """The results over all rows; read it after the last one."""
         numbered = iter([self._outputs[number] for number in range(len(self._sizes))])
         outputs = [list(islice(numbered, len(rows))) for rows in self._rows]
         with using_task(self._task):

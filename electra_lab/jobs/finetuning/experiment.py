@@ -81,7 +81,7 @@ class Finetuning:
 
     @property
     def held_out(self) -> list[str]:
-        """The names of all splits but that of training, validation first."""
+        """The names of all splits except training, validation first."""
         return sorted((name for name in self.splits if name != TRAIN), key=lambda name: name != VALIDATION)
 
 
@@ -108,7 +108,7 @@ def overview(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None
 
 
 def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
-    """The same without its model, which may be another one in the end."""
+    """The same without its model, which may be replaced later."""
     declared(loaded)
     try:
         open_dataset(loaded)
@@ -118,7 +118,7 @@ def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
 
 
 def identity(loaded: Loaded[FinetuningConfig]) -> str:
-    """Return a hash of all that the numbers depend on but for the model: settings, plug-ins and, if here, examples."""
+    """Return a hash of everything that affects the numbers except the model: settings, plug-ins, available examples."""
     config = loaded.config.model_dump(mode="json", exclude={"model", "trackers"})
     examples = None if absent_examples(loaded) else open_dataset(loaded).fingerprint()
     content = json.dumps([config, [plugin.sha256 for plugin in loaded.plugins], examples], sort_keys=True)
@@ -203,7 +203,7 @@ def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset) -> dict[str,
 
 
 def left_out(dataset: Dataset) -> dict[str, int]:
-    """Return how many rows of each split a dataset skipped when it was read."""
+    """Return the number of rows that a dataset skipped while reading, by split."""
     return {split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows}
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from electra_lab.assembly.budget import size_of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.jobs.finetuning.experiment import TRAIN, Finetuning
@@ -13,7 +14,7 @@ from registry import datasets, tasks
 def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path: Path) -> str:
     """Describe the training that begins, with the file behind each name."""
     config, settings, rows = loaded.config, built.settings, built.splits[TRAIN].batches
-    size = sum(p.numel() for p in built.model.parameters())
+    size = size_of(built.model)
     held_out = ", ".join(f"{name} {len(built.splits[name].examples):,}" for name in built.held_out)
     frozen = ", frozen" if config.train.frozen else ""
     facts = [

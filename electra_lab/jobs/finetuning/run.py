@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
 
 from electra_lab.analysis.records import training_seconds
+from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import Networks, open_source
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
@@ -186,7 +186,7 @@ def _train(
     )
     # Begin, or continue.
     facts = _facts(built, metrics)
-    _begin(folder, seed, loaded, built.source, built.dataset, device, built.settings.precision, console, **facts)
+    _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
     directory.refuse_lost_checkpoints()
     _adopt_best(directory)
     restore(directory, run, console.say)
@@ -248,7 +248,7 @@ def _results(built: Finetuning, split: str) -> Results:
 
 def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
     settings = built.settings
-    sizes = {name: _size(part) for name, part in built.model.named_children()}
+    sizes = {name: size_of(part) for name, part in built.model.named_children()}
     examples = {name: split.examples for name, split in built.splits.items()}
     tokens = {name: split.batches.tokens for name, split in built.splits.items()}
     return {
@@ -273,10 +273,6 @@ def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[An
     )
 
 
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 # Tasks without training
 
 
@@ -290,7 +286,7 @@ def _judge(
     splits = examples_of(loaded, dataset)
     facts = {
         "data": _data(dataset, source, splits, {}),
-        "parameters": {name: _size(network) for name, network in source.networks.items()},
+        "parameters": {name: size_of(network) for name, network in source.networks.items()},
         "weights": source.weights,
         "steps": 0,
         "flops_per_step": 0,
@@ -300,7 +296,7 @@ def _judge(
     judged = [config.network] if config.network == "generator" else list(source.networks)
     if judged[0] not in source.networks:
         raise loaded.problem(("network",), f"{config.model} has no {judged[0]}.")
-    _begin(folder, seed, loaded, source, dataset, device, "fp32", console, **facts)
+    _begin(folder, seed, loaded, source, device, "fp32", console, **facts)
     model = Pretrained(
         networks={name: source.networks[name].to(device).eval() for name in judged},
         heads={name: tuple(source.networks[name].heads) for name in judged},
@@ -327,7 +323,6 @@ def _begin(
     seed: int,
     loaded: Loaded[FinetuningConfig],
     source: Networks,
-    dataset: Dataset,
     device: torch.device,
     precision: str,
     console: Console,
@@ -356,7 +351,7 @@ def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -
 
 
 def _keep_results(directory: RunDirectory, dataset: Dataset, kept: SeedResults, found: Mapping[str, Results]) -> None:
-    """Write predictions, files for the benchmark, and last of all results.json, which marks a finished run."""
+    """Write predictions, files for the benchmark and, last, results.json, which marks a finished run."""
     for split, results in found.items():
         lines = [json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in results.predictions]
         directory.write(f"predictions-{split}.jsonl", "".join(lines))

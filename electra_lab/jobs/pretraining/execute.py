@@ -85,7 +85,7 @@ def _continue(path: Path) -> str:
 
 
 def _shared_data(loaded: Loaded, console: Console, world: World, resumed: RunDirectory | None = None) -> Store:
-    """Open the token store, which rank 0 builds if needed; that of a run that is resumed must be the same."""
+    """Open the token store, which rank 0 builds if needed. A resumed run must have the same store as before."""
     if not world.first:
         return load_store(Path(world.once(str)))
     with Phases(console) as progress:
@@ -109,7 +109,7 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> 
     built = sketch(loaded)
     if absent := absent_data(loaded, built):
         Console().say(f"note: {absent} A run would stop there.")
-    # A plan may be for another machine, so a device that is not here is not a mistake.
+    # A dry run may be meant for another machine, so a missing device is not an error.
     target = torch.device(device) if device == "cuda" else choose_device(device)
     return planned(loaded, forecast(loaded, target), target)
 
@@ -156,7 +156,7 @@ def _reopened(
     directory.refuse_other_format(began)
     loaded = _config_of(directory, began, overrides)
     store = _shared_data(loaded, console, world, directory)
-    # Assemble: what was decided when the run began stands on the same device.
+    # Assemble. On the same device, the choices made when the run began still hold.
     later, decided = bool(checkpoints(directory.checkpoints)), _decided(began, loaded, target)
     experiment = assemble(loaded, store, target, restored=later, world=world, began=decided, scale=scale)
     _refuse_other_weights(experiment, began, path)
@@ -183,7 +183,7 @@ def _refuse_other_weights(experiment: Experiment, began: Provenance, path: Path)
 
 
 def _decided(began: Provenance, loaded: Loaded, device: torch.device) -> Environment | None:
-    """Return what was decided when a run began on the same device; a new `auto` decides again."""
+    """Return the choices made when a run began on the same device; a new `auto` is decided again."""
     if began.environment.device != device_name(device):
         return None
     before = began.config.get("train", {}).get("micro_batch_size") if began.config else "auto"
@@ -195,12 +195,12 @@ def _rows_now(began: Provenance, experiment: Experiment) -> dict[str, Environmen
     """Return the environment with the current micro-batch, for provenance.json; nothing if the run began elsewhere."""
     before, now = began.environment, environment_of(experiment)
     if (before.device, before.processes) != (now.device, now.processes):
-        return {}  # how many rows go at a time here says nothing about there
+        return {}  # the micro-batch of this machine says nothing about that one
     return {"environment": before.model_copy(update={"micro_batch_size": now.micro_batch_size})}
 
 
 def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[str]) -> Loaded:
-    """Read a run's config, with overrides. Raises ConfigError for changes that must not be."""
+    """Read a run's config, with overrides. Raises ConfigError for changes that are not allowed."""
     path, config = directory.path, directory.path / "config.yaml"
     known = {began.config_sha256, *(change.config_sha256 for change in began.changes)}
     if hashlib.sha256(config.read_bytes()).hexdigest() not in known:
@@ -211,7 +211,7 @@ def _config_of(directory: RunDirectory, began: Provenance, overrides: Sequence[s
         )
     loaded = load(config, overrides)  # once: the files that it names may have been moved
     if overrides:
-        refuse_others(changes(began.config or content(load(config)), content(loaded)), path)
+        refuse_others(changes(began.config or content(load(config)), content(loaded)), path, overrides=overrides)
     for plugin, then in zip_longest(loaded.plugins, began.plugins):
         if plugin is None or then is None or (plugin.sha256, plugin.package) != (then.sha256, then.package):
             name = f"{plugin.file} ({plugin.package})" if plugin and plugin.package else getattr(plugin, "file", path)
@@ -232,8 +232,8 @@ def _train(
 ) -> None:
     """Train to the end.
 
-    started   when the command was, by time.monotonic
-    restored  None for a new run; whether a run that is continued has had a checkpoint
+    started   start of the command, by time.monotonic
+    restored  None for a new run; for a resumed run, whether it had a checkpoint
     """
     config, run, minutes = loaded.config, experiment.run, loaded.config.run.max_minutes
 
@@ -273,7 +273,7 @@ def _train(
 
 
 def _continued(job: Job, experiment: Experiment, *, restored: bool) -> bool:
-    """Let the history of a run end where it continues, and say where that is."""
+    """Truncate the history of a run to the step that it continues from, and report this step."""
     directory, run, settings, say = job.directory, job.run, job.settings, job.console.say
     began = directory.provenance()
     evaluated = continued(job, **length(experiment), **_rows_now(began, experiment))
@@ -293,7 +293,7 @@ def _continued(job: Job, experiment: Experiment, *, restored: bool) -> bool:
 
 
 def warm_up(experiment: Experiment) -> float:
-    """Compile the networks by the forward and backward pass of a step that is not taken; returns its seconds."""
+    """Compile the networks by a forward and backward pass without an update; returns the seconds it took."""
     run, settings, device = experiment.run, experiment.settings, experiment.device
     learner, began = run.learner, time.perf_counter()
     part = run.learner.world.part(settings.batch_size)

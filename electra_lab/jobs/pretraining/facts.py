@@ -170,7 +170,7 @@ def _bytes(size: int) -> str:
 
 
 def readable(examples: Sequence[Example], experiment: Experiment) -> list[list[dict[str, Any]]]:
-    """Turn examples into words: an excerpt of each row, around its first replacement."""
+    """Decode examples: an excerpt of each row, around its first replacement."""
     word, shown = experiment.store.tokenizer.id_to_token, list[list[dict[str, Any]]]()
     for example in examples:
         replaced = [old != new for old, new in zip(example.originals, example.inputs, strict=True)]

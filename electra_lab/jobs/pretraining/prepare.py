@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a token store holds. Numbers are by split where there are several."""
+    """The content of a token store, by split where there are several."""
 
     store: str
     documents: dict[str, int]
@@ -97,7 +97,7 @@ def _row(store: Store, batch: Batch, row: int) -> list[Token]:
 
 
 def _files_of(loaded: Loaded) -> tuple[list[str], list[str]]:
-    """Return the files that the corpus reads, and those that it passes over, as far as it says so."""
+    """Return the files that the corpus reads and those that it ignores, if it reports them."""
     if is_store(loaded.config.data.store):
         return [], []
     with using(*entries_of(corpora, loaded.config.corpus)):
@@ -136,7 +136,7 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
 
 
 def facts(made: Prepared) -> list[tuple[str, str]]:
-    """Return what a token store holds, each with a title."""
+    """Return the content of a token store as facts, each with a title."""
     found = [(s, f"{made.documents[s]:,} documents, {made.tokens[s]:,} tokens") for s in made.documents]
     found += [
         ("vocabulary", f"{made.vocabulary:,}; {made.unknown:.2%} of the training tokens are unknown"),

@@ -86,8 +86,8 @@ def replay(path: Path, device: str, store: Path | None = None) -> Finding:
         return Finding("nothing", last, text)
     text = (
         f"nothing was refused: the run ended after at most {last:,} steps, and of those after its newest checkpoint, "
-        f"that of step {begun:,}, every one is finite here. The cause may lie in the device, or in what is said above "
-        "to differ."
+        f"that of step {begun:,}, every one is finite here. The cause may lie in the device, or in the differences "
+        "named above."
     )
     return Finding("nothing", last, text)
 
@@ -116,7 +116,7 @@ def _store_of(loaded: Loaded, began: Provenance, given: Path | None) -> Store:
 
 
 def _last(directory: RunDirectory, experiment: Experiment) -> int:
-    """Return the steps that the run has done, at most: it ended before it wrote another log line.
+    """Return an upper bound of the steps that the run has done: it ended before the next log line.
 
     Records of steps that were rolled back are gone, so that such a run may have done all.
     """
@@ -156,7 +156,7 @@ def _diagnosed(
     step: int,
     scale: float | None,
 ) -> Finding:
-    """Compute a refused step again, from the weights that it has left as they were."""
+    """Recompute a refused step, which left the weights unchanged."""
     run, settings, device = experiment.run, experiment.settings, experiment.device
     batch = experiment.train.training_batch(settings.seed, step + run.offset, settings.batch_size, device)
     run.learner.at_step(settings.seed, step)

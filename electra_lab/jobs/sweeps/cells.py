@@ -48,7 +48,7 @@ from registry.errors import (
 )
 from registry.signature import validate
 
-# By the id of a run, what measures see of it and the precision that it was trained in
+# By the id of a run, its view for measures and the precision that it was trained in
 Opened = Callable[[str], tuple[Trained, Callable[[], Any]]]
 
 
@@ -173,7 +173,7 @@ def _run_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], devic
 
 
 def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
-    """Take the missing measures that are ready; one that fails does not keep others from being taken."""
+    """Take the missing measures that are ready; a failing measure does not prevent the others."""
     result = cell_result(folder, plan, id)
     if result.plan.task and result.missing:
         _note_task(folder, result.plan)
@@ -203,7 +203,7 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
 
 
 def _note_task(folder: AblationFolder, cell: Cell) -> None:
-    """Note the leading metric of a fine-tuning, on the first held-out split with labels."""
+    """Record the leading metric of a fine-tuning, on the first held-out split with labels."""
     own = folder.finetuning(cell.id)
     leading = next(iter(declared(load_finetuning(folder.experiment(cell.id)))))
     found = own.judged_by(leading)
@@ -213,7 +213,7 @@ def _note_task(folder: AblationFolder, cell: Cell) -> None:
 
 
 def _numbers(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Return the finite numbers, and what documents contribute to them. Raises BadResult."""
+    """Return the finite numbers, and the contributions of documents to them. Raises BadResult."""
     returned = f"{entry.place}: measure '{entry.name}' returned"
     if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
         raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
@@ -266,7 +266,7 @@ def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callab
 
 
 def _finetune(folder: AblationFolder, id: str, device: torch.device, file: Path) -> float:
-    """Fine-tune a cell, or take what was done of it up again; returns the mean of the leading metric over the seeds."""
+    """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
     own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):

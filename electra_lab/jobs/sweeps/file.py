@@ -53,7 +53,7 @@ class Ablation:
     references  by measure and by name, the runs that serve it alone
     sketches    by variant, or by the id of a reference, its experiment built from shapes
     gaps        by task, why its data is not here
-    absent      the error that a run would raise for what is not on this machine
+    absent      the error that a run would raise for something missing on this machine
     """
 
     config: AblationConfig
@@ -128,7 +128,7 @@ def load_ablation(path: Path, overrides: Sequence[str] = ()) -> Ablation:
             node = with_change(node, f"train.{name}", Node(getattr(config.budget, name), mark))
         bases.append(node)
 
-    # Each base as it is, and with every variant and seed
+    # Each base unchanged, and with every variant and seed
     found, cells, loaded = Problems(), list[Cell](), dict[str, Loaded[Any]]()
     by_task = dict[str, Loaded[Any]]()
     for i, base in enumerate(bases):

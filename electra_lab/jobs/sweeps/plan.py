@@ -28,7 +28,7 @@ from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.errors import CheckpointError, ConfigError, LabError
 
-# What decides the test of a run: with another of them, its losses are those of another task.
+# The sections that determine the test of a run: with other values, its losses are those of another task.
 TEST = "corpus.", "tokenizer.", "data.", "packing.", "masking.", "schedules.masking.", "objective.type", "evaluate."
 
 
@@ -103,7 +103,7 @@ def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str,
     contents = {cell.id.rpartition("-")[2] for cell in ablation.cells}
     for name, sections in wanted.items():
         label = f"reference of {chosen.type} ({name})"
-        # What serves a measure starts from no weights of the base.
+        # References do not start from weights of the base.
         values = {**base, "name": ablation.config.name, **sections}
         values["init"] = {"distribution": base["init"]["distribution"]} | sections.get("init", {})
         try:
@@ -211,7 +211,7 @@ def _leads_to(config: Mapping[str, Any], key: str) -> bool:
 
 
 def _costs(ablation: Ablation, label: str) -> dict[str, Any]:
-    """Return what a cell of a variant costs, as far as it is known beforehand."""
+    """Return the known costs of a cell of a variant before it runs."""
     if label not in ablation.sketches:
         return {}
     built = ablation.sketches[label]
@@ -259,7 +259,7 @@ def _key(ablation: Ablation, measure: Component, references: dict[str, str]) -> 
 
 
 def _expected(ablation: Ablation, metric: str, begun: AblationFolder | None) -> Expected | None:
-    """Return what the file, or its pilot, says about the spread of the leading metric. Raises ConfigError."""
+    """Return the spread of the leading metric by the file or its pilot. Raises ConfigError."""
     power, loc = ablation.config.power, ("power", "pilot")
     if power is None or power.pilot is None:
         return Expected(sd=power.sd, source="by the file") if power and power.sd else None

@@ -1,4 +1,4 @@
-"""Run an ablation: plan, launch what is missing, measure, report."""
+"""Run an ablation: plan, launch missing cells, measure, report."""
 
 import signal
 import time
@@ -38,7 +38,7 @@ PATIENCE = 2.0  # seconds between two looks at the cells that other processes ar
 def ablate(
     file: Path, overrides: list[str], out: Path | None, device: str, launcher: str | None, workers: int | None
 ) -> Path:
-    """Run what is missing of an ablation; returns its folder. Raises LabError: CellsFailed if some cells failed."""
+    """Run the missing parts of an ablation; returns its folder. Raises LabError: CellsFailed if some cells failed."""
     refuse_several_processes()
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     console, folder = Console(), AblationFolder(path)
@@ -54,8 +54,10 @@ def ablate(
         plan = write_plan(ablation, folder)
     quarantine_damaged(folder, plan, console.say)
     references = f" and {len(plan.references)} for measures" if plan.references else ""
-    done = len(plan.by_id) - len(_left(folder, plan))
+    done = len(_wanted(plan)) - len(_left(folder, plan))
     console.say(f"{plan.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
+    for line in summary.gaps(plan):
+        console.say(line)
     with handled(_stop):
         try:
             _work(folder, plan, ablation.config.retries, launch, device, console)
@@ -69,7 +71,7 @@ def ablate(
 
 
 def check(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None]:
-    """Describe a valid ablation; also returns what a run would raise for what is not here. Raises ConfigError."""
+    """Describe a valid ablation; also return the error that a run would raise on this machine. Raises ConfigError."""
     ablation = checked(load_ablation(file, overrides))
     names = {id: cell.variant for id, cell in ablation.served.items()}
     return summary.overview(plan_of(ablation), ablation.config.launcher.type, names), ablation.absent
@@ -94,7 +96,7 @@ def dry_run(
         memory = found.state_bytes + peak if found.working_bytes else None
         flops = found.flops.total(found.steps)
         needs[label] = summary.Need(cell.variant, found.parameters, found.steps, flops, memory, seconds)
-    missing = {id: cell_result(folder, plan, id).missing for id in plan.by_id}
+    missing = {id: cell_result(folder, plan, id).missing for id in _wanted(plan)}
     return summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
 
 
@@ -151,7 +153,7 @@ def _refuse_other_text(folder: AblationFolder, cell: Cell, key: str) -> None:
     run = folder.run(cell.id)
     if not (run.path / "provenance.json").is_file():
         return
-    with suppress(CheckpointError):  # damaged: what is still needed of it is recreated
+    with suppress(CheckpointError):  # damaged: the parts that are still needed are recreated
         if (then := run.provenance().data.store) != key:
             raise DataError(
                 f"{run.path}: was trained on other text (token store {then}, now {key}): its files changed, or the "
@@ -183,15 +185,19 @@ def _threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _wanted(plan: Plan) -> list[str]:
+    """Return the ids of the cells and references, except for tasks whose data is not here."""
+    return [cell.id for cell in plan.by_id.values() if cell.task not in plan.gaps]
+
+
 def _left(folder: AblationFolder, plan: Plan) -> dict[str, CellResult]:
-    """Return the cells and references that are not done, by id, except for tasks whose data is not here."""
-    wanted = [cell.id for cell in plan.by_id.values() if cell.task not in plan.gaps]
-    results = {id: cell_result(folder, plan, id) for id in wanted}
+    """Return the cells and references that are wanted and not done, by id."""
+    results = {id: cell_result(folder, plan, id) for id in _wanted(plan)}
     return {id: result for id, result in results.items() if result.missing}
 
 
 def _work(folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console) -> None:
-    """Launch what is missing, until nothing is, or what is left has failed more often than it may."""
+    """Launch missing work until all is done, or the rest has failed more often than `retries` allows."""
     left, attempts, names = list(_left(folder, plan)), dict.fromkeys(plan.by_id, 0), dict[str, str]()
     for cell in plan.by_id.values():
         task = f" on {cell.task}" if cell.task else ""
@@ -240,12 +246,12 @@ def _launched(launch: Launcher, folder: AblationFolder, ids: list[str], device: 
 
 
 def _waiting(folder: AblationFolder, plan: Plan, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return what is missing of the cells that can go on now: a measure waits until its references are trained."""
+    """Return the missing work that can be done now: a measure waits until its references are trained."""
     ready = {TRAINING, *(measure.key for measure in plan.measures if is_ready(folder, plan, measure))}
     missing = {id: cell_result(folder, plan, id).missing for id in ids}
     return {id: lacking for id, lacking in missing.items() if not ready.isdisjoint(lacking)}
 
 
 def _stop(number: int) -> None:
-    """End an ablation: what schedulers send has another exit code than Ctrl-C."""
+    """End an ablation: signals of schedulers have another exit code than Ctrl-C."""
     raise KeyboardInterrupt if number == signal.SIGINT else Preempted(f"stopped by {name_of(number)}")

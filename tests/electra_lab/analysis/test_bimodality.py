@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from electra_lab.analysis.bimodality import bimodal
-from tests.electra_lab.analysis.tiny import (
-    values_of,
-)
+from tests.electra_lab.analysis.tiny import values_of
 
 
 def test_a_warning_names_the_place_and_the_variants_that_are_torn() -> None:

@@ -11,28 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from electra_lab.analysis.comparisons import (
-    Parts,
-    against,
-    compare,
-    contrasts,
-    corrected,
-    holm,
-    is_exploratory,
-    pairwise,
-)
+from electra_lab.analysis import comparisons
 from electra_lab.analysis.intervals import Difference, Layers, Values, difference, layer
-from tests.electra_lab.analysis.tiny import (
-    LARGE,
-    SMALL,
-    WORDS,
-    far,
-    layer_of,
-    parts,
-    seeded,
-    simulated,
-    values_of,
-)
+from tests.electra_lab.analysis import tiny
 
 
 def test_layers_reach_the_metric_that_they_are_of() -> None:
@@ -40,10 +21,10 @@ def test_layers_reach_the_metric_that_they_are_of() -> None:
     numbers = rng.normal(0, 0.1, (2, 5, 1)) + np.concatenate(
         [np.zeros((1, 5, 9)), rng.normal(0, 2, (1, 1, 9)).repeat(5, 1)]
     )
-    values: Values = values_of(numbers.mean(2))
-    layers: dict[str, Layers] = {"auc": {"documents": layer_of(numbers)}}
-    plain = compare({"auc": values, "loss": values}, "auc", "v0")
-    found = compare({"auc": values, "loss": values}, "auc", "v0", layers=layers)
+    values: Values = tiny.values_of(numbers.mean(2))
+    layers: dict[str, Layers] = {"auc": {"documents": tiny.layer_of(numbers)}}
+    plain = comparisons.compare({"auc": values, "loss": values}, "auc", "v0")
+    found = comparisons.compare({"auc": values, "loss": values}, "auc", "v0", layers=layers)
     assert (found.against("auc")["v1"].half or 0) > 3 * (plain.against("auc")["v1"].half or 0)
     assert found.against("loss")["v1"].half == plain.against("loss")["v1"].half
 
@@ -61,14 +42,14 @@ def test_layers_reach_the_metric_that_they_are_of() -> None:
     ],
 )
 def test_holm_by_hand(raw: list[float | None], adjusted: list[float | None]) -> None:
-    found = holm(raw)
+    found = comparisons.holm(raw)
     assert [p is None for p in found] == [p is None for p in adjusted]
     assert [p for p in found if p is not None] == pytest.approx([p for p in adjusted if p is not None])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
 def test_holm_keeps_order_and_lies_between_raw_and_bonferroni(raw: list[float]) -> None:
-    found = [p for p in holm(raw) if p is not None]
+    found = [p for p in comparisons.holm(raw) if p is not None]
     assert len(found) == len(raw)
     for p, q in zip(raw, found, strict=True):
         assert p <= q <= min(1.0, p * len(raw)) + 1e-15
@@ -79,52 +60,54 @@ def test_holm_keeps_order_and_lies_between_raw_and_bonferroni(raw: list[float]) 
 
 def test_planned_comparisons_share_four_fifths_of_the_errors_and_all_others_one_fifth() -> None:
     rng = np.random.default_rng(2)
-    values = {label: seeded(list(rng.normal(i, 1, 6))) for i, label in enumerate("abcd")}
-    planned, others = against(values, "b"), pairwise(values, "b")
+    values = {label: tiny.seeded(list(rng.normal(i, 1, 6))) for i, label in enumerate("abcd")}
+    planned, others = comparisons.against(values, "b"), comparisons.pairwise(values, "b")
     assert list(planned) == ["a", "c", "d"]
     assert list(others) == [("a", "c"), ("a", "d"), ("c", "d")]
     assert planned["c"].mean == pytest.approx(np.mean(list(values["c"].values())) - np.mean(list(values["b"].values())))
     for (one, other), found in others.items():
         assert found.mean == pytest.approx(np.mean(list(values[one].values())) - np.mean(list(values[other].values())))
     named = {("b", label): d for label, d in planned.items()}
-    both = corrected(named, others)
+    both = comparisons.corrected(named, others)
     for family, share in ((named, 0.8), (others, 0.2)):
-        alone = holm([d.p for d in family.values()])
+        alone = comparisons.holm([d.p for d in family.values()])
         assert [both[key].holm for key in family] == pytest.approx([min(1, (p or 0) / share) for p in alone])
     # A family that has the report to itself has all of it; what is not tested is no family.
-    assert [d.holm for d in corrected(named, {}).values()] == holm([d.p for d in planned.values()])
+    assert [d.holm for d in comparisons.corrected(named, {}).values()] == comparisons.holm(
+        [d.p for d in planned.values()]
+    )
     few = {key: difference({0: 1.0, 1: 1.5}, {0: 0.5, 1: 0.7}) for key in others}
-    assert [corrected(named, few)[key].holm for key in named] == holm([d.p for d in planned.values()])
+    assert [comparisons.corrected(named, few)[key].holm for key in named] == comparisons.holm(
+        [d.p for d in planned.values()]
+    )
 
 
 @pytest.mark.parametrize(("seeds", "label"), [(4, True), (5, False)])
 def test_fewer_than_five_seeds_are_exploratory(seeds: int, label: bool) -> None:
-    assert is_exploratory(far(0.7, 0.8, seeds=seeds), "v0") is label
-    assert is_exploratory(far(0.7, seeds=9) | {"v1": {0: 1.0, 1: 2.0}}, "v0")
-    assert is_exploratory({"v1": far(0.7, 0.8, seeds=seeds)["v1"]}, "v0") is label
+    assert comparisons.is_exploratory(tiny.far(0.7, 0.8, seeds=seeds), "v0") is label
+    assert comparisons.is_exploratory(tiny.far(0.7, seeds=9) | {"v1": {0: 1.0, 1: 2.0}}, "v0")
+    assert comparisons.is_exploratory({"v1": tiny.far(0.7, 0.8, seeds=seeds)["v1"]}, "v0") is label
 
 
 def test_an_exploratory_primary_metric_leaves_nothing_to_test() -> None:
-    """A report whose primary metric has too few seeds tests no other metric in its place, nor other pairs."""
-    few, many = far(0.7, 0.9, 0.8, seeds=3), far(0.7, 0.9, 0.8, seeds=8)
-    found = compare({"auc": few, "loss": many}, "auc", "v0")
+    few, many = tiny.far(0.7, 0.9, 0.8, seeds=3), tiny.far(0.7, 0.9, 0.8, seeds=8)
+    found = comparisons.compare({"auc": few, "loss": many}, "auc", "v0")
     for d in (*found.against("loss").values(), *found.pairs("auc").values()):
         assert (d.p, d.holm, d.distinguishable) == (None, None, False)
         assert d.low is not None
     assert found.against("loss")["v1"].why == "exploratory"
-    assert compare({"auc": many, "loss": few}, "auc", "v0").against("auc")["v1"].distinguishable
-    assert not is_exploratory({"v0": {0: 0.5}}, "v0")  # nothing is there to be tested
+    assert comparisons.compare({"auc": many, "loss": few}, "auc", "v0").against("auc")["v1"].distinguishable
+    assert not comparisons.is_exploratory({"v0": {0: 0.5}}, "v0")  # nothing is there to be tested
 
 
-def corrected_contrasts(values: Parts, baseline: str) -> dict[tuple[str, str, str], Difference]:
-    """Return the contrasts, corrected as in a report of these metrics alone, none of which is the primary one."""
-    return compare(values, "", baseline, [list(values)]).contrasts(list(values))
+def corrected_contrasts(values: comparisons.Parts, baseline: str) -> dict[tuple[str, str, str], Difference]:
+    return comparisons.compare(values, "", baseline, [list(values)]).contrasts(list(values))
 
 
 def test_contrasts_are_scipys_tests_of_differences_of_differences() -> None:
-    numbers = simulated(np.random.default_rng(0))
-    found = corrected_contrasts(parts(numbers), "v1")
-    names = (SMALL, LARGE, WORDS)
+    numbers = tiny.simulated(np.random.default_rng(0))
+    found = corrected_contrasts(tiny.parts(numbers), "v1")
+    names = (tiny.SMALL, tiny.LARGE, tiny.WORDS)
     assert list(found) == [(f"v{v}", a, b) for a, b in combinations(names, 2) for v in (0, 2, 3)]
     raw = []
     for (label, a, b), d in found.items():
@@ -138,21 +121,24 @@ def test_contrasts_are_scipys_tests_of_differences_of_differences() -> None:
     smallest = min(range(9), key=raw.__getitem__)
     # A family of these, of three differences to the baseline by each reference, and of three pairs by each.
     assert [d.holm for d in found.values()][smallest] <= min(1, (9 + 9 + 9) * raw[smallest]) + 1e-12
-    alone = corrected({}, found)
+    alone = comparisons.corrected({}, found)
     assert [d.holm for d in alone.values()][smallest] == pytest.approx(min(1, 9 * raw[smallest]))
 
 
 def test_pairs_are_made_of_the_seeds_that_all_four_numbers_have() -> None:
-    whole = parts(simulated(np.random.default_rng(1)))
+    whole = tiny.parts(tiny.simulated(np.random.default_rng(1)))
     kept = {name: {label: dict(each) for label, each in values.items()} for name, values in whole.items()}
-    del kept[SMALL]["v0"][0], kept[LARGE]["v0"][1], kept[SMALL]["v2"][2], kept[LARGE]["v2"][3]
-    d = corrected_contrasts(kept, "v0")["v2", SMALL, LARGE]
+    del kept[tiny.SMALL]["v0"][0], kept[tiny.LARGE]["v0"][1], kept[tiny.SMALL]["v2"][2], kept[tiny.LARGE]["v2"][3]
+    d = corrected_contrasts(kept, "v0")["v2", tiny.SMALL, tiny.LARGE]
     rest = {n: {k: {4: each[4]} for k, each in values.items()} for n, values in whole.items()}
     assert (d.n, d.why) == (1, "one seed: no interval")
-    assert d.mean == pytest.approx(corrected_contrasts(rest, "v0")["v2", SMALL, LARGE].mean)
-    assert corrected_contrasts(kept, "v0")["v2", LARGE, WORDS].n == 3
+    assert d.mean == pytest.approx(corrected_contrasts(rest, "v0")["v2", tiny.SMALL, tiny.LARGE].mean)
+    assert corrected_contrasts(kept, "v0")["v2", tiny.LARGE, tiny.WORDS].n == 3
     assert (
-        corrected_contrasts({SMALL: whole[SMALL], LARGE: {"v2": whole[LARGE]["v2"]}}, "v0")["v2", SMALL, LARGE].n == 0
+        corrected_contrasts({tiny.SMALL: whole[tiny.SMALL], tiny.LARGE: {"v2": whole[tiny.LARGE]["v2"]}}, "v0")[
+            "v2", tiny.SMALL, tiny.LARGE
+        ].n
+        == 0
     )
 
 
@@ -160,14 +146,14 @@ def test_equal_differences_are_not_certain() -> None:
     """The spread of these contrasts is rounding, 1e-16; an interval of that width would claim certainty."""
     luck = np.random.default_rng(4).uniform(0.01, 0.9, (3, 8))
     numbers = np.stack([np.stack([each, each + 1.37e-4 * (r + 1)]) for r, each in enumerate(luck)])
-    found = corrected_contrasts(parts(numbers), "v0")
+    found = corrected_contrasts(tiny.parts(numbers), "v0")
     assert np.std(numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]) > 0
     assert {d.p for d in found.values()} == {None}
     assert all(d.why == "the same difference with every seed: no interval" for d in found.values())
 
 
 def test_pairs_are_known_in_both_orders() -> None:
-    pairs = compare({"auc": far(0.5, 0.6, 0.7)}, "auc", "v0").pairs("auc")
+    pairs = comparisons.compare({"auc": tiny.far(0.5, 0.6, 0.7)}, "auc", "v0").pairs("auc")
     one, other = pairs.pop(("v1", "v2")), pairs.pop(("v2", "v1"))
     assert pairs == {}
     assert (one.mean, one.low, one.high) == (-(other.mean or 0), -(other.high or 0), -(other.low or 0))
@@ -175,12 +161,14 @@ def test_pairs_are_known_in_both_orders() -> None:
 
 
 def test_contrasts_of_references_are_about_other_documents() -> None:
-    """A variant may gain more by one reference than by another in these documents alone."""
     rng = np.random.default_rng(14)
     numbers = rng.normal(0, 0.2, (2, 2, 1, 40)) + rng.normal(0, 0.03, (2, 2, 5, 40))  # by reference, variant, seed
-    values = {part: values_of(of_part.mean(2)) for part, of_part in zip("ab", numbers, strict=True)}
-    layers: dict[str, Layers] = {part: {"documents": layer_of(n)} for part, n in zip("ab", numbers, strict=True)}
-    [alone], [found] = contrasts(values, "v0").values(), contrasts(values, "v0", layers).values()
+    values = {part: tiny.values_of(of_part.mean(2)) for part, of_part in zip("ab", numbers, strict=True)}
+    layers: dict[str, Layers] = {part: {"documents": tiny.layer_of(n)} for part, n in zip("ab", numbers, strict=True)}
+    [alone], [found] = (
+        comparisons.contrasts(values, "v0").values(),
+        comparisons.contrasts(values, "v0", layers).values(),
+    )
     apart = numbers[0, 1] - numbers[0, 0] - numbers[1, 1] + numbers[1, 0]
     assert found.layers["documents"].units == 40
     assert found.layers["documents"].between == pytest.approx(layer(apart / (alone.error or 1)).between)

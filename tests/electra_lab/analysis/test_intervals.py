@@ -12,9 +12,7 @@ from scipy import integrate, stats
 
 from electra_lab.analysis.comparisons import contrasts
 from electra_lab.analysis.intervals import ENOUGH, difference, estimate, layer
-from tests.electra_lab.analysis.tiny import (
-    seeded,
-)
+from tests.electra_lab.analysis.tiny import seeded
 
 
 def test_the_interval_of_a_mean_by_hand() -> None:
@@ -72,7 +70,6 @@ def test_one_value_or_none_has_no_interval() -> None:
 
 @pytest.mark.parametrize("seeds", [5, 8])
 def test_the_p_value_is_that_of_an_integral(seeds: int) -> None:
-    """Over the variances that the data leave possible, one after the other, by scipy."""
     rng = np.random.default_rng(1)
     numbers = rng.normal(0, 1, (seeds, 1)) + rng.normal(0, 2, (1, 6)) + rng.normal(0, 0.5, (seeds, 6)) + 1
     ours, zeros = dict(enumerate(numbers.tolist())), {seed: [0.0] * 6 for seed in range(seeds)}

@@ -23,7 +23,6 @@ def test_records_of_a_split_keep_their_order() -> None:
 
 
 def test_the_test_counts_and_before_it_the_last_validation() -> None:
-    """Wherever it stands among the records."""
     test = {"step": 2, "split": "test", "loss": 5.0}
     assert last_evaluation([]) is None
     assert last_evaluation(TRAIN[:1]) is None

@@ -1,4 +1,4 @@
-"""Runs without what takes most of their time, and a pair of transformers."""
+"""A pair of transformers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from electra_lab.jobs.pretraining import execute
 from tests.electra_lab.assembly.initial_weights import discriminator, generator
-
-
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no charts."""
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
 
 
 @pytest.fixture

@@ -38,10 +38,8 @@ def write(folder: Path, *, tie: str = "none", **sections: str) -> Path:
     given = {
         "embedding": f"{{dim: 8, max_length: 16, tie: {tie}, dropout: 0.0}}",
         "discriminator": "{type: bert, dim: 16, depth: 1, heads: 2, dropout: 0.0}",
-        "train": "{steps: 3, batch_size: 4, precision: fp32}",
-        "evaluate": "{examples: 0}",
-        "checkpoint": "{every: 2}",
-    }
+        "train": "{steps: 3, batch_size: 4, precision: fp32}", "evaluate": "{examples: 0}", "checkpoint": "{every: 2}",
+    }  # fmt: skip
     return experiment(folder, **(given | sections))
 
 
@@ -95,7 +93,7 @@ def files(folder: Path, *names: str) -> dict[str, dict[str, torch.Tensor]]:
     return {name: load_file(folder / "pair" / name / "model.safetensors") for name in names or both}
 
 
-def resaved(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+def resaved(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     file = folder / "model.safetensors"
     given = load_file(file)
     change(given)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,7 @@ from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import compilation, recompute
 from electra_lab.training import divergence as trouble
 from registry.errors import DivergedError, Preempted
-from tests.electra_lab.assembly.plain_loop import (
-    BATCH,
-    LENGTH,
-    STEPS,
-    by_hand,
-    equal,
-    overrides,
-)
+from tests.electra_lab.assembly.plain_loop import BATCH, LENGTH, STEPS, by_hand, equal, overrides
 from tests.electra_lab.jobs.pretraining.tiny import lines, passes, run, tensors
 
 
@@ -95,36 +89,21 @@ def check_activation_checkpointing(file: Path, out: Path) -> None:
     assert equal(by_hand(file), tensors(path))
 
 
-def check_tokens(file: Path, out: Path) -> None:
-    path, _, _ = seen(file, out, {"train.steps": None, "train.tokens": 3.5 * BATCH * LENGTH})
-    assert [(line["step"], line["tokens"]) for line in lines(path, "train")] == [
-        (step, step * BATCH * LENGTH) for step in (1, 3)
-    ]
-
-
-def check_flops(file: Path, out: Path) -> None:
-    flops = assemble_flops(file)
-    path, _, _ = seen(file, out, {"train.steps": None, "train.flops": 2.9 * flops})
-    assert [(line["step"], line["flops"]) for line in lines(path, "train")] == [(1, flops), (2, 2 * flops)]
-
-
-def check_paper_flops(file: Path, out: Path) -> None:
+def check_budgets(file: Path, out: Path) -> None:
+    """Also train.flops and train.paper_flops: what pays for 3.9 or 2.9 steps buys whole ones."""
     loaded = load(file, overrides({}))
     made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
-    flops = made.paper_flops // made.settings.steps
-    path, _, _ = seen(file, out, {"train.steps": None, "train.paper_flops": 2.9 * flops})
-    assert [line["step"] for line in lines(path, "train")] == [1, 2]
-    assert RunDirectory(path).provenance().paper_flops == 2 * flops
-
-
-def assemble_flops(file: Path) -> int:
-    loaded = load(file, overrides({}))
-    return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu")).settings.flops.per_step
-
-
-def check_log_every(file: Path, out: Path) -> None:
-    path, _, _ = seen(file, out, {"train.steps": 7, "train.log_every": 3})
-    assert [line["step"] for line in lines(path, "train")] == [3, 6, 7]
+    paper, flops = made.paper_flops // made.settings.steps, made.settings.flops.per_step
+    for key, unit, steps in (
+        ("tokens", BATCH * LENGTH, [1, 3]),
+        ("flops", flops, [1, 2]),
+        ("paper_flops", paper, [1, 2]),
+    ):
+        path, _, _ = seen(file, out.with_name(key), {"train.steps": None, f"train.{key}": (steps[-1] + 0.9) * unit})
+        found = lines(path, "train")
+        assert [line["step"] for line in found] == steps
+        assert key == "paper_flops" or [line[key] for line in found] == [step * unit for step in steps]
+    assert RunDirectory(path).provenance().paper_flops == 2 * paper
 
 
 def check_on_non_finite(file: Path, out: Path) -> None:
@@ -160,12 +139,6 @@ def check_spike(file: Path, out: Path) -> None:
     assert lines(path, "train")[-1]["skipped_steps"] > 0
 
 
-def check_evaluate_every(file: Path, out: Path) -> None:
-    path, _, evaluated = seen(file, out, {"train.steps": 7, "evaluate.every": 3})
-    assert [line["step"] for line in lines(path, "validation")] == [3, 6, 7]
-    assert len({p.step for p in evaluated}) == 3
-
-
 def check_evaluate_batch_size(file: Path, out: Path) -> None:
     _, _, evaluated = seen(file, out, {"evaluate.batch_size": 3})
     sizes = [len(p.examples) for p in evaluated]
@@ -173,48 +146,21 @@ def check_evaluate_batch_size(file: Path, out: Path) -> None:
     assert sum(size < 3 for size in sizes) <= 2  # the last of validation, and of the test
 
 
-def check_evaluate_tokens(file: Path, out: Path) -> None:
-    check_amount(file, out, "tokens", "validation")
-
-
-def check_evaluate_test_tokens(file: Path, out: Path) -> None:
-    check_amount(file, out, "test_tokens", "test")
-
-
-def check_amount(file: Path, out: Path, key: str, split: str) -> None:
-    """Two rows of 16 tokens; the other split is read as before."""
-    path, _, _ = seen(file, out, {f"evaluate.{key}": 32})
-    read = {record["split"]: record["tokens"] for record in lines(path) if record["split"] != "train"}
-    assert read.pop(split) == 32
-    assert min(read.values()) > 32
+def check_evaluated_tokens(file: Path, out: Path) -> None:
+    """Also evaluate.test_tokens: two rows of 16 tokens; the other split is read as before."""
+    for key, split in (("tokens", "validation"), ("test_tokens", "test")):
+        path, _, _ = seen(file, out.with_name(key), {f"evaluate.{key}": 32})
+        read = {record["split"]: record["tokens"] for record in lines(path) if record["split"] != "train"}
+        assert read.pop(split) == 32
+        assert min(read.values()) > 32
 
 
 def check_evaluate_examples(file: Path, out: Path) -> None:
-    path, _, _ = seen(file, out, {"evaluate.examples": 2})
-    assert len(json.loads((path / "examples.json").read_text())) == 2
-    path, _, _ = seen(file, out.with_name("none"), {"evaluate.examples": 0})
-    assert not (path / "examples.json").exists()
-
-
-def check_checkpoint_every(file: Path, out: Path) -> None:
-    path, _, _ = seen(file, out, {"train.steps": 7, "checkpoint.every": 3})
-    assert kept(path) == [3, 6, 7]
-
-
-def check_checkpoint_keep(file: Path, out: Path) -> None:
-    path, _, _ = seen(file, out, {"train.steps": 7, "checkpoint.every": 2, "checkpoint.keep": 2})
-    assert kept(path) == [6, 7]
-
-
-def check_checkpoint_milestones(file: Path, out: Path) -> None:
-    milestones = {"checkpoint.every": 2, "checkpoint.keep": 2, "checkpoint.milestones": "{tokens: [1]}"}
-    path, _, _ = seen(file, out, {"train.steps": 7, **milestones})
-    assert kept(path) == [0, 1, 6, 7]
-
-
-def check_checkpoint_minutes(file: Path, out: Path) -> None:
-    path, _, _ = seen(file, out, {"train.steps": 3, "checkpoint.minutes": 1e-9, "checkpoint.keep": 9})
-    assert kept(path) == [1, 2, 3]
+    for examples in (2, 0):
+        path, _, _ = seen(file, out.with_name(str(examples)), {"evaluate.examples": examples})
+        shown = path / "examples.json"
+        assert (len(json.loads(shown.read_text())) if shown.exists() else 0) == examples
+    assert not shown.exists()
 
 
 def check_checkpoint_best(file: Path, out: Path) -> None:
@@ -240,31 +186,32 @@ def kept(path: Path) -> list[int]:
     return sorted(int(each.name[5:]) for each in (path / "checkpoints").iterdir())
 
 
+# Keys, with the changes that set them, and the steps that have a log line, an evaluation or a checkpoint.
+RHYTHMS: dict[str, tuple[dict[str, Any], str, list[int]]] = {
+    "train.log_every": ({"train.log_every": 3}, "train", [3, 6, 7]),
+    "evaluate.every": ({"evaluate.every": 3}, "validation", [3, 6, 7]),
+    "checkpoint.every": ({"checkpoint.every": 3}, "", [3, 6, 7]),
+    "checkpoint.keep": ({"checkpoint.every": 2, "checkpoint.keep": 2}, "", [6, 7]),
+    "checkpoint.milestones": (
+        {"checkpoint.every": 2, "checkpoint.keep": 2, "checkpoint.milestones": "{tokens: [1]}"}, "", [0, 1, 6, 7]),
+    "checkpoint.minutes": ({"train.steps": 3, "checkpoint.minutes": 1e-9, "checkpoint.keep": 9}, "", [1, 2, 3]),
+}  # fmt: skip
+
+
+def check_rhythm(key: str, file: Path, out: Path) -> None:
+    changes, split, steps = RHYTHMS[key]
+    path, _, _ = seen(file, out, {"train.steps": 7, **changes})
+    assert ([line["step"] for line in lines(path, split)] if split else kept(path)) == steps
+
+
 OTHERS: dict[str, Callable[[Path, Path], None]] = {
-    "train.tokens": check_tokens,
-    "train.flops": check_flops,
-    "train.paper_flops": check_paper_flops,
-    "train.micro_batch_size": check_micro_batch_size,
-    "train.parallel": check_parallel,
-    "train.compile": check_compile,
-    "train.attention": check_attention,
-    "train.activation_checkpointing": check_activation_checkpointing,
-    "train.precision": check_precision,
-    "train.log_every": check_log_every,
-    "train.on_non_finite": check_on_non_finite,
-    "train.skip_limit": check_skip_limit,
-    "train.most_rollbacks": check_most_rollbacks,
-    "train.spike": check_spike,
-    "evaluate.every": check_evaluate_every,
+    "train.tokens": check_budgets, "evaluate.tokens": check_evaluated_tokens,
+    "train.micro_batch_size": check_micro_batch_size, "train.parallel": check_parallel, "train.compile": check_compile,
+    "train.attention": check_attention, "train.activation_checkpointing": check_activation_checkpointing,
+    "train.precision": check_precision, "train.on_non_finite": check_on_non_finite,
+    "train.skip_limit": check_skip_limit, "train.most_rollbacks": check_most_rollbacks, "train.spike": check_spike,
     "evaluate.batch_size": check_evaluate_batch_size,
-    "evaluate.tokens": check_evaluate_tokens,
-    "evaluate.test_tokens": check_evaluate_test_tokens,
-    "evaluate.examples": check_evaluate_examples,
-    "checkpoint.every": check_checkpoint_every,
-    "checkpoint.keep": check_checkpoint_keep,
-    "checkpoint.milestones": check_checkpoint_milestones,
-    "checkpoint.minutes": check_checkpoint_minutes,
-    "checkpoint.best": check_checkpoint_best,
-    "checkpoint.asynchronous": check_checkpoint_asynchronous,
-    "run.max_minutes": check_max_minutes,
-}
+    "evaluate.examples": check_evaluate_examples, "checkpoint.best": check_checkpoint_best,
+    "checkpoint.asynchronous": check_checkpoint_asynchronous, "run.max_minutes": check_max_minutes,
+    **{key: partial(check_rhythm, key) for key in RHYTHMS},
+}  # fmt: skip

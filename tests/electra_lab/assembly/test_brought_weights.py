@@ -191,10 +191,7 @@ def masked_model(folder: Path, size: int) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def test_a_run_with_a_loaded_generator_keeps_it_and_says_so(
-    tmp_path: Path, weights: dict[str, Tensor], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its vocabulary is that of the tokenizer, which has fewer tokens than vocab_size asks for."""
+def test_a_run_with_a_loaded_generator_keeps_it_and_says_so(tmp_path: Path, weights: dict[str, Tensor], capsys) -> None:
     first = execute.run(experiment(tmp_path), [], tmp_path / "first", "cpu")
     size = json.loads((first / "provenance.json").read_text())["data"]["vocabulary"]
     assert size < 200
@@ -229,7 +226,6 @@ def test_a_generator_that_is_a_network_of_the_lab_keeps_its_weights(tmp_path: Pa
 
 
 def test_loaded_weights_are_said_to_be_loaded(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    """By `init`: all that the source has, and what the other network shares with it; the rest is the lab's."""
     first = execute.run(experiment(tmp_path), [], tmp_path / "first", "cpu")
     file = experiment(tmp_path, init=f"{{generator: {first}}}")
     path = execute.run(file, [], tmp_path / "second", "cpu")
@@ -256,9 +252,7 @@ def test_a_difference_to_a_loaded_table_is_not_the_table(tmp_path: Path, weights
     ("task", "init", "origin"),
     [("known", "pretrained", OWN), ("text_classification", "pretrained", LAB), ("known", "random", OWN)],
 )
-def test_a_head_keeps_what_it_brings(
-    tmp_path: Path, weights: dict[str, Tensor], capsys: pytest.CaptureFixture[str], task: str, init: str, origin: str
-) -> None:
+def test_a_head_keeps_what_it_brings(tmp_path, weights, capsys, task, init, origin) -> None:
     model = execute.run(
         experiment(tmp_path, imports="[mine.py]", discriminator=backbone(tmp_path, "loaded"),
                    generator="{type: bert, scale: 0.5}"), [], tmp_path / "model", "cpu")  # fmt: skip
@@ -280,7 +274,6 @@ def test_a_head_keeps_what_it_brings(
 
 
 def test_an_auto_class_keeps_what_a_backbone_brings(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    """transformers initializes a model that is made from its config alone."""
     import registry
 
     registry.load_plugin(tmp_path / "mine.py")
@@ -294,7 +287,6 @@ def test_an_auto_class_keeps_what_a_backbone_brings(tmp_path: Path, weights: dic
 
 
 def test_without_a_declaration_nothing_is_drawn_again(tmp_path: Path, weights: dict[str, Tensor]) -> None:
-    """A plug-in's own draws depend on the seed, too."""
     text = PLUG_IN.replace("        saved = load_file(file)\n", "        return\n")
     (tmp_path / "mine.py").write_text(text)
     drawn = [built(tmp_path, seed, discriminator=backbone(tmp_path, "loaded"), generator="{type: bert, scale: 0.5}")

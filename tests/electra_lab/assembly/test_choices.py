@@ -28,8 +28,7 @@ UNITS = {"AMX": {"amx_bf16": True, "avx512_bf16": True}, "AVX-512 BF16": {"avx51
 
 
 @pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+def _compiler(no_report: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "missing_compiler", lambda: None)
 
 
@@ -120,9 +119,7 @@ def environment(path: Path) -> Any:
     return RunDirectory(path).provenance().environment
 
 
-def test_what_is_decided_is_what_runs_and_is_told_with_its_reason(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_decided_is_what_runs_and_is_told_with_its_reason(file: Path, tmp_path: Path, capsys) -> None:
     path = run(file, tmp_path / "auto")
     found, said = environment(path), capsys.readouterr().err
     assert (found.precision, found.attention, found.compile) == ("bf16", "products", "off")
@@ -137,7 +134,6 @@ def test_what_is_decided_is_what_runs_and_is_told_with_its_reason(
 
 
 def test_a_resume_goes_by_what_the_run_began_with(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the same device, whatever the rules say by then; on another one they decide again, which is said."""
     whole, path = run(file, tmp_path / "whole"), run(file, tmp_path / "cut")
     for newest in (path / "checkpoints").glob("step-*"):
         shutil.rmtree(newest)
@@ -148,9 +144,7 @@ def test_a_resume_goes_by_what_the_run_began_with(file: Path, tmp_path: Path, mo
     assert environment(path) == environment(whole)
 
 
-def test_on_another_device_the_rules_decide_again_and_it_is_said(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_on_another_device_the_rules_decide_again_and_it_is_said(file, tmp_path, monkeypatch, capsys) -> None:
     path = run(file, tmp_path / "run")
     began = json.loads((path / "provenance.json").read_text())
     began["environment"]["device"] = "NVIDIA H100"

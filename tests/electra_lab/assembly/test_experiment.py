@@ -44,13 +44,11 @@ def test_the_store_depends_on_everything_that_makes_it_and_on_nothing_else(tmp_p
     ):
         assert store_key(file, same) == key, same
     keys = {
-        store_key(file, "data.held_out=0.4"),
-        store_key(file, "data.overlap=0.2"),
-        store_key(file, "data.tokenizer_characters=1000"),
-        store_key(file, "tokenizer.vocab_size=150"),
+        store_key(file, "data.held_out=0.4"), store_key(file, "data.overlap=0.2"),
+        store_key(file, "data.tokenizer_characters=1000"), store_key(file, "tokenizer.vocab_size=150"),
         store_key(file, "tokenizer={type: bpe, vocab_size: 400}"),
         store_key(file, "corpus.paths=[corpus.txt, more.txt]"),
-    }
+    }  # fmt: skip
     assert len(keys - {key}) == 6
 
 
@@ -93,9 +91,7 @@ INSIDE = "{type: mixture, parts: [{corpus: {type: mine}}]}"
         (CORPUS, "corpus", INSIDE, True),
     ],
 )
-def test_only_a_changed_plug_in_that_makes_data_tokenizes_again(
-    tmp_path: Path, source: str, section: str, value: str, changes: bool
-) -> None:
+def test_only_a_changed_plug_in_that_makes_data_tokenizes_again(tmp_path, source, section, value, changes) -> None:
     keys = []
     for version in ("first", "second"):
         folder = tmp_path / version
@@ -119,9 +115,7 @@ def key_in_new_process(file: Path) -> str:
     return key
 
 
-def test_what_a_corpus_refuses_is_at_its_line_and_data_that_is_not_here_is_not_an_error_of_the_file(
-    tmp_path: Path,
-) -> None:
+def test_what_a_corpus_refuses_is_at_its_line_and_data_that_is_not_here_is_not_an_error_of_the_file(tmp_path) -> None:
     file = write_experiment(tmp_path)
     loaded = load(file)
     assert check(loaded) is None
@@ -141,7 +135,6 @@ def test_what_a_corpus_refuses_is_at_its_line_and_data_that_is_not_here_is_not_a
 
 
 def test_absent_data_is_the_first_that_a_run_would_miss(tmp_path: Path) -> None:
-    """The corpus before an earlier run; but a mistake of the file wins over both."""
     frozen = {"objective": "{type: frozen_generator, run: earlier}", "embedding": "{dim: 8, max_length: 16, tie: none}"}
     file = write_experiment(tmp_path, **frozen)
     loaded = load(file)
@@ -225,7 +218,6 @@ def test_metrics_are_those_of_pre_training_or_the_objectives_own(tmp_path: Path)
 
 
 def test_a_rehearsal_of_two_rows_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither gradients nor another state of torch's generator; weights are those of the seed."""
     rehearsed: list[tuple[int, str]] = []
     from electra_lab.assembly import experiment as module
 

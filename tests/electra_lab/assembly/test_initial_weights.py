@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,7 @@ def test_both_networks_hold_the_tensors_of_their_files(tmp_path: Path, pair: dic
 
 
 @pytest.mark.parametrize("name", ["discriminator", "generator"])
-def test_a_network_that_is_not_named_keeps_the_weights_of_its_seed(
-    tmp_path: Path, pair: dict[str, Any], name: str
-) -> None:
+def test_a_network_that_is_not_named_keeps_the_weights_of_its_seed(tmp_path, pair, name) -> None:
     other = {"discriminator": "generator", "generator": "discriminator"}[name]
     usual = networks(made(write(tmp_path)))
     found = networks(made(write(tmp_path, init=f"{{{name}: pair}}")))
@@ -75,7 +74,6 @@ def test_a_network_that_is_not_named_keeps_the_weights_of_its_seed(
 
 @pytest.mark.parametrize("tie", ["none", "embeddings"])
 def test_a_step_has_the_losses_and_gradients_of_transformers(tmp_path: Path, tie: str) -> None:
-    """Of a step on its classes that sees the same masked positions and the same samples."""
     detects = discriminator(tmp_path / "pair" / "discriminator")
     guesses = generator(tmp_path / "pair" / "generator", detects if tie == "embeddings" else None)
     experiment = made(write(tmp_path, tie=tie, init=BOTH))
@@ -164,38 +162,54 @@ def test_two_models_must_agree_on_what_is_shared(tmp_path: Path, tie: str) -> No
     if tie in ("none", "gradient_disentangled"):
         assert check(load(file)) is None
     else:
-        assert refusal(file) == (
-            "the two models have different values of embeddings.tokens.weight, which both networks share "
-            f"(embedding.tie: {tie}). Write embedding.tie: none, or start only one of them."
-        )
+        said = "the two models have different values of embeddings.tokens.weight, which both networks share "
+        assert refusal(file).startswith(f"{said}(embedding.tie: {tie}). ")
 
 
 # Refusals
 
 
-def changed(folder: Path, **config: Any) -> None:
-    """Change config.json."""
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+BIAS = "electra.encoder.layer.0.output.dense.bias"
+PREDICTION = "discriminator_predictions.dense_prediction.weight"
+ANOTHER = "is another network: {}. Write what is there, or name another model."
+# Sizes of the model, a change of its tensors, sections of the experiment, and the reason; {model} is its folder.
+REFUSED: dict[str, tuple[dict[str, Any], Callable[[Any], object] | None, dict[str, str], str]] = {
+    "depth": ({"num_hidden_layers": 2}, None, {}, ANOTHER.format("discriminator.depth is 1 here and 2 there")),
+    "width": ({"hidden_size": 32, "intermediate_size": 128}, None, {},
+              ANOTHER.format("discriminator.dim is 16 here and 32 there")),
+    "heads, which no tensor shows": ({"num_attention_heads": 4}, None, {},
+                                     ANOTHER.format("discriminator.heads is 2 here and 4 there")),
+    "feed-forward": ({"intermediate_size": 48}, None, {},
+                     ANOTHER.format("discriminator.ff_mult is 4.0 here and 3.0 there")),
+    "embeddings": ({"embedding_size": 16}, None, {}, ANOTHER.format("embedding.dim is 8 here and 16 there")),
+    "positions": ({"max_position_embeddings": 32}, None, {},
+                  ANOTHER.format("embedding.max_length is 16 here and 32 there")),
+    "backbone": ({}, None, {"discriminator": "{type: transformer, dim: 16, depth: 3, heads: 2}"},
+                 ANOTHER.format("discriminator.type is transformer here and bert there")),
+    "vocabulary": ({"vocab_size": 201}, None, {}, "has 201 tokens, but tokenizer.vocab_size is 200. Write tokenizer: "
+                   "{{type: pretrained, path: {model}}}."),
+    "missing": ({}, lambda given: given.pop(BIAS), {}, f"does not fit: {BIAS} is missing."),
+    "shape": ({}, lambda given: given.update({BIAS: torch.zeros(3), "more": torch.zeros(1)}), {},
+              f"does not fit: {BIAS} has the shape [3], not [16]; more is left over."),
+    "nan": ({}, lambda given: given[PREDICTION].view(-1)[4].fill_(float("nan")), {},
+            f"does not fit: {PREDICTION} has NaN or infinite numbers (1 of 16)."),
+    "inf": ({}, lambda given: given[PREDICTION].view(-1)[4].fill_(float("inf")), {},
+            f"does not fit: {PREDICTION} has NaN or infinite numbers (1 of 16)."),
+    "no rows": ({}, lambda given: given.update({TABLE: torch.tensor(1.0)}), {},
+                f"does not fit: {TABLE} has the shape [], not [200, 8]."),
+}  # fmt: skip
 
 
-OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "depth": ({"num_hidden_layers": 2}, "discriminator.depth is 1 here and 2 there"),
-    "width": ({"hidden_size": 32, "intermediate_size": 128}, "discriminator.dim is 16 here and 32 there"),
-    "heads": ({"num_attention_heads": 4}, "discriminator.heads is 2 here and 4 there"),
-    "feed-forward": ({"intermediate_size": 48}, "discriminator.ff_mult is 4.0 here and 3.0 there"),
-    "embeddings": ({"embedding_size": 16}, "embedding.dim is 8 here and 16 there"),
-    "positions": ({"max_position_embeddings": 32}, "embedding.max_length is 16 here and 32 there"),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_sizes_are_refused_without_the_corpus(tmp_path: Path, name: str) -> None:
-    """Also those that no tensor shows, such as the number of heads."""
-    sizes, reason = OTHERS[name]
-    discriminator(tmp_path / "model", **sizes)
-    expected = f"{tmp_path / 'model'}: is another network: {reason}. Write what is there, or name another model."
-    assert refusal(write(tmp_path, init="{discriminator: model}")) == expected
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_does_not_fit_is_refused_without_the_corpus(tmp_path: Path, case: str) -> None:
+    sizes, change, sections, reason = REFUSED[case]
+    folder = tmp_path / "model"
+    discriminator(folder, **sizes)
+    if change is not None:
+        resaved(folder, change)
+    file = write(tmp_path, init="{discriminator: model}", **sections)
+    (tmp_path / "corpus.txt").unlink()
+    assert refusal(file) == f"{folder}: {reason.format(model=folder)}"
 
 
 def test_a_feed_forward_of_the_same_width_is_the_same_whatever_its_multiple(tmp_path: Path) -> None:
@@ -204,46 +218,7 @@ def test_a_feed_forward_of_the_same_width_is_the_same_whatever_its_multiple(tmp_
     assert check(load(write(tmp_path, init="{discriminator: model}", discriminator=section))) is None
 
 
-def test_another_backbone_is_refused(tmp_path: Path) -> None:
-    discriminator(tmp_path / "model")
-    section = "{type: transformer, dim: 16, depth: 3, heads: 2}"
-    assert refusal(write(tmp_path, init="{discriminator: model}", discriminator=section)) == (
-        f"{tmp_path / 'model'}: is another network: discriminator.type is transformer here and bert there. "
-        "Write what is there, or name another model."
-    )
-
-
-def test_tensors_that_do_not_fit_are_refused_without_the_corpus(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    discriminator(folder)
-    name = "electra.encoder.layer.0.output.dense.bias"
-    resaved(folder, lambda given: given.pop(name) is None)
-    assert refusal(write(tmp_path, init="{discriminator: model}")) == f"{folder}: does not fit: {name} is missing."
-    resaved(folder, lambda given: given.update({name: torch.zeros(3), "more": torch.zeros(1)}))
-    assert refusal(write(tmp_path, init="{discriminator: model}")) == (
-        f"{folder}: does not fit: {name} has the shape [3], not [16]; more is left over."
-    )
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_refused_without_the_corpus(tmp_path: Path, bad: float) -> None:
-    """A run would take all its steps, and blame the learning rate."""
-    discriminator(tmp_path / "pair" / "discriminator")
-    file, name = write(tmp_path, init="{discriminator: pair}"), "discriminator_predictions.dense_prediction.weight"
-    resaved(tmp_path / "pair" / "discriminator", lambda given: given[name].view(-1)[4].fill_(bad))
-    (tmp_path / "corpus.txt").unlink()
-    assert refusal(file).endswith(f"does not fit: {name} has NaN or infinite numbers (1 of 16).")
-
-
-def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
-    discriminator(tmp_path / "pair" / "discriminator")
-    file = write(tmp_path, init="{discriminator: pair}")
-    resaved(tmp_path / "pair" / "discriminator", lambda given: given.update({TABLE: torch.tensor(1.0)}))
-    assert f"{TABLE} has the shape [], not [" in refusal(file)
-
-
 def test_a_wrapped_model_starts_the_network_that_it_is(tmp_path: Path) -> None:
-    """As a trainer saves its networks."""
     discriminator(tmp_path / "pair" / "discriminator")
     found = weights(networks(made(write(tmp_path, init="{discriminator: pair}")))["discriminator"])
     wrapped = {f"module.discriminator.{n}": t for n, t in files(tmp_path, "discriminator")["discriminator"].items()}
@@ -253,27 +228,18 @@ def test_a_wrapped_model_starts_the_network_that_it_is(tmp_path: Path) -> None:
 
 def test_another_way_to_compute_is_refused(tmp_path: Path) -> None:
     discriminator(tmp_path / "model")
-    changed(tmp_path / "model", hidden_act="relu")
-    assert refusal(write(tmp_path, init="{discriminator: model}")) == (
-        f"{tmp_path / 'model/config.json'}: hidden_act is 'relu', but the lab's `bert` computes with 'gelu'."
-    )
-
-
-def test_a_vocabulary_that_cannot_be_is_refused_without_the_corpus(tmp_path: Path) -> None:
-    discriminator(tmp_path / "model", vocab_size=201)
-    assert refusal(write(tmp_path, init="{discriminator: model}")) == (
-        f"{tmp_path / 'model'}: has 201 tokens, but tokenizer.vocab_size is 200. Write tokenizer: {{type: pretrained, "
-        f"path: {tmp_path / 'model'}}}."
-    )
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": "relu"}))
+    said = refusal(write(tmp_path, init="{discriminator: model}"))
+    assert said == f"{config}: hidden_act is 'relu', but the lab's `bert` computes with 'gelu'."
 
 
 def test_a_vocabulary_of_another_size_is_refused_once_it_is_known(tmp_path: Path) -> None:
     discriminator(tmp_path / "model", vocab_size=TOKENS + 1)
     file = write(tmp_path, init="{discriminator: model}")
     assert check(load(file)) is None
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=rf"{TABLE} has the shape \[{TOKENS + 1}, 8\], not \[{TOKENS}, 8\]"):
         execute.run(file, [], tmp_path / "run", "cpu")
-    assert str(refused.value).endswith(f"does not fit: {TABLE} has the shape [{TOKENS + 1}, 8], not [{TOKENS}, 8].")
 
 
 @pytest.mark.parametrize(
@@ -294,33 +260,31 @@ def test_a_mistake_of_the_file_comes_before_what_is_not_there(tmp_path: Path) ->
     discriminator(tmp_path / "model", num_hidden_layers=2)
     said = refusal(write(tmp_path, init="{discriminator: model, generator: ./none}"))
     assert said.startswith(f"{tmp_path / 'model'}: is another network: ")
-    discriminator(tmp_path / "model")
-    said = refusal(write(tmp_path, init="{discriminator: model, generator: ./none}"), DataError, "generator")
-    assert said == f"{tmp_path / 'none'}: does not exist."
 
 
-def test_a_generator_that_is_not_a_network_starts_from_nothing(tmp_path: Path, pair: dict[str, Any]) -> None:
-    for section, reason in (("{type: uniform}", "uniform learns nothing"), ("null", "there is no generator")):
-        others = {"objective": "{type: mlm}", "sampler": "null"} if section == "null" else {}
-        with pytest.raises(ConfigError) as refused:
-            load(file := write(tmp_path, generator=section, init="{generator: pair}", **others))
-        place = f"{file}:{line_of('init', file.read_text())}: init.generator: "
-        assert str(refused.value) == f"{place}{reason}, so it starts from no weights. Remove this key."
-
-
-def test_an_objective_that_starts_the_discriminator_itself_refuses_another_start(tmp_path: Path) -> None:
-    discriminator(tmp_path / "model")
-    file = write(tmp_path, objective="{type: two_stage, generator_steps: 1}", init="{discriminator: model}")
-    with pytest.raises(ConfigError, match=r": init\.discriminator: two_stage starts the discriminator"):
+@pytest.mark.parametrize(
+    ("sections", "key", "reason"),
+    [
+        ({"generator": "{type: uniform}"}, "generator", "uniform learns nothing, so it starts from no weights."),
+        (
+            {"generator": "null", "objective": "{type: mlm}", "sampler": "null"},
+            "generator",
+            "there is no generator, so",
+        ),
+        ({"objective": "{type: two_stage, generator_steps: 1}"}, "discriminator", "two_stage starts the discriminator"),
+    ],
+)
+def test_a_network_that_starts_from_nothing_or_by_itself_has_no_init(tmp_path, pair, sections, key, reason) -> None:
+    file = write(tmp_path, init=f"{{{key}: pair}}", **sections)
+    with pytest.raises(ConfigError) as refused:
         load(file)
+    assert str(refused.value).startswith(f"{file}:{line_of('init', file.read_text())}: init.{key}: {reason}")
 
 
 # BERT, and what is new
 
 
-def test_a_bert_starts_the_discriminator_and_what_is_new_is_said_and_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bert_starts_the_discriminator_and_what_is_new_is_said_and_recorded(tmp_path: Path, monkeypatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(Console, "say", lambda _, text: said.append(text))
     bert = model(BertForPreTraining, **DISCRIMINATOR)
@@ -371,7 +335,6 @@ def test_the_stored_config_has_whole_paths_and_names_as_they_are(tmp_path: Path)
 
 @pytest.mark.parametrize("init", [None, "{}", "{discriminator: null}", "null"])
 def test_an_init_that_names_no_model_starts_from_random_weights(tmp_path: Path, init: str | None) -> None:
-    """`null` overrides a parent's."""
     loaded = load(write(tmp_path, **({} if init is None else {"init": init})))
     nothing = {"distribution": "official", "discriminator": None, "generator": None}
     assert loaded.config.model_dump(mode="json")["init"] == nothing
@@ -380,7 +343,6 @@ def test_an_init_that_names_no_model_starts_from_random_weights(tmp_path: Path, 
 
 
 def test_what_training_starts_from_is_part_of_a_cells_identity(tmp_path: Path) -> None:
-    """Cells of before, whose random weights were others, are not taken for these."""
     (tmp_path / "model").mkdir()
     started = load(write(tmp_path, init="{discriminator: model, distribution: normal}"))
     mine = {"distribution": "normal", "discriminator": str(tmp_path / "model"), "generator": None}

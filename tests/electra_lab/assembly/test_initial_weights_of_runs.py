@@ -40,7 +40,6 @@ STARTED = "{discriminator: run, generator: run}"
 
 @pytest.mark.parametrize("tie", TIES)
 def test_a_run_that_goes_on_from_another_begins_where_that_one_ended(tmp_path: Path, tie: str) -> None:
-    """In every number of the validation; with whatever it shares, and when it shares nothing any more."""
     sections = SAME_SIZES if tie == "all" else {}
     path = run(write(tmp_path, tie=tie, **sections), tmp_path / "run")
     ended = [record for record in RunDirectory(path).records() if record["split"] == "validation"][-1]
@@ -58,10 +57,8 @@ def test_a_run_that_goes_on_from_another_begins_where_that_one_ended(tmp_path: P
 
 def test_what_two_networks_of_a_run_do_not_share_cannot_be_shared_now(tmp_path: Path) -> None:
     run(write(tmp_path), tmp_path / "run")
-    assert refusal(write(tmp_path, tie="embeddings", init=STARTED)) == (
-        "the two models have different values of embeddings.tokens.weight, which both networks share (embedding.tie: "
-        "embeddings). Write embedding.tie: none, or start only one of them."
-    )
+    said = refusal(write(tmp_path, tie="embeddings", init=STARTED))
+    assert said.startswith("the two models have different values of embeddings.tokens.weight, which both")
     made(write(tmp_path, tie="embeddings", init="{discriminator: run}"))
 
 
@@ -80,7 +77,6 @@ def test_a_run_without_generator_starts_either_network(tmp_path: Path) -> None:
 
 
 def test_a_head_that_only_the_other_network_of_a_run_has_is_new(tmp_path: Path) -> None:
-    """Heads are never shared, also where they would fit."""
     run(write(tmp_path, **SAME_SIZES), tmp_path / "run")
     mlm = {"objective": "{type: mlm}", "generator": "null", "sampler": "null"}
     (start,) = made(write(tmp_path, init="{discriminator: run}", **mlm)).init.values()
@@ -89,7 +85,6 @@ def test_a_head_that_only_the_other_network_of_a_run_has_is_new(tmp_path: Path) 
 
 
 def test_any_backbone_goes_on_with_its_buffers(tmp_path: Path) -> None:
-    """From the run, and from its export."""
     section = {"discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, dropout: 0.0}"}
     path = run(write(tmp_path, **section), tmp_path / "run")
     ended = [record for record in RunDirectory(path).records() if record["split"] == "validation"][-1]
@@ -102,20 +97,13 @@ def test_any_backbone_goes_on_with_its_buffers(tmp_path: Path) -> None:
 RUNS: dict[str, tuple[dict[str, str], str]] = {
     "depth": ({"discriminator": "{type: bert, dim: 16, depth: 2, heads: 2}"}, "generator.depth is 2 here and 1 there"),
     "heads": ({"discriminator": "{type: bert, dim: 16, depth: 1, heads: 4}"}, "generator.heads is 2 here and 1 there"),
-    "options": (
-        {"discriminator": "{type: bert, dim: 16, depth: 1, heads: 2, ff_mult: 2}"},
-        "generator.ff_mult is 2.0 here and 4.0 there",
-    ),
-    "type": (
-        {"generator": "{type: transformer, dim: 8, depth: 1, heads: 1}"},
-        "generator.type is transformer here and bert there",
-    ),
+    "options": ({"discriminator": "{type: bert, dim: 16, depth: 1, heads: 2, ff_mult: 2}"},
+                "generator.ff_mult is 2.0 here and 4.0 there"),
+    "type": ({"generator": "{type: transformer, dim: 8, depth: 1, heads: 1}"},
+             "generator.type is transformer here and bert there"),
     "embeddings": ({"embedding": "{dim: 12, max_length: 16, tie: none}"}, "embedding.dim is 12 here and 8 there"),
-    "positions": (
-        {"embedding": "{dim: 8, max_length: 24, tie: none}"},
-        "embedding.max_length is 24 here and 16 there",
-    ),
-}
+    "positions": ({"embedding": "{dim: 8, max_length: 24, tie: none}"}, "embedding.max_length is 24 here and 16 there"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +125,8 @@ def beside(earlier: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_with_another_network_is_refused_without_the_corpus(beside: Path, name: str) -> None:
     sections, reason = RUNS[name]
-    assert refusal(write(beside, init=STARTED, **sections), key="generator") == (
-        f"{beside / 'run'}: is another network: {reason}. Write what is there, or name another model."
-    )
+    said = refusal(write(beside, init=STARTED, **sections), key="generator")
+    assert said.startswith(f"{beside / 'run'}: is another network: {reason}. ")
 
 
 def test_dropout_data_and_training_may_differ_from_the_run(beside: Path) -> None:
@@ -158,9 +145,8 @@ def test_a_run_with_other_tokens_is_refused_once_they_are_known(beside: Path) ->
     with pytest.raises(ConfigError) as refused:
         execute.run(file, [], beside / "next", "cpu")
     said = str(refused.value)
-    assert said.startswith(
-        f"{file}:{line_of('init', file.read_text())}: init.generator: {beside / 'run'}: has other tokens: "
-    )
+    place = f"{file}:{line_of('init', file.read_text())}: init.generator"
+    assert said.startswith(f"{place}: {beside / 'run'}: has other tokens: ")
     assert said.endswith(f" there. Write tokenizer: {{type: pretrained, path: {beside / 'run'}}}.")
     assert not (beside / "next").exists()
 
@@ -207,36 +193,25 @@ def test_a_network_that_the_objective_takes_from_a_run_is_not_started_twice(earl
         "objective": "{type: frozen_generator, run: run}",
         "corpus": f"{{type: text_files, paths: [{earlier / 'corpus.txt'}]}}",
     }
-    assert refusal(write(beside, init=STARTED, **sections), key="generator") == (
-        "the generator comes from objective.run already. Remove one of the two keys."
-    )
+    assert "comes from objective.run already" in refusal(write(beside, init=STARTED, **sections), key="generator")
 
 
 # Resuming
 
 
-def test_a_run_that_has_a_checkpoint_needs_its_model_no_more(tmp_path: Path, pair: dict[str, Any]) -> None:
+def test_a_run_needs_its_model_until_it_has_a_checkpoint_and_the_same_weights(tmp_path, pair) -> None:
     path = run(write(tmp_path, init=BOTH), tmp_path / "run")
-    weights = (path / "checkpoints" / "step-00000003" / "state.safetensors").read_bytes()
-    shutil.rmtree(path / "checkpoints" / "step-00000003")
-    shutil.rmtree(tmp_path / "pair")
-    execute.resume(path, "cpu")
-    assert (path / "checkpoints" / "step-00000003" / "state.safetensors").read_bytes() == weights
-
-
-def test_a_run_without_a_checkpoint_begins_again_with_the_same_weights_only(
-    tmp_path: Path, pair: dict[str, Any]
-) -> None:
-    path = run(write(tmp_path, init=BOTH), tmp_path / "run")
-    weights = (path / "checkpoints" / "step-00000003" / "state.safetensors").read_bytes()
+    newest = path / "checkpoints" / "step-00000003"
+    weights = (newest / "state.safetensors").read_bytes()
     lose_checkpoints(path)
     execute.resume(path, "cpu")
-    assert (path / "checkpoints" / "step-00000003" / "state.safetensors").read_bytes() == weights
+    assert (newest / "state.safetensors").read_bytes() == weights
+    shutil.rmtree(newest)
+    (tmp_path / "pair").rename(tmp_path / "moved")
+    execute.resume(path, "cpu")
+    assert (newest / "state.safetensors").read_bytes() == weights
+    (tmp_path / "moved").rename(tmp_path / "pair")
     lose_checkpoints(path)
     resaved(tmp_path / "pair" / "discriminator", lambda given: given[TABLE].add_(1) is None)
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=rf"^{path}: the weights that `init` names have changed since the run began"):
         execute.resume(path, "cpu")
-    assert str(refused.value) == (
-        f"{path}: the weights that `init` names have changed since the run began, and it has no checkpoint yet. "
-        "Start a new run."
-    )

@@ -51,11 +51,7 @@ def test_parts_divide_the_batch_and_halve_at_least() -> None:
 
 
 @pytest.mark.parametrize(("room", "expected"), [(9, 4), (4, 4), (3.9, 2), (1.5, 1)])
-def test_as_many_rows_as_fit_with_the_same_result(
-    auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: float,
-    expected: int,
-) -> None:  # fmt: skip
-    """A resume takes the rows that it began with."""
+def test_as_many_rows_as_fit_with_the_same_result(auto, tmp_path, monkeypatch, capsys, room, expected) -> None:
     memory(monkeypatch, 30 + room, state=30)
     path = run(auto, tmp_path / "auto")
     assert rows_of(path) == expected
@@ -66,10 +62,7 @@ def test_as_many_rows_as_fit_with_the_same_result(
     assert execute.reopen(path, "cpu")[1].settings.micro_batch_size == expected
 
 
-def test_a_trial_that_fails_for_want_of_memory_halves_too(
-    auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What shapes do not show, such as the workspace of a kernel."""
+def test_a_trial_that_fails_for_want_of_memory_halves_too(auto: Path, tmp_path: Path, monkeypatch) -> None:
     backward = needs.backward
 
     def short(terms: Any, *others: Any) -> None:
@@ -85,7 +78,6 @@ def test_a_trial_that_fails_for_want_of_memory_halves_too(
 
 
 def test_of_two_stages_the_second_is_tried(auto: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has both networks; in the first, the discriminator does not run."""
     backward, counts = needs.backward, list[int]()
 
     def noting(terms: Any, *others: Any) -> None:
@@ -130,10 +122,7 @@ def test_what_fsdp_divides_is_counted_once(auto: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("processes", "now", "expected"), [(1, 2, 2), (2, 1, 4), (2, 2, 1), (1, 1, 1)])
-def test_another_number_of_processes_decides_again(
-    auto: Path, monkeypatch: pytest.MonkeyPatch, processes: int, now: int, expected: int
-) -> None:
-    """One row at a time, by so many processes, says nothing about others; the same number goes on with it."""
+def test_another_number_of_processes_decides_again(auto, monkeypatch, processes, now, expected) -> None:
     from electra_lab.assembly import experiment as module
     from electra_lab.jobs.provenance import environment_of
 
@@ -148,7 +137,6 @@ def test_another_number_of_processes_decides_again(
 
 
 def test_the_rows_of_another_number_of_processes_are_not_kept(auto: Path, tmp_path: Path) -> None:
-    """Where the run began, it goes on with as many as before."""
     path = run(auto, tmp_path / "run")
     directory, found = RunDirectory(path), execute.reopen(path, "cpu")[1]
     assert execute._rows_now(directory.provenance(), found) == {"environment": directory.provenance().environment}

@@ -53,7 +53,6 @@ def test_the_variants_of_every_shipped_ablation_are_paired(file: Path) -> None:
 
 
 def test_the_discriminators_table_starts_equal_however_it_is_tied(tmp_path: Path) -> None:
-    """Its sum with the difference of zero, if it is disentangled."""
     tables = []
     for tie in ("none", "tokens", "embeddings", "gradient_disentangled"):
         loaded = load(write_experiment(tmp_path, embedding=f"{{dim: 16, max_length: 16, tie: {tie}}}"))

@@ -29,10 +29,8 @@ def test_a_batch_must_be_divided_evenly(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, train=TRAIN)
     for number in (1, 2, 3, 6):
         refuse_uneven(load(file, []), several(number))
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=f"^{file}:{line_of('train')}: train.batch_size: 6 rows .* 4 processes"):
         refuse_uneven(load(file, []), several(4))
-    reason = "6 rows cannot be divided evenly among 4 processes. Use a multiple of 4."
-    assert str(refused.value) == f"{file}:{line_of('train')}: train.batch_size: {reason}"
 
 
 def test_reversible_layers_are_refused_by_fsdp(tmp_path: Path) -> None:

@@ -22,11 +22,7 @@ from tests.helpers import write_experiment
 BUCKETS = {"reformer": ", bucket_size: 4"}
 HOT = {"sampler.temperature": (3.0, 1.0)}
 TRAIN = "{steps: 11, batch_size: 2, precision: fp32}"
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def scheduled(numbers: dict[str, tuple[float, float]]) -> str:
@@ -53,10 +49,8 @@ def test_names_are_looked_up_while_it_is_built_and_not_at_every_step(tmp_path: P
 
 def test_each_number_reaches_its_component(tmp_path: Path) -> None:
     numbers = {
-        "sampler.temperature": (3.0, 1.0),
-        "masking.mask_prob": (0.5, 0.1),
-        "objective.discriminator_weight": (0, 50),
-    }
+        "sampler.temperature": (3.0, 1.0), "masking.mask_prob": (0.5, 0.1), "objective.discriminator_weight": (0, 50),
+    }  # fmt: skip
     made, _ = experiment(tmp_path, schedules=scheduled(numbers))
     objective: Any = made.run.learner.objective
     made.run.learner.at_step(0, 5)
@@ -72,12 +66,9 @@ def test_each_number_reaches_its_component(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backbone", ["transformer", "performer", "reformer"])  # bert is below, with each objective
 def test_a_whole_experiment_with_schedules_is_compiled_once_into_one_graph(tmp_path: Path, backbone: str) -> None:
-    """As it is assembled, with all its guards."""
     numbers = {
-        "sampler.temperature": (3.0, 1.0),
-        "masking.mask_prob": (0.5, 0.1),
-        "objective.discriminator_weight": (1, 50),
-    }
+        "sampler.temperature": (3.0, 1.0), "masking.mask_prob": (0.5, 0.1), "objective.discriminator_weight": (1, 50),
+    }  # fmt: skip
     made, _ = experiment(
         tmp_path,
         discriminator=f"{{type: {backbone}, dim: 8, depth: 1, heads: 2{BUCKETS.get(backbone, '')}}}",
@@ -150,10 +141,8 @@ def test_a_hot_sampler_draws_at_its_temperature(tmp_path: Path) -> None:
 def test_a_run_with_schedules_resumes_bit_for_bit(tmp_path: Path) -> None:
     train = "{steps: 6, batch_size: 2, precision: fp32, log_every: 2}"
     numbers = {
-        "sampler.temperature": (3.0, 1.0),
-        "masking.mask_prob": (0.5, 0.2),
-        "objective.generator_weight": (1.0, 0.5),
-    }
+        "sampler.temperature": (3.0, 1.0), "masking.mask_prob": (0.5, 0.2), "objective.generator_weight": (1.0, 0.5),
+    }  # fmt: skip
     data = "{sequence_length: 16, held_out: 0.3, store: store}"
     file = write_experiment(tmp_path, train=train, schedules=scheduled(numbers), data=data)
     whole = execute.run(file, ["checkpoint.every=3"], tmp_path / "whole", "cpu")

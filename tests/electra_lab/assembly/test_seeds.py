@@ -71,7 +71,6 @@ def same(one: Any, two: Any, what: str) -> bool:
 
 @pytest.mark.parametrize("what", DRAWN)
 def test_seeds_and_steps_differ_in_training(two_seeds: Any, what: str) -> None:
-    """Rows, masked inputs, draws, and the states of one and the same row in train mode."""
     (first, _), (other, _), (again, _) = two_seeds.first, two_seeds.other, two_seeds.again
     assert [p.step for p in first] == [0, 1, 2]
     for step in range(3):
@@ -96,7 +95,6 @@ def test_evaluation_depends_on_the_seed_and_not_on_the_step(two_seeds: Any) -> N
 
 
 def test_training_and_evaluation_do_not_share_their_masks(tmp_path: Path) -> None:
-    """The rows of validation, given to a training step, are masked in another way."""
     made = assembled(tmp_path, "dropout", 0)
     made = replace(made, train=made.validation)
     training, evaluated = at_rest(made)

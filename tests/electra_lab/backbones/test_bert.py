@@ -1,7 +1,5 @@
 """`bert` against transformers' ELECTRA: the same weights give the same states and logits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -27,15 +25,10 @@ EMBEDDINGS = {
 }
 PROJECTION = {f"project.{kind}": f"electra.embeddings_project.{kind}" for kind in BOTH}
 LAYER = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "attended": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "expand": "intermediate.dense",
-    "contract": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
+    **{name: f"attention.self.{name}" for name in ("query", "key", "value")},
+    "attended": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
+    "expand": "intermediate.dense", "contract": "output.dense", "output_norm": "output.LayerNorm",
+}  # fmt: skip
 LAYERS = {
     f"backbone.layers.{depth}.{ours}.{kind}": f"electra.encoder.layer.{depth}.{theirs}.{kind}"
     for depth in range(DEPTH)
@@ -59,15 +52,10 @@ HEADS_OF: dict[type, dict[str, str]] = {
 def theirs(kind: type, embedding_dim: int, dtype: torch.dtype) -> Any:
     """A transformers model whose every weight is random, gains and biases too."""
     config = ElectraConfig(
-        vocab_size=VOCABULARY,
-        embedding_size=embedding_dim,
-        hidden_size=DIM,
-        num_hidden_layers=DEPTH,
-        num_attention_heads=HEADS,
-        intermediate_size=round(DIM * FF_MULT),
-        max_position_embeddings=MAX_LENGTH,
+        vocab_size=VOCABULARY, embedding_size=embedding_dim, hidden_size=DIM, num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS, intermediate_size=round(DIM * FF_MULT), max_position_embeddings=MAX_LENGTH,
         attn_implementation="eager",
-    )
+    )  # fmt: skip
     torch.manual_seed(0)
     model = kind(config).to(dtype).eval()
     for parameter in model.parameters():
@@ -83,13 +71,10 @@ def name_map(kind: type, embedding_dim: int) -> dict[str, str]:
 
 def ours(kind: type, model: nn.Module, embedding_dim: int, dtype: torch.dtype) -> Network:
     heads = {ElectraForMaskedLM: ["tokens"], ElectraForPreTraining: ["replaced"]}.get(kind, [])
-    network = Network(
-        Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=True, dropout=0.1),
-        Bert(DIM, DEPTH, HEADS, MAX_LENGTH, ff_mult=FF_MULT),
-        DIM,
-        pad_id=0,
-        heads=make_heads(heads, DIM, EmbeddingSizes(VOCABULARY, embedding_dim, MAX_LENGTH, 0.0)),
-    )
+    embeddings = Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=True, dropout=0.1)
+    bert = Bert(DIM, DEPTH, HEADS, MAX_LENGTH, ff_mult=FF_MULT)
+    made = make_heads(heads, DIM, EmbeddingSizes(VOCABULARY, embedding_dim, MAX_LENGTH, 0.0))
+    network = Network(embeddings, bert, DIM, pad_id=0, heads=made)
     weights = model.state_dict()
     network.to(dtype).load_state_dict({o: weights[t] for o, t in name_map(kind, embedding_dim).items()}, strict=True)
     return network.eval()
@@ -162,10 +147,9 @@ def test_gradients_are_those_of_transformers() -> None:
     model = theirs(ElectraForPreTraining, 8, torch.float64)
     network = ours(ElectraForPreTraining, model, 8, torch.float64)
     tokens, mask, segments = inputs()
-    network.replaced_logits(network.hidden(tokens.masked_fill(~mask, 0), mask, segments))[
-        mask
-    ].square().sum().backward()
-    logits = model(input_ids=tokens.masked_fill(~mask, 0), attention_mask=mask.long(), token_type_ids=segments).logits
+    tokens = tokens.masked_fill(~mask, 0)
+    network.replaced_logits(network.hidden(tokens, mask, segments))[mask].square().sum().backward()
+    logits = model(input_ids=tokens, attention_mask=mask.long(), token_type_ids=segments).logits
     logits[mask].square().sum().backward()
     parameters = dict(model.named_parameters())
     for name, parameter in network.named_parameters():

@@ -1,17 +1,10 @@
 """The lab's layers of a reformer beside those of reformer-pytorch, which they stand for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
-from reformer_pytorch.reformer_pytorch import (
-    LocalAttention,
-    LSHSelfAttention,
-    Reformer,
-    apply_rotary_pos_emb,
-)
+from reformer_pytorch.reformer_pytorch import LocalAttention, LSHSelfAttention, Reformer, apply_rotary_pos_emb
 from torch import Tensor
 
 from electra_lab.backbones._hashing import EVALUATION_SEED

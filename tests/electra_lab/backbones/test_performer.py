@@ -1,7 +1,5 @@
 """FAVOR+ against exact softmax attention, the distribution of its features, and what changes over time."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -101,12 +99,8 @@ def test_gradients_are_those_of_the_plain_formula(padding: int) -> None:
     directions = torch.randn(2, 2, LENGTH, WIDTH, generator=seeded(4), dtype=torch.float64)
     found, expected = favor_attention(*inputs, visible, projection), plain(*inputs)
     torch.testing.assert_close(found, expected)
-    for one, other in zip(
-        torch.autograd.grad((found * directions).sum(), inputs),
-        torch.autograd.grad((expected * directions).sum(), inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other)
+    slopes = (torch.autograd.grad((given * directions).sum(), inputs) for given in (found, expected))
+    torch.testing.assert_close(*slopes)
 
 
 @pytest.mark.parametrize("scale", [0.1, 10, 1e3, 1e6])
@@ -154,11 +148,8 @@ def test_the_whole_encoder_nears_softmax_attention(monkeypatch: pytest.MonkeyPat
         model = performer(features=features).eval().requires_grad_(False)
         estimate = model(x, mask)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                module,
-                "favor_attention",
-                lambda q, k, v, visible, _: F.scaled_dot_product_attention(q, k, v, visible[:, None, None, :]),
-            )
+            exactly = lambda q, k, v, visible, _: F.scaled_dot_product_attention(q, k, v, visible[:, None, None, :])  # noqa: E731
+            patch.setattr(module, "favor_attention", exactly)
             exact = model(x, mask)
         errors.append(float((estimate - exact)[mask].norm() / (exact - x)[mask].norm()))
     assert errors[1] < 0.04
@@ -213,16 +204,14 @@ def test_the_encoder_turns_queries_and_keys_alike(monkeypatch: pytest.MonkeyPatc
 
 def test_flops_of_local_heads() -> None:
     """By hand, for one layer of width 16 with 4 heads of 4, one of them local, over 32 positions in windows of 8."""
+    with pytest.raises(ValueError, match=r"ff_mult 0\.001 leaves the feed-forward no width at dim 32"):
+        performer(ff_mult=0.001)
     model = Performer(16, 1, 4, 64, features=5, local_heads=1, window=8, ff_mult=2.0)
     projections, feed_forward = 4 * (2 * 32 * 16 * 16), 2 * (2 * 32 * 16 * 32)
     estimated = 3 * (4 * (2 * 32 * 4 * 5) + 2 * 32 * 5)  # heads of features; four products and the normaliser
     local = 2 * (2 * 32 * 24 * 4)  # two products over three windows
     assert model.flops(32) == projections + feed_forward + estimated + local
-
-
-def test_sizes_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"ff_mult 0\.001 leaves the feed-forward no width at dim 32"):
-        performer(ff_mult=0.001)
+    assert (model.features.shape, model.layers[0].expand.out_features) == ((1, 5, 4), 32)
 
 
 def features_at(model: Performer, seed: int, step: int) -> Tensor:
@@ -238,6 +227,9 @@ def test_features_are_redrawn_at_their_interval_alone() -> None:
     assert torch.equal(features_at(model, 0, 9), first)
     assert not torch.equal(features_at(model, 1, 9), first)
     assert not torch.equal(features_at(model, 0, 20), second)
+    never = performer(redraw_every=0)
+    first = never.features.clone()
+    assert torch.equal(features_at(never, 5, 100_000), first)
 
 
 def test_features_are_a_function_of_seed_and_step() -> None:
@@ -251,28 +243,14 @@ def test_features_are_a_function_of_seed_and_step() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_features_change_what_is_computed() -> None:
-    model = performer(redraw_every=1).eval()
-    x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
-    model.at_step(0, 1)
-    once = model(x, masks(0))
-    assert torch.equal(model(x, masks(0)), once)
-    model.at_step(0, 2)
-    assert (model(x, masks(0)) - once).abs().max() > 1e-3
-
-
-def test_features_that_are_never_redrawn() -> None:
-    model = performer(redraw_every=0)
-    first = model.features.clone()
-    assert torch.equal(features_at(model, 5, 100_000), first)
-
-
 def test_a_checkpoint_holds_the_features_that_its_weights_know() -> None:
     """Loaded and evaluated without a step, the states are the same; so they are after the step that comes next."""
     trained, loaded = performer(redraw_every=10), performer(redraw_every=10)
-    trained.at_step(3, 25)
-    loaded.load_state_dict(trained.state_dict())
     x = torch.randn(2, LENGTH, DIM, generator=seeded(1))
+    untrained = trained.eval()(x, masks(0))
+    trained.at_step(3, 25)
+    assert (trained(x, masks(0)) - untrained).abs().max() > 1e-3, "features change what is computed"
+    loaded.load_state_dict(trained.state_dict())
     assert torch.equal(loaded.eval()(x, masks(0)), trained.eval()(x, masks(0)))
     loaded.at_step(3, 26)
     assert torch.equal(loaded.features, trained.features)
@@ -291,12 +269,6 @@ def test_networks_are_built_on_the_meta_device(monkeypatch: pytest.MonkeyPatch) 
     assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
     model.to_empty(device="cpu")
     assert torch.equal(features_at(model, 0, 25), features_at(performer(redraw_every=10), 0, 25))
-
-
-def test_options_shape_the_network() -> None:
-    model = performer(features=100, ff_mult=1.5)
-    assert model.features.shape == (DEPTH, 100, WIDTH)
-    assert model.layers[0].expand.out_features == 48
 
 
 def test_dropout_acts_in_training_alone() -> None:

@@ -1,7 +1,5 @@
 """What performer's docstring says of its random features, measured."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -45,9 +43,7 @@ def test_the_errors_are_those_that_the_docstring_states() -> None:
 def test_networks_of_equal_head_width_share_their_features() -> None:
     """In the layers that both have, whatever their own width, after a redraw too; and no two layers do."""
     assert "generator and discriminator share them if their heads are of equal width" in TEXT
-    wide, narrow, other = (
-        Performer(dim, depth, heads, 64) for dim, depth, heads in ((128, 3, 4), (64, 2, 2), (64, 2, 1))
-    )
+    wide, narrow, other = (Performer(*sizes, 64) for sizes in ((128, 3, 4), (64, 2, 2), (64, 2, 1)))
     first = wide.features.clone()
     assert torch.equal(wide.features[:2], narrow.features)
     for each in (wide, narrow, other):

@@ -1,13 +1,10 @@
-"""reformer-pytorch in the lab: reversible or not, against its own full attention, its options, its random numbers."""
-
-from __future__ import annotations
+"""reformer-pytorch in the lab: reversible or not, its options, its random numbers; its attention: test_hashing."""
 
 from typing import Any
 
 import pytest
 import torch
-from reformer_pytorch import reformer_pytorch as library
-from reformer_pytorch.reformer_pytorch import FeedForward, LocalAttention, LSHSelfAttention
+from reformer_pytorch.reformer_pytorch import FeedForward, LSHSelfAttention
 from torch import Tensor
 
 from electra_lab.backbones.reformer import Reformer
@@ -91,48 +88,6 @@ def test_two_forwards_before_one_backward() -> None:
         torch.testing.assert_close(gradient, separate[name], rtol=1e-5, atol=1e-5)
 
 
-def test_two_buckets_are_full_attention() -> None:
-    """A bucket sees itself and the one before, so two of them see every key: the library's own full attention.
-
-    With one round of hashing; with more, the first bucket of a round looks back at the last of the round before.
-    """
-    model = reformer(rotary=False, bucket_size=LENGTH // 2, hashes=1).eval()
-    full_attention = library.Reformer(DIM, DEPTH, HEADS, ff_chunks=1, use_full_attn=True, reverse_thres=1 << 62).eval()
-    full_attention.load_state_dict(model.encoder.state_dict())
-    x, mask = batch()
-    with torch.no_grad():
-        hashed = model(x, mask)
-        full = model.norm(full_attention(x.masked_fill(~mask.unsqueeze(-1), 0.0), input_mask=mask))
-    torch.testing.assert_close(hashed[mask], full[mask], rtol=1e-5, atol=1e-5)
-
-
-def test_small_buckets_are_not_full_attention() -> None:
-    """Else the test above would compare a thing with itself."""
-    few, many = (reformer(rotary=False, bucket_size=size, hashes=1).eval() for size in (LENGTH // 2, 2))
-    x, mask = batch()
-    assert (few(x, mask) - many(x, mask)).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("rotary", [True, False])
-def test_padding_takes_no_part_in_attention(rotary: bool) -> None:
-    """Two buckets are full attention, in which a row with padding is the row without it."""
-    padded, alone = (reformer(rotary=rotary, bucket_size=LENGTH // n, hashes=1).eval() for n in (2, 4))
-    x, half = batch()[0], LENGTH // 2
-    mask = (torch.arange(LENGTH) < half).expand(2, -1)
-    torch.testing.assert_close(padded(x, mask)[:, :half], alone(x[:, :half], mask[:, :half]), rtol=1e-5, atol=1e-5)
-
-
-def test_evaluation_neither_reads_nor_moves_the_global_generator() -> None:
-    model, (x, mask) = reformer().eval(), batch()
-    outputs = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        outputs.append(model(x, mask))
-        assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(*outputs)
-
-
 def test_training_hashes_follow_the_global_seed() -> None:
     model, (x, mask) = reformer(hashes=1), batch()
     with torch.no_grad():
@@ -172,88 +127,6 @@ def test_networks_are_built_on_the_meta_device(options: dict[str, Any]) -> None:
 
 def attentions(model: Reformer) -> list[LSHSelfAttention]:
     return [module for module in model.modules() if isinstance(module, LSHSelfAttention)]
-
-
-def one_local_head(rotary: bool = True) -> Reformer:
-    """A layer of which only the local head is heard; windows of 4."""
-    torch.manual_seed(0)
-    model = Reformer(DIM, 1, 2, 64, rotary=rotary, bucket_size=2, hashes=1, local_heads=1, dropout=0.0).eval()
-    [attention] = attentions(model)
-    attention.to_out.weight.data[:, DIM // 2 :] = 0.0  # local heads come first
-    return model.requires_grad_(False)
-
-
-@pytest.mark.parametrize("rotary", [True, False])
-def test_a_window_over_the_whole_row_is_full_attention(rotary: bool) -> None:
-    """So are two buckets: then it makes no difference which heads are local, what they mask and where things stand."""
-    hashed, local = (
-        reformer(rotary=rotary, bucket_size=LENGTH // 2, hashes=1, local_heads=number).eval() for number in (0, 1)
-    )
-    x, mask = batch()
-    torch.testing.assert_close(local(x, mask)[mask], hashed(x, mask)[mask], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("rotary", [True, False])
-@pytest.mark.parametrize(("changed", "seeing"), [(0, range(0, 8)), (13, range(8, 20)), (31, range(24, 32))])
-def test_a_local_head_sees_its_window_and_the_two_beside(rotary: bool, changed: int, seeing: range) -> None:
-    model, x = one_local_head(rotary), batch()[0].detach()
-    mask = torch.ones(2, LENGTH, dtype=torch.bool)
-    other = x.clone()
-    other[:, changed] += torch.randn(DIM, generator=torch.Generator().manual_seed(3))
-    differs = (model(x, mask) != model(other, mask)).any(-1)
-    assert all(row.nonzero().flatten().tolist() == list(seeing) for row in differs)
-
-
-@pytest.mark.parametrize("real", [24, 23])
-def test_a_local_head_does_not_feel_how_much_padding_there_is(real: int) -> None:
-    """There is no hash in it that depends on the length."""
-    model, x = one_local_head(), batch()[0].detach()
-    mask = torch.arange(LENGTH).expand(2, -1) < real
-    whole, cut = model(x, mask), model(x[:, :24], mask[:, :24])
-    torch.testing.assert_close(whole[:, :real], cut[:, :real])
-
-
-@pytest.mark.parametrize("rotary", [True, False])
-def test_a_local_head_knows_the_order_of_its_window_by_rotary_positions(rotary: bool) -> None:
-    """Which the library does not give it."""
-    model, x = one_local_head(rotary), batch()[0].detach()[:, :4]
-    mask, order = torch.ones(2, 4, dtype=torch.bool), torch.tensor([2, 0, 3, 1])
-    assert torch.allclose(model(x, mask)[:, order], model(x[:, order], mask), atol=1e-5) != rotary
-
-
-@pytest.mark.parametrize("rotary", [True, False])
-def test_local_heads_have_the_dropout_of_the_others(rotary: bool) -> None:
-    model = reformer(rotary=rotary, local_heads=1, dropout=0.3)
-    found = [module.dropout.p for module in model.modules() if isinstance(module, LocalAttention)]
-    assert found == [0.3] * DEPTH
-
-
-def test_memory_is_positions_that_hold_learned_vectors() -> None:
-    """An attention layer with memory is one without it, on a row that goes on with the memory, never masked."""
-    with_memory, without = (attentions(reformer(memory=number, rotary=False))[0] for number in (8, 0))
-    weights = with_memory.state_dict()
-    memory = weights.pop("mem_kv")
-    assert memory.shape == (1, 8, DIM)
-    without.load_state_dict(weights)
-    x, mask = batch()
-    longer = torch.cat([x, memory.expand(2, -1, -1)], dim=1)
-    attended = []
-    for attention, row, real in (
-        (with_memory, x, mask),
-        (without, longer, torch.nn.functional.pad(mask, (0, 8), value=True)),
-    ):
-        torch.manual_seed(5)
-        attended.append(attention(row, input_mask=real)[:, :LENGTH])
-    torch.testing.assert_close(*attended)
-
-
-def test_memory_changes_the_states_of_real_positions() -> None:
-    model, (x, mask) = reformer(memory=8).eval(), batch()
-    before = model(x, mask)
-    assert before.shape == x.shape
-    for attention in attentions(model):
-        attention.mem_kv.data.neg_()
-    assert ((model(x, mask) - before).abs().amax(-1) > 1e-6)[mask].float().mean() > 0.5
 
 
 def test_memory_comes_in_whole_pairs_of_buckets() -> None:

@@ -1,7 +1,5 @@
 """`transformer`: each option reaches the part of x-transformers that it names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -26,30 +24,16 @@ def test_dropout_acts_on_attention_and_within_the_feed_forward() -> None:
     assert {module.p for module in parts(nn.Dropout)} == {0.1}
 
 
-@pytest.mark.parametrize("flash", [True, False])
-def test_flash_is_a_choice(flash: bool) -> None:
-    assert [attend.flash for attend in parts(Attend, flash=flash)] == [flash] * 2
-
-
-@pytest.mark.parametrize("rmsnorm", [True, False])
-def test_rmsnorm_takes_the_place_of_every_layernorm(rmsnorm: bool) -> None:
-    assert len(parts(RMSNorm if rmsnorm else LayerNorm, rmsnorm=rmsnorm)) == 5  # two a layer, and one at the end
-
-
-def test_heads_share_the_width() -> None:
-    assert {attention.to_q.out_features for attention in parts(Attention)} == {96}
-    assert {attention.heads for attention in parts(Attention)} == {2}
-
-
-@pytest.mark.parametrize("glu", [True, False])
-def test_the_feed_forward_is_as_wide_as_ff_mult_says(glu: bool) -> None:
-    assert {part.ff[-1].in_features for part in parts(FeedForward, glu=glu, ff_mult=1.5)} == {144}
-
-
-def test_rotary_positions_turn_the_whole_head() -> None:
-    model = Transformer(96, 1, 2, 32, rotary=True)
-    assert model.encoder.rotary_pos_emb.inv_freq.shape == (96 // 2 // 2,)
-    assert model.positions == "own"
+def test_options_reach_their_parts() -> None:
+    for choice in (True, False):
+        assert [attend.flash for attend in parts(Attend, flash=choice)] == [choice] * 2
+        assert len(parts(RMSNorm if choice else LayerNorm, rmsnorm=choice)) == 5  # two a layer, and one at the end
+        assert {part.ff[-1].in_features for part in parts(FeedForward, glu=choice, ff_mult=1.5)} == {144}
+    assert {(attention.to_q.out_features, attention.heads) for attention in parts(Attention)} == {(96, 2)}
+    rotary = Transformer(96, 1, 2, 32, rotary=True)
+    assert rotary.encoder.rotary_pos_emb.inv_freq.shape == (96 // 2 // 2,)  # the whole head is turned
+    with pytest.raises(ValueError, match=r"local_heads needs flash: true\."):
+        Transformer(64, 1, 2, 32, local_heads=1, flash=False)
 
 
 def test_the_library_is_called_in_eval_without_dropout() -> None:
@@ -133,11 +117,6 @@ def test_dropout_acts_on_the_weights_of_local_heads() -> None:
     torch.nn.init.zeros_(attention.to_out.weight[:, 32:])
     x, mask = torch.randn(2, 24, 64), torch.ones(2, 24, dtype=torch.bool)
     assert not torch.equal(model(x, mask), model(x, mask))
-
-
-def test_local_heads_need_flash() -> None:
-    with pytest.raises(ValueError, match=r"local_heads needs flash: true\."):
-        Transformer(64, 1, 2, 32, local_heads=1, flash=False)
 
 
 def test_flops_of_local_heads() -> None:

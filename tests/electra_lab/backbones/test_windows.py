@@ -1,7 +1,5 @@
 """Attention among neighbours against torch's attention with a mask of the same band."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

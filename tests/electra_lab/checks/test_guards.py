@@ -139,7 +139,6 @@ def test_on_the_cpu_a_component_that_goes_wrong_later_is_caught_soon(kind: str) 
 
 
 def test_calls_without_values_do_not_count() -> None:
-    """The dry run of a check is not the first call of the training."""
     drawn = torch.full((6,), MASK)
     guard = GuardedSampler(
         replace(GUMBEL, component=lambda logits, _: drawn if type(logits) is Tensor else logits[:, 0].long())
@@ -172,31 +171,23 @@ def at(tensor: Tensor, row: int, column: int, value: int) -> Tensor:
         (lambda m: spoiled(m, inputs=m.inputs.float()), "returned inputs [2, 5] of torch.float32, must be [2, 5]"),
         (lambda m: spoiled(m, positions=m.positions[0]), "returned positions [3] of torch.int64, must be [2, 3]"),
         (lambda m: spoiled(m, positions=None), "returned a NoneType as positions, must be a tensor."),
-        (
-            lambda m: spoiled(m, valid=m.valid.long()),
-            "returned valid [2, 3] of torch.int64, must be [2, 3] of torch.bo",
-        ),
+        (lambda m: spoiled(m, valid=m.valid.long()),
+         "returned valid [2, 3] of torch.int64, must be [2, 3] of torch.bo"),
         (lambda m: spoiled(m, positions=at(m.positions, 1, 2, 5)), "returned positions outside 0 to 4, in slots that"),
         (lambda m: spoiled(m, positions=at(m.positions, 1, 2, -1)), "returned positions outside 0 to 4, in slots that"),
         (lambda m: spoiled(m, positions=m.positions[:, :1].expand(2, 3)), "chose a position twice in one row."),
         (lambda m: spoiled(m, positions=at(m.positions, 0, 0, 0)), "chose a token that may not be masked (padding or"),
         (lambda m: spoiled(m, inputs=at(m.inputs, 1, 4, 9)), "changed inputs at a position that it did not choose."),
-        (
-            lambda m: spoiled(m, inputs=m.inputs.masked_fill(m.inputs == MASK, CLS)),
-            "put a special token other than [MASK]",
-        ),
-        (
-            lambda m: spoiled(m, inputs=TOKENS, valid=m.valid & False),
-            "chose nothing in a row that has tokens to choose",
-        ),
-        (
-            lambda m: spoiled(m, positions=m.positions.repeat(1, 2), valid=m.valid.repeat(1, 2)),
-            "returned 6 slots a row;",
-        ),
+        (lambda m: spoiled(m, inputs=m.inputs.masked_fill(m.inputs == MASK, CLS)),
+         "put a special token other than [MASK]"),
+        (lambda m: spoiled(m, inputs=TOKENS, valid=m.valid & False),
+         "chose nothing in a row that has tokens to choose"),
+        (lambda m: spoiled(m, positions=m.positions.repeat(1, 2), valid=m.valid.repeat(1, 2)),
+         "returned 6 slots a row;"),
         (lambda m: spoiled(m, inputs=m.inputs.masked_fill(m.inputs == MASK, 20)), "put an id outside 0 to 19 into in"),
         (lambda m: spoiled(m, inputs=m.inputs.masked_fill(m.inputs == MASK, -1)), "put an id outside 0 to 19 into in"),
     ],
-)
+)  # fmt: skip
 def test_a_masking_strategy_that_breaks_its_contract(change: Callable[[Masked], Any], reason: str) -> None:
     pattern = rf"masking/replace_prob\.py:\d+: masking strategy 'replace_prob' {re.escape(reason)}"
     with pytest.raises(BadResult, match=pattern):
@@ -208,7 +199,6 @@ def test_a_good_masking_strategy_passes_untouched() -> None:
 
 
 def test_shapes_alone_are_not_read() -> None:
-    """In a dry run tensors hold no numbers; their shapes are still checked."""
     with shapes_only():
         logits = torch.zeros(6, 20)
         assert sampled(lambda given, _: given.argmax(-1), logits).shape == (6,)
@@ -236,24 +226,18 @@ class Good(nn.Module):
         ({"length_multiple": 0}, "has the length_multiple 0, must be an integer above 0."),
         ({"length_multiple": 2.0}, "has the length_multiple 2.0, must be"),
         ({"length_multiple": True}, "has the length_multiple True, must be"),
-        (
-            {"at_step": lambda self, step: None},
-            "cannot be called as at_step(seed, step): too many positional arguments.",
-        ),
-        (
-            {"forward": lambda self, x: x},
-            "cannot be called as forward(x, attention_mask): too many positional arguments.",
-        ),
-        (
-            {"separates_documents": True},
-            "cannot be called as forward(x, attention_mask, documents): too many positional arguments.",
-        ),
+        ({"at_step": lambda self, step: None},
+         "cannot be called as at_step(seed, step): too many positional arguments."),
+        ({"forward": lambda self, x: x},
+         "cannot be called as forward(x, attention_mask): too many positional arguments."),
+        ({"separates_documents": True},
+         "cannot be called as forward(x, attention_mask, documents): too many positional arguments."),
         ({"flops": lambda self: 1}, "cannot be called as flops(length): too many positional arguments."),
         ({"flops": lambda self, length: 1.5}, "returned 1.5 from flops(1), must be an integer."),
         ({"parameters": lambda self: iter(())}, "has no parameters: there is nothing to train."),
         ({"positions": "learned"}, "has the positions 'learned', must be 'lab' or 'own'."),
     ],
-)
+)  # fmt: skip
 def test_a_backbone_without_what_the_lab_reads(members: dict[str, Any], reason: str) -> None:
     entry = backbones.get("bert")
     refuse_backbone(Good(), entry)
@@ -284,27 +268,16 @@ TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
         (Losses({"a": spoiled(TERM, sum=torch.tensor(1))}), "returned 'a', which is not"),
         (Losses({"a": spoiled(TERM, count=torch.ones(1))}), "returned 'a', which is not"),
         (Losses({"a": TERM}, {"mine": ASKED}), "returned a prediction of 'mine', must be of 'generator' or"),
-        (
-            Losses({"a": TERM}, {"generator": spoiled(ASKED, positions=SLOTS[0])}),
-            "returned a prediction whose posit",
-        ),
-        (
-            Losses({"a": TERM}, {"generator": spoiled(ASKED, loss=SLOTS.float()[:, :2])}),
-            "returned a prediction with a loss",
-        ),
-        (
-            Losses({"a": TERM}, {"generator": spoiled(ASKED, valid=SLOTS.float())}),
-            "returned a prediction with a v",
-        ),
-        (
-            Losses({"a": TERM}, {}, spoiled(SEEN, logits=TOKENS.float()[:, :-1])),
-            "returned a detection with a log",
-        ),
+        (Losses({"a": TERM}, {"generator": spoiled(ASKED, positions=SLOTS[0])}), "returned a prediction whose posit"),
+        (Losses({"a": TERM}, {"generator": spoiled(ASKED, loss=SLOTS.float()[:, :2])}),
+         "returned a prediction with a loss"),
+        (Losses({"a": TERM}, {"generator": spoiled(ASKED, valid=SLOTS.float())}), "returned a prediction with a v"),
+        (Losses({"a": TERM}, {}, spoiled(SEEN, logits=TOKENS.float()[:, :-1])), "returned a detection with a log"),
         (Losses({"a": TERM}, {}, spoiled(SEEN, replaced=None)), "returned a detection with a replaced that is not"),
         (Losses({"b": TERM}), "returned the terms ['b'], but its counts() has ['a']."),
         (Losses({}), "returned the terms [], but its counts() has ['a']."),
     ],
-)
+)  # fmt: skip
 def test_an_objective_that_breaks_its_contract(losses: Any, reason: str) -> None:
     refuse_losses(Losses({"a": TERM}), {"a": TERM.count}, objectives.get("electra"), BATCH)
     with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):

@@ -25,10 +25,14 @@ BATCH = Batch(TOKENS, TOKENS > PAD, TOKENS * 0, torch.arange(2))
 TERM = Term(torch.tensor(1.0), torch.tensor(1), 1.0)
 
 
-def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() -> None:
+def build(name: str = "electra", **options: Any) -> Any:
     suite = ObjectiveContract()
-    suite.name = "electra"
-    objective = suite.build()
+    suite.name, suite.options = name, options
+    return suite.build()
+
+
+def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() -> None:
+    objective = build()
     modes: list[bool] = []
     objective.register_forward_pre_hook(lambda module, _: modes.append(module.training))
     before = {name: value.clone() for name, value in objective.state_dict().items()}
@@ -42,10 +46,7 @@ def test_a_rehearsal_runs_training_and_evaluation_and_leaves_nothing_behind() ->
 
 
 def test_a_trial_restores_weights_that_change_with_the_step() -> None:
-    """As those of a discriminator do that starts from its generator when a second stage begins."""
-    suite = ObjectiveContract()
-    suite.name, suite.options = "two_stage", {"generator_steps": 3}
-    objective = suite.build()
+    objective = build("two_stage", generator_steps=3)
     before = {name: value.clone() for name, value in objective.state_dict().items()}
     with on_trial(objective):
         Learner(objective).at_step(0, 3)
@@ -72,9 +73,7 @@ def test_what_is_frozen_does_not_change_with_the_step() -> None:
 
 
 def test_after_a_rehearsal_features_are_those_of_the_seed() -> None:
-    suite = ObjectiveContract()
-    suite.name = "electra"
-    objective = suite.build()
+    objective = build()
     objective.extra = backbones.get("performer").component(16, 1, 2, 32, features=8, redraw_every=2)
     rehearse(Learner(objective), objectives.get("electra"), BATCH, 7, "fp32", COUNTING)
     Learner(objective.train()).at_step(7, 0)
@@ -85,9 +84,7 @@ def test_after_a_rehearsal_features_are_those_of_the_seed() -> None:
 
 def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
     """Such as the averages of batch normalization; and the objective refuses in its own name, also in eval mode."""
-    suite = ObjectiveContract()
-    suite.name = "electra"
-    objective = suite.build()
+    objective = build()
     objective.extra = nn.BatchNorm1d(16)
     entry = objectives.get("electra")
 
@@ -98,9 +95,7 @@ def test_a_rehearsal_restores_buffers_that_change_by_themselves() -> None:
             return found if self.training else Losses({**found.terms, "late": TERM})
 
     objective.__class__ = Normalizing
-    with pytest.raises(
-        BadResult, match=r"objective 'electra' returned the terms \['discriminator', 'generator', 'late"
-    ):
+    with pytest.raises(BadResult, match=r"objective 'electra' returned the terms \['discriminator', 'generator', 'la"):
         rehearse(Learner(objective), entry, BATCH, 0, "fp32", COUNTING)
     before = {name: buffer.clone() for name, buffer in objective.extra.named_buffers()}
 
@@ -121,46 +116,31 @@ def of_adamw(change: Callable[[Any], Any]) -> Any:
     return try_optimizer(made, 1e-3, {"weight_decay": 0.5})
 
 
-def with_state(**state: Any) -> Callable[[Any], Any]:
-    def change(optimizer: Any) -> Any:
+def afterwards(change: Callable[[Any], object], in_step: bool = False) -> Callable[[Any], Any]:
+    """Change an optimizer when it is built, or after each of its steps."""
+
+    def changed(optimizer: Any) -> Any:
         step = optimizer.step
-
-        def stepped() -> None:
-            step()
-            for each in optimizer.state.values():
-                each.update(state)
-
-        optimizer.step = stepped
+        if in_step:
+            optimizer.step = lambda: (step(), change(optimizer))
+        else:
+            change(optimizer)
         return optimizer
 
-    return change
+    return changed
 
 
-def forgetful(optimizer: Any) -> Any:
-    optimizer.param_groups.pop()
-    return optimizer
-
-
-def double(optimizer: Any) -> Any:
+def double(optimizer: Any) -> None:
     optimizer.param_groups[1]["params"] += optimizer.param_groups[0]["params"]
-    return optimizer
 
 
-def misjudging(optimizer: Any) -> Any:
-    optimizer.state_bytes = lambda parameter: 8 * parameter.numel()
-    return optimizer
-
-
-def counting(optimizer: Any) -> Any:
+def count(optimizer: Any) -> None:
     """Keep the number of steps where schedule-free optimizers do."""
-    step = optimizer.step
+    optimizer.param_groups[0]["k"] = optimizer.param_groups[0].get("k", 0) + 1
 
-    def stepped() -> None:
-        step()
-        optimizer.param_groups[0]["k"] = optimizer.param_groups[0].get("k", 0) + 1
 
-    optimizer.step = stepped
-    return optimizer
+def with_state(**state: Any) -> Callable[[Any], Any]:
+    return afterwards(lambda optimizer: [each.update(state) for each in optimizer.state.values()], in_step=True)
 
 
 def beginning_elsewhere(optimizer: Any) -> Any:
@@ -185,22 +165,20 @@ def beginning_elsewhere(optimizer: Any) -> Any:
     ("change", "reason"),
     [
         (lambda optimizer: object(), "must be a class derived from torch.optim.Optimizer."),
-        (forgetful, "must have every parameter that it is given in exactly one group."),
-        (double, "must have every parameter that it is given in exactly one group."),
+        (afterwards(lambda optimizer: optimizer.param_groups.pop()),
+         "must have every parameter that it is given in exactly one group."),
+        (afterwards(double), "must have every parameter that it is given in exactly one group."),
         (with_state(count=3), "keeps the state 'count', which is not a tensor; a checkpoint could not hold it."),
         (with_state(**{"a.b": torch.zeros(1)}), "keeps the state 'a.b', which is not a tensor"),
-        (
-            with_state(more=torch.zeros(2)),
-            "must have a method state_bytes(parameter), which returns 60 for shape [2, 3]",
-        ),
-        (misjudging, "must have a method state_bytes(parameter), which returns 52 for shape [2, 3]."),
-        (counting, "changes its param_groups in a step; a checkpoint holds only tensors in `state`."),
-        (
-            beginning_elsewhere,
-            "continues differently after a skipped step; every tensor of its state must begin",
-        ),
+        (with_state(more=torch.zeros(2)),
+         "must have a method state_bytes(parameter), which returns 60 for shape [2, 3]"),
+        (afterwards(lambda optimizer: setattr(optimizer, "state_bytes", lambda parameter: 8 * parameter.numel())),
+         "must have a method state_bytes(parameter), which returns 52 for shape [2, 3]."),
+        (afterwards(count, in_step=True),
+         "changes its param_groups in a step; a checkpoint holds only tensors in `state`."),
+        (beginning_elsewhere, "continues differently after a skipped step; every tensor of its state must begin"),
     ],
-)
+)  # fmt: skip
 def test_an_optimizer_that_breaks_its_contract(change: Callable[[Any], Any], reason: str) -> None:
     with pytest.raises(BadResult, match=rf"optimizers/adamw\.py:\d+: optimizer 'adamw' {re.escape(reason)}"):
         of_adamw(change)
@@ -228,9 +206,7 @@ def test_metrics_are_tried_too(values: dict[str, Any], reason: str) -> None:
             assert self._sums, "it has seen the batch"
             return values
 
-    suite = ObjectiveContract()
-    suite.name = "electra"
-    objective = suite.build()
+    objective = build()
     with pytest.raises(BadResult, match=rf"electra\.py:\d+: objective 'electra' {re.escape(reason)}"):
         rehearse(Learner(objective), objectives.get("electra"), BATCH, 0, "fp32", partial(Broken, vocabulary(24)))
 
@@ -240,8 +216,6 @@ def test_an_accumulator_that_fails_does_so_before_training(method: str) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError(method)
 
-    suite = ObjectiveContract()
-    suite.name = "electra"
     broken = partial(type("Broken", (PretrainingMetrics,), {method: fail}), vocabulary(24))
     with pytest.raises(ZeroDivisionError, match=method):
-        rehearse(Learner(suite.build()), objectives.get("electra"), BATCH, 0, "fp32", broken)
+        rehearse(Learner(build()), objectives.get("electra"), BATCH, 0, "fp32", broken)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from electra_lab.cli import main
 
-Lab = Callable[..., tuple[int, str, str]]
+Lab = Any
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lab:
-    """`lab("check", file)` runs the command line in an empty folder: (exit code, stdout, stderr)."""
+    """`lab("check", file)` runs the command line in an empty folder: (exit code, stdout, stderr).
+
+    `lab.fails(2, "check", file)` expects an exit code and no answer, and returns what stderr has.
+    """
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -28,4 +31,10 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         assert "Traceback" not in captured.err
         return int(ended.value.code or 0), captured.out, captured.err
 
+    def fails(expected: int, *arguments: object) -> str:
+        code, out, err = call(*arguments)
+        assert (code, out) == (expected, ""), err
+        return err
+
+    call.fails = fails
     return call

@@ -8,8 +8,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.electra_lab.cli.conftest import Lab
 from tests.helpers import write_experiment
 
@@ -46,9 +44,7 @@ def test_absent_data_is_not_a_mistake_of_the_file(lab: Lab, tmp_path: Path):
     assert err == f"note: {sentence} A run would stop there.\n"
 
 
-def test_errors_and_notes_are_folded_for_a_terminal_alone(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_and_notes_are_folded_for_a_terminal_alone(lab, tmp_path: Path, monkeypatch) -> None:
     file = write_experiment(tmp_path / "there")
     (file.parent / "corpus.txt").unlink()
     error, note = (("check", "an experiment that is not there.yaml", "--set", "a=1"), ("check", file))

@@ -59,10 +59,7 @@ def test_completion_is_shown_for_a_shell(lab, monkeypatch: pytest.MonkeyPatch, s
         ("electra-lab run --d", {"--device", "--dry-run"}),
     ],
 )
-def test_bash_completes_verbs_and_options(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, expected: set[str]
-):
-    """As the script of `--show-completion` calls the program."""
+def test_bash_completes_verbs_and_options(monkeypatch, capsys, words: str, expected: set[str]):
     monkeypatch.setattr(sys, "argv", ["electra-lab"])
     monkeypatch.setenv("_ELECTRA_LAB_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
@@ -75,8 +72,7 @@ def test_bash_completes_verbs_and_options(
 
 @pytest.mark.parametrize("arguments", [("nope",), ("run",), ("run", "a.yaml", "--device", "tpu"), ("run", "--nope")])
 def test_wrong_usage_is_exit_code_2_with_a_hint(lab, arguments: tuple[str, ...]):
-    code, out, err = lab(*arguments)
-    assert (code, out) == (2, "")
+    err = lab.fails(2, *arguments)
     assert "Usage: " in err
     assert "Error: " in err
 
@@ -87,8 +83,7 @@ def test_an_out_that_is_not_empty_is_kept_and_resume_is_named(lab, tmp_path: Pat
     kept = out / "kept.txt" if occupied == "folder" else out
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine")
-    code, _, err = lab("run", write_experiment(tmp_path / "there"), "--out", out)
-    assert code == 2
+    err = lab.fails(2, "run", write_experiment(tmp_path / "there"), "--out", out)
     assert err.startswith(f"--out {out}: exists and is not empty. To continue a run: electra-lab resume {out}.")
     assert kept.read_text() == "mine"
     assert nothing_written(tmp_path / "here")
@@ -123,8 +118,7 @@ def test_a_corpus_that_cannot_be_used_is_exit_code_3(lab, tmp_path: Path, conten
     corpus.unlink()
     if content is not None:
         corpus.write_bytes(content)
-    code, out, err = lab("run", file, "--device", "cpu")
-    assert (code, out) == (3, "")
+    err = lab.fails(3, "run", file, "--device", "cpu")
     places = {"corpus": corpus, "file": f"{file}:{line_of('corpus')}", "data": f"{file}:{line_of('data')}"}
     expected = reason.format(**{name: re.escape(str(place)) for name, place in places.items()})
     assert re.search(f"{expected}$", err.splitlines()[-1])
@@ -132,7 +126,6 @@ def test_a_corpus_that_cannot_be_used_is_exit_code_3(lab, tmp_path: Path, conten
 
 
 def test_another_package_called_registry_is_named_and_nothing_else(tmp_path: Path):
-    """A file of that name in the working folder comes first on Python's path."""
     (tmp_path / "registry.py").write_text("ALL = []\n")
     sentence = (
         f"electra_lab needs its own package `registry`, but Python found another one: {tmp_path}/registry.py. "

@@ -165,8 +165,7 @@ def refused(lab: Any, folder: Path, kind: str, text: str, verb: str) -> None:
     (folder / "mine.py").write_text(START + text)
     sections = {kind: SECTION.get(kind, "{type: mine}"), "imports": "[mine.py]"}
     out = ["--out", folder / "run"] if verb == "run" else []
-    code, _, err = lab(verb, write_experiment(folder, **sections), *out)
-    assert code == 2, err
+    err = lab.fails(2, verb, write_experiment(folder, **sections), *out)
     assert re.search(r"\bmine\.py:\d+: \w+ 'mine' ", err), err
     assert not (folder / "run").exists()
 
@@ -190,12 +189,8 @@ def test_a_corpus_that_breaks_its_contract(lab: Any, tmp_path: Path, case: str) 
 
 def test_good_ones_pass(lab: Any, tmp_path: Path) -> None:
     good = {
-        "objective": OBJECTIVE,
-        "generator": GENERATOR,
-        "packing": PACKING,
-        "optimizer": OPTIMIZER,
-        "corpus": CORPUS,
-    }
+        "objective": OBJECTIVE, "generator": GENERATOR, "packing": PACKING, "optimizer": OPTIMIZER, "corpus": CORPUS,
+    }  # fmt: skip
     for kind, text in good.items():
         folder = tmp_path / kind
         folder.mkdir()
@@ -240,8 +235,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_task_that_breaks_its_contract(lab: Any, tmp_path: Path, model: Path, case: str) -> None:
     (tmp_path / "mine.py").write_text(START + TASK.format(case))
     imports = [str(PLUGIN), str(tmp_path / "mine.py")]
-    code, _, err = lab("finetune", write_finetuning(tmp_path, model, task={"type": "mine"}, imports=imports))
-    assert code == 2, err
+    err = lab.fails(2, "finetune", write_finetuning(tmp_path, model, task={"type": "mine"}, imports=imports))
     assert "mine.py:" in err
     if case.startswith("rows") and "None" not in case:
         assert "at least one row for each" in err

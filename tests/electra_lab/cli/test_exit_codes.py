@@ -51,10 +51,7 @@ def test_0_a_run_that_ends_prints_its_directory_and_writes_its_report(lab: Any, 
 
 
 @pytest.mark.parametrize("plugged", [False, True])
-def test_1_an_internal_error_shows_its_traceback_and_asks_for_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plugged: bool
-) -> None:
-    """It names the plug-ins that were loaded, as it may have come from one of them after all."""
+def test_1_an_internal_error_shows_its_traceback_and_asks_for_a_report(tmp_path, monkeypatch, capsys, plugged) -> None:
     file = spy(tmp_path) if plugged else experiment(tmp_path, **SHORT)
 
     def broken(*_: object, **__: object) -> None:
@@ -139,9 +136,7 @@ def test_6_too_little_memory_for_training(lab: Any, tmp_path: Path, verb: str) -
     if verb == "resume":
         code, out, err = lab("resume", tmp_path / "run")
     assert (code, out) == (6, "")
-    assert re.search(
-        r"^there is not enough memory .* train\.micro_batch_size, .*: electra-lab resume", err, re.MULTILINE
-    )
+    assert re.search(r"(?m)^there is not enough memory .* train\.micro_batch_size, .*: electra-lab resume", err)
 
 
 STOPS = [(75, signal.SIGTERM, "SIGTERM"), (75, signal.SIGHUP, "SIGHUP"), (130, signal.SIGINT, "Ctrl-C")]
@@ -149,9 +144,7 @@ STOPS = [(75, signal.SIGTERM, "SIGTERM"), (75, signal.SIGHUP, "SIGHUP"), (130, s
 
 @pytest.mark.parametrize(("code", "number", "name"), STOPS)
 @pytest.mark.parametrize("verb", ["run", "resume"])
-def test_75_and_130_a_signal_saves_and_the_resume_ends(
-    lab: Any, tmp_path: Path, verb: str, code: int, number: int, name: str
-) -> None:
+def test_75_and_130_a_signal_saves_and_the_resume_ends(lab, tmp_path, verb, code, number, name) -> None:
     """The resume of a run that is stopped in the same step again would not end: that step is done."""
     file, path = spy(tmp_path / "there", f", strike: 2, signal: {int(number)}"), tmp_path / "run"
     found, out, err = lab("run", file, "--out", path)
@@ -195,7 +188,6 @@ def started(arguments: list[str], cwd: Path) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_in_a_real_process_once_and_twice(tmp_path: Path) -> None:
-    """The first says that it saves and what a second does; the second ends the run at once, without saving."""
     train = "{steps: 100000, batch_size: 2, precision: fp32, log_every: 1}"
     file, path = experiment(tmp_path, train=train, checkpoint="{every: 100000}"), tmp_path / "run"
     process = started(["run", str(file), "--out", str(path), "--device", "cpu"], tmp_path)

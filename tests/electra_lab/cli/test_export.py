@@ -66,8 +66,7 @@ def test_programs_may_read_the_answer(lab: Lab, runs: dict[str, Path]) -> None:
 
 
 def test_a_step_that_is_not_kept_lists_those_that_are(lab: Lab, runs: dict[str, Path]) -> None:
-    code, out, err = lab("export", runs["plain"], "out", "--step", 5)
-    assert (code, out) == (4, "")
+    err = lab.fails(4, "export", runs["plain"], "out", "--step", 5)
     assert err.endswith("there is no checkpoint of step 5. Kept: 8, 12.\n")
     assert not Path("out").exists()
 
@@ -79,7 +78,6 @@ def test_other_folders_are_left_alone(lab: Lab, runs: dict[str, Path]) -> None:
         (runs["plain"], "mine", "/mine: exists, and is not an earlier export. Choose another folder.\n"),
         ("mine", "out", "mine: is not a run directory: it has no config.yaml and provenance.json.\n"),
     ):
-        code, out, err = lab("export", run, destination)
-        assert (code, out) == (2, "")
+        err = lab.fails(2, "export", run, destination)
         assert err.endswith(said)
     assert [path.name for path in Path().rglob("*")] == ["mine", "notes.txt"]

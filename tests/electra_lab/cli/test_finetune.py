@@ -43,9 +43,7 @@ def test_prints_the_folder_and_takes_another_model(lab: Lab, tmp_path: Path, mod
         ({"dataset": {"type": "lines", "folder": "not_here"}}, 3, "has no .txt files"),
     ],
 )
-def test_mistakes_have_the_documented_exit_code(
-    lab: Lab, tmp_path: Path, model: Path, sections: dict[str, object], code: int, reason: str
-) -> None:
+def test_mistakes_have_the_documented_exit_code(lab, tmp_path, model, sections, code, reason) -> None:
     given: dict[str, Any] = {**QUICK, **sections}
     file = write_finetuning(tmp_path, given.pop("model", model), **given)
     found, out, err = lab("finetune", file)
@@ -88,9 +86,7 @@ SST_BYTES = SST.encode() + b"caf\xe9\t1\n"
         ("minimal_pairs", {"type": "blimp", "folder": "data"}, {"a.jsonl": '{"sentence_good": 3}\n'}, "a.jsonl:1"),
     ],
 )
-def test_examples_that_are_wrong_are_named_by_file_and_line(
-    lab: Lab, tmp_path: Path, model: Path, task: str, dataset: dict[str, Any], files: dict[str, Any], reason: str
-) -> None:
+def test_examples_that_are_wrong_are_named_by_file_and_line(lab, tmp_path, model, task, dataset, files, reason) -> None:
     (tmp_path / "data").mkdir()
     for name, content in files.items():
         (tmp_path / "data" / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -105,9 +101,7 @@ def test_examples_that_are_wrong_are_named_by_file_and_line(
     assert len(err.strip().splitlines()) == 1, "one sentence, on one line"
 
 
-def test_an_interruption_says_how_to_resume(
-    lab: Lab, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_says_how_to_resume(lab, tmp_path: Path, model: Path, monkeypatch) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise Interrupted("stopped and saved")
 
@@ -154,7 +148,6 @@ def test_check_prints_the_complete_file_with_origins(lab: Lab, tmp_path: Path, m
 
 
 def test_check_refuses_a_model_that_is_damaged(lab: Lab, tmp_path: Path, model: Path) -> None:
-    """Unlike one that is not here, which a run may find."""
     exported = tmp_path / "exported"
     assert lab("export", model, exported)[0] == 0
     (exported / "discriminator" / "model.safetensors").write_bytes(b"damaged")

@@ -94,9 +94,7 @@ def test_no_text_of_a_run_becomes_a_script_of_its_page(lab: Any, copy: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "provenance.json", "metrics.jsonl"])
-def test_what_may_not_be_read_is_not_called_damaged(
-    lab: Any, copy: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_may_not_be_read_is_not_called_damaged(lab, copy: Path, monkeypatch, name: str) -> None:
     opened = os.open
 
     def refuse(path: Any, *rest: Any, **options: Any) -> int:
@@ -114,6 +112,5 @@ def test_a_folder_that_may_not_be_entered_is_a_sentence(lab: Any, copy: Path, mo
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "stat", refuse)
-    code, _, err = lab("report", copy)
-    assert code == 2
+    err = lab.fails(2, "report", copy)
     assert "cannot be read or written (Permission denied)." in err

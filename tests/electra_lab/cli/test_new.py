@@ -62,11 +62,9 @@ def test_a_copy_needs_nothing_but_what_was_copied(lab, tmp_path: Path, name: str
     [
         ("reformer_small", []),
         ("plugins/eta.yaml", ["plugins/eta.py", "reformer_small.yaml"]),
-        (
-            "ablations/sampler_full",
-            ["ablations/sampler.yaml", "electra_small.yaml", "reformer_small.yaml", "transformer_small.yaml",
-             "transformer_tiny.yaml"],
-        ),
+        ("ablations/sampler_full",
+         ["ablations/sampler.yaml", "electra_small.yaml", "reformer_small.yaml", "transformer_small.yaml",
+          "transformer_tiny.yaml"]),
     ],
 )  # fmt: skip
 def test_a_copy_brings_no_more_than_it_needs(lab, tmp_path: Path, name: str, needs: list[str]):
@@ -78,11 +76,8 @@ def test_a_copy_brings_no_more_than_it_needs(lab, tmp_path: Path, name: str, nee
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all(lab, tmp_path: Path):
-    code, out, err = lab("new", "reformer_smal")
-    assert (code, out) == (2, "")
-    assert err.startswith(
-        "no experiment 'reformer_smal' comes with electra_lab. Did you mean 'reformer_small'? Known: "
-    )
+    err = lab.fails(2, "new", "reformer_smal")
+    assert "Did you mean 'reformer_small'? Known: " in err
     assert all(name in err for name in NAMES)
     assert written(tmp_path) == {}
 
@@ -101,8 +96,7 @@ def test_a_file_that_it_needs_is_not_overwritten(lab, tmp_path: Path, what: str)
     base = Path("reformer_small.yaml")
     base.mkdir() if what == "folder" else base.write_bytes(b"name: mine\n" if what == "changed" else b"\xff")
     before = written(tmp_path)
-    code, out, err = lab("new", "plugins/eta")
-    assert (code, out) == (2, "")
+    err = lab.fails(2, "new", "plugins/eta")
     assert err.startswith("reformer_small.yaml: ")
     assert err.endswith("Name another folder: electra-lab new plugins/eta DEST\n")
     assert written(tmp_path) == before
@@ -146,15 +140,13 @@ def test_in_a_repository_a_file_may_need_what_cannot_be_copied(lab, tmp_path: Pa
     (tmp_path / "experiments" / "mine.yaml").write_text(f"# Mine.\n{line}\n", encoding="utf-8")
     monkeypatch.setattr(new, "_shipped", lambda: tmp_path / "experiments")
     assert lab("new")[0] == 0
-    code, out, err = lab("new", "mine")
-    assert (code, out) == (2, "")
+    err = lab.fails(2, "new", "mine")
     assert "where" in err
     assert "cannot be written" not in err
     assert written(Path.cwd()) == {}
 
 
 def test_the_recipe_of_the_docs_for_own_text(lab):
-    """As it is printed: the command, then the file, then `prepare`."""
     page = (ROOT / "docs" / "own-text.md").read_text("utf-8")
     command = re.search(r"```console\n\$ electra-lab (new \w+)\n```", page)
     recipe = re.search(r"```yaml\n# (my_text\.yaml)\n(.*?)```", page, re.DOTALL)

@@ -69,14 +69,12 @@ RIGHT: dict[str, dict[str, str]] = {
 def test_a_conflict_is_refused(lab, tmp_path: Path, case: str) -> None:
     sections, key, sentence = WRONG[case]
     file = write_experiment(tmp_path / "there", **sections)
-    code, out, err = lab("check", file)
-    assert (code, out) == (2, "")
+    err = lab.fails(2, "check", file)
     assert re.fullmatch(rf"{re.escape(str(file))}:{line_of(key, file.read_text())}: {sentence}.*\n", err), err
 
 
 @pytest.mark.parametrize("case", RIGHT)
 def test_its_neighbour_is_accepted(lab, tmp_path: Path, case: str) -> None:
-    """One step away from what is refused."""
     code, _, err = lab("check", write_experiment(tmp_path / "there", **RIGHT[case]))
     assert (code, err) == (0, "")
 
@@ -85,15 +83,13 @@ def test_a_budget_in_flops_must_pay_for_both_stages(lab, tmp_path: Path) -> None
     """It takes the vocabulary to know what a step costs, so this is found by `run`, before it writes anything."""
     objective, train = "{type: two_stage, generator_steps: 5}", "{flops: 5.0e+5, batch_size: 2}"
     file = write_experiment(tmp_path / "there", objective=objective, train=train, **TWO_STAGE)
-    code, _, err = lab("run", file, "--out", tmp_path / "out", "--set", f"data.store={tmp_path}/store")
-    assert code == 2
+    err = lab.fails(2, "run", file, "--out", tmp_path / "out", "--set", f"data.store={tmp_path}/store")
     place = rf"{re.escape(str(file))}:{line_of('objective')}: objective\.generator_steps: "
     assert re.search(rf"{place}.* 5 steps leaves none of (\d) .* \(train\.flops buys \1 steps\.\)\n$", err), err
     assert not (tmp_path / "out").exists()
 
 
 def test_the_run_of_a_frozen_generator_that_is_not_there_is_exit_code_3(lab, tmp_path: Path) -> None:
-    """`check` only notes it: the file is good, and the run may come."""
     file = write_experiment(tmp_path / "there", objective="{type: frozen_generator, run: ../earlier}", **TWO_STAGE)
     sentence = (
         f"{file}:{line_of('objective')}: objective.run: {tmp_path}/earlier is not a run directory with a checkpoint."

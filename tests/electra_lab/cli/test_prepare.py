@@ -13,6 +13,7 @@ import pytest
 from tests.electra_lab.cli.conftest import Lab
 from tests.helpers import write_experiment
 
+pytestmark = pytest.mark.usefixtures("no_report")
 LINES = [f"The cat number {n} sat on the mat, and saw {n + 1} dogs. Then it went home again." for n in range(60)]
 
 
@@ -85,7 +86,6 @@ def test_the_page_shows_rows_as_the_model_reads_them(lab: Lab, tmp_path: Path) -
 
 
 def test_a_store_trains_without_its_corpus(lab: Lab, tmp_path: Path) -> None:
-    """A copy, on another machine."""
     file = written(tmp_path, "{type: json_lines, paths: [text.jsonl]}", jsonl(LINES))
     store = Path(json.loads(lab("prepare", file, "--json")[1])["store"])
     there = tmp_path / "copy"
@@ -120,10 +120,7 @@ def test_a_damaged_store_is_rebuilt_on_request(lab: Lab, tmp_path: Path) -> None
     for command in ("prepare", "run"):
         code, _, err = lab(command, file)
         assert code == 3
-        assert err == (
-            f"{store}: the token store is damaged (the checksum of train-00000.bin is wrong). Rebuild it: "
-            "electra-lab prepare FILE --rebuild\n"
-        )
+        assert re.match(rf"{store}: .* \(the checksum of train-00000\.bin is wrong\)\. .* prepare FILE --rebuild$", err)
     assert lab("prepare", file, "--rebuild")[:2] == (0, before)
 
 
@@ -147,7 +144,6 @@ def test_launchers_by_name(lab: Lab, tmp_path: Path, launcher: tuple[str, ...], 
 
 
 def test_all_that_is_lost_is_counted_and_all_files_are_listed(lab: Lab, tmp_path: Path) -> None:
-    """In text, for programs and on the page, whether the store is new or not."""
     folder = tmp_path / "mixed"
     folder.mkdir()
     folder_option = "{type: text_files, paths: [mixed], documents: lines, on_error: skip%s}"
@@ -192,7 +188,6 @@ HALF = ZIPPED[: len(ZIPPED) // 2]
     ids=["half a line", "another field", "binary", "half a gzip", "empty", "missing", "not parquet"],
 )
 def test_text_that_cannot_be_read(lab: Lab, tmp_path: Path, corpus: str, name: str, content: bytes, said: str) -> None:
-    """One sentence, exit code 3, and nothing is left."""
     code, out, err = lab("prepare", written(tmp_path, corpus, content, name))
     lines = [line for line in err.splitlines() if not line.startswith("reading the corpus")]
     assert (code, out, len(lines)) == (3, "", 1)
@@ -230,13 +225,6 @@ def test_a_terminal_sees_a_bar_and_a_log_sees_lines(monkeypatch: pytest.MonkeyPa
     ]
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    from electra_lab.jobs.pretraining import execute
-
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
-
-
 OWN = '''
 from registry import corpora, launchers
 
@@ -265,16 +253,12 @@ def mine(*, workers: int = 1, threads: int = 1):
 @pytest.mark.parametrize(
     ("files", "launcher", "code"),
     [
-        ("files = ['of', 'its', 'own']", (), 0),
-        ("def files(self): return None", (), 2),
-        ("def files(self): return ['a'], ['b', 'c'], []", (), 2),
-        ("def files(self): return 3, 4", (), 2),
+        ("files = ['of', 'its', 'own']", (), 0), ("def files(self): return None", (), 2),
+        ("def files(self): return ['a'], ['b', 'c'], []", (), 2), ("def files(self): return 3, 4", (), 2),
         ("", ("--launcher", "mine"), 2),
     ],
-)
-def test_plug_ins_that_break_their_contract(
-    lab: Lab, tmp_path: Path, files: str, launcher: tuple[str, ...], code: int
-) -> None:
+)  # fmt: skip
+def test_plug_ins_that_break_their_contract(lab, tmp_path, files, launcher, code) -> None:
     (tmp_path / "own.py").write_text(OWN.replace("FILES", files))
     found, _, err = lab("prepare", written(tmp_path, "{type: mine}\nimports: [own.py]", ""), *launcher)
     assert found == code, err

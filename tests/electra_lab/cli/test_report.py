@@ -32,8 +32,7 @@ def test_the_pages_of_both_kinds_are_written_in_the_order_of_the_command(lab: La
 
 
 def test_a_folder_of_neither_kind_stops_before_anything_is_written(lab: Lab, folder: Path, tmp_path: Path) -> None:
-    code, out, err = lab("report", folder, tmp_path)
-    assert (code, out) == (2, "")
+    err = lab.fails(2, "report", folder, tmp_path)
     assert err.startswith(f"{tmp_path}: ")
     assert all(file in err for file in ("plan.json", "finetuning.yaml", "config.yaml and provenance.json"))
     assert not (folder / "report.html").exists()
@@ -42,17 +41,13 @@ def test_a_folder_of_neither_kind_stops_before_anything_is_written(lab: Lab, fol
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("plan.json", "{"),
-        ("plan.json", '{"name": "sizes", "base": "tiny.yaml"}'),
-        ("failed/v0-s0.json", "{}"),
-        ("cells/v0-s0/provenance.json", "1"),
-        ("cells/v0-s0/metrics.jsonl", "{}\n{}\n"),
+        ("plan.json", "{"), ("plan.json", '{"name": "sizes", "base": "tiny.yaml"}'), ("failed/v0-s0.json", "{}"),
+        ("cells/v0-s0/provenance.json", "1"), ("cells/v0-s0/metrics.jsonl", "{}\n{}\n"),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_exit_code_4_and_named(lab: Lab, folder: Path, file: str, text: str) -> None:
     (folder / "failed").mkdir()
     (folder / file).write_text(text)
-    code, out, err = lab("report", folder)
-    assert (code, out) == (4, "")
+    err = lab.fails(4, "report", folder)
     assert err.startswith(f"{folder / file}:")
     assert len(err.splitlines()) == 1

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from electra_lab.jobs.pretraining import execute
 from tests.electra_lab.jobs.pretraining.tiny import experiment
 
 SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32}", "evaluate": "{examples: 1}"}
@@ -24,11 +23,7 @@ def loud(logits, rng, /):
     print("drawing")
     return logits.argmax(-1)
 '''
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def test_the_answer_is_the_run_directory_alone_whatever_a_plug_in_prints(lab: Any, tmp_path: Path) -> None:
@@ -42,7 +37,6 @@ def test_the_answer_is_the_run_directory_alone_whatever_a_plug_in_prints(lab: An
 
 
 def test_what_is_said_at_the_beginning_and_at_the_end(lab: Any, tmp_path: Path) -> None:
-    """The file behind each name; at the end the findings, an example and the place of the report."""
     _, _, err = lab("run", experiment(tmp_path / "there", **SHORT), "--out", tmp_path / "run", "--device", "cpu")
     assert f"tiny: 3 steps of 2 x 16 tokens on cpu, fp32, into {tmp_path / 'run'}\n" in err
     for key, place in (("discriminator", "backbones/bert"), ("sampler", "samplers/gumbel"),

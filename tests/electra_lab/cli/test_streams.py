@@ -39,28 +39,14 @@ def own(logits, rng, /):
     return logits.argmax(-1)
 '''
 ANSWERS = [
-    ("--help",),
-    ("--version",),
-    ("new",),
-    ("new", "reformer_small", "copied"),
-    ("check", "tiny.yaml"),
-    ("schema",),
-    ("registry", "list", "--json"),
-    ("registry", "describe", "samplers", "gumbel"),
-    ("prepare", "tiny.yaml", "--json"),
-    ("run", "tiny.yaml", "--dry-run", *CPU),
-    ("run", "tiny.yaml", "--out", "again", *CPU),
-    ("resume", "run", *CPU),
-    ("replay", "run", *CPU),
-    ("ablate", "a.yaml", "--dry-run", *CPU),
-    ("finetune", "fine.yaml", "--out", "fine", *CPU),
-    ("report", "run"),
-    ("export", "run", "exported", "--json"),
-    ("detect", "run", "the cat", *CPU),
-    ("corrupt", "run", "the cat", "--json", *CPU),
-    ("fill", "run", "the [MASK]", *CPU),
+    ("--help",), ("--version",), ("new",), ("new", "reformer_small", "copied"), ("check", "tiny.yaml"), ("schema",),
+    ("registry", "list", "--json"), ("registry", "describe", "samplers", "gumbel"), ("prepare", "tiny.yaml", "--json"),
+    ("run", "tiny.yaml", "--dry-run", *CPU), ("run", "tiny.yaml", "--out", "again", *CPU), ("resume", "run", *CPU),
+    ("replay", "run", *CPU), ("ablate", "a.yaml", "--dry-run", *CPU), ("finetune", "fine.yaml", "--out", "fine", *CPU),
+    ("report", "run"), ("export", "run", "exported", "--json"), ("detect", "run", "the cat", *CPU),
+    ("corrupt", "run", "the cat", "--json", *CPU), ("fill", "run", "the [MASK]", *CPU),
     ("detect", "run", "the cat", "--html", "page.html", *CPU),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +66,7 @@ def here(forks: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("arguments", ANSWERS, ids=lambda arguments: "-".join(arguments[:2]))
 @pytest.mark.parametrize(("target", "code"), [("/dev/full", 3), ("pipe", 141), ("closed", 3)])
-def test_an_answer_that_cannot_be_printed_is_an_error(
-    forks: Lab, here: Path, arguments: tuple[str, ...], target: str, code: int
-) -> None:
-    """A full disk is named, a reader that has gone ends the command without a word."""
+def test_an_answer_that_cannot_be_printed_is_an_error(forks, here, arguments, target, code) -> None:
     if arguments[0] == "new" and len(arguments) > 1:
         arguments = ("new", "reformer_small", f"copied-{Path(target).name}")
     if "--out" in arguments:
@@ -100,7 +83,6 @@ def test_an_answer_that_cannot_be_printed_is_an_error(
 @pytest.mark.parametrize("target", ["/dev/full", "pipe", "closed"])
 @pytest.mark.parametrize("file", ["tiny.yaml", "own.yaml"])
 def test_messages_that_cannot_be_printed_end_no_training(forks: Lab, here: Path, file: str, target: str) -> None:
-    """Nor do those of plug-ins."""
     out = f"{file}-{Path(target).name}"
     hooks = [("stream", {"number": 2, "target": target})]
     ended = forks("run", file, "--out", out, *CPU, cwd=here, hooks=hooks)
@@ -130,7 +112,6 @@ def test_a_full_pipe_that_does_not_block_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_json_is_json_in_every_encoding(forks: Lab, here: Path, encoding: str) -> None:
-    """Control characters and names that are not UTF-8 included."""
     text = "caf\xe9 \x7f\x80\x9f\x1b[31m \u0905"
     hooks = [("encoded", {"encoding": encoding})]
     ended = forks("detect", "run", text, "--json", *CPU, cwd=here, hooks=hooks)
@@ -138,9 +119,7 @@ def test_json_is_json_in_every_encoding(forks: Lab, here: Path, encoding: str) -
     assert forks("detect", "run", text, *CPU, cwd=here, hooks=hooks).code == 0
 
 
-def test_answers_are_escaped_on_a_terminal_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_are_escaped_on_a_terminal_alone(monkeypatch, capsys) -> None:
     with _streams.usable():
         answer(f"{TITLE}\x80")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -151,20 +130,13 @@ def test_answers_are_escaped_on_a_terminal_alone(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("check", f"{TITLE}.yaml"),
-        ("run", f"{TITLE}.yaml"),
-        (f"{TITLE}",),
-        ("run", f"--{TITLE}"),
-        ("check", "tiny.yaml", "--set", f"train.{TITLE}=3"),
-        ("check", "tiny.yaml", "--set", f"train.steps={TITLE}"),
-        ("check", "keys.yaml"),
-        ("check", f"{TITLE}/tiny.yaml"),
-        ("report", f"{TITLE}"),
-        ("registry", "list", "--from", f"{TITLE}.py"),
-        ("registry", "describe", "samplers", f"{TITLE}"),
+        ("check", f"{TITLE}.yaml"), ("run", f"{TITLE}.yaml"), (f"{TITLE}",), ("run", f"--{TITLE}"),
+        ("check", "tiny.yaml", "--set", f"train.{TITLE}=3"), ("check", "tiny.yaml", "--set", f"train.steps={TITLE}"),
+        ("check", "keys.yaml"), ("check", f"{TITLE}/tiny.yaml"), ("report", f"{TITLE}"),
+        ("registry", "list", "--from", f"{TITLE}.py"), ("registry", "describe", "samplers", f"{TITLE}"),
         ("detect", f"{TITLE}", "text"),
     ],
-)
+)  # fmt: skip
 def test_control_characters_of_names_and_keys_are_shown(lab: Any, arguments: tuple[str, ...]) -> None:
     write_experiment(Path())
     write_experiment(Path(TITLE), sampler="{type: gumbl}")

@@ -60,9 +60,7 @@ READ = ["the cat\rsat", "", "3 \u2028 \x7f dogs", "\ufefflast\r"]
 
 @pytest.mark.parametrize("verb", ["detect", "corrupt", "fill"])
 @pytest.mark.parametrize("way", ["file", "standard input", "arguments"])
-def test_texts_are_read_as_those_of_a_corpus(
-    lab: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, way: str
-) -> None:
+def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, monkeypatch, verb, way) -> None:
     """A byte order mark is dropped, lines end at line feeds alone, and bad bytes are an error, or left out."""
     (tmp_path / "a.txt").write_bytes(LINES)
     words, place, good, bad = ["--file", tmp_path / "a.txt"], f"{tmp_path}/a.txt:2", READ, [2, 5]
@@ -82,7 +80,6 @@ def test_texts_are_read_as_those_of_a_corpus(
 
 
 def test_arguments_are_text_in_every_locale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python has decoded them already, by the encoding of the locale."""
     monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1", "surrogateescape"))
     assert list(texts_of(["caf\xe9 \xff"], None, OnError.stop)) == ["caf\xe9 \xff"]
 
@@ -107,9 +104,7 @@ def test_what_plug_ins_print_is_not_the_answer(lab: Any, model: Path, monkeypatc
     assert (code, json.loads(out)["text"], err) == (0, "the cat", "loud\n")
 
 
-def test_texts_on_a_terminal_show_their_control_characters(
-    lab: Any, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_on_a_terminal_show_their_control_characters(lab, model: Path, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     code, out, _ = lab("detect", model, "the \x1b]0;owned\x07 cat :smile:", "--device", "cpu")
     assert code == 0
@@ -150,11 +145,8 @@ def test_mistakes_are_sentences(lab: Any, model: Path, file: Path, tmp_path: Pat
     for arguments in ([], ["a", "--file", file]):
         assert lab("detect", model, *arguments) == (2, "", both)
     assert lab("detect", model, "a", "--json", "--html", "x.html") == (2, "", "give either --json or --html.\n")
-    assert lab("detect", model, "--file", "none.txt") == (
-        3,
-        "",
-        "none.txt: cannot be read (No such file or directory).\n",
-    )
+    absent = "none.txt: cannot be read (No such file or directory).\n"
+    assert lab("detect", model, "--file", "none.txt") == (3, "", absent)
     code, _, err = lab("detect", model, "a", "--step", 4)
     assert (code, err.split(": ", 1)[1]) == (4, "there is no checkpoint of step 4. Kept: 8, 12.\n")
     code, _, err = lab("detect", tmp_path / "none", "a")

@@ -11,7 +11,6 @@ import yaml
 
 from electra_lab.config.load import load_finetuning
 from electra_lab.jobs.finetuning.experiment import identity
-from electra_lab.jobs.pretraining import execute
 from registry import launchers
 from tests.electra_lab.jobs.finetuning.small import PLUGIN, write_finetuning
 from tests.electra_lab.jobs.pretraining.test_track import DIARY, diary, expected, given, tracked
@@ -20,11 +19,7 @@ from tests.electra_lab.jobs.sweeps.small import InProcess
 
 SHORT = {"train": "{steps: 3, batch_size: 2, precision: fp32, log_every: 1}", "evaluate": "{examples: 0}"}
 PAPER = "trackers.0: diary needs paper. Install it: pip install paper."
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path / "report.html")
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def line_of(file: Path) -> int:
@@ -48,7 +43,6 @@ def test_a_missing_library_is_no_mistake_of_the_file(lab: Any, tmp_path: Path, c
 
 
 def test_without_its_library_a_run_can_still_be_resumed(lab: Any, tmp_path: Path) -> None:
-    """Its config cannot be changed any more."""
     path = tmp_path / "run"
     assert lab("run", tracked(tmp_path, {}, **SHORT), "--out", path)[0] == 0
     before = len(given(tmp_path))
@@ -71,7 +65,6 @@ def test_a_tracker_may_refuse_its_options(lab: Any, tmp_path: Path) -> None:
 
 
 def test_trackers_that_fail_stop_nothing(lab: Any, tmp_path: Path) -> None:
-    """At three moments, one of them by sys.exit; the exit code is that of the run."""
     bad = [{"fails": "start"}, {"fails": "record", "at_step": 2, "exits": True}, {"fails": "close"}]
     file = tracked(tmp_path, *bad, **SHORT)
     code, out, err = lab("run", file, "--out", tmp_path / "run")
@@ -126,9 +119,7 @@ def test_fine_tunings_that_are_varied_or_measures_are_refused_beforehand_too(lab
         assert not (tmp_path / "out").exists()
 
 
-def test_the_cells_of_an_ablation_have_those_of_the_base(
-    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cells_of_an_ablation_have_those_of_the_base(lab, tmp_path: Path, monkeypatch) -> None:
     """Each has a run of its own in the group of the ablation; what tracks a cell does not make it another one."""
     monkeypatch.undo()  # a cell is finished when it has its report
     launchers.register("in_process")(InProcess)
@@ -149,7 +140,4 @@ def test_the_cells_of_an_ablation_have_those_of_the_base(
     content["vary"] = {"trackers": [[], []]}
     file.write_text(yaml.safe_dump(content))
     code, _, err = lab("check", file)
-    assert (code, "vary: trackers cannot be varied: trackers change no result; write them under `set`" in err) == (
-        2,
-        True,
-    )
+    assert (code, "vary: trackers cannot be varied: " in err) == (2, True)

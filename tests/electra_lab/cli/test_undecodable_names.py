@@ -24,8 +24,7 @@ def test_a_new_folder_is_refused_before_anything_is_done(lab: Any, tmp_path: Pat
         text = "name: a\nbase: tiny.yaml\nseeds: [0]\nvary: {train.steps: [12, 13]}\nmeasure: [{type: pretraining}]\n"
         file.with_name("a.yaml").write_text(text)
         file = file.with_name("a.yaml")
-    code, out, err = lab(verb, file, "--out", NAME)
-    assert (code, out) == (2, "")
+    err = lab.fails(2, verb, file, "--out", NAME)
     assert "its name is not UTF-8" in err
     assert not Path(NAME).exists()
 
@@ -36,14 +35,12 @@ def test_a_folder_that_was_renamed_is_refused(lab: Any, verb: str) -> None:
     folder.mkdir()
     for name in ("config.yaml", "provenance.json"):
         (folder / name).write_text("{}")
-    code, out, err = lab(verb, folder, *{"detect": ["text"], "export": ["exported"]}.get(verb, []))
-    assert (code, out) == (2, "")
+    err = lab.fails(2, verb, folder, *{"detect": ["text"], "export": ["exported"]}.get(verb, []))
     assert "its name is not UTF-8. Choose another one, or rename it.\n" in err
 
 
 def test_an_experiment_in_such_a_folder_is_refused_at_the_path(lab: Any, tmp_path: Path) -> None:
     shutil.move(experiment(tmp_path / "there").parent, tmp_path / NAME)
-    code, out, err = lab("check", tmp_path / NAME / "tiny.yaml")
-    assert (code, out) == (2, "")
+    err = lab.fails(2, "check", tmp_path / NAME / "tiny.yaml")
     assert "corpus.paths.0: the path" in err
     assert "is not UTF-8. Rename it." in err

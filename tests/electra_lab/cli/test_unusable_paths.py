@@ -17,31 +17,22 @@ from tests.helpers import experiment_text, line_of, write_experiment
 LONG = "n" * 300
 CPU = ("--device", "cpu")
 VERBS = {
-    "new": ("new", "reformer_small", "PATH"),
-    "check": ("check", "PATH"),
-    "schema": ("schema", "--from", "PATH"),
-    "schema of a plug-in": ("schema", "--from", "PATH.py"),
-    "registry list": ("registry", "list", "--from", "PATH.py"),
-    "prepare": ("prepare", "PATH"),
-    "run": ("run", "PATH", *CPU),
+    "new": ("new", "reformer_small", "PATH"), "check": ("check", "PATH"), "schema": ("schema", "--from", "PATH"),
+    "schema of a plug-in": ("schema", "--from", "PATH.py"), "registry list": ("registry", "list", "--from", "PATH.py"),
+    "prepare": ("prepare", "PATH"), "run": ("run", "PATH", *CPU),
     "run --out": ("run", "tiny.yaml", "--out", "PATH", *CPU),
     "run --dry-run": ("run", "tiny.yaml", "--dry-run", "--out", "PATH", *CPU),
-    "resume": ("resume", "PATH", *CPU),
-    "replay": ("replay", "PATH", *CPU),
-    "ablate": ("ablate", "PATH", *CPU),
+    "resume": ("resume", "PATH", *CPU), "replay": ("replay", "PATH", *CPU), "ablate": ("ablate", "PATH", *CPU),
     "ablate --out": ("ablate", "a.yaml", "--out", "PATH", *CPU),
     "finetune": ("finetune", "PATH", *CPU),
     "finetune --out": ("finetune", "fine.yaml", "--out", "PATH", *CPU),
     "finetune --model": ("finetune", "fine.yaml", "--model", "PATH", *CPU),
-    "report": ("report", "PATH"),
-    "export": ("export", "PATH", "exported"),
-    "export DEST": ("export", "none", "PATH"),
-    "detect": ("detect", "PATH", "text", *CPU),
-    "corrupt": ("corrupt", "PATH", "text", *CPU),
+    "report": ("report", "PATH"), "export": ("export", "PATH", "exported"), "export DEST": ("export", "none", "PATH"),
+    "detect": ("detect", "PATH", "text", *CPU), "corrupt": ("corrupt", "PATH", "text", *CPU),
     "fill": ("fill", "PATH", "text", *CPU),
     "detect --file": ("detect", "none", "--file", "PATH", *CPU),
     "detect --html": ("detect", "none", "text", "--html", "PATH", *CPU),
-}
+}  # fmt: skip
 FINETUNING = """\
 name: fine
 model: none
@@ -53,7 +44,6 @@ dataset: {type: table, train: t.tsv, validation: d.tsv, text: sentence, label: l
 @pytest.mark.parametrize("path", [LONG, f"{LONG}/x", "loop", "loop/x", "tiny.yaml/x"], ids=lambda path: path[-8:])
 @pytest.mark.parametrize("case", VERBS, ids=lambda case: case.replace(" ", "-"))
 def test_a_path_that_cannot_be_is_a_sentence(lab: Any, case: str, path: str) -> None:
-    """`lab` refuses tracebacks."""
     write_experiment(Path())
     Path("a.yaml").write_text("name: a\nbase: tiny.yaml\nseeds: [0]\nvary: {train.steps: [2, 3]}\n")
     Path("fine.yaml").write_text(FINETUNING)
@@ -89,9 +79,7 @@ def test_a_long_name_in_a_file_is_refused_at_its_key(lab: Any, key: str) -> None
 
 
 @pytest.mark.parametrize("arguments", [("check", "tiny.yaml"), ("run", "tiny.yaml"), ("new", "reformer_small", "x/y")])
-def test_a_working_directory_that_is_gone_is_a_sentence(
-    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
-) -> None:
+def test_a_working_directory_that_is_gone_is_a_sentence(lab, tmp_path, monkeypatch, arguments) -> None:
     file = write_experiment(tmp_path / "there")
     gone = tmp_path / "gone"
     gone.mkdir()

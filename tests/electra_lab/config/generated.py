@@ -19,13 +19,9 @@ from registry.folder_or_name import FolderOrName
 
 WORDS = st.sampled_from(["a", "b c.txt", "../x/*.y", "ä"])
 KINDS: dict[Any, st.SearchStrategy[Any]] = {
-    bool: st.booleans(),
-    str: WORDS,
-    Path: WORDS,
-    FolderOrName: WORDS,
-    types.NoneType: st.none(),
+    bool: st.booleans(), str: WORDS, Path: WORDS, FolderOrName: WORDS, types.NoneType: st.none(),
     Any: st.none() | st.integers() | WORDS,
-}
+}  # fmt: skip
 
 
 def value(annotation: Any, bounds: tuple[Any, ...] = ()) -> st.SearchStrategy[Any]:

@@ -47,9 +47,7 @@ def test_all_errors_of_sizes_and_options_come_at_once() -> None:
     wrong = {"type": "bert", "dim": 0, "depth": "two", "droput": 0.1, "ff_mult": -1}
     found = dict(refusal(Of(backbones, sized=True), wrong))
     assert set(found) == {"held.dim", "held.depth", "held.heads", "held.droput", "held.ff_mult"}
-    assert (
-        found["held.droput"] == "unknown parameter. Did you mean 'dropout'? Known: depth, dim, dropout, ff_mult, heads."
-    )
+    assert found["held.droput"].endswith("Did you mean 'dropout'? Known: depth, dim, dropout, ff_mult, heads.")
     sizes = {"type": "bert", "dim": 9, "depth": 1, "heads": 2}
     assert refusal(Of(backbones, sized=True), sizes) == [("held.heads", "2 heads do not divide dim 9.")]
 

@@ -87,7 +87,6 @@ def test_a_broken_discriminator_does_not_hide_the_generators_own_errors(tmp_path
 @given(st.integers(1, 16), st.integers(1, 16), st.sampled_from([None, 0.25, 0.5, 1.0, 2.0]), st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
 def test_sizes_follow_the_rule_of_the_paper(heads: int, width: int, scale: float | None, depth: int):
-    """Width and heads times the scale, a quarter by default; the depth is the discriminator's."""
     heads, dim = 4 * heads, 4 * heads * 4 * width
     values = {} if scale is None else {"scale": scale}
     got = scaled_generator(values, {"type": "bert", "dim": dim, "depth": depth, "heads": heads, "dropout": 0.3})
@@ -100,16 +99,12 @@ def test_sizes_follow_the_rule_of_the_paper(heads: int, width: int, scale: float
 @pytest.mark.parametrize(
     ("parent", "child", "expected"),
     [
-        ("{scale: 0.5}", "{type: reformer, dim: 20}", (20, 4)),
-        ("{scale: 0.5}", "{heads: 8}", (64, 8)),
-        ("{dim: 20, heads: 2}", "{scale: 0.5}", (32, 2)),
-        ("{dim: 20, heads: 2}", "{dim: 40}", (40, 2)),
+        ("{scale: 0.5}", "{type: reformer, dim: 20}", (20, 4)), ("{scale: 0.5}", "{heads: 8}", (64, 8)),
+        ("{dim: 20, heads: 2}", "{scale: 0.5}", (32, 2)), ("{dim: 20, heads: 2}", "{dim: 40}", (40, 2)),
         ("{scale: 0.5}", "{scale: null, dim: 20}", (20, 4)),
     ],
-)
-def test_a_childs_sizes_replace_its_parents_in_the_other_form(
-    tmp_path: Path, parent: str, child: str, expected: tuple[int, int]
-):
+)  # fmt: skip
+def test_a_childs_sizes_replace_its_parents_in_the_other_form(tmp_path, parent, child, expected):
     discriminator = "{type: reformer, dim: 64, depth: 3, heads: 4}"
     path = write_experiment(tmp_path, discriminator=discriminator, generator=parent)
     (tmp_path / "child.yaml").write_text(f"extends: {path.name}\ngenerator: {child}\n")

@@ -131,7 +131,6 @@ def test_every_shipped_file_and_all_that_they_extend_pass_as_written():
 
 
 def test_the_complete_config_passes(tmp_path: Path, accepts: Callable[[Any], bool]):
-    """As `check` prints it and the run directory stores it."""
     write_experiment(tmp_path)
     for file in (tmp_path / "tiny.yaml", ROOT / "experiments" / "electra_base.yaml"):
         assert accepts(load(file).config.model_dump(mode="json"))
@@ -235,29 +234,18 @@ def options_of(of: Of, name: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     "values",
     [
-        {"extends": 3},
-        {"sampel": {}},
-        {"quality": "auc"},
-        {"imports": "a.py"},
-        {"train": {"warmup_steps": 3}},
-        {"train": 3},
-        {"sampler": "gumbel"},
-        {"sampler": {"type": 3}},
-        {"sampler": {"type": "bounded", "edge": 0.5}},
-        {"sampler": {"type": "bert"}},
-        {"generator": {"type": "uniform", "power": 1.0}},
-        {"generator": {"type": "bert", "scale": 0}},
-        {"discriminator": {"type": "bert", "scale": 0.5}},
+        {"extends": 3}, {"sampel": {}}, {"quality": "auc"}, {"imports": "a.py"}, {"train": {"warmup_steps": 3}},
+        {"train": 3}, {"sampler": "gumbel"}, {"sampler": {"type": 3}}, {"sampler": {"type": "bounded", "edge": 0.5}},
+        {"sampler": {"type": "bert"}}, {"generator": {"type": "uniform", "power": 1.0}},
+        {"generator": {"type": "bert", "scale": 0}}, {"discriminator": {"type": "bert", "scale": 0.5}},
         {"discriminator": {"type": "uniform"}},
         {"discriminator": {"type": "plugged", "inner": {"share": 2}}},
         {"discriminator": {"type": "plugged", "inner": {"shrae": 1}}},
-        {"masking": None},
-        {"optimizer": {"type": "adamw", "betas": [0.9, 1.0]}},
+        {"masking": None}, {"optimizer": {"type": "adamw", "betas": [0.9, 1.0]}},
         {"schedules": {"learning_rate": {"type": "warmup_linear", "steps": 3}}},
-        {"schedules": {"sampler.temperature": {"type": "liner"}}},
-        {"schedules": []},
+        {"schedules": {"sampler.temperature": {"type": "liner"}}}, {"schedules": []},
     ],
-)
+)  # fmt: skip
 def test_a_wrong_key_or_value_is_refused_also_in_a_child(accepts: Callable[[Any], bool], values: dict[str, Any]):
     assert not accepts({"extends": "parent.yaml"} | values)
     assert not accepts(TINY | values)
@@ -348,9 +336,7 @@ def test_a_broken_package_leaves_out_only_its_own_components(tmp_path: Path, mon
     packages.install(broken="import no_such_module_here\n")
     assert experiment_schema() == without
     (sentence,) = left_out()
-    assert sentence.startswith(
-        "sampler 'broken' is left out: sampler 'broken' of the installed package shop 1.2 cannot be loaded: "
-    )
+    assert re.match("sampler 'broken' is left out: .* package shop 1.2 cannot be loaded: ", sentence)
     packages.module("shop_broken.py", GOOD.replace("{name}", "broken"))
     with samplers.isolated():
         assert "broken" in experiment_schema()["properties"]["sampler"]["properties"]["type"]["enum"]

@@ -66,16 +66,12 @@ def test_a_minimal_experiment_is_completed(tmp_path: Path, monkeypatch: pytest.M
 
 def test_all_errors_of_a_file_come_at_once_each_at_its_line(tmp_path: Path):
     sections = {
-        "name": "Tiny One",
-        "tokenizer": "{type: wordpeice}",
-        "data": "{sequence_length: many}",
+        "name": "Tiny One", "tokenizer": "{type: wordpeice}", "data": "{sequence_length: many}",
         "embedding": "{dmi: 8, dropout: 1.0}",
         "discriminator": "{type: bert, dim: 16, depth: 1, heads: 3}",
-        "masking": "{type: replace_prob, mask_prob: 1.5}",
-        "sampler": "{type: gumbel, temprature: 2.0}",
-        "objective": "{generator_weight: 1}",
-        "train": "{steps: 1, micro_batch_size: 3}",
-    }
+        "masking": "{type: replace_prob, mask_prob: 1.5}", "sampler": "{type: gumbel, temprature: 2.0}",
+        "objective": "{generator_weight: 1}", "train": "{steps: 1, micro_batch_size: 3}",
+    }  # fmt: skip
     path = write_experiment(tmp_path, **sections)
     expected = {
         "name": ("name", 'must match pattern .*, is "Tiny One"\\.'),
@@ -122,9 +118,7 @@ def test_a_missing_sampler_is_reported_and_its_schedule_is_not(tmp_path: Path):
 
 def test_an_unknown_section_gets_a_suggestion(tmp_path: Path):
     path = write_experiment(tmp_path, mesking="{}")
-    assert only_problem(path).startswith(
-        f"{path}:{LAST + 1}: mesking: unknown parameter. Did you mean 'masking'? Known: "
-    )
+    assert re.match(f"{path}:{LAST + 1}: mesking: .* 'masking'. Known: ", only_problem(path))
 
 
 def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Path):
@@ -149,13 +143,11 @@ def test_a_missing_section_is_reported_at_the_file_even_with_a_set(tmp_path: Pat
         ("sampler=gumbel", "sampler: must be a mapping such as {type: argmax}."),
         ("sampler={type: 3}", "sampler.type: must be a word: it names the sampler."),
         ("corpus.paths=[]", "corpus.paths: must have at least 1 item, not 0."),
-        ("imports=x.py", 'imports: must be a list, is "x.py".'),
-        ("name=../up", None),
-        ("name=''", None),
+        ("imports=x.py", 'imports: must be a list, is "x.py".'), ("name=../up", None), ("name=''", None),
         ("data.sequence_length=17", "data.sequence_length: 17 is above embedding.max_length 16."),
         ("masking.random_prob=0.5", "masking.random_prob: replace_prob + random_prob is 1.35; it may be at most 1."),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_value_is_reported_where_it_was_written(tmp_path: Path, override: str, reason: str | None):
     problem = only_problem(write_experiment(tmp_path), override)
     assert problem.startswith(f"--set {override}: {override.split('=')[0].split('.')[0]}")
@@ -173,9 +165,7 @@ def test_a_wrong_value_is_reported_where_it_was_written(tmp_path: Path, override
 )
 def test_training_ends_by_exactly_one_budget(tmp_path: Path, budget: str, said: str):
     path = write_experiment(tmp_path, train=f"{{{budget}batch_size: 2}}")
-    assert (
-        only_problem(path) == f"{path}:{line_of('train')}: train: set one of steps, tokens, flops, paper_flops; {said}."
-    )
+    assert re.match(f"{path}:{line_of('train')}: train: set one of .*; {said}.$", only_problem(path))
     for one in ("steps: 1", "tokens: 500", "flops: 1e12", "paper_flops: 1e12"):
         load(write_experiment(tmp_path, train=f"{{{one}}}"))
 
@@ -286,9 +276,7 @@ def test_a_null_over_a_default_and_a_default_path_survive_the_filled_in_config(t
         ({"generator": "{scle: 0.5}"}, "generator.scle: unknown parameter. Did you mean 'scale'? Known: depth, "),
     ],
 )
-def test_a_typo_in_what_only_some_mappings_have_is_recognized(
-    tmp_path: Path, section: dict[str, str], says: str
-) -> None:
+def test_a_typo_in_what_only_some_mappings_have_is_recognized(tmp_path, section, says) -> None:
     with pytest.raises(ConfigError) as refused:
         load(write_experiment(tmp_path, **section))
     assert says in str(refused.value)

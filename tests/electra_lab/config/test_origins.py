@@ -56,25 +56,18 @@ def test_a_set_and_a_parent_are_named(tmp_path: Path):
 @pytest.mark.parametrize(
     ("generator", "expected"),
     [
-        (
-            "{scale: 0.5, dropout: 0}",
-            {"type": OTHER, "dim": "scale, {generator}", "heads": "scale, {generator}", "depth": OTHER, "hashes": OTHER,
-                 "bucket_size": "as the discriminator, default", "dropout": "{generator}"},
-        ),
+        ("{scale: 0.5, dropout: 0}",
+         {"type": OTHER, "dim": "scale, {generator}", "heads": "scale, {generator}", "depth": OTHER, "hashes": OTHER,
+          "bucket_size": "as the discriminator, default", "dropout": "{generator}"}),
         ("{}", {"dim": "default scale 0.25", "heads": "default scale 0.25"}),
-        ("{dim: 8}", {"dim": "{generator}", "heads": OTHER}),
-        ("{heads: 8}", {"heads": "{generator}", "dim": OTHER}),
+        ("{dim: 8}", {"dim": "{generator}", "heads": OTHER}), ("{heads: 8}", {"heads": "{generator}", "dim": OTHER}),
         ("{depth: 1}", {"depth": "{generator}", "dim": "default scale 0.25"}),
-        (
-            "{type: bert, scale: 0.5}",
-            {"type": "{generator}", "dim": "scale, {generator}", "depth": OTHER, "dropout": "default"},
-        ),
+        ("{type: bert, scale: 0.5}",
+         {"type": "{generator}", "dim": "scale, {generator}", "depth": OTHER, "dropout": "default"}),
         ("{type: reformer, scale: 0.5}", {"type": "{generator}", "hashes": OTHER}),
     ],
 )  # fmt: skip
-def test_options_that_a_generator_took_over_name_the_discriminator(
-    tmp_path: Path, generator: str, expected: dict[str, str]
-):
+def test_options_that_a_generator_took_over_name_the_discriminator(tmp_path, generator, expected):
     path = write_experiment(tmp_path, discriminator=REFORMER, generator=generator)
     found = origins(path)
     places = {key: f"{path}:{line_of(key)}" for key in ("generator", "discriminator")}
@@ -110,10 +103,8 @@ def test_a_list_or_mapping_is_taken_over_whole_or_not_at_all(tmp_path: Path):
         ("windows", 0): f"as the discriminator, {path}:{first + 2}",
         ("windows", 1): f"as the discriminator, {path}:{first + 3}",
         ("taken", "a"): f"as the discriminator, {path}:{first + 4}",
-        ("taken", "b"): "as the discriminator, default",
-        ("own", "a"): f"{path}:{first + 6}",
-        ("own", "b"): "default",
-    }
+        ("taken", "b"): "as the discriminator, default", ("own", "a"): f"{path}:{first + 6}", ("own", "b"): "default",
+    }  # fmt: skip
     assert {loc: found[loc] for loc in expected} == expected
 
 

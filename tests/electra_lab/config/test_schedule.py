@@ -24,7 +24,6 @@ def test_a_number_by_progress() -> None:
 
 
 def test_a_factor_by_step() -> None:
-    """The first step is at progress 0, the last at 1."""
     linear = schedule("linear", start=1.0, end=0.0)
     assert [rate_of(linear)(step, 5) for step in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
     assert rate_of(linear)(0, 1) == 1.0

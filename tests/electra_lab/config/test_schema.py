@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,7 @@ from tests.helpers import line_of, write_experiment
         ("epsilon", "1.0e-6", "optimizer.epsilon"),
     ],
 )
-def test_a_key_that_moved_is_refused_at_its_line_with_its_new_place(
-    tmp_path: Path, key: str, value: str, place: str
-) -> None:
+def test_a_key_that_moved_is_refused_at_its_line_with_its_new_place(tmp_path, key, value, place) -> None:
     path = write_experiment(tmp_path, train=f"\n  steps: 1\n  {key}: {value}\n  batch_size: 2")
     line = line_of("train") + 2
     assert only_problem(path) == f"{path}:{line}: train.{key}: has moved: write it as {place}."
@@ -54,10 +53,8 @@ def test_a_whole_number_may_be_written_as_a_float(tmp_path: Path) -> None:
 
 
 BUDGETS = {
-    "steps: 5": "",
-    "tokens: 160": " (train.tokens buys 5 steps.)",
-    "flops: 5.2e6": " (train.flops buys 5 steps.)",
-}
+    "steps: 5": "", "tokens: 160": " (train.tokens buys 5 steps.)", "flops: 5.2e6": " (train.flops buys 5 steps.)",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
@@ -68,12 +65,9 @@ def test_a_warm_up_longer_than_the_run_is_refused_with_the_cure(tmp_path: Path, 
     assert check(load(fits)) is None
     for schedule, number in (("{learning_rate: {warmup_steps: 6}}", "6"), ("{}", "10,000")):
         path = write_experiment(tmp_path, train=train, schedules=schedule)
-        with pytest.raises(ConfigError) as refused:
+        place = f"^{path}:{line_of('schedules')}: schedules.learning_rate: "
+        with pytest.raises(ConfigError, match=f"{place}.* {number} steps .* 5 steps. .*{re.escape(BUDGETS[budget])}$"):
             check(load(path))
-        assert str(refused.value) == (
-            f"{path}:{line_of('schedules')}: schedules.learning_rate: a warm-up of {number} steps does not fit into "
-            f"5 steps. Lower schedules.learning_rate.warmup_steps.{BUDGETS[budget]}"
-        )
 
 
 # Schedules
@@ -93,7 +87,6 @@ def test_the_default_schedule_of_the_learning_rate_is_googles(tmp_path: Path) ->
 
 
 def test_options_alone_are_those_of_the_default_schedule(tmp_path: Path) -> None:
-    """Also beside other schedules, whose order is kept after it."""
     text = f"{{sampler.temperature: {LINEAR}, learning_rate: {{warmup_steps: 1}}}}"
     found = load(write_experiment(tmp_path, schedules=text)).config.schedules
     assert list(found) == ["learning_rate", "sampler.temperature"]
@@ -154,9 +147,7 @@ def test_a_key_that_cannot_be_scheduled_is_refused_with_those_that_can(tmp_path:
         ("sampler.temperature", "{type: linear, start: 1, end: -1, until: 0.25}", "at 25% of training sampler.temp"),
     ],
 )
-def test_a_schedule_that_leaves_the_bounds_of_its_number_is_refused(
-    tmp_path: Path, key: str, schedule: str, reason: str
-) -> None:
+def test_a_schedule_that_leaves_the_bounds_of_its_number_is_refused(tmp_path, key, schedule, reason) -> None:
     assert f"schedules.{key}: {reason}" in only_problem(scheduled(tmp_path, key, schedule))
 
 
@@ -205,9 +196,6 @@ def test_a_milestone_that_is_never_reached_is_refused(tmp_path: Path) -> None:
     bought = " (train.tokens buys 10 steps.)"
     for train, end in (("{steps: 10, batch_size: 2}", ""), ("{tokens: 320, batch_size: 2}", bought)):
         path = write_experiment(tmp_path, train=train, checkpoint=milestones)
-        with pytest.raises(ConfigError) as refused:
+        place = f"^{path}:{len(path.read_text().splitlines())}: checkpoint.milestones.tokens: "
+        with pytest.raises(ConfigError, match=f"{place}352 tokens are never .* after 320.{re.escape(end)}$"):
             check(load(path))
-        assert str(refused.value) == (
-            f"{path}:{path.read_text().count(chr(10))}: checkpoint.milestones.tokens: 352 tokens are never reached: "
-            f"training ends after 320.{end}"
-        )

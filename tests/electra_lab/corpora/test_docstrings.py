@@ -1,13 +1,13 @@
 """The documentation of the installed Python and torch as a corpus."""
 
-from __future__ import annotations
-
 import inspect
+import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from electra_lab.corpora import docstrings
 from electra_lab.corpora.docstrings import Docstrings
@@ -166,8 +166,6 @@ def test_a_text_of_two_modules_belongs_to_the_first(tmp_path: Path, monkeypatch:
 
 
 EVERY = 20  # reading all of some 4,000 files takes half a minute
-
-
 KNOWN = ("python/json/__init__.py", "torch/nn/modules/linear.py", "torch/_torch_docs.py")
 
 
@@ -178,7 +176,7 @@ def documents_of(files: list[tuple[Path, str]]) -> list[str]:
         return [document.text for document in Docstrings()]
 
 
-def test_every_installation_has_enough_text(installed: list[tuple[Path, str]]) -> None:
+def test_every_installation_has_enough_text_and_known_ones(installed: list[tuple[Path, str]]) -> None:
     """As far as a sample of the files says, beside the help topics."""
     topics, documents = documents_of([]), documents_of(installed[::EVERY])
     assert sum(map(len, topics)) > 400_000
@@ -187,16 +185,9 @@ def test_every_installation_has_enough_text(installed: list[tuple[Path, str]]) -
     assert len({*documents}) == len(documents)
     assert min(map(len, documents)) >= 80
     assert all(text == text.strip() for text in documents)
-
-
-def test_known_texts_are_among_them(installed: list[tuple[Path, str]]) -> None:
-    """A docstring of the standard library, one of torch, one that torch gives to a compiled function, a help topic."""
-    import json
-
-    import torch
-
+    # A docstring of the standard library, one of torch, one that torch gives to a compiled function, a help topic.
     documents = {*documents_of([each for each in installed if each[1] in KNOWN])}
     for each in (json.dumps, torch.nn.Linear):
         assert inspect.cleandoc(each.__doc__ or "").strip() in documents
     assert any("Computes the absolute value of each element" in text for text in documents)
-    assert any(text.startswith('The "assert" statement') for text in documents)
+    assert any(text.startswith('The "assert" statement') for text in topics)

@@ -1,11 +1,7 @@
 """JSON lines: fields, keys, and lines that are not what they should be."""
 
-from __future__ import annotations
-
 import gzip
 import json
-import lzma
-import random
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ def corpus(folder: Path, content: str | bytes, **options: Any) -> JsonLines:
 
 def test_text_fields_and_keys(tmp_path: Path) -> None:
     line = '{"text": "one", "id": 7, "a.b": "flat", "a": {"b": "no", "c": {"d": "deep", "e": "book"}}}\n'
+    assert list(corpus(tmp_path, '\ufeff{"text": "\ufeffone"}\n')) == ["\ufeffone"]
     assert list(corpus(tmp_path, line)) == ["one"]
     assert list(corpus(tmp_path, line, field="a.b")) == ["flat"]
     assert list(corpus(tmp_path, line, field="a.c.d")) == ["deep"]
@@ -37,12 +34,6 @@ def test_text_fields_and_keys(tmp_path: Path) -> None:
 def test_empty_lines_and_texts_are_no_documents(tmp_path: Path) -> None:
     lines = '\n{"text": "one"}\n \t\n{"text": ""}\r\n\r\n{"text": " \\n"}\n{"text": " two "}'
     assert list(corpus(tmp_path, lines)) == ["one", "two"]
-
-
-def test_a_byte_order_mark_and_compression(tmp_path: Path) -> None:
-    assert list(corpus(tmp_path, '\ufeff{"text": "\ufeffone"}\n')) == ["\ufeffone"]
-    (tmp_path / "b.json.gz").write_bytes(gzip.compress(b'{"text": "two"}\n'))
-    assert list(JsonLines(paths=[tmp_path])) == ["\ufeffone", "two"]
 
 
 @settings(deadline=None, max_examples=60)
@@ -104,16 +95,11 @@ def test_a_wrong_line_is_named_or_skipped(tmp_path: Path, line: str | bytes, rea
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [
-        ("id", r"a\.jsonl:1: the field 'id' is null, so it cannot be a key\."),
-        ("tags", r"a\.jsonl:1: the field 'tags' is a list, so it cannot be a key\."),
-        ("yes", r"a\.jsonl:1: the field 'yes' is true or false, so it cannot be a key\."),
-        ("idd", r"a\.jsonl:1: has no field 'idd'\. Did you mean 'id'\? Known: id, tags, text, yes\."),
-        ("text.id", r"a\.jsonl:1: has no field 'text\.id'\. Known: none\."),
-    ],
-)
+    [("id", "'id' is null"), ("tags", "'tags' is a list"), ("yes", "'yes' is true or false"),
+     ("idd", r"'idd'\. Did you mean 'id'\? Known: id, tags, text, yes\."), ("text.id", r"'text\.id'\. Known: none\.")],
+)  # fmt: skip
 def test_a_wrong_key_is_named(tmp_path: Path, key: str, reason: str) -> None:
-    with pytest.raises(DataError, match=reason):
+    with pytest.raises(DataError, match=rf"a\.jsonl:1: .*{reason}"):
         list(corpus(tmp_path, '{"text": "a", "id": null, "tags": [], "yes": true}', key=key))
 
 
@@ -198,9 +184,8 @@ def test_damage_in_an_array(tmp_path: Path, content: bytes, kept: list[str], lin
         list(corpus(tmp_path, content))
     found = list(corpus(tmp_path, content, on_error="skip"))
     assert [each for each in found if isinstance(each, str)] == kept
-    assert [(each.place, each.unit) for each in found if isinstance(each, Skipped)] == [
-        (f"{tmp_path / 'a.jsonl'}:{line}", unit)
-    ]
+    skipped = [(each.place, each.unit) for each in found if isinstance(each, Skipped)]
+    assert skipped == [(f"{tmp_path / 'a.jsonl'}:{line}", unit)]
 
 
 def test_an_array_is_read_in_bounded_memory(tmp_path: Path) -> None:
@@ -214,22 +199,6 @@ def test_an_array_is_read_in_bounded_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 12e6, f"{peak / 1e6:.0f} MB for 30 MB of text"
-
-
-@pytest.mark.parametrize("ending", [".gz", ".xz"])
-def test_all_lines_before_a_cut_are_kept(tmp_path: Path, ending: str) -> None:
-    rng = random.Random(1)
-    texts = [f"{number} {rng.random()}" for number in range(20_000)]
-    packed = {".gz": gzip.compress, ".xz": lzma.compress}[ending](
-        "\n".join(json.dumps({"text": t}) for t in texts).encode()
-    )
-    file = tmp_path / f"a.jsonl{ending}"
-    file.write_bytes(packed[: len(packed) * 3 // 4])
-    *kept, skipped = JsonLines(paths=[file], on_error="skip")
-    assert kept == texts[: len(kept)]
-    assert len(kept) > 0.7 * len(texts)
-    assert isinstance(skipped, Skipped)
-    assert (skipped.place, skipped.unit) == (str(file), "ends of files")
 
 
 def test_a_damaged_file_that_changes_is_said_to_change(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Every built-in corpus obeys the laws of corpora."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Mixtures: parts of any kind, repeats, and their options in an experiment file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -31,12 +29,8 @@ def json_lines(folder: Path, name: str, **options: Any) -> dict[str, Any]:
 
 
 def test_parts_one_after_the_other_and_again(tmp_path: Path) -> None:
-    found = list(
-        mixture(
-            {"corpus": text_files(tmp_path, "a", "one\n\ntwo"), "repeats": 2},
-            {"corpus": json_lines(tmp_path, "b"), "repeats": 3},
-        )
-    )
+    texts, lines = text_files(tmp_path, "a", "one\n\ntwo"), json_lines(tmp_path, "b")
+    found = list(mixture({"corpus": texts, "repeats": 2}, {"corpus": lines, "repeats": 3}))
     again = Document("three", "3", again=True)
     assert found[:4] == ["one", "two", Document("one", again=True), Document("two", again=True)]
     assert found[4:] == [Document("three", "3"), again, again]
@@ -48,12 +42,10 @@ def test_splits_and_what_was_skipped_stay(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for split in ("train", "validation", "test"):
         (tmp_path / "data" / f"{split}.jsonl").write_text(json.dumps({"text": split}))
-    found = list(
-        mixture(
-            {"corpus": {"type": "hugging_face", "path": str(tmp_path / "data"), "splits": {}}},
-            {"corpus": text_files(tmp_path, "a", b"\xff", on_error="skip"), "repeats": 5},
-            {"corpus": text_files(tmp_path, "b", "one")},
-        )
+    found = mixture(
+        {"corpus": {"type": "hugging_face", "path": str(tmp_path / "data"), "splits": {}}},
+        {"corpus": text_files(tmp_path, "a", b"\xff", on_error="skip"), "repeats": 5},
+        {"corpus": text_files(tmp_path, "b", "one")},
     )
     splits = [each.split if isinstance(each, Document) else type(each) for each in found]
     assert splits == ["train", "validation", "test", Skipped, str]
@@ -115,37 +107,26 @@ def test_paths_are_relative_to_the_file_that_wrote_them(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("part", "line", "problem"),
     [
-        (
-            "    - corpus:\n        type: text_files\n        paths: [a.txt]\n        document: lines\n",
-            3,
-            "corpus.parts.0.corpus.document: unknown parameter. Did you mean 'documents'? "
-            "Known: documents, join_lines, on_error, paths.",
-        ),
-        (
-            "    - corpus: {type: docstrings}\n    - corpus: {type: docstring}\n",
-            1,
-            "corpus.parts.1.corpus.type: no corpus is called 'docstring'. Did you mean 'docstrings'? Known: "
-            "docstrings, hugging_face, json_lines, mixture, parquet, text_files.",
-        ),
-        (
-            "    - corpus: {type: docstrings}\n      repeat: 2\n",
-            1,
-            "corpus.parts.0.repeat: unknown parameter. Did you mean 'repeats'? Known: corpus, repeats.",
-        ),
-        ("    - corpus: {type: docstrings}\n      repeats: 0.5\n", 1, "corpus.parts.0.repeats: must be an integer"),
-        ("    - repeats: 2\n", 0, "corpus.parts.0.corpus: is required."),
-        ("    - corpus: docstrings\n", 0, "corpus.parts.0.corpus: must be a mapping such as {type: docstrings}."),
-        ("    - corpus: {type: text_files}\n", 0, "corpus.parts.0.corpus.paths: is required."),
-        ("    - {type: docstrings}\n", 0, "corpus.parts.0.type: unknown parameter."),
-        ("    []\n", -1, "corpus.parts: must have at least 1 item"),
+        ("    - corpus:\n        type: text_files\n        paths: [a.txt]\n        document: lines\n", 3,
+         ".0.corpus.document: unknown parameter. Did you mean 'documents'? "),
+        ("    - corpus: {type: docstrings}\n    - corpus: {type: docstring}\n", 1,
+         ".1.corpus.type: no corpus is called 'docstring'. Did you mean 'docstrings'? "),
+        ("    - corpus: {type: docstrings}\n      repeat: 2\n", 1,
+         ".0.repeat: unknown parameter. Did you mean 'repeats'? Known: corpus, repeats."),
+        ("    - corpus: {type: docstrings}\n      repeats: 0.5\n", 1, ".0.repeats: must be an integer"),
+        ("    - repeats: 2\n", 0, ".0.corpus: is required."),
+        ("    - corpus: docstrings\n", 0, ".0.corpus: must be a mapping such as {type: docstrings}."),
+        ("    - corpus: {type: text_files}\n", 0, ".0.corpus.paths: is required."),
+        ("    - {type: docstrings}\n", 0, ".0.type: unknown parameter."),
+        ("    []\n", -1, ": must have at least 1 item"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_in_a_part_is_named_by_its_line(tmp_path: Path, part: str, line: int, problem: str) -> None:
     file = experiment(tmp_path, part)
     with pytest.raises(ConfigError) as refused:
         load(file)
     lines = str(refused.value).splitlines()
-    assert any(each.startswith(f"{file}:{FIRST + line}: {problem}") for each in lines), lines
+    assert any(each.startswith(f"{file}:{FIRST + line}: corpus.parts{problem}") for each in lines), lines
 
 
 def test_damage_is_counted_once_and_the_files_of_all_parts_are_listed(tmp_path: Path) -> None:

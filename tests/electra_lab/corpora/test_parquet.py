@@ -1,7 +1,5 @@
 """Parquet files: types of columns, nulls, keys, memory."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of 13 tokens against an oracle of plain Python sets."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """A corpus on disk, split."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator

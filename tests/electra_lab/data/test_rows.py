@@ -1,7 +1,5 @@
 """Batches of a packing: their order, their parts, samples, and rows grouped by length."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -174,11 +172,8 @@ def test_a_part_reads_no_other_rows() -> None:
     made = counting(40)
     read = []
     tokens, whole = made.packing.tokens, made.training_batch(0, 3, 8, CPU)
-    made.packing.tokens = type(
-        "Watched",
-        (),
-        {"__len__": lambda _: len(tokens), "read": lambda _, places: read.append(places) or tokens.read(places)},
-    )()
+    watched = {"__len__": lambda _: len(tokens), "read": lambda _, places: read.append(places) or tokens.read(places)}
+    made.packing.tokens = type("Watched", (), watched)()
     part = made.training_batch(0, 3, 8, CPU, part=slice(2, 5))
     assert torch.equal(part.tokens, whole.tokens[2:5])
     assert [places.shape[0] for places in read] == [3]
@@ -200,16 +195,13 @@ def test_a_sample_is_spread_over_all_rows(tokens: int, expected: list[int] | int
     assert sorted(epochs(sampled, 0, len(ids), 1).tolist()) == sorted(read.tolist())
 
 
-def test_a_sample_has_an_order_of_its_own() -> None:
+def test_a_sample_has_an_order_of_its_own_and_is_all_if_it_is_large() -> None:
     """Not that of the rows it is from, which may have been read before."""
     made = counting(40)
     made.training_batch(0, 0, 10, CPU)
     sampled = made.sample(50)
     read = sampled.training_batch(0, 0, 10, CPU).tokens
     assert sorted(read.tolist()) == sorted(one_batch(made).tokens[::4].tolist())
-
-
-def test_a_sample_of_more_than_there_is_is_all() -> None:
     made = counting(7)
     for tokens in (35, 36, 10**9):
         sampled = made.sample(tokens)

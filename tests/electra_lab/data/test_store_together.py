@@ -1,7 +1,5 @@
 """Several processes that want one store: one builds it, the others wait."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

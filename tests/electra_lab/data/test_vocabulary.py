@@ -1,8 +1,7 @@
 """What components may know of a tokenizer: special tokens, beginnings of words, counts."""
 
-from __future__ import annotations
-
 import random
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -42,25 +41,13 @@ def test_special_tokens_are_found_wherever_they_are() -> None:
     assert words.size == len(NAMES)
 
 
-@pytest.mark.parametrize(
-    ("missing", "said"),
-    [
-        (["[MASK]"], "no [MASK] or <mask>"),
-        (["[CLS]", "[SEP]"], "no [CLS] or <s>, no [SEP] or </s>"),
-        (
-            ["[PAD]", "[CLS]", "[SEP]", "[MASK]"],
-            "no [PAD] or <pad>, no [CLS] or <s>, no [SEP] or </s>, no [MASK] or <mask>",
-        ),
-    ],
-)
-def test_a_tokenizer_without_special_tokens_is_refused(missing: list[str], said: str) -> None:
+@pytest.mark.parametrize("missing", [["[MASK]"], ["[CLS]", "[SEP]"], ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]])
+def test_a_tokenizer_without_special_tokens_is_refused(missing: list[str]) -> None:
     lacking = tokenizer([name for name in NAMES if name not in missing])
-    with pytest.raises(DataError) as refused:
+    others = {"[PAD]": "<pad>", "[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>"}
+    said = ", ".join(f"no {name} or {others[name]}" for name in missing)
+    with pytest.raises(DataError, match=f"^{re.escape(f'the tokenizer has {said}. The lab needs')}"):
         special_ids(lacking)
-    assert str(refused.value) == (
-        f"the tokenizer has {said}. The lab needs a token for padding, one for the beginning and one for the end of a "
-        "text, and one for the mask."
-    )
     with pytest.raises(DataError):
         make_vocabulary(lacking, torch.zeros(lacking.get_vocab_size(), dtype=torch.int64), CPU)
 
@@ -192,11 +179,7 @@ def test_a_stand_in_has_shapes_alone() -> None:
 @pytest.mark.parametrize(
     ("decoder", "names", "ends"),
     [
-        (
-            decoders.WordPiece(),
-            ["the", ".", "##.", "?", "!!", "\u3002", "\u0964", ",", ".5", "[SEP]"],
-            [1, 2, 3, 4, 5, 6],
-        ),
+        (decoders.WordPiece(), ["the", ".", "##.", "?", "!!", "\u3002", "\u0964", ",", ".5", "[SEP]"], [*range(1, 7)]),
         (
             decoders.ByteLevel(),
             ["the", "\u0120.", "\u00e3\u0122\u0124", "\u010a", ".\u0120", "\u0120", ";"],

@@ -1,7 +1,5 @@
 """BLiMP: paradigms, fields, ids, and lines that are not what they should be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which package a docstring comes from: texts, names that are hidden, splits by modules."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -50,9 +48,7 @@ def texts(found: dict[str, list[Any]]) -> list[str]:
     return [each.text for examples in found.values() for each in examples]
 
 
-def test_every_docstring_has_its_package_and_modules_are_in_one_split(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_docstring_has_its_package_and_modules_are_in_one_split(tmp_path: Path, monkeypatch: Any) -> None:
     modules = many("one", "two", "three")
     package(tmp_path, monkeypatch, **modules)
     found = read()
@@ -78,9 +74,8 @@ def test_modules_that_do_not_fit_a_share_are_trained_on(tmp_path: Path, monkeypa
 
 def test_the_hash_of_a_module_decides_and_not_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, monkeypatch, **many("one", "two", each=1))
-    held = [
-        {Path(each.place).stem for each in read()[split] if each.label == "one"} for split in ("validation", "test")
-    ]
+    found = read()
+    held = [{Path(each.place).stem for each in found[split] if each.label == "one"} for split in ("validation", "test")]
     order = sorted((f"m{n}" for n in range(10)), key=lambda name: number_of(f"one.{name}"))
     assert held == [{*order[:2]}, {*order[2:4]}]
 
@@ -125,10 +120,7 @@ def test_a_package_inside_another_counts_for_itself(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("text", "hidden"),
     [
-        (
-            "torch.nn is a part of PyTorch, and so is torch.optim.",
-            "package is a part of package, and so is package.optim.",
-        ),
+        ("torch.nn is of PyTorch, and so is torch.optim.", "package is of package, and so is package.optim."),
         ("TORCH_NN or nn_torch or asyncio's Email", "package_package or package_package or package's package"),
         ("running annotations, torchvision and NNModule", "running annotations, torchvision and NNModule"),
         ("nn2 and 2nn, émail and emails", "nn2 and 2nn, émail and emails"),

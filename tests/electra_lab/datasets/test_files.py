@@ -1,7 +1,5 @@
 """What all readers of files have in common: compression, line ends, encodings, paths, held-out examples."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import os

@@ -1,7 +1,5 @@
 """Hugging Face datasets: fields, names of labels, splits; local folders as they are, the hub without a network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +32,9 @@ def saved(folder: Path, **splits: Any) -> Path:
 
 
 def with_names(values: list[int | None]) -> Any:
-    features = datasets.Features(
-        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
-    )
+    features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])}
     rows = {"text": [f"text {n}" for n in range(len(values))], "label": values}
-    return datasets.Dataset.from_dict(rows, features=features)
+    return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
 
 
 def test_fields_and_splits(tmp_path: Path) -> None:
@@ -56,18 +52,13 @@ def test_labels_with_names(tmp_path: Path) -> None:
     assert [each.label for each in made.read("test")] == ["good", "bad", None, None]
     numbers = dataset(tmp_path / "a", held_out=0, label_type="number")
     assert [each.label for each in numbers.read("test")] == [1.0, 0.0, -1.0, None]
-
-
-def test_labels_with_names_in_parquet(tmp_path: Path) -> None:
-    with_names([1, 0]).to_parquet(write(tmp_path / "train.parquet", b""))
-    assert [each.label for each in dataset(tmp_path, held_out=0).read("train")] == ["good", "bad"]
+    with_names([1, 0]).to_parquet(write(tmp_path / "b" / "train.parquet", b""))
+    assert [each.label for each in dataset(tmp_path / "b", held_out=0).read("train")] == ["good", "bad"]
 
 
 def test_labels_without_names_and_files_in_other_formats(tmp_path: Path) -> None:
-    for name, content in (
-        ("a/train.jsonl", json_lines({"text": "b", "label": 1})),
-        ("b/train.csv", "text,label\nb,1\n"),
-    ):
+    files = {"a/train.jsonl": json_lines({"text": "b", "label": 1}), "b/train.csv": "text,label\nb,1\n"}
+    for name, content in files.items():
         write(tmp_path / name, content)
         (found,) = dataset(tmp_path / name[0], held_out=0).read("train")
         assert (found.text, found.label) == ("b", "1")
@@ -77,11 +68,8 @@ def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
     unlabelled, labelled = {"text": ["a"]}, {"text": ["a"], "label": ["x"]}
     made = dataset(saved(tmp_path / "a", train=labelled, test=unlabelled), held_out=0)
     assert [each.label for each in made.read("test")] == [None]
-    write(tmp_path / "b" / "train.jsonl", json_lines(labelled | {"text": "a", "label": "x"}))
-    write(tmp_path / "b" / "test.jsonl", json_lines({"text": "a"}))
-    for folder in (saved(tmp_path / "c", train=unlabelled), tmp_path / "c"):
-        with pytest.raises(DataError, match=r"c: train: has no field 'label'\. Known: text\."):
-            list(dataset(folder, held_out=0).read("train"))
+    with pytest.raises(DataError, match=r"c: train: has no field 'label'\. Known: text\."):
+        list(dataset(saved(tmp_path / "c", train=unlabelled), held_out=0).read("train"))
 
 
 def test_splits_by_other_names(tmp_path: Path) -> None:
@@ -92,9 +80,7 @@ def test_splits_by_other_names(tmp_path: Path) -> None:
     assert made.splits == ["train", "validation"]
     assert [each.text for each in made.read("validation")] == ["dev_matched"]
     assert made.fingerprint() != dataset(folder).fingerprint()
-    with pytest.raises(
-        DataError, match=r"a: has no split 'dev_match'\. Did you mean 'dev_matched'\? .* Set `splits`\."
-    ):
+    with pytest.raises(DataError, match=r"a: has no split 'dev_match'\. Did you mean 'dev_matched'\? .* Set `splits`"):
         list(dataset(folder, splits={"test": "dev_match"}).read("test"))
 
 
@@ -110,10 +96,7 @@ def test_wrong_values_are_named(tmp_path: Path) -> None:
     folder = saved(tmp_path / "a", test={"text": ["a", None], "label": ["x", "y"]})
     with pytest.raises(DataError) as refused:
         list(dataset(folder).read("test"))
-    assert (
-        str(refused.value).split(" To leave such")[0]
-        == f"{folder}: test: row 2: the field 'text' is null, not text. Correct it."
-    )
+    assert str(refused.value).startswith(f"{folder}: test: row 2: the field 'text' is null, not text. ")
     with pytest.raises(DataError, match=r"a: test: has no field 'txt'\. Did you mean 'text'\?"):
         list(dataset(folder, text="txt").read("test"))
     with pytest.raises(DataError, match=r"c: train: there are no examples for train, as held_out is 0\.999\."):
@@ -131,14 +114,9 @@ def test_a_folder_that_changes_while_it_is_read(tmp_path: Path) -> None:
         list(made.read("test"))
 
 
-def test_the_hub_is_not_asked_before_it_is_needed() -> None:
+def test_the_hub_is_not_asked_before_it_is_needed(tmp_path: Path) -> None:
     made = dataset("nobody/nothing")
-    with pytest.raises(
-        DataError, match=r"nobody/nothing: the dataset cannot be loaded \(.+\)\. Check `path`, `name`, "
-    ):
+    with pytest.raises(DataError, match=r"nobody/nothing: the dataset cannot be loaded \(.+\)\. Check `path`, `name`"):
         _ = made.splits
-
-
-def test_the_options_of_yaml(tmp_path: Path) -> None:
     options = {"path": str(tmp_path), "splits": {"train": "a"}, "label_type": "number"}
     assert validate(registered.get("hugging_face").schema, options).model_dump()["splits"] == {"train": "a"}

@@ -1,7 +1,5 @@
 """JSON lines: fields, labels of every type, and lines that are not what they should be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -68,23 +66,22 @@ def test_only_the_test_may_lack_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "is not JSON (Expecting property name enclosed in double quotes at column 2). Correct it."),
-        ('["text"]', "is a list, not an object with fields. Correct it."),
-        ("{}", "has no field 'text'. Known: none. Correct it."),
-        ('{"text": null}', "the field 'text' is null, not text. Correct it."),
-        ('{"text": 1}', "the field 'text' is a number, not text. Correct it."),
-        ('{"text": "\\\\ud800"}'.replace("\\\\", "\\"),
-         "the field 'text' has half of a character (\\ud800 to \\udfff). Correct it."),
-        ('{"text": "a", "pair": null}', "the field 'pair' is null, not text. Correct it."),
-        ('{"text": "a", "pair": "b", "id": 1.5}', "the field 'id' is a number, so it cannot be an id. Correct it."),
-        ('{"text": "a", "pair": "b", "id": null}', "the field 'id' is null, so it cannot be an id. Correct it."),
+        ("{", "is not JSON (Expecting property name enclosed in double quotes at column 2)."),
+        ('["text"]', "is a list, not an object with fields."),
+        ("{}", "has no field 'text'. Known: none."),
+        ('{"text": null}', "the field 'text' is null, not text."),
+        ('{"text": 1}', "the field 'text' is a number, not text."),
+        ('{"text": "\\ud800"}', "the field 'text' has half of a character (\\ud800 to \\udfff)."),
+        ('{"text": "a", "pair": null}', "the field 'pair' is null, not text."),
+        ('{"text": "a", "pair": "b", "id": 1.5}', "the field 'id' is a number, so it cannot be an id."),
+        ('{"text": "a", "pair": "b", "id": null}', "the field 'id' is null, so it cannot be an id."),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     content = json_lines({"text": "a", "pair": "b", "id": 0}) + " \t\n" + line
     with pytest.raises(DataError) as refused:
         read(tmp_path, content, pair="pair", id="id")
-    assert str(refused.value).split(" To leave such")[0] == f"{tmp_path / 'a.jsonl'}:3: {reason}"
+    assert str(refused.value).startswith(f"{tmp_path / 'a.jsonl'}:3: {reason} Correct it.")
 
 
 def test_the_texts_decide_what_is_held_out(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Every built-in dataset obeys the laws of datasets."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Examples that are held out for validation, and ids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

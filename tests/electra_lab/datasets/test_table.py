@@ -1,7 +1,5 @@
 """CSV and TSV: columns, quotes, labels, and rows that are not what they should be."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

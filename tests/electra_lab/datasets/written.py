@@ -1,7 +1,5 @@
 """Small files in the formats of the readers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -41,7 +41,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]
 
 
 def load(kind: str, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a model as transformers loads it without code of ours, and its report."""
     return getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
 
 
@@ -151,9 +150,6 @@ def test_sentences_are_embedded_by_sentence_transformers(made: tuple[Path, Path]
         torch.testing.assert_close(torch.tensor(vector), mean, rtol=0, atol=1e-5)
 
 
-# Model cards
-
-
 @pytest.mark.parametrize("part", PARTS)
 def test_the_code_of_the_card_runs(made: tuple[Path, Path], part: str, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(made[1] / part)
@@ -198,7 +194,6 @@ def test_the_card_says_where_the_model_comes_from(made: tuple[Path, Path]) -> No
 
 
 def test_the_card_has_no_values_as_python_writes_them() -> None:
-    """An option may be a mapping, a list of them, null, or true."""
     sources = [{"type": "files", "weight": None}, {"type": "lines"}]
     assert _described({"type": "mixture", "sources": sources, "fold": {"case": True}, "first": None}) == (
         "`mixture` (sources {type: files, weight: null}, {type: lines}; fold {case: true}; first null)"
@@ -216,9 +211,6 @@ def test_the_card_says_what_the_class_of_electra_does_otherwise(tmp_path: Path, 
         card = (tmp_path / "out" / part / "README.md").read_text()
         assert "\n- `ElectraTokenizer` " in card
         assert said in card
-
-
-# Networks that the run has, and those that it lacks
 
 
 @pytest.mark.parametrize(
@@ -239,11 +231,7 @@ def test_the_card_says_what_the_class_of_electra_does_otherwise(tmp_path: Path, 
             {"discriminator": "ElectraForMaskedLM", "generator": "ElectraForMaskedLM"},
             "Parameters of the objective itself were not exported: copy.bias, copy.weight.",
         ),
-        (
-            {"embedding": "{dim: 8, max_length: 16, tie: gradient_disentangled}"},
-            PARTS,
-            "",
-        ),
+        ({"embedding": "{dim: 8, max_length: 16, tie: gradient_disentangled}"}, PARTS, ""),
         ({"embedding": "{dim: 8, max_length: 16, tie: all}", "generator": "{scale: 1.0}"}, PARTS, ""),
     ],
     ids=["mlm", "unigram", "all_tokens_mlm", "gradient_disentangled", "tie_all"],

@@ -18,7 +18,7 @@ from electra_lab.assembly.needs import forecast
 from electra_lab.cli import app
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
-from registry import heads, objectives
+from registry import Needs, heads, objectives
 from registry.errors import BadResult, ConfigError
 from tests.helpers import write_experiment
 
@@ -178,3 +178,7 @@ def test_a_generator_without_layers_has_no_further_heads(file: Path) -> None:
     file.write_text(file.read_text().replace("{scale: 0.5}", "{type: unigram}"))
     with pytest.raises(ConfigError, match=r"generator\.type: many needs a network as generator"):
         load(file)
+
+
+def test_one_head_may_be_named_by_a_string() -> None:
+    assert Needs(heads="swapped", generator_heads=()).all_heads == [("swapped", {})]

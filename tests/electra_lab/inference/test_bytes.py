@@ -66,7 +66,6 @@ def test_a_filled_text_has_one_space_between_words(pairs: tuple[Pair, Pair, Path
 
 
 def test_the_first_letter_has_its_own_verdict(pairs: tuple[Pair, Pair, Path]) -> None:
-    """The tokenizer puts a space before the text, which is a token of its own if the word is unknown."""
     pair, *_ = pairs
     found = pair.detect("zebra sat")
     assert found.tokens[:2] == ["\u0120", "z"]

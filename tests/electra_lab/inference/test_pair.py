@@ -117,7 +117,6 @@ def test_texts_before_one_that_cannot_be_read_are_answered(pair: Pair) -> None:
 
 
 def test_a_text_alone_has_the_tokens_that_it_has_among_others(pair: Pair) -> None:
-    """It is tokenized on this thread, where others share the work."""
     assert [tokenize(pair.tokenizer, [text])[0] for text in TEXTS] == tokenize(pair.tokenizer, TEXTS)
 
 
@@ -140,7 +139,6 @@ def test_the_verdict_is_about_what_the_discriminator_was_given(pair: Pair) -> No
 
 
 def test_candidates_are_the_generators_and_draws_follow_them(pair: Pair) -> None:
-    """One token of three is asked for: hundreds of draws have the distribution of its softmax at the temperature."""
     found = pair.corrupt("cat sat mat", mask_prob=0.3, top=3, seed=4)
     [place] = found.candidates
     ids = pair.tokenizer.encode("cat sat mat").ids
@@ -244,7 +242,6 @@ BACKBONES = {
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_an_answer_does_not_depend_on_the_other_texts(tmp_path: Path, backbone: str) -> None:
-    """Shorter and longer ones, before it and behind it, however many are read at once."""
     network = f"{{type: {backbone}, {SIZES}{BACKBONES[backbone]}}}"
     train = "{steps: 8, batch_size: 4, precision: fp32, learning_rate: 0.1}"  # weights are large, attention is sharp
     with for_a_module():

@@ -15,45 +15,30 @@ from torch.nn.parallel import DistributedDataParallel
 
 from electra_lab.interop.electra_pytorch import Electra, tie
 from electra_lab.testing import MASK, PAD
-from tests.electra_lab.interop.networks import (
-    BOTH_KINDS,
-    IDS,
-    MAGIC,
-    OURS,
-    SIZE,
-    Constant,
-    Tiny,
-    build,
-    gone,
-    loss_of,
-    pair,
-    reformer,
-    row,
-    text,
-)
+from tests.electra_lab.interop import networks as net
 
 
 @pytest.mark.parametrize("layer", [-1, 0, "mix"])
 def test_b10_arguments_reach_both_networks(layer: str | int) -> None:
-    tokens = text()
+    tokens = net.text()
 
     def law(package: Any) -> None:
-        discriminator = Tiny(8)
-        trainer = package.Electra(Tiny(SIZE), discriminator, discr_dim=8, discr_layer=layer, **IDS)
+        discriminator = net.Tiny(8)
+        trainer = package.Electra(net.Tiny(net.SIZE), discriminator, discr_dim=8, discr_layer=layer, **net.IDS)
         options = {"mask": tokens != PAD, "segments": torch.zeros_like(tokens)}
         trainer(tokens, **options)
         assert discriminator.options == trainer.generator.options == options
 
-    gone(law, "unexpected keyword argument 'mask'", TypeError)
+    net.gone(law, "unexpected keyword argument 'mask'", TypeError)
 
 
 def test_b11_nothing_after_the_layer_is_computed() -> None:
     """The first call finds out that the layer speaks once; from then on the projection to the vocabulary is not run."""
-    tokens = row(0, 32, 0)
+    tokens = net.row(0, 32, 0)
 
     def law(package: Any) -> None:
-        generator, discriminator = pair()
-        trainer = package.Electra(generator, discriminator, **MAGIC, **IDS)
+        generator, discriminator = net.pair()
+        trainer = package.Electra(generator, discriminator, **net.MAGIC, **net.IDS)
         trainer(tokens)
         runs: list[nn.Module] = []
         discriminator.out.register_forward_hook(lambda module, *_: runs.append(module))
@@ -61,14 +46,14 @@ def test_b11_nothing_after_the_layer_is_computed() -> None:
         assert not runs, "the projection was computed"
         assert discriminator.reformer.layers.blocks[0].f.net.fn.toqk.weight.grad.any()
 
-    gone(law, "the projection was computed")
+    net.gone(law, "the projection was computed")
 
 
 def test_b11_the_normalised_states_can_be_named() -> None:
-    generator, discriminator = pair()
-    trainer = Electra(generator, discriminator, discr_dim=16, discr_layer="norm", **IDS)
+    generator, discriminator = net.pair()
+    trainer = Electra(generator, discriminator, discr_dim=16, discr_layer="norm", **net.IDS)
     for _ in range(2):
-        trainer(row(0, 32, 0)).loss.backward()
+        trainer(net.row(0, 32, 0)).loss.backward()
     assert discriminator.norm.weight.grad.any()
 
 
@@ -82,11 +67,11 @@ def _one_process(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("_one_process")
 def test_b12_reversible_reformers_train_distributed() -> None:
     """By torch's defaults, with the gradients of one process."""
-    tokens = row(0, 32, 0)
+    tokens = net.row(0, 32, 0)
 
     def law(package: Any) -> None:
-        generator, discriminator = pair()
-        trainer = package.Electra(generator, discriminator, **MAGIC, **IDS)
+        generator, discriminator = net.pair()
+        trainer = package.Electra(generator, discriminator, **net.MAGIC, **net.IDS)
         alone = copy.deepcopy(trainer)
         distributed = DistributedDataParallel(trainer)
         for _ in range(2):
@@ -98,18 +83,17 @@ def test_b12_reversible_reformers_train_distributed() -> None:
             assert (one.grad is None) == (two.grad is None), name
             assert one.grad is None or torch.allclose(one.grad, two.grad, rtol=1e-4, atol=1e-6), name
 
-    gone(law, "finished reduction", RuntimeError)
+    net.gone(law, "finished reduction", RuntimeError)
 
 
 @pytest.mark.usefixtures("_one_process")
 def test_b12_in_a_larger_module_what_follows_the_layer_must_be_frozen() -> None:
-    """As docs/interop.md says: DDP asks only the module that it wraps what to leave out."""
-    tokens = row(0, 32, 0)
+    tokens = net.row(0, 32, 0)
     for frozen in (False, True):
-        generator, discriminator = pair()
+        generator, discriminator = net.pair()
         for after in (discriminator.norm, discriminator.out):
             after.requires_grad_(not frozen)
-        trainer = Electra(generator, discriminator, **MAGIC, **IDS)
+        trainer = Electra(generator, discriminator, **net.MAGIC, **net.IDS)
         distributed = DistributedDataParallel(nn.ModuleDict({"inside": trainer}))
         distributed.module.forward = lambda tokens, trainer=trainer: trainer(tokens).loss
         distributed(tokens).backward()
@@ -124,23 +108,23 @@ def test_b12_in_a_larger_module_what_follows_the_layer_must_be_frozen() -> None:
 def test_b12_a_layer_that_needs_later_ones_is_refused() -> None:
     """What is defined after the layer is not averaged over processes, so it must not take part."""
 
-    class Backwards(Tiny):
+    class Backwards(net.Tiny):
         def forward(self, tokens: Tensor, **options: Any) -> Tensor:
             return self.mix(self.out(self.table(tokens)))
 
-    trainer = Electra(Tiny(SIZE), Backwards(8), discr_dim=8, discr_layer="mix", **IDS)
+    trainer = Electra(net.Tiny(net.SIZE), Backwards(8), discr_dim=8, discr_layer="mix", **net.IDS)
     with pytest.raises(RuntimeError, match="'mix' needs a Linear that the discriminator defines after it"):
-        trainer(text())
+        trainer(net.text())
 
 
 def test_b13_the_discriminator_stays_as_it_was_given(tmp_path: Path) -> None:
     """No hook on any module, also after a call that failed; saved and loaded it is an ordinary network."""
-    tokens = row(0, 32, 0)
+    tokens = net.row(0, 32, 0)
 
     def law(package: Any) -> None:
-        discriminator = reformer()
+        discriminator = net.reformer()
         keys = list(discriminator.state_dict())
-        trainer = package.Electra(Tiny(SIZE), discriminator, **MAGIC, **IDS)
+        trainer = package.Electra(net.Tiny(net.SIZE), discriminator, **net.MAGIC, **net.IDS)
         trainer(tokens)
         trainer(tokens)
         with pytest.raises(AssertionError, match="divisible"):  # into buckets
@@ -149,20 +133,20 @@ def test_b13_the_discriminator_stays_as_it_was_given(tmp_path: Path) -> None:
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in discriminator.modules()), "a hook is left"
         assert b"interop" not in pickle.dumps(discriminator)
 
-    gone(law, "a hook is left")
-    discriminator = reformer()
-    trainer = Electra(Tiny(SIZE), discriminator, **MAGIC, **IDS)
+    net.gone(law, "a hook is left")
+    discriminator = net.reformer()
+    trainer = Electra(net.Tiny(net.SIZE), discriminator, **net.MAGIC, **net.IDS)
     trainer(tokens)
     torch.save(discriminator.state_dict(), tmp_path / "discriminator.pt")
-    loaded = reformer()
+    loaded = net.reformer()
     loaded.load_state_dict(torch.load(tmp_path / "discriminator.pt", weights_only=True))
     assert {key.split(".")[1] for key in trainer.state_dict() if key.startswith("discriminator.")} == {"net", "head"}
 
 
 def test_b14_an_output_layer_follows_the_shared_table() -> None:
     """The recipe's assignment leaves it with the table that went away; `tie` moves every use."""
-    tokens = row(0, 32, 0)
-    generator, discriminator = reformer(weight_tie_embedding=True), reformer()
+    tokens = net.row(0, 32, 0)
+    generator, discriminator = net.reformer(weight_tie_embedding=True), net.reformer()
     old = generator.token_emb.weight
     generator.token_emb = discriminator.token_emb
     output = generator.out[1]
@@ -170,39 +154,38 @@ def test_b14_an_output_layer_follows_the_shared_table() -> None:
     tie(generator, old, discriminator.token_emb.weight)
     assert output.tensor is generator.token_emb.weight is discriminator.token_emb.weight
     assert not any(p is old for p in generator.parameters())
-    other = reformer(weight_tie_embedding=True)
+    other = net.reformer(weight_tie_embedding=True)
     tie(other, other.token_emb.weight, discriminator.token_emb.weight)
     assert other.out[1].tensor is other.token_emb.weight is discriminator.token_emb.weight
 
-    trainer = Electra(generator, discriminator, **MAGIC, **IDS)
+    trainer = Electra(generator, discriminator, **net.MAGIC, **net.IDS)
     torch.optim.SGD(trainer.parameters(), lr=0.1)  # it would warn of a parameter that is there twice
     trainer(tokens).mlm_loss.backward()
     assert discriminator.token_emb.weight.grad[5:].any(1).all(), "every token's row learns through the output"
     with pytest.raises(ValueError, match="cannot become one of"):
         tie(generator, old, discriminator.out[1].bias)
     with pytest.raises(ValueError, match="no such parameter"):
-        tie(Tiny(SIZE), old, discriminator.token_emb.weight)
+        tie(net.Tiny(net.SIZE), old, discriminator.token_emb.weight)
 
 
 def test_b15_accuracy_is_by_label_and_leaves_padding_out() -> None:
-    tokens = text(rows=16, length=40, padding=20)
+    tokens = net.text(rows=16, length=40, padding=20)
 
     def law(package: Any) -> None:
-        trainer, _ = build(package, "Electra", mask_prob=0.5)
+        trainer, _ = net.build(package, "Electra", mask_prob=0.5)
         results = trainer(tokens)
         labels, said = (t[tokens != PAD].bool() for t in (results.disc_labels, results.disc_predictions))
         assert labels.any()
         expected = ((said == labels)[labels].float().mean() + (said == labels)[~labels].float().mean()) / 2
         torch.testing.assert_close(results.disc_acc, expected)
 
-    gone(law, "not close")
+    net.gone(law, "not close")
 
 
 def test_without_replacements_accuracy_is_that_of_the_originals() -> None:
-    """Of a single kind there is no other to take the mean with: no token is masked, or none is anything else."""
-    tokens = text(rows=16, length=40, padding=20)
-    for options in ({"mask_prob": 0.0}, {"mask_prob": 1.0, "mask_ignore_token_ids": range(SIZE)}):
-        trainer, _ = build(OURS, "Electra", **options)
+    tokens = net.text(rows=16, length=40, padding=20)
+    for options in ({"mask_prob": 0.0}, {"mask_prob": 1.0, "mask_ignore_token_ids": range(net.SIZE)}):
+        trainer, _ = net.build(net.OURS, "Electra", **options)
         results = trainer(tokens)
         assert not results.disc_labels.any()
         kept = ~results.disc_predictions[tokens != PAD].bool()
@@ -210,30 +193,29 @@ def test_without_replacements_accuracy_is_that_of_the_originals() -> None:
         torch.testing.assert_close(results.disc_acc, kept.float().mean())
 
 
-@BOTH_KINDS
+@net.BOTH_KINDS
 def test_b17_a_vocabulary_without_padding(kind: str) -> None:
     """Where 0 is a word as any other, it is predicted and judged as any other."""
-    tokens = row(0, 40, 0)
+    tokens = net.row(0, 40, 0)
     tokens[:, ::2] = 0
 
     def law(package: Any) -> None:
-        trainer, network = build(package, kind, mask_prob=1.0, replace_prob=1.0, pad_token_id=None)
-        loss_of(trainer(tokens)).backward()
+        trainer, network = net.build(package, kind, mask_prob=1.0, replace_prob=1.0, pad_token_id=None)
+        net.loss_of(trainer(tokens)).backward()
         assert (network.seen == MASK).all()
         assert network.out.bias.grad.argmin() == 0, "half of the targets are 0"
 
-    gone(law, "NoneType", TypeError)
+    net.gone(law, "NoneType", TypeError)
 
 
 def test_b17_a_mask_says_what_is_real() -> None:
-    """Tokens with the padding's id count where the mask says that they are text, and only there."""
-    tokens = row(0, 40, 0)
+    tokens = net.row(0, 40, 0)
     tokens[:, ::2] = 0
     real = torch.arange(40).expand(8, -1) < 30
 
     def law(package: Any) -> None:
-        trainer, _ = build(package, "Electra")
-        trainer.discriminator = Constant(torch.zeros(1))
+        trainer, _ = net.build(package, "Electra")
+        trainer.discriminator = net.Constant(torch.zeros(1))
         results = trainer(tokens, mask=real)
         results.disc_loss.backward()
         # d loss / d logit = mean of 1/2 - label: the divisor shows how many tokens were counted.
@@ -241,9 +223,9 @@ def test_b17_a_mask_says_what_is_real() -> None:
         torch.testing.assert_close(trainer.discriminator.logits.grad[0], 0.5 - replaced / real.sum())
 
     def padding(package: Any) -> None:
-        trainer, network = build(package, "Electra")
+        trainer, network = net.build(package, "Electra")
         trainer(tokens, mask=real)
         assert torch.equal(network.seen[~real], tokens[~real]), "padding was masked"
 
-    gone(law, "not close")
-    gone(padding, "padding was masked")
+    net.gone(law, "not close")
+    net.gone(padding, "padding was masked")

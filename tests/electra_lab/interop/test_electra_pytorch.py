@@ -19,38 +19,21 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from electra_lab.interop import electra_pytorch as interop
 from electra_lab.interop.electra_pytorch import Electra, Results
 from electra_lab.testing import CLS, MASK, PAD, SEP
-from tests.electra_lab.interop.networks import (
-    BOTH_KINDS,
-    IDS,
-    OURS,
-    SIZE,
-    THEIRS,
-    Constant,
-    First,
-    Tiny,
-    assert_same_gradients,
-    build,
-    give_them_the_choices_of,
-    gradients,
-    loss_of,
-    row,
-    text,
-    watch,
-)
+from tests.electra_lab.interop import networks as net
 
 PRECISIONS = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 
 
-@BOTH_KINDS
+@net.BOTH_KINDS
 def test_signatures_begin_as_theirs(kind: str) -> None:
     for method in ("__init__", "forward"):
-        theirs, ours = (inspect.signature(getattr(getattr(p, kind), method)) for p in (THEIRS, OURS))
+        theirs, ours = (inspect.signature(getattr(getattr(p, kind), method)) for p in (net.THEIRS, net.OURS))
         one = [(p.name, p.kind, p.default or None) for p in theirs.parameters.values()]
         two = [(p.name, p.kind, p.default or None) for p in ours.parameters.values() if p.name != "seed"]
         assert one == two
     assert Results._fields == electra_seed.Results._fields
-    attributes = {name for name in vars(build(THEIRS, kind)[0]) if name[0] != "_"}
-    assert attributes <= set(vars(build(OURS, kind)[0]))
+    attributes = {name for name in vars(net.build(net.THEIRS, kind)[0]) if name[0] != "_"}
+    assert attributes <= set(vars(net.build(net.OURS, kind)[0]))
 
 
 @PRECISIONS
@@ -59,25 +42,25 @@ def test_losses_and_gradients_are_those_of_electra_pytorch(
     monkeypatch: pytest.MonkeyPatch, magic: dict[str, Any], dtype: torch.dtype, tolerance: float
 ) -> None:
     """Given the masks and samples of ours. Rows have [CLS], [SEP] and padding; the two networks share their table."""
-    tokens = text()
+    tokens = net.text()
     options = {} if magic else {"mask": tokens != PAD}
     torch.manual_seed(0)
-    generator, discriminator = Tiny(SIZE).to(dtype), Tiny(8 if magic else 1).to(dtype)
+    generator, discriminator = net.Tiny(net.SIZE).to(dtype), net.Tiny(8 if magic else 1).to(dtype)
     generator.table = discriminator.table
-    ours = Electra(generator, discriminator, replace_prob=1.0, **IDS, **magic).to(dtype)
-    theirs = THEIRS.Electra(generator, discriminator, **IDS, **magic).to(dtype)
+    ours = Electra(generator, discriminator, replace_prob=1.0, **net.IDS, **magic).to(dtype)
+    theirs = net.THEIRS.Electra(generator, discriminator, **net.IDS, **magic).to(dtype)
     networks: list[nn.Module] = [generator, discriminator]
     if magic:
         theirs.discriminator[1] = ours.discriminator.head
         networks.append(ours.discriminator.head)
     for _ in range(2):
         one = ours(tokens, **options)
-        give_them_the_choices_of(ours, tokens, monkeypatch)
+        net.give_them_the_choices_of(ours, tokens, monkeypatch)
         two = theirs(tokens, **options)
         for name in ("loss", "mlm_loss", "disc_loss"):
             torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=tolerance, atol=0)
-            found, expected = (gradients(networks, getattr(results, name)) for results in (one, two))
-            assert_same_gradients(found, expected, tolerance)
+            found, expected = (net.gradients(networks, getattr(results, name)) for results in (one, two))
+            net.assert_same_gradients(found, expected, tolerance)
         for name in ("gen_acc", "disc_labels", "disc_predictions"):
             assert torch.equal(getattr(one, name), getattr(two, name))
 
@@ -87,24 +70,24 @@ def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
 ) -> None:
     """LSH attention, reversible layers, tied embeddings, features by a hook; also once the network is left early."""
-    tokens, magic = row(0, 32, 0), {"discr_dim": 16, "discr_layer": "reformer"}
+    tokens, magic = net.row(0, 32, 0), {"discr_dim": 16, "discr_layer": "reformer"}
     torch.manual_seed(0)
-    sizes = {"num_tokens": SIZE, "emb_dim": 8, "dim": 16, "heads": 2, "dim_head": 8, "depth": 2, "max_seq_len": 32}
-    generator, discriminator = (watch(ReformerLM(**sizes, bucket_size=8, ff_chunks=1).to(dtype)) for _ in range(2))
+    sizes = {"num_tokens": net.SIZE, "emb_dim": 8, "dim": 16, "heads": 2, "dim_head": 8, "depth": 2, "max_seq_len": 32}
+    generator, discriminator = (net.watch(ReformerLM(**sizes, bucket_size=8, ff_chunks=1).to(dtype)) for _ in range(2))
     generator.token_emb, generator.pos_emb = discriminator.token_emb, discriminator.pos_emb
-    ours = Electra(generator, discriminator, replace_prob=1.0, **IDS, **magic).to(dtype)
-    theirs = THEIRS.Electra(generator, discriminator, **IDS, **magic)
+    ours = Electra(generator, discriminator, replace_prob=1.0, **net.IDS, **magic).to(dtype)
+    theirs = net.THEIRS.Electra(generator, discriminator, **net.IDS, **magic)
     theirs.discriminator[1] = head = ours.discriminator.head
     for step in range(2):
         torch.manual_seed(step)  # of the rotations, the only thing that ours draws there
         one = ours(tokens)
-        found = gradients([generator, discriminator, head], one.loss)
+        found = net.gradients([generator, discriminator, head], one.loss)
         with monkeypatch.context() as patch:
-            give_them_the_choices_of(ours, tokens, patch)
+            net.give_them_the_choices_of(ours, tokens, patch)
             torch.manual_seed(step)
             two = theirs(tokens)
         torch.testing.assert_close(one.loss, two.loss, rtol=tolerance, atol=0)
-        assert_same_gradients(found, gradients([generator, discriminator, head], two.loss), tolerance)
+        net.assert_same_gradients(found, net.gradients([generator, discriminator, head], two.loss), tolerance)
         discriminator.reformer._forward_hooks.clear()  # theirs, which stays (B13)
         theirs.discriminator[0].hook_registered = False
 
@@ -113,18 +96,18 @@ def test_the_reformer_recipe_has_the_gradients_of_electra_pytorch(
 def test_loss_and_gradients_are_those_of_mlm_pytorch(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tolerance: float
 ) -> None:
-    tokens, (ours, network) = text(), build(OURS, "MLM", replace_prob=1.0)
-    ours, theirs = ours.to(dtype), THEIRS.MLM(network, **IDS)
+    tokens, (ours, network) = net.text(), net.build(net.OURS, "MLM", replace_prob=1.0)
+    ours, theirs = ours.to(dtype), net.THEIRS.MLM(network, **net.IDS)
     one = ours(tokens)
-    found = gradients([network], one)
-    give_them_the_choices_of(ours, tokens, monkeypatch)
+    found = net.gradients([network], one)
+    net.give_them_the_choices_of(ours, tokens, monkeypatch)
     two = theirs(tokens)
     torch.testing.assert_close(one, two, rtol=tolerance, atol=0)
-    assert_same_gradients(found, gradients([network], two), tolerance)
+    net.assert_same_gradients(found, net.gradients([network], two), tolerance)
 
 
 def test_weights_and_settings_are_read_at_every_call() -> None:
-    tokens, (trainer, network) = text(), build(OURS, "Electra", replace_prob=1.0)
+    tokens, (trainer, network) = net.text(), net.build(net.OURS, "Electra", replace_prob=1.0)
     results = trainer(tokens)
     torch.testing.assert_close(results.loss, results.mlm_loss + 50 * results.disc_loss)
     trainer.gen_weight, trainer.disc_weight, trainer.mask_prob = 2.0, 3.0, 1.0
@@ -138,10 +121,10 @@ def test_weights_and_settings_are_read_at_every_call() -> None:
 
 
 def test_temperature_sharpens() -> None:
-    tokens, logits = row(0, 50, 0), torch.randn(SIZE, generator=torch.Generator().manual_seed(0))
+    tokens, logits = net.row(0, 50, 0), torch.randn(net.SIZE, generator=torch.Generator().manual_seed(0))
     hits = []
     for temperature in (0.1, 1.0, 10.0):
-        trainer, _ = build(OURS, "Electra", Constant(logits), temperature=temperature, mask_prob=1.0)
+        trainer, _ = net.build(net.OURS, "Electra", net.Constant(logits), temperature=temperature, mask_prob=1.0)
         trainer(tokens)
         drawn = trainer.discriminator.seen
         probabilities = (logits.index_fill(0, torch.tensor([PAD, CLS, SEP, MASK]), -1e9) / temperature).softmax(-1)
@@ -153,7 +136,7 @@ def test_temperature_sharpens() -> None:
 
 def test_evaluation_of_a_row_depends_on_neither_batch_nor_padding() -> None:
     """Its masks and draws follow from what stands in it; different rows get different ones."""
-    tokens, (trainer, network) = text(), build(OURS, "Electra", replace_prob=1.0)
+    tokens, (trainer, network) = net.text(), net.build(net.OURS, "Electra", replace_prob=1.0)
     trainer.eval()
     alone = []
     for part in (tokens, tokens[2:3], tokens[2:3, :15], tokens.flip(0)):
@@ -167,7 +150,7 @@ def test_evaluation_of_a_row_depends_on_neither_batch_nor_padding() -> None:
 
 
 def test_ranks_draw_as_one_process_draws_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens, (trainer, network) = text(), build(OURS, "Electra")
+    tokens, (trainer, network) = net.text(), net.build(net.OURS, "Electra")
     trainer(tokens)
     whole = network.seen, trainer.discriminator.seen
     parts = []
@@ -181,15 +164,15 @@ def test_ranks_draw_as_one_process_draws_for_its_rows(monkeypatch: pytest.Monkey
         assert torch.equal(one, torch.cat([first, second]))
 
 
-@BOTH_KINDS
+@net.BOTH_KINDS
 def test_checkpoints_of_theirs_load(kind: str) -> None:
-    tokens = text()
+    tokens = net.text()
     for magic in ({}, {"discr_dim": 8, "discr_layer": "mix"}) if kind == "Electra" else ({},):
-        theirs, _ = build(THEIRS, kind, **magic)
-        ours, _ = build(OURS, kind, **magic)
+        theirs, _ = net.build(net.THEIRS, kind, **magic)
+        ours, _ = net.build(net.OURS, kind, **magic)
         if magic:
-            theirs.discriminator[0].net = Tiny(8)
-            ours.discriminator.net = Tiny(8)
+            theirs.discriminator[0].net = net.Tiny(8)
+            ours.discriminator.net = net.Tiny(8)
         for parameter in theirs.parameters():
             parameter.data += 1
         ours(tokens)
@@ -197,8 +180,8 @@ def test_checkpoints_of_theirs_load(kind: str) -> None:
         assert ours.step == 0
         for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
             assert torch.equal(one, two)
-    again, _ = build(OURS, kind)
-    ours, _ = build(OURS, kind)
+    again, _ = net.build(net.OURS, kind)
+    ours, _ = net.build(net.OURS, kind)
     ours(tokens)
     assert all(isinstance(value, Tensor) for value in ours.state_dict().values())
     nn.ModuleDict({"inside": again}).load_state_dict(nn.ModuleDict({"inside": ours}).state_dict())
@@ -206,10 +189,8 @@ def test_checkpoints_of_theirs_load(kind: str) -> None:
 
 
 def test_a_discriminator_called_0_and_1_is_not_renamed() -> None:
-    """The recipe without magic: Sequential(network, Linear) has such keys of its own."""
-
     def trainer() -> Electra:
-        return Electra(Tiny(SIZE), nn.Sequential(nn.Sequential(Tiny(8)), nn.Linear(8, 1)), **IDS)
+        return Electra(net.Tiny(net.SIZE), nn.Sequential(nn.Sequential(net.Tiny(8)), nn.Linear(8, 1)), **net.IDS)
 
     one, two = trainer(), trainer()
     two.load_state_dict(one.state_dict())
@@ -219,7 +200,7 @@ def test_a_discriminator_called_0_and_1_is_not_renamed() -> None:
 def test_outputs_of_transformers_need_no_adapter() -> None:
     """Logits inside an output; a layer that returns a tuple or an output; layers by index, from either end."""
     sizes = {
-        "vocab_size": SIZE,
+        "vocab_size": net.SIZE,
         "embedding_size": 8,
         "hidden_size": 16,
         "num_hidden_layers": 2,
@@ -228,14 +209,14 @@ def test_outputs_of_transformers_need_no_adapter() -> None:
     torch.manual_seed(0)
     config = ElectraConfig(**sizes, num_attention_heads=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     generator, discriminator = ElectraForMaskedLM(config), ElectraForPreTraining(config)
-    tokens = text()
+    tokens = net.text()
     options = {"attention_mask": (tokens != PAD).long(), "token_type_ids": torch.zeros_like(tokens)}
-    plain = Electra(generator, discriminator, **IDS)(tokens, **options)
-    adapted = Electra(First(generator), First(discriminator), **IDS)(tokens, **options)
+    plain = Electra(generator, discriminator, **net.IDS)(tokens, **options)
+    adapted = Electra(net.First(generator), net.First(discriminator), **net.IDS)(tokens, **options)
     assert torch.equal(plain.loss, adapted.loss)
     body = discriminator.electra
     for layer in ("encoder", "encoder.layer.1", 1, -1):
-        trainer = Electra(generator, body, discr_dim=16, discr_layer=layer, **IDS)
+        trainer = Electra(generator, body, discr_dim=16, discr_layer=layer, **net.IDS)
         trainer.discriminator.head.load_state_dict({"weight": torch.ones(1, 16), "bias": torch.zeros(1)})
         losses = []
         for _ in range(2):
@@ -256,46 +237,46 @@ def test_outputs_of_transformers_need_no_adapter() -> None:
 )
 def test_mistakes_show_when_it_is_made(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        build(OURS, "Electra", **options)
+        net.build(net.OURS, "Electra", **options)
 
 
 def test_a_sigmoid_before_the_loss_is_warned_of() -> None:
     """As in electra-pytorch's own test, whose loss takes logits."""
     with pytest.warns(UserWarning, match="ends in a Sigmoid") as caught:
-        Electra(Tiny(SIZE), nn.Sequential(Tiny(8), nn.Linear(8, 1), nn.Sigmoid()), **IDS)
+        Electra(net.Tiny(net.SIZE), nn.Sequential(net.Tiny(8), nn.Linear(8, 1), nn.Sigmoid()), **net.IDS)
     assert caught[0].filename == __file__
 
 
 def test_data_parallel_is_refused() -> None:
     """Its replicas are thrown away after each call, and the step with them: every step would mask alike."""
-    trainer, _ = build(OURS, "MLM")
+    trainer, _ = net.build(net.OURS, "MLM")
     trainer._is_replica = True
     with pytest.raises(RuntimeError, match="use DistributedDataParallel"):
-        trainer(text())
+        trainer(net.text())
 
 
 def test_compiled_it_does_the_same() -> None:
     """Two breaks: the step is hashed on the host, and the vocabulary is kept between calls."""
-    trainer, _ = build(OURS, "Electra")
-    tokens = text()
+    trainer, _ = net.build(net.OURS, "Electra")
+    tokens = net.text()
     explained = torch._dynamo.explain(copy.deepcopy(trainer))(tokens)
     assert explained.graph_break_count <= 2, explained.break_reasons
     compiled = torch.compile(copy.deepcopy(trainer), backend="eager")
-    losses = [[loss_of(model(tokens)).detach() for _ in range(3)] for model in (trainer, compiled)]
+    losses = [[net.loss_of(model(tokens)).detach() for _ in range(3)] for model in (trainer, compiled)]
     assert torch.equal(*(torch.stack(each) for each in losses))
 
 
 def test_what_evaluation_made_in_inference_mode_serves_training() -> None:
     interop._vocabulary.cache_clear()
     interop._ids.cache_clear()
-    tokens, (trainer, _) = text(), build(OURS, "Electra")
+    tokens, (trainer, _) = net.text(), net.build(net.OURS, "Electra")
     with torch.inference_mode():
         trainer.eval()(tokens)
     trainer.train()(tokens).loss.backward()
 
 
 def test_networks_keep_their_modes() -> None:
-    trainer, network = build(OURS, "Electra")
+    trainer, network = net.build(net.OURS, "Electra")
     network.mix.eval()
-    trainer(text())
+    trainer(net.text())
     assert (network.mix.training, network.out.training, trainer.training) == (False, True, True)

@@ -26,9 +26,6 @@ def test_signatures_are_theirs(name: str) -> None:
     ]
 
 
-# gumbel_sample
-
-
 @on_each_device
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
@@ -81,9 +78,6 @@ def test_choices_follow_the_global_generator(call: Callable[[], Tensor]) -> None
     assert not torch.equal(made[0], made[2])
 
 
-# get_mask_subset_with_prob
-
-
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), prob=st.one_of(st.sampled_from([0.0, 1e-9, 0.15, 0.5, 1.0]), st.floats(0, 1)))
 def test_exactly_the_share_of_each_row(data: st.DataObject, prob: float) -> None:
@@ -109,16 +103,3 @@ def test_every_subset_is_equally_likely() -> None:
     assert sorted(found) == pairs
     counts = chosen.unique(dim=0, return_counts=True)[1].double()
     assert chi_square_p(counts, torch.full((10,), 0.1).double()) > SIGNIFICANCE
-
-
-def test_where_theirs_is_right_the_number_is_theirs() -> None:
-    """Rows without any False position; with some, its number is off (B1, B2)."""
-    torch.manual_seed(0)
-    whole = torch.ones(50, 40, dtype=torch.bool)
-    half = whole & (torch.arange(40) >= 20)
-    both = (get_mask_subset_with_prob, electra_seed.get_mask_subset_with_prob)
-    for prob in (0.1, 0.15, 0.5, 0.99):
-        ours, theirs = (f(whole, prob).sum(1) for f in both)
-        assert torch.equal(ours, theirs)
-    assert (get_mask_subset_with_prob(half, 0.15).sum(1) == 3).all()
-    assert (electra_seed.get_mask_subset_with_prob(half, 0.15).sum(1) != 3).any()

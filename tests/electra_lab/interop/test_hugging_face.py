@@ -198,9 +198,6 @@ def test_without_its_plug_in_a_folder_says_what_to_load(made: tuple[str, Path, P
             assert_close(load(HEADS["discriminator"], folder)(**given).logits, expected, given)
 
 
-# Without a run
-
-
 def config_of(backbone: dict[str, Any], **more: Any) -> models.ElectraLabConfig:
     sizes = {"dim": 16, "depth": 2, "heads": 2}
     embedding = {"dim": 8, "max_length": 32, "dropout": 0.0}
@@ -217,11 +214,7 @@ NAMES = {"classifier.1.": "classifier.dense.", "classifier.4.": "classifier.out_
         ("ForMaskedLM", {}, {"labels": torch.tensor([[-100, 7, 9, -100, 3, 0, 5], [7, 7, 7, -100, -100, -100, 2]])}),
         ("ForSequenceClassification", NAMES, {"labels": torch.tensor([2, 0])}),
         ("ForTokenClassification", {"classifier.1.": "classifier."}, {"labels": torch.arange(14).view(2, 7) % 3}),
-        (
-            "ForQuestionAnswering",
-            {},
-            {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 5])},
-        ),
+        ("ForQuestionAnswering", {}, {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 5])}),
     ],
 )
 def test_heads_and_losses_are_those_of_electra(

@@ -76,8 +76,6 @@ def test_a_part_that_a_file_lacks_has_what_it_was_built_with(tmp_path: Path, kin
 
 
 def test_zeros_of_a_library_stay_zeros(tmp_path: Path) -> None:
-    """An output layer that begins with zeros is a choice, but zeros in memory are none."""
-
     with backbones.isolated():
 
         @backbones.register("zero_output")

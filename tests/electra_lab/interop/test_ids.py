@@ -10,38 +10,24 @@ from torch import Tensor
 
 from electra_lab.interop import electra_pytorch as interop
 from electra_lab.testing import CLS, MASK, PAD, SEP
-from tests.electra_lab.interop.networks import (
-    BOTH_KINDS,
-    IDS,
-    OURS,
-    SIZE,
-    THEIRS,
-    Tiny,
-    assert_same_gradients,
-    build,
-    give_them_the_choices_of,
-    gradients,
-    loss_of,
-    row,
-    text,
-)
+from tests.electra_lab.interop import networks as net
 
 
 def test_int32_tokens_and_ids_outside_the_vocabulary() -> None:
-    trainer, _ = build(OURS, "Electra", pad_token_id=-100, mask_ignore_token_ids=[CLS, SEP, 99])
-    results = trainer(row(0, 20, 0).int())
+    trainer, _ = net.build(net.OURS, "Electra", pad_token_id=-100, mask_ignore_token_ids=[CLS, SEP, 99])
+    results = trainer(net.row(0, 20, 0).int())
     assert results.loss.isfinite()
     results.loss.backward()
 
 
-class Spacious(Tiny):
+class Spacious(net.Tiny):
     """Takes any id: one row of the table is for all that have no logit."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(width, SIZE + 1)
+        super().__init__(width, net.SIZE + 1)
 
     def forward(self, tokens: Tensor, **options: Any) -> Tensor:
-        states = super().forward(tokens.where((tokens >= 0) & (tokens < SIZE), SIZE), **options)
+        states = super().forward(tokens.where((tokens >= 0) & (tokens < net.SIZE), net.SIZE), **options)
         self.seen = tokens
         return states
 
@@ -51,74 +37,73 @@ class Spacious(Tiny):
 @pytest.mark.parametrize(
     "ids",
     [
-        (SIZE, CLS, SEP, MASK),
+        (net.SIZE, CLS, SEP, MASK),
         (-1, CLS, SEP, MASK),
         (-100, CLS, SEP, MASK),
         (2**40, CLS, SEP, MASK),
-        (PAD, SIZE + 1, -7, MASK),
-        (PAD, CLS, SEP, SIZE),
-        (SIZE, SIZE + 1, SIZE + 2, SIZE + 3),
+        (PAD, net.SIZE + 1, -7, MASK),
+        (PAD, CLS, SEP, net.SIZE),
+        (net.SIZE, net.SIZE + 1, net.SIZE + 2, net.SIZE + 3),
     ],
 )
-@BOTH_KINDS
+@net.BOTH_KINDS
 def test_special_tokens_need_no_logit(
     monkeypatch: pytest.MonkeyPatch, kind: str, ids: tuple[int, int, int, int], training: bool
 ) -> None:
-    """Losses, gradients and what the networks are shown are those of the originals, given our masks and samples."""
-    tokens, (pad, cls, sep, mask) = text(padding=12), ids
+    tokens, (pad, cls, sep, mask) = net.text(padding=12), ids
     tokens[:, 4] = MASK
     special = tokens < 5
     for plain, outside in zip((PAD, CLS, SEP, MASK), ids, strict=True):
         tokens[special & (tokens == plain)] = outside
     torch.manual_seed(0)
-    networks: list[Any] = [Spacious(SIZE).double(), *([Spacious(1).double()] if kind == "Electra" else [])]
+    networks: list[Any] = [Spacious(net.SIZE).double(), *([Spacious(1).double()] if kind == "Electra" else [])]
     options = {"mask_token_id": mask, "pad_token_id": pad, "mask_ignore_token_ids": [cls, sep]}
-    ours = getattr(OURS, kind)(*networks, mask_prob=0.6, replace_prob=1.0, **options).train(training)
-    theirs = getattr(THEIRS, kind)(*networks, **options)
+    ours = getattr(net.OURS, kind)(*networks, mask_prob=0.6, replace_prob=1.0, **options).train(training)
+    theirs = getattr(net.THEIRS, kind)(*networks, **options)
     one = ours(tokens)
-    found, shown = gradients(networks, loss_of(one)), [network.seen for network in networks]
+    found, shown = net.gradients(networks, net.loss_of(one)), [network.seen for network in networks]
     assert all(torch.equal(seen[special], tokens[special]) for seen in shown)
     assert (shown[0] != tokens).any(1).all(), "something is masked in every row"
-    give_them_the_choices_of(ours, tokens, monkeypatch)
+    net.give_them_the_choices_of(ours, tokens, monkeypatch)
     two = theirs(tokens)
-    torch.testing.assert_close(loss_of(one), loss_of(two), rtol=1e-9, atol=0)
-    assert_same_gradients(found, gradients(networks, loss_of(two)), 1e-9)
+    torch.testing.assert_close(net.loss_of(one), net.loss_of(two), rtol=1e-9, atol=0)
+    net.assert_same_gradients(found, net.gradients(networks, net.loss_of(two)), 1e-9)
     assert all(torch.equal(seen, network.seen) for seen, network in zip(shown, networks, strict=True))
     if kind == "Electra":
         for name in ("gen_acc", "disc_labels", "disc_predictions"):
             assert torch.equal(getattr(one, name), getattr(two, name))
 
 
-@BOTH_KINDS
+@net.BOTH_KINDS
 def test_what_a_mask_calls_padding_may_be_anything(kind: str) -> None:
     """Ids without a logit too, which are not pad_token_id; the networks are shown them, and nothing else changes."""
-    plain = text(padding=12)
+    plain = net.text(padding=12)
     real, losses = plain != PAD, []
     torch.manual_seed(0)
-    networks: list[Any] = [Spacious(SIZE), *([Spacious(1)] if kind == "Electra" else [])]
-    trainer = getattr(OURS, kind)(*networks, mask_prob=0.6, **IDS)
-    for padding in (PAD, 7, SIZE, -1):
+    networks: list[Any] = [Spacious(net.SIZE), *([Spacious(1)] if kind == "Electra" else [])]
+    trainer = getattr(net.OURS, kind)(*networks, mask_prob=0.6, **net.IDS)
+    for padding in (PAD, 7, net.SIZE, -1):
         trainer.step = 0
         result = trainer(plain.where(real, padding), mask=real)
-        losses.append(loss_of(result).detach())
+        losses.append(net.loss_of(result).detach())
         assert all((network.seen[~real] == padding).all() for network in networks)
         assert kind == "MLM" or not result.disc_labels[~real].any()
     assert len({float(loss) for loss in losses}) == 1
 
 
-@BOTH_KINDS
+@net.BOTH_KINDS
 def test_an_ordinary_token_without_a_logit_is_an_error(kind: str) -> None:
     """As there: a target that the network cannot predict must not become another one."""
-    tokens = row(0, 20, 0)
-    tokens[:, 3] = SIZE
-    for package in (THEIRS, OURS):
+    tokens = net.row(0, 20, 0)
+    tokens[:, 3] = net.SIZE
+    for package in (net.THEIRS, net.OURS):
         with pytest.raises(IndexError, match="out of bounds"):
-            build(package, kind, Spacious(SIZE), mask_prob=1.0)[0](tokens)
+            net.build(package, kind, Spacious(net.SIZE), mask_prob=1.0)[0](tokens)
 
 
 def test_a_mask_of_floats_is_not_read_as_padding() -> None:
     """It may be one to add to attention scores, where 0 means real."""
-    tokens = text()
+    tokens = net.text()
     assert torch.equal(interop._real(tokens, PAD, {"attention_mask": torch.zeros(tokens.shape)}), tokens != PAD)
     assert torch.equal(interop._real(tokens, PAD, {"mask": torch.ones(20, 20, dtype=torch.bool)}), tokens != PAD)
     both = {"mask": tokens != SEP, "input_mask": (tokens != CLS).long()}

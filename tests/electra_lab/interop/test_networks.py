@@ -11,13 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.interop.electra_pytorch import MLM, Electra, HiddenLayerExtractor
-from tests.electra_lab.interop.networks import (
-    IDS,
-    SIZE,
-    First,
-    Tiny,
-    text,
-)
+from tests.electra_lab.interop.networks import IDS, SIZE, First, Tiny, text
 
 
 class Deep(nn.Module):

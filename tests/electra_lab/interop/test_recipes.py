@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-THEIRS = {name: f"from {name.lower()}_pytorch import {name}" for name in ("Electra", "MLM")}
-OURS = {name: f"from electra_lab.interop.electra_pytorch import {name}" for name in ("Electra", "MLM")}
-PACKAGES = pytest.mark.parametrize("lines", [THEIRS, OURS], ids=["theirs", "ours"])
+LINES = {name: f"from electra_lab.interop.electra_pytorch import {name}" for name in ("Electra", "MLM")}
 
 REFORMERS = """
 import torch
@@ -144,20 +142,19 @@ loss.backward()
 """
 
 
-def run(script: str, lines: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch, **words: object) -> Any:
+def run(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **words: object) -> Any:
     monkeypatch.chdir(folder)
     torch.manual_seed(0)
     names: dict[str, Any] = {}
-    for word, value in {**lines, **words}.items():
+    for word, value in {**LINES, **words}.items():
         script = script.replace(f"{{{word}}}", str(value))
     exec(script, names)
     return names
 
 
-@PACKAGES
 @pytest.mark.parametrize("trainer", [BY_HOOK, BY_HAND], ids=["by hook", "by hand"])
-def test_reformers(trainer: str, lines: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = run(REFORMERS, lines, tmp_path, monkeypatch, trainer=trainer, alone=trainer == BY_HAND)
+def test_reformers(trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(REFORMERS, tmp_path, monkeypatch, trainer=trainer, alone=trainer == BY_HAND)
     results = names["results"]
     assert results.loss.isfinite()
     assert results.disc_labels.shape == results.disc_predictions.shape == (1, 128)
@@ -165,15 +162,13 @@ def test_reformers(trainer: str, lines: dict[str, str], tmp_path: Path, monkeypa
     assert saved.state_dict().keys() == names["discriminator"].state_dict().keys()
 
 
-@PACKAGES
-def test_masked_language_modelling(lines: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = run(MASKED, lines, tmp_path, monkeypatch)["losses"]
+def test_masked_language_modelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = run(MASKED, tmp_path, monkeypatch)["losses"]
     assert losses[-1] < losses[0]
 
 
-@PACKAGES
-def test_networks_of_transformers(lines: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = run(HUGGING_FACE, lines, tmp_path, monkeypatch)
+def test_networks_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(HUGGING_FACE, tmp_path, monkeypatch)
     torch.testing.assert_close(names["loss"], names["loss_mlm"] + 50 * names["loss_disc"])
     assert type(names["results"]).__name__ == "Results"
     assert [value.dtype for value in names["results"]] == [torch.float32] * 7

@@ -60,7 +60,6 @@ def address(_no_other_cluster: None) -> Iterator[str]:
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdin is not None
-    assert process.stdout is not None
     yield process.stdout.readline().strip()
     process.stdin.close()
     process.wait(30)
@@ -82,9 +81,6 @@ class TestRayCluster(LauncherContract):
     @pytest.fixture(autouse=True)
     def _there(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_ADDRESS", address)
-
-
-# Work for the tasks.
 
 
 def kill_ray(folder: str, piece: str) -> Outcome:

@@ -55,9 +55,6 @@ class TestSlurm(LauncherContract):
     patience = PATIENCE
 
 
-# Work for the jobs.
-
-
 def train(folder: str, piece: str, *, steps: int) -> Outcome:
     """As training does it: a step at a time, saved when SIGTERM comes; a second SIGTERM while it saves is too much."""
     state = Path(folder, f"{piece}.steps")

@@ -40,9 +40,7 @@ def test_a_piece_costs_next_to_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("pieces", "workers", "processes"), [(0, 2, 0), (1, 8, 1), (4, 2, 2)])
-def test_no_more_processes_than_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int, workers: int, processes: int
-) -> None:
+def test_no_more_processes_than_pieces(tmp_path: Path, monkeypatch, pieces: int, workers: int, processes: int) -> None:
     started = []
 
     class Counted(subprocess.Popen):
@@ -74,9 +72,6 @@ def test_the_environment(tmp_path: Path) -> None:
 def test_the_command_is_the_launchers(tmp_path: Path) -> None:
     """Runs write down the command that they came from."""
     assert dict(local(work.command, str(tmp_path), ["one"])) == {"one": Outcome("done", " ".join(sys.argv))}
-
-
-# Cores and GPUs.
 
 
 def test_cores_are_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,10 +154,7 @@ def test_gpus_are_found(
 
 
 @pytest.mark.parametrize(("gpus", "missing"), [(None, False), (0, False), (2, False), (3, True)])
-def test_the_check_names_gpus_that_are_not_there(
-    monkeypatch: pytest.MonkeyPatch, gpus: int | None, missing: bool
-) -> None:
-    """Before any process starts."""
+def test_the_check_names_gpus_that_are_not_there(monkeypatch, gpus: int | None, missing: bool) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     monkeypatch.setattr(subprocess, "Popen", None)
     launcher = Local(gpus=gpus)
@@ -172,9 +164,6 @@ def test_the_check_names_gpus_that_are_not_there(
         return
     with pytest.raises(ConfigError, match=r"launcher 'local': gpus is 3, but this machine shows 2\. Ask for fewer\."):
         launcher.check()
-
-
-# What goes wrong.
 
 
 def test_how_a_process_died_is_reported(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ def test_what_waits_is_woken(tmp_path: Path, program: Any) -> None:
 
 
 def test_work_that_handles_no_sigterm_ends_by_it(tmp_path: Path) -> None:
-    """Also where the launcher itself takes no notice of it."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         work = partial(probes.follow, patience=PATIENCE)

@@ -30,10 +30,7 @@ def work(error: BaseException) -> Any:
         (SystemExit(3), "SystemExit: 3"),
     ],
 )
-def test_an_exception_is_one_line_and_its_traceback_is_on_stderr(
-    error: BaseException, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A LabError is a sentence already."""
+def test_an_exception_is_one_line_and_its_traceback_is_on_stderr(error: BaseException, said: str, capsys) -> None:
     assert sentence(error) == said
     assert attempt(work(error), "folder", "piece") == Outcome("failed", said)
     assert "Traceback" in capsys.readouterr().err

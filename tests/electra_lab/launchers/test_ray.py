@@ -89,11 +89,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., StandIn]:
     return install
 
 
-# What is missing
-
-
 def test_without_ray_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the check, and where it is used all the same; also without work."""
     monkeypatch.setitem(sys.modules, "ray", None)
     for ask in (lambda: Ray().check(), lambda: next(Ray()(probes.behave, str(tmp_path), ["done"])),
                 lambda: list(Ray()(probes.behave, str(tmp_path), []))):  # fmt: skip
@@ -103,7 +99,6 @@ def test_without_ray_there_is_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_with_ray_nothing_is_missing(given: Callable[..., StandIn]) -> None:
-    """The check neither starts nor connects to anything."""
     library = given()
     assert Ray().check() is None
     assert Ray.here is False
@@ -150,9 +145,6 @@ def test_more_gpus_than_there_are(
     assert library.started == []
 
 
-# How pieces run
-
-
 def test_a_cluster_of_its_own_has_a_place_for_each_worker(given: Callable[..., StandIn], tmp_path: Path) -> None:
     library = given(gpus=1.0)
     ids = ["done-1", "failed-2", "done-3"]
@@ -179,10 +171,7 @@ def test_a_connection_that_is_there_is_used_and_left(given: Callable[..., StandI
     assert library.shares[0]["num_cpus"] == 2
 
 
-def test_closing_cancels_what_runs(
-    given: Callable[..., StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Gently, and by force what does not stop; what waits is never started."""
+def test_closing_cancels_what_runs(given: Callable[..., StandIn], monkeypatch, tmp_path: Path) -> None:
     library = given()
     monkeypatch.setattr(module, "SAVING", 0.05)
     work = partial(probes.follow, patience=20.0)
@@ -213,10 +202,7 @@ def environment(folder: str, piece: str) -> Outcome:
 
 
 @pytest.mark.parametrize(("gpus", "seen"), [(False, "''"), (True, "'5'")])
-def test_a_task_runs_its_piece_in_a_process_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, gpus: bool, seen: str, tmp_path: Path
-) -> None:
-    """With its threads, and the GPUs that Ray gave it; without any it sees none."""
+def test_a_task_runs_its_piece_in_a_process_of_its_own(monkeypatch, gpus: bool, seen: str, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     assert module._task(environment, str(tmp_path), "one", 3, gpus) == Outcome("done", f"3 {seen}")
 

@@ -60,10 +60,7 @@ def test_without_submitit_there_is_a_cure(work: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("missing", PROGRAMS)
-def test_a_machine_that_cannot_submit_jobs(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    """Without any of Slurm's programs: the missing one is named."""
+def test_a_machine_that_cannot_submit_jobs(work: Path, tmp_path: Path, monkeypatch, missing: str) -> None:
     monkeypatch.setitem(sys.modules, "submitit", ModuleType("submitit"))
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", [name for name in PROGRAMS if name != missing]))
     for ask in asked(work):
@@ -166,16 +163,13 @@ def test_what_is_not_set_is_left_to_the_site(executors: list[Executor], work: Pa
     assert parameters["slurm_additional_parameters"] == {"requeue": True, "signal": "TERM@30"}
 
 
-def test_a_refusal_of_sbatch_is_one_sentence(
-    executors: list[Executor], work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_of_sbatch_is_one_sentence(executors: list[Executor], work: Path, monkeypatch) -> None:
     monkeypatch.setattr(Executor, "refusal", FailedJobError("invalid\n  partition"))
     with pytest.raises(ConfigError, match=r"launcher 'slurm': sbatch refuses the jobs: invalid partition$"):
         next(Slurm()(probes.behave, str(work), ["one"]))
 
 
 def test_closing_cancels_the_array(executors: list[Executor], work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an array whose pieces have all ended is left alone."""
     ended: list[str] = []
     monkeypatch.setattr(module, "_end", ended.append)
     results = Slurm()(probes.behave, str(work), ["one", "two"])
@@ -213,9 +207,7 @@ def test_outcomes(said: dict[str, Any] | None, state: str, began: bool, expected
         (1, "", "slurm_load_jobs error: Unable to contact slurm controller", None),
     ],
 )
-def test_the_queue(
-    monkeypatch: pytest.MonkeyPatch, code: int, out: str, err: str, expected: dict[str, str] | None
-) -> None:
+def test_the_queue(monkeypatch, code: int, out: str, err: str, expected: dict[str, str] | None) -> None:
     """Jobs that it has forgotten have no state; if it does not answer, nothing is known."""
     monkeypatch.setattr(module, "_ask", lambda *_: subprocess.CompletedProcess([], code, out, err))
     assert module._states("31") == expected

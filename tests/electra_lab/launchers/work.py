@@ -19,14 +19,8 @@ from electra_lab.testing import probes
 from registry import Outcome
 
 PATIENCE = 20.0
-
-
 linger = partial(probes.linger, patience=PATIENCE)
-
-
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
-
-
 pins = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no process to cores")
 
 

@@ -32,7 +32,6 @@ def test_numbers_are_a_function_of_seed_purpose_and_example() -> None:
 
 
 def test_numbers_never_change() -> None:
-    """A corruption made years ago is made again."""
     found = numbers(sentence(2), 20_201, "chosen")[:, :2]
     assert found.tolist() == PINNED
 

@@ -30,7 +30,6 @@ METRICS = ["probe_auc", "head_auc"]
 
 
 def measured(network: Any, test: Batch = TEST, train: Batch = TRAIN, **options: Any) -> list[float]:
-    """Return what both detectors find, or nothing."""
     found = DetectionProbe(**options)(run(network, test, train), Path())
     assert found.pop("probe_chance", 0.5) == 0.5
     assert list(found) in (METRICS, [])
@@ -52,7 +51,6 @@ def test_a_label_of_a_known_strength() -> None:
 
 @pytest.mark.parametrize("dim", [4, 600])
 def test_finds_nothing_in_noise(dim: int) -> None:
-    """Wide enough to learn by heart what it was fitted on: only text that it was not fitted on is judged."""
     assert measured(Reads(noise(dim)), rows=100) == pytest.approx([0.5] * 2, abs=0.12)
 
 
@@ -103,8 +101,6 @@ def test_the_head_is_fitted_as_well_as_scipy_can() -> None:
 
 
 def test_a_models_own_head_plays_no_part() -> None:
-    """Neither one that is turned round nor one that is not there."""
-
     class Turned(Reads):
         def replaced_logits(self, hidden: torch.Tensor) -> torch.Tensor:
             raise AssertionError("the model's own head was used")
@@ -113,7 +109,6 @@ def test_a_models_own_head_plays_no_part() -> None:
 
 
 def test_is_fitted_on_training_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On all its ordinary tokens, and on as many rows as are asked for."""
     fitted: list[Any] = []
     fit, head = LogisticRegression.fit, detection_probe._head
 
@@ -156,7 +151,6 @@ def test_the_network_is_told_the_documents() -> None:
 
 
 def test_positions_give_nothing_away() -> None:
-    """Few rows: by chance some positions are replaced more often, but others in training text than in test text."""
     tokens = torch.full((8, 200), 7)
     states = torch.eye(200)
     network = Reads(lambda tokens, *_: states.expand(len(tokens), -1, -1))
@@ -165,7 +159,6 @@ def test_positions_give_nothing_away() -> None:
 
 
 def test_all_networks_are_shown_the_same() -> None:
-    """Whatever their width, what they predict, and how many rows they read at a time."""
     networks = [Reads(noise(3)), Reads(noise(5, seed=1)), Reads(noise(3))]
     for network, detects, size in zip(networks, (True, False, True), (32, 32, 7), strict=True):
         DetectionProbe(batch_size=size, rows=40)(run(network, TEST, TRAIN, detects=detects), Path())
@@ -197,7 +190,6 @@ def test_the_rows_of_training_text_are_spread_over_all_of_it() -> None:
 
 
 def test_width_and_offset_of_features_do_not_matter() -> None:
-    """States of any scale are read alike, and quickly."""
     plain, scaled = Reads(encodes(0.6)), Reads(encodes(0.6))
     other = scaled.states
     scaled.states = lambda *given: other(*given) * torch.logspace(-4, 4, 16) + 3.0
@@ -215,7 +207,6 @@ def test_text_with_one_class_gives_no_number() -> None:
 @pytest.mark.parametrize("lost", [float("nan"), float("inf")])
 @pytest.mark.parametrize("where", ["train", "test"])
 def test_lost_states_give_no_number(lost: float, where: str) -> None:
-    """In either text."""
     network = Reads(lambda tokens, *_: torch.full((*tokens.shape, 4), lost if mine(tokens) else 1.0))
     mine = {"train": lambda tokens: len(tokens) != 200, "test": lambda tokens: len(tokens) == 200}[where]
     assert measured(network, batch_size=200, rows=100) == []

@@ -54,7 +54,6 @@ def test_asks_the_run_for_the_metric_of_its_file() -> None:
 
 
 def test_every_cell_is_fine_tuned_from_its_final_weights(tmp_path: Path) -> None:
-    """By the mean over its seeds, which score differently."""
     quick = {"epochs": 1, "batch_size": 6, "learning_rate": 3e-2, "precision": "fp32"}
     file = write_both(tmp_path, seeds=[0, 1, 2], train=quick)
     folder = AblationFolder(ablate(file, tmp_path / "out"))
@@ -94,10 +93,7 @@ def test_nothing_is_done_again_unless_the_file_changes(tmp_path: Path) -> None:
         ("measure: [{type: downstream, file: nowhere.yaml, name: x}]", "nowhere.yaml: cannot be read"),
         ("measure: [{type: downstream, file: tiny.yaml, name: x}]", "is not a fine-tuning"),
         ("measure: [{type: downstream, file: animals.yaml, name: X}]", "measure.0.name: "),
-        (
-            f"measure: [{ONE}, {ONE}]",
-            "downstream and downstream both compute a; keep one of them.",
-        ),
+        (f"measure: [{ONE}, {ONE}]", "downstream and downstream both compute a; keep one of them."),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_before_anything_is_trained(

@@ -60,7 +60,6 @@ def test_who_knows_the_originals_finds_every_replacement(tmp_path: Path) -> None
 
 
 def test_a_baseline_suspects_rare_tokens_of_the_same_text(tmp_path: Path) -> None:
-    """It is the AUC of a network that has learned nothing but the training frequencies, and as finely by document."""
     measure, model = prepare(tmp_path), run(Reads(knows), TEXT)
     rare = Reads(lambda tokens, *_: -model.vocabulary.counts[tokens].float().unsqueeze(-1))
     found, known = measure(model, tmp_path), measure(replace(model, model=rare), tmp_path)
@@ -72,7 +71,6 @@ def test_a_baseline_suspects_rare_tokens_of_the_same_text(tmp_path: Path) -> Non
 
 
 def test_the_leading_metric_is_the_mean_of_its_parts(tmp_path: Path) -> None:
-    """Each part is declared as one, and is that of its own corruption: this network knows only what one of them did."""
     assert next(iter(FixedCorruption.metrics)) == AUC
     assert FixedCorruption.metrics[AUC].parts == tuple(AUCS)
     measure = prepare(tmp_path, text=(text := sentence(300)))
@@ -167,7 +165,6 @@ def test_all_references_see_mask_where_tokens_are_chosen(share: float, tmp_path:
 
 
 def test_what_is_drawn_is_what_the_reference_says_of_its_row_and_position(tmp_path: Path) -> None:
-    """References sure of one token, another for each row and position, and for each of the two."""
     by = {"small": 5, "large": 9}
     references = {name: guesser(torch.eye(SIZE).roll(n, 1) * 1e4) for name, n in by.items()}
     prepare(tmp_path, references["small"], mask_prob=0.4, beside=references["large"])
@@ -271,7 +268,6 @@ def test_both_networks_are_told_the_documents(tmp_path: Path) -> None:
 
 
 def test_every_position_is_judged_once(tmp_path: Path) -> None:
-    """All corruptions of every row are shown, in order."""
     network = Reads(knows)
     prepare(tmp_path, batch_size=60)(run(network, TEXT), tmp_path)
     saved = load_file(tmp_path / FILE)
@@ -290,7 +286,6 @@ def sized(scale: float, dim: int, heads: int, **options: Any) -> dict[str, Any]:
 
 @given(heads=st.integers(1, 32), width=st.integers(1, 128), scale=st.floats(0.01, 8))
 def test_sizes_of_a_reference_divide(heads: int, width: int, scale: float) -> None:
-    """Near the scale, at least one head, and an even head width stays even."""
     sizes = sized(scale, heads * width, heads)
     fewer, dim = sizes["heads"], sizes["dim"]
     assert fewer == max(1, round(scale * heads))
@@ -344,7 +339,6 @@ OTHERS = {f"../{name}.yaml" for name in ("reformer_small", "performer_small", "t
 
 @pytest.mark.parametrize("file", sorted((BASES - {""}) | OTHERS))
 def test_the_references_of_shipped_experiments_can_be_built(file: str) -> None:
-    """Of all bases of ablations, and of one experiment of each backbone: even head widths, heads of another kind."""
     values = load(ROOT / "experiments" / "ablations" / file).config.model_dump(mode="json")
     for sections in FixedCorruption(steps=20_000).references(values).values():
         loaded = validated(parse(json.dumps({**values, **sections}), file, Path.cwd(), one_line=True))
@@ -354,8 +348,6 @@ def test_the_references_of_shipped_experiments_can_be_built(file: str) -> None:
 
 
 def test_the_run_in_hand_decides_nothing(tmp_path: Path) -> None:
-    """What the cells share is made with any one of them."""
-
     class Untouchable:
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(f"{name} of a cell's network was asked for")

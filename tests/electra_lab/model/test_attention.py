@@ -1,7 +1,5 @@
 """Attention by every kernel, against the formula in float64; and every dense backbone uses the one that is chosen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Embeddings: what is added up, normalised and dropped, and a table that is another one plus a difference."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """The FLOPs of a step, by formula, against torch's counter around a real step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

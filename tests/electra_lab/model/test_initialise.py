@@ -1,7 +1,5 @@
 """Initial weights: their distributions, and nothing else is touched."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +120,8 @@ def test_reversible_or_not_has_the_same_weights() -> None:
 
 
 def assembled(folder: Path, seed: int) -> Experiment:
-    file = write_experiment(
-        folder, data=f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}", seed=seed
-    )
-    loaded = load(file)
+    data = f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}"
+    loaded = load(write_experiment(folder, data=data, seed=seed))
     return assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
 
 
@@ -137,6 +133,9 @@ def test_a_seed_means_the_same_weights(tmp_path: Path) -> None:
     state = torch.get_rng_state()
     second = assembled(tmp_path, 0).run.learner.objective.state_dict()
     assert torch.equal(torch.get_rng_state(), state)
+    assert 0.016 < first["generator.embeddings.tokens.weight"].std() < 0.0195  # assembled with the deviation
+    assert not first["generator.heads.tokens.bias"].any()
+    assert (first["generator.embeddings.norm.weight"] == 1).all()
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -144,10 +143,3 @@ def test_a_seed_means_the_same_weights(tmp_path: Path) -> None:
     same = {name for name in first if torch.equal(first[name], other[name])}
     assert all(first[name].ndim < 2 for name in same), "a matrix does not depend on the seed"
     assert len(same) < len(first)
-
-
-def test_assembled_weights_have_the_deviation(tmp_path: Path) -> None:
-    generator = assembled(tmp_path, 0).run.learner.objective.generator
-    assert 0.016 < generator.embeddings.tokens.weight.std() < 0.0195
-    assert not generator.heads["tokens"].bias.any()
-    assert (generator.embeddings.norm.weight == 1).all()

@@ -1,7 +1,5 @@
 """Padding, and logits at chosen positions."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 
@@ -42,15 +40,9 @@ class Recorder(nn.Module):
 
 
 def network(backbone: Any, embedding_dim: int = 8) -> Network:
-    positions = backbone.positions == "lab"
-    made = Network(
-        Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=positions, dropout=0.1),
-        backbone,
-        DIM,
-        pad_id=PAD,
-        heads=make_heads(["tokens", "replaced"], DIM, EmbeddingSizes(VOCABULARY, embedding_dim, MAX_LENGTH, 0.0)),
-    )
-    return made.eval()
+    sizes = EmbeddingSizes(VOCABULARY, embedding_dim, MAX_LENGTH, 0.0)
+    embeddings = Embeddings(VOCABULARY, embedding_dim, MAX_LENGTH, positions=backbone.positions == "lab", dropout=0.1)
+    return Network(embeddings, backbone, DIM, pad_id=PAD, heads=make_heads(["tokens", "replaced"], DIM, sizes)).eval()
 
 
 @lru_cache
@@ -125,21 +117,15 @@ def test_documents_reach_a_backbone_that_separates_them() -> None:
     assert made.backbone.documents is None
 
 
-def test_a_backbone_that_cannot_separate_documents_refuses_them() -> None:
-    made = network(Recorder(8), embedding_dim=DIM)
-    tokens, mask = tokens_and_mask([6], 6, left=False)
-    made.hidden(tokens, mask, torch.zeros_like(tokens), None)
-    with pytest.raises(BadResult, match=r"test_network\.py:\d+: Recorder cannot separate documents\."):
-        made.hidden(tokens, mask, torch.zeros_like(tokens), torch.zeros_like(tokens))
-
-
-def test_a_backbone_is_given_the_pad_token_whatever_padding_holds() -> None:
+def test_a_backbone_is_given_the_pad_token_whatever_padding_holds_and_documents_only_if_it_can_separate_them() -> None:
     """So that one that does not mask well enough is safe too."""
     recorder = Recorder(1)
     made = network(recorder, embedding_dim=DIM)
     tokens, mask = tokens_and_mask([2, 5, 0], 6, left=False)
-    made.hidden(tokens, mask, torch.zeros_like(tokens))
+    made.hidden(tokens, mask, torch.zeros_like(tokens), None)
     assert torch.equal(recorder.x, made.embeddings(tokens.masked_fill(~mask, PAD), torch.zeros_like(tokens)))
+    with pytest.raises(BadResult, match=r"test_network\.py:\d+: Recorder cannot separate documents\."):
+        made.hidden(tokens, mask, torch.zeros_like(tokens), torch.zeros_like(tokens))
 
 
 @pytest.mark.parametrize("backbone", ["bert", "transformer"])
@@ -169,9 +155,6 @@ def test_token_logits_are_those_of_all_positions_gathered() -> None:
     torch.testing.assert_close(made.token_logits(hidden, positions), gathered, rtol=1e-5, atol=1e-6)
     direct = made.heads["tokens"](hidden[1, positions[1, 2]], made.embeddings.tokens.weight)
     torch.testing.assert_close(gathered[1, 2], direct, rtol=1e-5, atol=1e-6)
-
-
-def test_replaced_logits_are_one_a_position() -> None:
     assert of("bert").replaced_logits(torch.randn(3, 12, DIM)).shape == (3, 12)
 
 

@@ -1,7 +1,5 @@
 """The ends of residual branches: torch's numbers, and what they keep for the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any

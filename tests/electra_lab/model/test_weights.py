@@ -1,7 +1,5 @@
 """All tensors of a network: compared by name and shape, whatever they are called elsewhere, and copied."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Random models of transformers, in memory and in folders, and networks of ours of the same sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """REINFORCE against exact enumeration over five tokens, in float64."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

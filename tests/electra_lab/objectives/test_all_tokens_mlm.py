@@ -1,7 +1,5 @@
 """The copy gate: by hand, as a distribution, at its limits, and inside the objective."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

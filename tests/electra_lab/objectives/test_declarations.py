@@ -1,18 +1,13 @@
 """What each objective says of itself: its conflicts, its cost, and the runs that it starts from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from registry import Flops, Needs, Setup, objectives
+from tests.electra_lab.objectives.tiny import REQUIRED
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "two_stage": {"generator_steps": 7},
-    "frozen_generator": {"run": Path("runs/earlier")},
-}
 GENERATOR, TIE, SAMPLER, STEPS = "generator.type", "embedding.tie", "sampler", "objective.generator_steps"
 SOUND = Setup(generator="network", tie="none", unbiased=True, steps=100)
 
@@ -34,10 +29,8 @@ CONFLICTS: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "two_stage": [
         ({"generator": "fixed"}, [GENERATOR]),
         *(({"tie": tie}, [TIE]) for tie in ("tokens", "embeddings", "all", "gradient_disentangled")),
-        ({"steps": 8}, []),
-        ({"steps": 7}, [STEPS]),
-        ({"steps": 6}, [STEPS]),
-        ({"steps": None}, []),  # a budget that has not been turned into steps
+        *(({"steps": steps}, [STEPS]) for steps in (6, 7)),
+        *(({"steps": steps}, []) for steps in (8, None)),  # None: a budget that has not been turned into steps
         ({"generator": "fixed", "tie": "all", "steps": 1}, [GENERATOR, TIE, STEPS]),
         ({"unbiased": False}, []),
     ],
@@ -57,7 +50,7 @@ def test_the_table_is_complete() -> None:
 def test_conflicts(name: str, changes: dict[str, Any], keys: list[str]) -> None:
     """Each with its key, and a sentence that names the objective or its option."""
     component: Any = objectives.get(name).component
-    found = list(component.conflicts(Setup(**{**vars(SOUND), **changes}), OPTIONS.get(name, {})))
+    found = list(component.conflicts(Setup(**{**vars(SOUND), **changes}), REQUIRED.get(name, {})))
     assert [key for key, _ in found] == keys
     for key, sentence in found:
         assert sentence.endswith(".")
@@ -84,13 +77,16 @@ FLOPS = {
 
 
 @pytest.mark.parametrize("name", objectives.names())
-def test_flops(name: str) -> None:
+def test_flops_needs_and_earlier_runs(name: str) -> None:
     """Who runs, who learns, and where vocabulary logits are computed; by default both networks learn at every step."""
     component: Any = objectives.get(name).component
     needs: Needs = getattr(component, "needs", Needs())
     assert hasattr(component, "flops") == (name in FLOPS)
     if name in FLOPS:
         assert built(name).flops(price) == FLOPS[name]
+    assert hasattr(component, "earlier_runs") == (name == "frozen_generator")
+    if name == "frozen_generator":
+        assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
     assert needs.generator == needs.sampler == (name != "mlm")
     detects = name not in ("mlm", "replace_mlm", "all_tokens_mlm")
     assert needs.heads == (("replaced",) if detects else ("tokens",))
@@ -103,15 +99,7 @@ def built(name: str) -> Any:
     networks = [nn.Linear(1, 1), nn.Linear(1, 1)]
     for network in networks:
         network.dim = 1
-    return component(*networks, None, None, None, **OPTIONS.get(name, {}))
-
-
-@pytest.mark.parametrize("name", objectives.names())
-def test_earlier_runs(name: str) -> None:
-    component: Any = objectives.get(name).component
-    assert hasattr(component, "earlier_runs") == (name == "frozen_generator")
-    if name == "frozen_generator":
-        assert built(name).earlier_runs() == {"generator": Path("runs/earlier")}
+    return component(*networks, None, None, None, **REQUIRED.get(name, {}))
 
 
 @pytest.mark.parametrize(("name", "frozen"), [("frozen_generator", True), ("electra", False)])

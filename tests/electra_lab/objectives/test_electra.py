@@ -1,7 +1,5 @@
 """The ELECTRA loss against a plain computation, and against electra-pytorch where that is right."""
 
-from __future__ import annotations
-
 import weakref
 from types import SimpleNamespace
 from typing import Any

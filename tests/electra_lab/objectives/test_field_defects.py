@@ -1,9 +1,6 @@
 """Two defects of the public packages that concern the networks themselves (B16, B18); the others: tests/.../interop."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +8,12 @@ import torch
 from electra_lab.testing import ObjectiveContract
 from electra_lab.training.random import Streams
 from registry import Batch, objectives
-
-OPTIONS = {"two_stage": {"generator_steps": 3}, "frozen_generator": {"run": Path("runs/earlier")}}
+from tests.electra_lab.objectives.tiny import REQUIRED
 
 
 def built(name: str):
     suite = ObjectiveContract()
-    suite.name, suite.options = name, OPTIONS.get(name, {})
+    suite.name, suite.options = name, REQUIRED.get(name, {})
     return suite.build().train()
 
 

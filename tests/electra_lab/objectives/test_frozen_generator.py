@@ -1,7 +1,5 @@
 """The generator of an earlier run: which weights, that they stay, and what happens where there are none."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every objective that is shipped learns: on real text, tiny networks lower the loss of text that they never saw."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

@@ -1,19 +1,14 @@
 """Options that several objectives share: disallow_correct and label smoothing, by hand and against torch."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 from torch.nn import functional as F
 
 from electra_lab.testing import CLS, MASK, PAD, SEP, SIGNIFICANCE, chi_square_p
 from registry import samplers
-from tests.electra_lab.objectives.tiny import ORDINARY, SIZE, Fixed, Says, rows, streams, tables
+from tests.electra_lab.objectives.tiny import ORDINARY, REQUIRED, SIZE, Fixed, Says, rows, streams, tables
 
 DRAWING = ["electra", "electra_masked_only", "replace_mlm", "all_tokens_mlm", "two_stage", "frozen_generator"]
-REQUIRED: dict[str, dict[str, Any]] = {"two_stage": {"generator_steps": 1}, "frozen_generator": {"run": "nowhere"}}
 
 
 @pytest.mark.parametrize("name", DRAWING)
@@ -66,6 +61,3 @@ def test_discriminator_smoothing_by_hand() -> None:
     original, replaced = 0.1 * 0.126928 + 0.9 * 2.126928, 0.9 * 0.126928 + 0.1 * 2.126928
     assert float(term.sum.detach()) == pytest.approx(original + replaced, abs=1e-5)
     assert int(term.count) == 2
-
-
-# mlm and replace_mlm

@@ -1,7 +1,5 @@
 """Every objective that is shipped, and that of the plug-in, made tiny and run: it may stop and resume, and be split."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a sampler is given, whatever the networks run in, and the loss of a masked token."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

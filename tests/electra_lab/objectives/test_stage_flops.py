@@ -1,7 +1,5 @@
 """What the steps of each stage cost, against torch's counter, and how many of them a budget buys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +110,7 @@ def test_a_run_ends_when_its_flops_are_spent(tmp_path: Path, extra: float) -> No
     flops = made(tmp_path, **objective).settings.flops
     budget = flops.total(FIRST + 2) + extra * flops.per_step
     file = write_experiment(
-        tmp_path,
-        **settings(tmp_path, **objective, train=f"{{flops: {budget!r}, batch_size: {BATCH}}}"),
+        tmp_path, **settings(tmp_path, **objective, train=f"{{flops: {budget!r}, batch_size: {BATCH}}}")
     )
     record: dict[str, Any] = lines(run(file, tmp_path / "run", "evaluate.examples=0"))[-3]
     assert (record["step"], record["flops"]) == (FIRST + 2, flops.total(FIRST + 2))

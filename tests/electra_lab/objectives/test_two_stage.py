@@ -1,7 +1,5 @@
 """Two stages: who learns, who runs, what is taken over, and that a run may stop anywhere around the boundary."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 from pathlib import Path

@@ -1,8 +1,7 @@
 """Objectives around networks whose numbers can be worked out by hand, and around tiny BERTs."""
 
-from __future__ import annotations
-
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,10 @@ from registry import Batch, Masked, Needs, backbones, masking_strategies, object
 
 SIZE = 10  # five ordinary tokens besides [PAD] [UNK] [CLS] [SEP] [MASK]; [UNK] is ordinary, too
 ORDINARY = [1, 5, 6, 7, 8, 9]
+# Options that have no default.
+REQUIRED: dict[str, dict[str, Any]] = {
+    "two_stage": {"generator_steps": 7}, "frozen_generator": {"run": Path("runs/earlier")}
+}  # fmt: skip
 
 
 class Table(nn.Module):
@@ -88,17 +91,13 @@ def berts(
     dropout: float = 0.0, build: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """An objective around two tiny BERTs (`equal`: of one size), or others, with weights that are not small."""
-    component, build = (
-        objectives.get(name).component,
-        build or partial(backbones.get("bert").component, dropout=dropout),
-    )
+    component = objectives.get(name).component
+    build = build or partial(backbones.get("bert").component, dropout=dropout)
     torch.manual_seed(0)
     width = 16 if equal else 8
     generator, discriminator = build(width, 1, 2, 32), build(16, 1, 2, 32)
     needs, sizes = getattr(component, "needs", Needs()), EmbeddingSizes(size, 16, 32, dropout)
-    pair = make_pair(
-        generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.heads
-    )  # fmt: skip
+    pair = make_pair(generator if needs.generator else None, width, discriminator, 16, sizes, tie, PAD, needs.heads)
     masking = masking or masking_strategies.get("replace_prob").component
     sampler = (sampler or samplers.get("gumbel").component) if needs.sampler else None
     made = component(*pair, masking, sampler, vocabulary(size), **options)
@@ -145,9 +144,8 @@ def everywhere(network: Any, tokens: torch.Tensor, batch: Any) -> torch.Tensor:
 def plain_mlm(network: Any, inputs: torch.Tensor, batch: Any, chosen: torch.Tensor, smoothing: float = 0) -> Any:
     """As it is commonly written: labels of -100 where nothing is predicted, and the mean over the rest."""
     labels = batch.tokens.masked_fill(~chosen, -100)
-    return F.cross_entropy(
-        everywhere(network, inputs, batch).flatten(0, 1), labels.flatten(), label_smoothing=smoothing
-    )
+    logits = everywhere(network, inputs, batch).flatten(0, 1)
+    return F.cross_entropy(logits, labels.flatten(), label_smoothing=smoothing)
 
 
 class Chosen:

@@ -1,7 +1,5 @@
 """AdamW with the lab's options: worked out by hand, and against torch's own."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

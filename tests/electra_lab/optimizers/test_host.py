@@ -1,7 +1,5 @@
 """No optimizer makes the host wait for the device in a step: none reads a number from a tensor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -21,15 +19,11 @@ class NoReads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_reads_are_noticed() -> None:
-    for read in (float, bool, torch.Tensor.item, torch.nonzero):
-        with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
-            read(torch.tensor(1.0))
-
-
 @pytest.mark.parametrize("finite", [True, False])
 @pytest.mark.parametrize("name", optimizers.names())
 def test_a_step_reads_nothing(name: str, finite: bool) -> None:
+    with NoReads(), pytest.raises(AssertionError, match="waits for the device"):
+        float(torch.tensor(1.0))
     module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Embedding(7, 3))
     optimizer = optimizers.get(name).component(list(module.named_parameters()), 0.1)
     flag = torch.tensor(finite)

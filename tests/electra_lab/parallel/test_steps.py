@@ -89,7 +89,6 @@ def test_masks_and_draws_are_bit_identical_to_those_of_one_process(
 
 
 def test_each_rank_has_a_dropout_of_its_own(folder: Path) -> None:
-    """Torch's global generator, after a step without dropout, in which nothing is drawn from it."""
     found = [each["drawn"] for case in CASES if case[1] not in HASHED for each in ranks(folder, *case)]
     assert len(set(found)) == 2
 

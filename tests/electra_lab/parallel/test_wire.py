@@ -33,7 +33,6 @@ def assert_equal(one: Any, two: Any) -> None:
 
 
 def test_everything_that_there_may_be() -> None:
-    """Half precision, views and expanded tensors, shared memory, odd names, bits of floating point numbers."""
     batch = Batch(
         TOKENS, TOKENS > 2, TOKENS * 0, torch.tensor([4, 2, 9]), attention_document_ids=TOKENS[:, :1].expand(3, 4),
         labels={"a/b.c": torch.randn(3)}, source_document_ids=TOKENS.T.contiguous().T,

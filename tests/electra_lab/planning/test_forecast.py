@@ -34,9 +34,8 @@ def reading(logits, rng, /):
 
 
 @pytest.fixture(autouse=True)
-def _own_store_and_no_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_store(no_report: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)
 
 
 def plan_of(file: Path, *overrides: str, device: str = "cpu") -> str:
@@ -89,7 +88,6 @@ def test_it_reads_no_corpus_and_writes_nothing(forks: Lab, tmp_path: Path) -> No
 
 
 def test_a_large_network_takes_no_time_and_no_memory(tmp_path: Path) -> None:
-    """A hundred billion parameters."""
     file = write_experiment(tmp_path, discriminator="{type: bert, dim: 32768, depth: 8, heads: 64}")
     total = numbers(line(plan_of(file), "total"))[0]
     assert total > 1e11
@@ -118,9 +116,7 @@ def test_a_component_that_reads_numbers_costs_the_estimate_of_memory_alone(tmp_p
     (tmp_path / "reading.py").write_text(READS_NUMBERS)
     file = write_experiment(tmp_path, imports="[reading.py]", sampler="{type: reading}")
     text = plan_of(file)
-    assert re.search(
-        r"memory +\S+ MB of weights and optimizer; the memory of a step cannot be predicted from shapes", text
-    )
+    assert re.search(r"memory +\S+ MB of weights and optimizer; the memory of a step cannot be predicted", text)
     assert "FLOPs per step" in text
     run = execute.run(file, [], tmp_path / "run", "cpu")  # a forecast leaves nothing behind that a run trips over
     assert (run / "checkpoints").is_dir()
@@ -161,7 +157,6 @@ class Reading(torch.nn.Module):
 
 
 def test_a_backbone_that_reads_numbers_is_checked_forecast_and_run(tmp_path: Path) -> None:
-    """It has no formula either: its operations are counted with numbers."""
     (tmp_path / "reading.py").write_text(READING_BACKBONE)
     discriminator = "{type: reading, dim: 16, depth: 2, heads: 2}"
     file = write_experiment(tmp_path, imports="[reading.py]", discriminator=discriminator, generator="{scale: 0.5}")
@@ -217,11 +212,9 @@ def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
     words = "\n\n".join(f"{n**3} {n**4} {n**5}" for n in range(100))
     (tmp_path / "words.txt").write_text(words)
     sections = {
-        "corpus": "{type: text_files, paths: [words.txt]}",
-        "tokenizer": "{type: wordpiece, vocab_size: 100}",
-        "optimizer": f"{{type: {optimizer}}}",
-        "train": "{steps: 1, batch_size: 8, precision: fp32}",
-    }
+        "corpus": "{type: text_files, paths: [words.txt]}", "tokenizer": "{type: wordpiece, vocab_size: 100}",
+        "optimizer": f"{{type: {optimizer}}}", "train": "{steps: 1, batch_size: 8, precision: fp32}",
+    }  # fmt: skip
     made = experiment(tmp_path, **sections)
     found = needs(tmp_path / "tiny.yaml")
     assert made.vocabulary.size == 100 == found.vocabulary_size
@@ -235,7 +228,6 @@ def test_memory_is_that_of_a_real_step(tmp_path: Path, optimizer: str) -> None:
 
 
 def test_the_dearer_stage_of_two_decides(tmp_path: Path) -> None:
-    """The working memory is that of the second stage, where both networks are there, whichever is forecast first."""
     sections = {"embedding": "{dim: 8, max_length: 16, tie: none}", "generator": "{scale: 0.5}"}
     file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)
     found = needs(file, "train.steps=5")

@@ -12,6 +12,7 @@ from electra_lab.presentation import charts
 from electra_lab.presentation import sweep_figures as ablation_figures
 from electra_lab.storage.run_directory import RunDirectory
 from tests.electra_lab.presentation.axes import Drawn
+from tests.electra_lab.presentation.finetuned import leave_out_curve
 from tests.electra_lab.presentation.synthetic import SCALES, leave_out_pictures, write_cell, write_folder
 
 
@@ -33,6 +34,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without pictures, for tests of words and numbers."""
     leave_out_pictures(monkeypatch)
+
+
+@pytest.fixture
+def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_curve(monkeypatch)
 
 
 @pytest.fixture

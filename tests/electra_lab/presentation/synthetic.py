@@ -36,11 +36,7 @@ MEASURES: list[dict[str, Any]] = [
         "options": {},
         "references": {},
         "metrics": {
-            "own_loss": {
-                "summary": "the objective's own loss on test text",
-                "unit": "nats",
-                "higher_is_better": False,
-            }
+            "own_loss": {"summary": "the objective's own loss on test text", "unit": "nats", "higher_is_better": False}
         },
     },
 ]

@@ -41,9 +41,6 @@ def forget(results: Results, *ids: str) -> Results:
     return read(results.folder)
 
 
-# The leading metric
-
-
 def test_a_numeric_key_is_an_axis_with_each_mean_its_interval_and_its_seeds(tmp_path: Path, drawn: Drawn) -> None:
     picture = figures.leading(made(tmp_path, TWO, ["generator.scale"]))
     axes = drawn["leading"]
@@ -227,9 +224,6 @@ def test_a_comma_alone_is_not_a_line() -> None:
     )
 
 
-# Differences
-
-
 def test_a_difference_is_the_variant_minus_the_baseline_seed_by_seed(tmp_path: Path, drawn: Drawn) -> None:
     """0.2, 0.3 and 0.1: on average 0.2, with a standard deviation of 0.1; the other is as far below."""
     changes = {"base": {}, "better": {"x": 1}, "worse": {"x": 2}}
@@ -251,7 +245,6 @@ def test_a_difference_is_the_variant_minus_the_baseline_seed_by_seed(tmp_path: P
 
 
 def test_a_difference_has_the_interval_of_the_table(tmp_path: Path, drawn: Drawn) -> None:
-    """Which may be wider than that of the seeds, by documents and references."""
     numbers = np.random.default_rng(0).normal(0.7, 0.05, (3, 2, 1)) + np.zeros(5) + 0.001 * np.arange(5) ** 2
     folder = write_folder(tmp_path, {"base": {}, "other": {"x": 1}}, range(5))
     results = read(add_references(folder, lambda r, v, seed: float(numbers[r, v, seed] + 0.001 * v * (seed % 2))))
@@ -271,9 +264,6 @@ def test_a_seed_that_only_one_of_two_has_makes_no_difference(tmp_path: Path, dra
     assert only.bar is None
     assert ticks(drawn["differences"], "y") == {0.0: "a", -1.0: "b"}  # b shares no seed with the baseline
     assert figures.differences(forget(results, "v1-s2")) is None
-
-
-# Compute
 
 
 def test_a_metric_is_drawn_over_the_flops_of_its_own_cell(tmp_path: Path, drawn: Drawn) -> None:
@@ -319,9 +309,6 @@ def test_where_neither_differs_there_is_no_chart(tmp_path: Path, drawn: Drawn) -
     assert picture is None
     assert said.endswith("1.00e+12 FLOPs each; the numbers of their parameters are not all known.")
     assert drawn == {}
-
-
-# Colours, and words
 
 
 def test_the_key_of_a_variant_has_its_colour_and_marker(tmp_path: Path, drawn: Drawn) -> None:

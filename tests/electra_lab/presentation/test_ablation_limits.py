@@ -44,7 +44,6 @@ def test_the_smallest_difference_that_can_be_found_stands_beside_the_verdict(tmp
 
 
 def test_a_variant_with_few_seeds_does_not_silence_the_others(tmp_path: Path) -> None:
-    """What is tested has its smallest difference, and the best is not said to equal what it was not tested against."""
     missing = {"v2-s3": "missing", "v2-s4": "missing"}
     text = verdict(write_folder(tmp_path, SCALES, range(5), ["generator.scale"], state=missing))
     few = list(SCALES)[2]

@@ -69,9 +69,6 @@ def change(folder: Path, **values: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-# The file
-
-
 def test_the_page_is_one_file_that_loads_nothing(each: Path) -> None:
     page = Page(each / "report.html")
     assert page.tags[:2] == ["html", "head"]
@@ -146,9 +143,6 @@ def test_hostile_names_are_text(written: dict[str, Path]) -> None:
     assert "$x$" in "".join(re.findall(r"<text[^>]*>([^<]*)</text>", page.source))  # not a formula of matplotlib's
 
 
-# What it says
-
-
 def test_the_page_says_how_many_cells_are_in_which_state(written: dict[str, Path]) -> None:
     text = Page(written["five seeds"] / "report.html").text
     assert ("Of 20 cells: 14 done; 2 trained, but not fully measured; 2 begun, but not fully trained; 1 failed; "
@@ -202,7 +196,6 @@ def test_what_a_cell_costs_is_the_mean_of_its_variant(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("plain")
 def test_what_differs_from_the_baseline_is_listed_with_both_values(tmp_path: Path) -> None:
-    """Also what follows from a change: another type of masking brings its own default."""
     folder = write_folder(tmp_path, {"base": {}, "words": {"masking.type": "whole_word"}, "same": {}}, (0, 1))
     plan = json.loads((folder / "plan.json").read_text())
     plan["variants"][1]["differs"] = {
@@ -315,12 +308,6 @@ def test_curves_and_charts_that_do_not_exist_are_explained(folder: Path) -> None
     text = reread(folder).text
     assert "No cell has a reference_auc yet." in text
     assert "No cell has begun." in text
-
-
-# Damage
-
-
-Damage = Callable[[dict[str, Any]], Any]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +57,7 @@ def change_measures(folder: Path, **values: Any) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
-# table.csv
-
-
 def test_the_table_of_cells_has_every_number(tmp_path: Path) -> None:
-    """Against the numbers that the folder was made of, not against those that the code read."""
     folder = write_folder(tmp_path, SCALES, range(5), ["generator.scale"], state=STATE)
     write_report(folder)
     rows = spreadsheet(folder)
@@ -101,9 +96,6 @@ def test_a_run_counts_and_not_its_plan(folder: Path) -> None:
     write_report(folder)
     # It has come to the plan's steps, not to its own.
     assert spreadsheet(folder)["generator.scale=0.5", 0]["status"] == "unfinished"
-
-
-# The tables of metrics
 
 
 def test_tables_have_means_and_paired_differences(tmp_path: Path) -> None:
@@ -242,9 +234,6 @@ def test_a_difference_over_fewer_seeds_than_its_row_has_says_over_how_many(tmp_p
     assert markdown(folder)["reference_auc, higher is better"][3][3].endswith(" over 1 pair")
 
 
-# Numbers that are missing
-
-
 def test_a_metric_that_a_variant_lacks_is_a_dash_with_a_reason(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, NAMED, (0, 1), without={"mlm": ["reference_auc", "reference_accuracy"]})
     page = Page(write_report(folder))
@@ -271,15 +260,11 @@ def test_metrics_that_no_cell_has_are_named(tmp_path: Path) -> None:
     assert markdown(folder) == {}
 
 
-# table.md
-
-
-@pytest.mark.parametrize("names", [list(NAMED)])
-def test_hostile_names_are_text(tmp_path: Path, names: Sequence[str]) -> None:
+def test_hostile_names_are_text(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, NAMED, (0, 1))
     write_report(folder)
     assert r"masked \<b\>only\</b\> & $x$ \| \`all\` of the tokens" in (folder / "table.md").read_text()
-    assert {label for label, _ in spreadsheet(folder)} == set(names)
+    assert {label for label, _ in spreadsheet(folder)} == set(NAMED)
 
 
 def test_the_text_begins_with_name_question_and_verdict(clear: Path) -> None:

@@ -56,7 +56,6 @@ def test_no_variant_is_the_best_if_none_beats_the_baselines(tmp_path: Path) -> N
 
 
 def test_none_is_the_best_by_any_reference_either(tmp_path: Path) -> None:
-    """The sentences on references call a variant the best, too."""
     folder = write_folder(tmp_path, SCALES, FIVE)
     add_references(folder, lambda reference, variant, seed: 0.5 + 0.02 * variant + noise(variant + reference, seed))
     assert "best mean by every reference" in variants_markdown(read(folder))
@@ -71,7 +70,6 @@ def test_a_variant_alone_is_compared_with_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("own", "found"), [(0.71, False), (0.50, True)])
 def test_some_variants_may_beat_them(tmp_path: Path, own: float, found: bool) -> None:
-    """The highest is the best only if it is one of them."""
     folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(0.50, 0.70, 0.55, 0.52))
     floors = [0.60, own, 0.60, 0.60]
     all_said = said(add_baselines(folder, rare=lambda variant, seed: floors[variant]))
@@ -85,7 +83,6 @@ def test_some_variants_may_beat_them(tmp_path: Path, own: float, found: bool) ->
 
 
 def test_a_difference_that_no_test_finds_is_not_better(tmp_path: Path) -> None:
-    """A mean above the baseline is not enough, if seeds differ by more."""
     folder = write_folder(tmp_path, SCALES, FIVE, scores=lambda variant, seed: 0.51 + 0.04 * (-1) ** (seed + variant))
     assert said(add_baselines(folder, chance=lambda *_: 0.5))[0].startswith("No variant is distinguishably better")
 
@@ -99,7 +96,6 @@ def test_with_few_seeds_the_sentence_only_describes(tmp_path: Path, floor: float
 
 
 def test_other_documents_count(tmp_path: Path) -> None:
-    """What all seeds share makes the interval wider: clear over the seeds alone, and not over the documents."""
     folder = write_folder(tmp_path, SCALES, FIVE, scores=scored(0.55, 0.56, 0.57, 0.58))
     add_baselines(folder, rare=lambda *_: 0.5)
     assert not said(folder)[0].startswith("No variant")

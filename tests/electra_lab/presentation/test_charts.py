@@ -94,10 +94,6 @@ def test_ids_of_two_pictures_differ_and_each_refers_to_its_own() -> None:
         assert set(used) == own
 
 
-def test_the_same_picture_has_the_same_bytes() -> None:
-    assert picture() == picture()
-
-
 def test_a_dollar_sign_is_not_a_formula() -> None:
     texts = [each.text for each in ElementTree.fromstring(picture(text="$x$ & <y> größer")).iter(f"{SVG}text")]
     assert "$x$ & <y> größer" in texts

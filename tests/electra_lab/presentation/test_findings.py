@@ -55,15 +55,12 @@ def test_a_run_that_declares_nothing_has_the_metrics_of_pretraining() -> None:
 
 
 def test_what_has_no_title_is_called_by_its_name() -> None:
-    """Also a baseline that nobody declared, in a page and in the heading of a chart."""
     metrics = {"skill": Metric("how well", baselines=("chance", "luck"), chart=True), "chance": Metric()}
     (found,) = findings({"skill": 0.7, "chance": 0.5, "luck": 0.6}, metrics)
     assert (found.title, found.meaning) == ("skill", "how well; chance 0.500, luck 0.600")
     assert heading(declared(metrics)["skill"]) == "Skill"
     assert list(titled(metrics)) == ["skill", "chance", "luck"]
 
-
-# The verdict
 
 AUC = {"discriminator_auc": 0.681, "unigram_auc": 0.525, "always_original_auc": 0.5}
 LOSS = {"generator_mask_loss": 5.62, "unigram_mask_entropy": 6.41}
@@ -128,7 +125,6 @@ def test_a_loss_has_grades_of_its_own(gain: float, degree: str) -> None:
 
 @pytest.mark.parametrize(("recall", "degree"), [(0.0, "begun to learn"), (0.049, "begun to learn"), (0.05, "learned")])
 def test_who_finds_nothing_has_not_learned_to_detect(recall: float, degree: str) -> None:
-    """However good the order of its suspicions."""
     assert LEAST_RECALL == 0.05
     record = AUC | {"discriminator_recall": recall} | gained("discriminator_auc", 0.156, 0.149, 0.163)
     [said] = judged(record)
@@ -160,7 +156,6 @@ def test_a_generator_that_cannot_learn_is_not_judged() -> None:
 
 
 def test_without_gains_there_is_no_verdict() -> None:
-    """As of an older version, of text in which nothing was replaced, or of an objective with other metrics."""
     assert judged(AUC | LOSS) == []
     assert judged(AUC | {"discriminator_auc": None, "discriminator_auc_gain": None}) == []
     found = AUC | gained("discriminator_auc", 0.1, 0.0, 0.2)

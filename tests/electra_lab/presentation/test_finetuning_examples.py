@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from electra_lab.presentation import charts
 from tests.electra_lab.presentation.axes import lines, number_of, overlaps
-from tests.electra_lab.presentation.finetuned import leave_out_curve, scores, write_finetuned, write_seed
+from tests.electra_lab.presentation.finetuned import scores, write_finetuned, write_seed
 from tests.electra_lab.presentation.test_finetuning_page import headings, page_of
 from tests.pages import Page
 
@@ -20,15 +20,7 @@ ONE = {0: {"validation": {"accuracy": 0.5}}}
 BOTH = {0: {"validation": {"accuracy": 0.5}, "test": {"accuracy": 0.6}}}
 
 
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_out_curve(monkeypatch)
-
-
-pytestmark = pytest.mark.usefixtures("plain")
-
-
-# Tables and wrong predictions
+pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 def test_tables_show_their_numbers(tmp_path: Path) -> None:
@@ -116,9 +108,6 @@ def test_nothing_of_the_data_becomes_part_of_the_page(tmp_path: Path) -> None:
     assert page.all("h1")[0].text == EVIL
     assert page.table("Results on validation")[1] == [EVIL, "0.500", EVIL]
     assert page.table(EVIL) == [["", EVIL], [EVIL, "1"]]
-
-
-# The curve
 
 
 @pytest.fixture

@@ -58,7 +58,6 @@ def test_a_chart_shows_training_and_validation_and_the_baselines_over_steps(
 
 
 def test_the_legend_covers_no_curve(directory: RunDirectory, drawn: Drawn) -> None:
-    """Also where curves fill the chart."""
     records = []
     for step, value in enumerate((0.5, 0.9, 0.5, 0.9)):
         baselines = {"always_original_auc": 0.5, "unigram_auc": 0.6, "unigram_entropy": value}

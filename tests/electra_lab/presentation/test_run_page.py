@@ -14,6 +14,7 @@ from electra_lab.presentation.pages import STYLE
 from electra_lab.presentation.run_page import write_report
 from electra_lab.presentation.text import thousandths
 from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError
 from tests.electra_lab.presentation.test_charts import luminance
 from tests.helpers import write_experiment
 from tests.pages import Page
@@ -39,9 +40,6 @@ def validation(step: int, **values: float | None) -> dict[str, Any]:
 
 def final(step: int, **values: float | None) -> dict[str, Any]:
     return {"step": step, "split": "test", "tokens": 320, **values}
-
-
-# A real run
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +71,6 @@ def test_the_page_of_a_run_has_the_numbers_of_its_test(finished: RunDirectory) -
 def test_the_same_run_gives_the_same_bytes(finished: RunDirectory) -> None:
     before = (finished.path / "report.html").read_bytes()
     assert write_report(finished).read_bytes() == before
-
-
-# Facts and results, by hand
 
 
 @pytest.mark.usefixtures("drawn")
@@ -176,9 +171,6 @@ def test_the_verdict_stands_at_the_top(directory: RunDirectory) -> None:
     assert "learned" not in page(directory).text.split("Config")[0]
 
 
-# Tokens
-
-
 def token(token: str, original: str | None = None, probability: float = 0.1) -> dict[str, Any]:
     replaced = original is not None
     return {"token": token, "original": original or token, "replaced": replaced, "probability": probability}
@@ -227,7 +219,6 @@ def test_a_token_can_be_read_at_any_strength(scheme: int) -> None:
 
 @pytest.mark.usefixtures("drawn")
 def test_hostile_text_is_text(directory: RunDirectory) -> None:
-    """In tokens, in the config, in the name of the folder."""
     directory.write_json("examples.json", [[token(HOSTILE, "</p><img src=x>", 0.5)]])
     config = (directory.path / "config.yaml").read_text()
     directory.write("config.yaml", config + f"# </pre>{HOSTILE}\n")
@@ -238,3 +229,40 @@ def test_hostile_text_is_text(directory: RunDirectory) -> None:
     assert "".join(written.parts).count(HOSTILE) == 2
     assert "</p><img src=x>" in written.parts
     assert "<b onclick=x>" in "".join(written.parts)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_run_of_another_format_is_refused_and_keeps_its_page(directory: RunDirectory) -> None:
+    """Its records have other splits, so its page would say that it was never evaluated."""
+    value = directory.read_json("provenance.json")
+    directory.write_json("provenance.json", value | {"format": 2})
+    before = (directory.path / "report.html").read_bytes()
+    with pytest.raises(CheckpointError, match=r"was written by electra_lab 0\.1\.0 in format 2; this version"):
+        write_report(directory)
+    assert (directory.path / "report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.yaml", "a: [1"),
+        ("config.yaml", "text"),
+        ("config.yaml", "[name]"),
+        pytest.param("config.yaml", "[" * 5_000, id="nested"),
+        pytest.param("config.yaml", "name: \ud800", id="not UTF-8"),
+        ("provenance.json", "1"),
+        ("provenance.json", "{"),
+        ("metrics.jsonl", "{}\n{}\n"),
+        ("examples.json", "["),
+        ("examples.json", '[[{"token": "a"}]]'),
+    ],
+)
+@pytest.mark.usefixtures("drawn")
+def test_a_damaged_file_is_named(directory: RunDirectory, file: str, text: str) -> None:
+    (directory.path / "report.html").unlink()
+    (directory.path / file).write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(CheckpointError) as error:
+        write_report(directory)
+    assert str(error.value).startswith(f"{directory.path / file}:")
+    assert len(str(error.value).splitlines()) == 1
+    assert not (directory.path / "report.html").exists()

@@ -36,7 +36,6 @@ def test_counts_and_overlap_are_named_by_split() -> None:
 
 
 def test_what_is_not_known_is_not_said() -> None:
-    """An overlap of nothing is known."""
     assert list(data_facts(Data(store="abc"))) == []
     assert [title for title, _ in data_facts(Data(store="abc", documents=DOCUMENTS, tokens=TOKENS))] == ["data"]
     assert dict(data_facts(Data(store="abc", overlap=0.0)))["overlap"].startswith("0.0% of the 13-token runs")

@@ -80,9 +80,6 @@ def refusal(source: object, kind: type[LabError] = DataError) -> str:
     return str(refused.value)
 
 
-# Around other backbones
-
-
 OUT = f"{PREFIX}heads.replaced.out.weight"
 EDITS: dict[str, Callable[[dict[str, Tensor]], object]] = {
     **{
@@ -125,9 +122,6 @@ def test_a_second_head_in_the_file_is_used(folder: Path, tokenizer: PreTrainedTo
 def test_a_config_that_cannot_be_is_a_sentence_that_says_why(folder: Path, values: Any, said: str) -> None:
     change(folder, **values)
     assert said in refusal(folder)
-
-
-# Around `bert`
 
 
 @pytest.mark.parametrize("pad", [1000, -1, "0", 3])
@@ -197,11 +191,7 @@ def test_sizes_are_compared_with_the_tensors_before_memory_is_asked_for(
         ("backbone", {"dim": True}, "backbone.dim: "),
         ("backbone", {"dim": 60_000}, f"{PREFIX}project.weight has the shape [16, 8], not [60000, 8]"),
         ("embedding", {"dim": 60_000}, f"{PREFIX}embeddings.tokens.weight has the shape [SIZE, 8], not [SIZE, 60000]"),
-        (
-            "embedding",
-            {"max_length": 1 << 24},
-            "embeddings.positions.weight has the shape [32, 8], not [16777216",
-        ),
+        ("embedding", {"max_length": 1 << 24}, "embeddings.positions.weight has the shape [32, 8], not [16777216"),
         ("embedding", {"max_length": "32"}, "embedding.max_length: "),
         ("embedding", {"dropout": None}, "embedding.dropout: "),
     ],
@@ -239,9 +229,6 @@ def test_a_component_that_reads_numbers_while_it_is_built_is_built_with_memory(
     assert electra_lab.load(folder, device="cpu").detects
 
 
-# Lengths
-
-
 def test_inputs_are_no_longer_than_what_the_backbone_pads_them_to(
     tmp_path: Path, tokenizer: PreTrainedTokenizerFast
 ) -> None:
@@ -250,9 +237,6 @@ def test_inputs_are_no_longer_than_what_the_backbone_pads_them_to(
     pair = electra_lab.load(folder, device="cpu")
     assert pair.length == 48
     assert pair.detect(" ".join(DOCUMENTS)).probabilities
-
-
-# Pairs
 
 
 def test_a_part_of_a_pair_reads_as_much_as_the_pair(run_directory: Path, tmp_path: Path) -> None:
@@ -272,9 +256,6 @@ def test_a_damaged_mark_is_a_sentence(run_directory: Path, tmp_path: Path, lengt
     for content in (mark | {"length": length}, [], None):
         (exported / MARK).write_text(json.dumps(content))
         assert refusal(exported).startswith(f"{exported / MARK}: is damaged: ")
-
-
-# Names and paths
 
 
 def test_a_home_folder_is_found(

@@ -48,7 +48,6 @@ def test_a_classifier_has_the_labels_and_the_certainties_of_the_lab(tmp_path: Pa
 
 
 def test_a_fine_tuned_bert_is_written_as_the_electra_that_it_is(tmp_path: Path, run: Path) -> None:
-    """BERT's own class has no layer on top like the lab's."""
     made = model(BertForPreTraining, vocab_size=RunDirectory(run).tokens()[0].get_vocab_size())
     shutil.copy(run / "tokenizer.json", saved(made, tmp_path / "bert"))
     task = {"type": "text_classification", "head": "dense"}

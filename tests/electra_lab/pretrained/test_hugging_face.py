@@ -71,9 +71,6 @@ def assert_same(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert all(torch.equal(given[name], expected[name]) for name in expected)
 
 
-# Tensors
-
-
 def test_a_folder_is_its_config_its_kind_and_its_tensors(folder: Path, tmp_path: Path) -> None:
     part = read(folder)
     assert (part.path, part.format, part.backbone["dim"]) == (folder, "electra", 16)
@@ -85,7 +82,6 @@ def test_a_folder_is_its_config_its_kind_and_its_tensors(folder: Path, tmp_path:
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
 def test_a_model_in_pieces(folder: Path, copy: Path, kind: str) -> None:
-    """As save_pretrained splits a large one, and as old versions of it did."""
     if kind == "safetensors":
         made = model(ElectraForPreTraining)
         (copy / WHOLE).unlink()
@@ -153,7 +149,6 @@ CONTENTS: list[Any] = [
 
 @pytest.mark.parametrize("content", CONTENTS)
 def test_an_old_file_of_something_else_is_refused(copy: Path, content: Any) -> None:
-    """Also of tensors that have no dense values."""
     (copy / WHOLE).unlink()
     torch.save(content, copy / "pytorch_model.bin")
     said = refusal(DataError, copy)
@@ -209,9 +204,6 @@ def test_a_folder_without_tensors_is_refused(copy: Path) -> None:
     )
 
 
-# Names of tensors
-
-
 def rename(folder: Path, change: Callable[[str], str]) -> None:
     save_file({change(name): tensor for name, tensor in load_file(folder / WHOLE).items()}, folder / WHOLE)
 
@@ -251,9 +243,6 @@ def test_a_tensor_with_the_wrapper_and_without_is_refused(copy: Path) -> None:
     assert refusal(DataError, copy) == f"{copy}: has {name} twice, once after 'module.'. Save the model again."
 
 
-# Pipes, devices, links
-
-
 @pytest.mark.parametrize("name", [CONFIG, WHOLE, "pytorch_model.bin", f"{WHOLE}.index.json", "pytorch_model-1.bin"])
 def test_what_is_not_a_regular_file_is_refused_and_nobody_waits(copy: Path, name: str) -> None:
     if name == "pytorch_model-1.bin":
@@ -272,12 +261,8 @@ def test_what_is_not_a_regular_file_is_refused_and_nobody_waits(copy: Path, name
 
 
 def test_a_byte_order_mark_is_not_content(copy: Path) -> None:
-    """As editors on Windows write it."""
     (copy / CONFIG).write_bytes(b"\xef\xbb\xbf" + (copy / CONFIG).read_bytes())
     assert read(copy).backbone["dim"] == 16
-
-
-# Folders
 
 
 def test_a_pair_gives_the_part_that_is_asked_for(tmp_path: Path) -> None:
@@ -318,10 +303,7 @@ def test_a_damaged_config_is_refused(copy: Path, content: str) -> None:
     assert refusal(DataError, copy).startswith(f"{copy / CONFIG}: ")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["roberta", "", ["electra"]],
-)
+@pytest.mark.parametrize("kind", ["roberta", "", ["electra"]])
 def test_other_kinds_are_refused_with_those_that_are_supported(copy: Path, kind: object) -> None:
     (copy / CONFIG).write_text(json.dumps({"model_type": kind}))
     assert refusal(ConfigError, copy).startswith(f"{copy / CONFIG}: model_type is {kind!r}; electra and bert are ")
@@ -350,9 +332,6 @@ def test_a_tokenizer_is_seen(copy: Path, name: str) -> None:
     assert read_folders(str(copy)).tokenizer is None
     (copy / name).touch()
     assert refusal(DataError, copy).startswith(f"{copy / name}")
-
-
-# Sizes
 
 
 def test_sizes_are_in_our_words(folder: Path, tmp_path: Path) -> None:
@@ -405,9 +384,6 @@ def test_sizes_that_cannot_be_are_refused(folder: Path, key: str, value: object,
     assert str(refused.value) == f"config.json: {reason}"
 
 
-# Names of the hub
-
-
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the hub's package, which asks nobody."""
@@ -417,7 +393,6 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_name_of_the_hub_is_found_in_its_cache(folder: Path, offline: Path) -> None:
-    """In the layout of the package, where a commit has a folder of its own."""
     cached = offline / "models--google--electra-tiny"
     (cached / "refs").mkdir(parents=True)
     (cached / "refs" / "main").write_text("0123abcd")

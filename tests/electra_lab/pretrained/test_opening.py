@@ -99,7 +99,6 @@ def test_any_kept_checkpoint_can_be_opened(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_tensors_that_cannot_be_those_of_the_run_are_refused(tmp_path: Path) -> None:
-    """Numbers that are not finite, and an objective that gives the network another name."""
     path = run(experiment(tmp_path), tmp_path / "run")
     newest = checkpoints(path / "checkpoints")[-1]
     saved = load_file(newest / "state.safetensors")

@@ -67,8 +67,6 @@ def test_plain_text_has_the_ids_of_the_lab(made: Any, text: str) -> None:
     assert theirs(text)["input_ids"] == [vocabulary.cls_id, *ids, vocabulary.sep_id]
 
 
-# Opened as the class of ELECTRA
-
 ACCENTS, KOREAN, JAMO = ["cafe\u0301 CAFE\u0301", "ру\u0301сский ёж"], "한국어", "\u1112\u1161\u11ab \u212b"
 NASTY = [*ACCENTS, KOREAN, JAMO, "The CAFÉ", "naïve Zoë", "猫と犬 a猫b", "İstanbul ẞ ﬁ", "हिन्दी", "...!?—“”", "１２"]
 NASTY += ["x" * 101, "a\0b\u200bc\x07d\ufffde", "a\tb\nc\u00a0d\u3000e"]

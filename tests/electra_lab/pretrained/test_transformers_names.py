@@ -57,7 +57,6 @@ SHAPES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_released_shapes_give_the_logits_of_transformers(tmp_path: Path, name: str) -> None:
-    """From the file that save_pretrained writes, in single precision."""
     kind, sizes = SHAPES[name]
     theirs = model(kind, **RELEASED, **sizes)
     folder = saved(theirs, tmp_path)
@@ -167,7 +166,6 @@ def test_an_output_table_of_its_own_is_refused_where_it_matters(kind: type) -> N
 @pytest.mark.parametrize("kind", [ElectraForMaskedLM, BertForMaskedLM])
 @pytest.mark.parametrize("first_too", [True, False])
 def test_second_names_of_a_tensor_are_the_tensor(kind: type, first_too: bool) -> None:
-    """Whether the first name is in the file too or not."""
     names = {
         ElectraForMaskedLM: {"generator_lm_head.weight": TABLE},
         BertForMaskedLM: {
@@ -187,7 +185,6 @@ def test_second_names_of_a_tensor_are_the_tensor(kind: type, first_too: bool) ->
 
 @pytest.mark.parametrize("kind", [BertModel, ElectraModel])
 def test_names_of_old_files_and_of_base_models(kind: type) -> None:
-    """LayerNorms converted from TensorFlow, a saved constant, and no prefix."""
     theirs = model(kind)
     given = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +13,6 @@ from electra_lab.analysis.results import cell_result
 from electra_lab.storage.ablation_folder import OTHERS, ROOMS, AblationFolder, Failure, is_ablation_folder
 from registry.errors import CheckpointError, ConfigError
 from tests.electra_lab.presentation.synthetic import CORRUPTION, OWN, SCALES, fail, write_folder
-from tests.helpers import ROOT
 
 
 @pytest.fixture
@@ -31,9 +28,6 @@ def finished(tmp_path: Path) -> AblationFolder:
     return AblationFolder(write_folder(tmp_path / "finished", SCALES, (0, 1)))
 
 
-# Its files
-
-
 def test_a_folder_has_its_rooms_and_may_exist_already(tmp_path: Path) -> None:
     for _ in range(2):
         where = AblationFolder.create(tmp_path / "a" / "b")
@@ -42,13 +36,10 @@ def test_a_folder_has_its_rooms_and_may_exist_already(tmp_path: Path) -> None:
     assert where.experiment("x") == where.path / "plan" / "x.yaml"
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_or_written_to_is_a_sentence(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=rf"^--out {tmp_path}/file/x: cannot be created \(Not a directory\)\.$"):
         AblationFolder.create(tmp_path / "file" / "x")
-
-
-def test_a_folder_that_is_not_writable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root, who may write anywhere
     with pytest.raises(ConfigError, match="is not writable"):
         AblationFolder.create(tmp_path / "a")
@@ -72,9 +63,6 @@ def test_a_plan_makes_the_folder_of_an_ablation(folder: AblationFolder) -> None:
     assert not is_ablation_folder(folder.path)
     (folder.path / "plan.json").touch()
     assert is_ablation_folder(folder.path)
-
-
-# Measures and failures
 
 
 def test_measures_are_added_to_those_that_are_there(folder: AblationFolder) -> None:
@@ -131,9 +119,6 @@ def test_a_damaged_note_of_a_failure_is_named_with_a_cure(finished: AblationFold
     assert cell_result(finished, finished.plan, "v0-s0").status == "done"
 
 
-# Claims
-
-
 def test_a_claim_is_held_by_one(folder: AblationFolder) -> None:
     with folder.claimed("a") as mine:
         assert mine
@@ -158,26 +143,6 @@ def test_a_claim_can_be_waited_for(folder: AblationFolder) -> None:
         order.append(("released", True))
     thread.join(10)
     assert order == [("released", True), ("waited", True)]
-
-
-def test_a_claim_ends_with_its_process(folder: AblationFolder) -> None:
-    program = (
-        "import os, sys\nfrom pathlib import Path\nfrom electra_lab.storage.lock import lock\n"
-        "with lock(Path(sys.argv[1])) as mine:\n    print(mine, flush=True)\n    sys.stdin.read()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(folder.path / "claims" / "a")], env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "True\n"
-    assert folder.is_claimed("a")
-    process.kill()
-    process.communicate()
-    assert not folder.is_claimed("a")
-
-
-# What it refuses
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

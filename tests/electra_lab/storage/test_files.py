@@ -145,9 +145,6 @@ def test_errors_of_the_file_system_are_sentences_and_others_stay_what_they_are(t
         raise ValueError("ours")
 
 
-# Folders
-
-
 def test_a_new_folder_appears_whole_and_after_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch) -> None:
     flushed: list[Path] = []
     monkeypatch.setattr(files, "flush", flushed.append)
@@ -213,9 +210,6 @@ def test_an_earlier_folder_is_replaced(tmp_path: Path, monkeypatch: pytest.Monke
     old, new = ["old.txt"], ["new.txt"]
     assert seen == [old, old, *([old, new] if able else [old, old, old, [], new]), new]
     assert os.listdir(tmp_path) == ["a"]
-
-
-# Sealed folders
 
 
 @pytest.fixture

@@ -91,9 +91,7 @@ def test_who_waits_gets_it_when_it_is_free(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOLCK, "No locks available"), OSError(errno.ENOSYS, "no"), NotImplementedError("no flock")]
 )
-def test_a_file_system_without_locks_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_file_system_without_locks_is_a_sentence(tmp_path: Path, monkeypatch, error: Exception) -> None:
     def unsupported(*_: Any, **__: Any) -> None:
         raise error
 

@@ -149,7 +149,6 @@ def test_a_full_disk_is_a_sentence(directory: RunDirectory) -> None:
 
 
 def test_plug_ins_are_kept_byte_for_byte(directory: RunDirectory) -> None:
-    """Two files of one name, too."""
     contents = {"a" * 64: b"\xff\r\n", "b" * 64: b""}
     for sha256, content in contents.items():
         directory.keep_plugin(Code(file=f"/there/{sha256[0]}/mine.py", sha256=sha256), content)

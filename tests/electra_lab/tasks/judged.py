@@ -1,7 +1,5 @@
 """Models for tasks without training: an exported pair of tiny networks, and networks of given numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The best span of a window, by trying all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Metrics of labels and numbers, against scikit-learn, scipy and their formulas."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 

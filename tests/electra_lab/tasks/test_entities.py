@@ -1,7 +1,5 @@
 """Entities and how well they are found, against seqeval and by hand."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every built-in task that trains obeys the laws of tasks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from electra_lab.testing import TaskContract

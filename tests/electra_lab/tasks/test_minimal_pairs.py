@@ -1,7 +1,5 @@
 """Minimal pairs: each choice of the protocol is kept."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -157,11 +155,8 @@ def test_paradigms_count_the_same_and_pairs_do_in_the_other_number() -> None:
     assert fields.rows[1][3:] == pytest.approx(x)
     assert fields.rows[2][3:] == pytest.approx([0.25, *wilson(0.25, 2)])
     assert fields.rows[0][3] == found.metrics["grammar_accuracy"]
-    assert [(*row[:4], row[6]) for row in paradigms.rows] == [
-        ("one", "x", 4, 1.0, 0),
-        ("two", "x", 4, 0.375, 1),
-        ("three", "y", 2, 0.25, 1),
-    ]
+    shown = [(*row[:4], row[6]) for row in paradigms.rows]
+    assert shown == [("one", "x", 4, 1.0, 0), ("two", "x", 4, 0.375, 1), ("three", "y", 2, 0.25, 1)]
     assert paradigms.rows[1][4:6] == pytest.approx(list(wilson(0.375, 4)))
     assert {len(row) for row in paradigms.rows} == {len(paradigms.header)}
     assert {len(row) for row in fields.rows} == {len(fields.header)}
@@ -223,11 +218,7 @@ def test_the_network_and_the_score(options: Any, heads: dict[str, tuple[str, ...
 @pytest.mark.parametrize(
     ("options", "networks", "message"),
     [
-        (
-            {"network": "generator", "score": "detection"},
-            BOTH,
-            r"the head 'replaced' in the generator.*generator has tok",
-        ),
+        ({"network": "generator", "score": "detection"}, BOTH, r"'replaced' in the generator.*generator has tok"),
         ({"score": "pseudo_likelihood"}, {"discriminator": Given()}, r"the head 'tokens', but.*discriminator has repl"),
         ({"network": "generator"}, {"discriminator": Given()}, r"'replaced' or 'tokens' in the generator.*Choose"),
     ],
@@ -235,9 +226,6 @@ def test_the_network_and_the_score(options: Any, heads: dict[str, tuple[str, ...
 def test_a_head_that_is_not_there(options: Any, networks: dict[str, Given], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MinimalPairs(**options)([example(*GOOD)], given(**networks))
-
-
-def test_a_variant_of_the_other_score() -> None:
     with pytest.raises(ConfigError, match=r"within_word.*pseudo_likelihood.*detection"):
         MinimalPairs(score="detection", variant="within_word")
 
@@ -268,9 +256,6 @@ def test_pairs_are_never_cut() -> None:
 def test_a_sentence_without_tokens_would_always_win(sides: tuple[str, str]) -> None:
     with pytest.raises(DataError, match=r"b.jsonl:5: a sentence has no tokens"):
         MinimalPairs()([example(*sides, place="b.jsonl:5")], given(discriminator=DETECTOR))
-
-
-def test_no_pairs() -> None:
     with pytest.raises(DataError, match="no pairs"):
         MinimalPairs()([], given(discriminator=DETECTOR))
 

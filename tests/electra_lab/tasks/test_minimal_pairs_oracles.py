@@ -1,7 +1,5 @@
 """Scores of minimal pairs equal those of minicons and of transformers."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,49 +28,19 @@ def minicons() -> Iterator[Any]:
         yield pytest.importorskip("minicons.scorer", reason="minicons cannot be imported", exc_type=ImportError)
 
 
-def opened(folder: Path) -> tuple[Any, Any]:
-    """Return the tokenizer and the generator in transformers."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder / "generator")
-    return tokenizer, ElectraForMaskedLM.from_pretrained(folder / "generator")
-
-
 @pytest.mark.parametrize(("variant", "theirs"), [("salazar", "original"), ("within_word", "within_word_l2r")])
 def test_pseudo_log_likelihood_is_that_of_minicons(
     exported: tuple[Pretrained, Path], minicons: Any, variant: Any, theirs: str
 ) -> None:
     model, folder = exported
-    tokenizer, network = opened(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder / "generator")
+    network = ElectraForMaskedLM.from_pretrained(folder / "generator")
     scorer = minicons.MaskedLMScorer(network, "cpu", tokenizer=tokenizer)
     read = tokenizer(SENTENCES, padding=True)  # minicons would do it by a method that transformers 5 does not have
     expected = scorer.sequence_score(read, reduction=lambda each: each.sum(0).item(), PLL_metric=theirs)
     found = masked(variant=variant)(EXAMPLES, model)
     assert scores(found) == pytest.approx(expected, abs=1e-4)
     assert max(map(abs, expected)) > 10
-
-
-@torch.no_grad()
-def by_hand(tokenizer: Any, network: Any, sentence: str, *, rest_of_word: bool) -> float:
-    """Return the pseudo-log-likelihood of a sentence, one row at a time."""
-    read = tokenizer(sentence, return_tensors="pt")
-    ids, words, total = read["input_ids"], read.word_ids(0), 0.0
-    for place in range(1, ids.shape[1] - 1):
-        hidden = ids.clone()
-        for other in range(place, ids.shape[1] - 1) if rest_of_word else [place]:
-            if words[other] == words[place]:
-                hidden[0, other] = tokenizer.mask_token_id
-        logits = network(input_ids=hidden, attention_mask=read["attention_mask"]).logits[0, place]
-        total += logits.log_softmax(-1)[ids[0, place]].item()
-    return total
-
-
-@pytest.mark.parametrize("variant", ["salazar", "within_word"])
-def test_pseudo_log_likelihood_by_hand(exported: tuple[Pretrained, Path], variant: Any) -> None:
-    model, folder = exported
-    tokenizer, network = opened(folder)
-    network.double()
-    rest = variant == "within_word"
-    expected = [by_hand(tokenizer, network, sentence, rest_of_word=rest) for sentence in SENTENCES]
-    assert scores(masked(variant=variant)(EXAMPLES, model)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_variants_differ(model: Pretrained) -> None:

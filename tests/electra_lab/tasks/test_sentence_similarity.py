@@ -1,7 +1,5 @@
 """The similarity of sentences: cosines of transformers' states, correlations of scipy, and nothing cut in silence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -52,17 +50,12 @@ def test_cosines_are_those_of_transformers_and_correlations_those_of_scipy(
     model, folder = exported
     found = SentenceSimilarity(network=network, pooling=pooling)(EXAMPLES, model)
     assert cosines(found) == pytest.approx(by_transformers(folder / network, pooling), abs=1e-5)
-    assert found.metrics == pytest.approx(
-        {
-            "spearman": spearmanr(cosines(found), LABELS).statistic,
-            "pearson": pearsonr(cosines(found), LABELS).statistic,
-            "cut_examples": 0.0,
-        }
-    )
+    theirs = {
+        name: of(cosines(found), LABELS).statistic for name, of in (("spearman", spearmanr), ("pearson", pearsonr))
+    }
+    assert found.metrics == pytest.approx({**theirs, "cut_examples": 0.0})
     assert found.metrics.keys() == SentenceSimilarity.metrics.keys()
-    assert [(each["id"], each["label"]) for each in found.predictions] == [
-        (example.id, example.label) for example in EXAMPLES
-    ]
+    assert [(each["id"], each["label"]) for each in found.predictions] == [(each.id, each.label) for each in EXAMPLES]
 
 
 def test_the_discriminator_is_taken_if_there_is_one(model: Pretrained) -> None:
@@ -128,9 +121,6 @@ def test_cosines_by_hand() -> None:
 def test_examples_that_cannot_be_judged(example: TextExample, message: str) -> None:
     with pytest.raises(DataError, match=message):
         SentenceSimilarity()([TextExample("a", "b", 1.0), example], given(discriminator=Given()))
-
-
-def test_no_pairs() -> None:
     with pytest.raises(DataError, match="no pairs"):
         SentenceSimilarity()([], given(discriminator=Given()))
 

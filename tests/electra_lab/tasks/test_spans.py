@@ -1,7 +1,5 @@
 """The layers that find an answer, against the formulas of google-research/electra, position by position."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Rows of one text or of two."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

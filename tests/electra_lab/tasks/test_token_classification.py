@@ -1,7 +1,5 @@
 """Tags for words: windows, labels, predictions, refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,71 +39,49 @@ class Mean(nn.Module):
         return sum(2 * length * layer.in_features * layer.out_features for layer in self.layers)
 
 
-class ReadsPadding(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        return x.mean(1, keepdim=True).expand_as(x)
+def with_mean(name: str, mean: Callable[..., Tensor], **changes: Any) -> type[Mean]:
+    """Return the lawful backbone with another mean."""
+    return type(name, (Mean,), {"mean": mean, **changes})
 
 
-class CountsPadding(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        return super().mean(x, mask) * mask.float().mean(1)[:, None, None]
+def not_a_number(self: Mean, x: Tensor, mask: Tensor) -> Tensor:
+    real = mask.unsqueeze(-1)
+    return (x.masked_fill(~real, 0).sum(1, keepdim=True) / real.sum(1, keepdim=True)).expand_as(x)
 
 
-class Bag(Mean):
-    positions = "own"  # and it has none
+def norm_over_the_batch(self: Mean, x: Tensor, mask: Tensor) -> Tensor:
+    real = x[mask]
+    return (Mean.mean(self, x, mask) - real.mean(0)) / (real.std(0, correction=0) + 1e-5)
 
 
-class Blind(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        return x
+def draw_for_each_batch(self: Mean, x: Tensor, mask: Tensor) -> Tensor:
+    """Hash by rotations that are constant, but of the size of the batch, as a seeded draw is."""
+    generator = torch.Generator().manual_seed(0)
+    rotations = torch.randn(*x.shape[:2], x.shape[-1], generator=generator)[:, 0]
+    return Mean.mean(self, x, mask) + rotations.sign().unsqueeze(1)
 
 
-class LooksBackOnly(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        return x.masked_fill(~mask.unsqueeze(-1), 0).cumsum(1)
+def bucket_by_length(self: Mean, x: Tensor, mask: Tensor) -> Tensor:
+    """Let each token see one half of the padded row."""
+    half = torch.arange(x.shape[1]) < -(-x.shape[1] // 2)
+    return torch.where(half[:, None], Mean.mean(self, x, mask & half), Mean.mean(self, x, mask & ~half))
+
+
+READS_PADDING = with_mean("ReadsPadding", lambda self, x, mask: x.mean(1, keepdim=True).expand_as(x))
+COUNTS_PADDING = with_mean(
+    "CountsPadding", lambda self, x, mask: Mean.mean(self, x, mask) * mask.float().mean(1)[:, None, None]
+)
+BLIND = with_mean("Blind", lambda self, x, mask: x)
+LOOKS_BACK = with_mean("LooksBackOnly", lambda self, x, mask: x.masked_fill(~mask.unsqueeze(-1), 0).cumsum(1))
+NOISY = with_mean("Noisy", lambda self, x, mask: nn.functional.dropout(Mean.mean(self, x, mask), 0.1, training=True))
+SOCIABLE = with_mean("Sociable", lambda self, x, mask: Mean.mean(self, x, mask).mean(0, keepdim=True).expand_as(x))
+BAG = type("Bag", (Mean,), {"positions": "own"})  # and it has none
 
 
 class Idle(Mean):
     def __init__(self, dim: int, depth: int, heads: int, max_length: int, /) -> None:
         super().__init__(dim, depth, heads, max_length)
         self.unused = nn.Linear(dim, dim)
-
-
-class NotANumber(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        real = mask.unsqueeze(-1)
-        return (x.masked_fill(~real, 0).sum(1, keepdim=True) / real.sum(1, keepdim=True)).expand_as(x)
-
-
-class Noisy(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        return nn.functional.dropout(super().mean(x, mask), 0.1, training=True)
-
-
-class Sociable(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        return super().mean(x, mask).mean(0, keepdim=True).expand_as(x)
-
-
-class NormsOverTheBatch(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        real = x[mask]
-        return (super().mean(x, mask) - real.mean(0)) / (real.std(0, correction=0) + 1e-5)
-
-
-class DrawsForEachBatch(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Hash by rotations that are constant, but of the size of the batch, as a seeded draw is."""
-        generator = torch.Generator().manual_seed(0)
-        rotations = torch.randn(*x.shape[:2], x.shape[-1], generator=generator)[:, 0]
-        return super().mean(x, mask) + rotations.sign().unsqueeze(1)
-
-
-class BucketsByLength(Mean):
-    def mean(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Each token sees one half of the padded row."""
-        half = torch.arange(x.shape[1]) < -(-x.shape[1] // 2)
-        return torch.where(half[:, None], super().mean(x, mask & half), super().mean(x, mask & ~half))
 
 
 class Cheap(Mean):
@@ -137,18 +116,18 @@ class Tight(Mean):
 
 NEIGHBOURS = "a_result_does_not_depend_on_what_else_is_in_the_batch"
 MISTAKES = {
-    ReadsPadding: ("what_padding_holds_never_matters", "they differ by"),
-    CountsPadding: (NEIGHBOURS, "of the largest state of 3 tokens"),
-    Bag: ("positions_matter", "the states of reordered words differ by"),
-    Blind: ("context_matters", "changes the other states by 0 only"),
-    LooksBackOnly: ("context_matters", "another token at 15 changes"),
+    READS_PADDING: ("what_padding_holds_never_matters", "they differ by"),
+    COUNTS_PADDING: (NEIGHBOURS, "of the largest state of 3 tokens"),
+    BAG: ("positions_matter", "the states of reordered words differ by"),
+    BLIND: ("context_matters", "changes the other states by 0 only"),
+    LOOKS_BACK: ("context_matters", "another token at 15 changes"),
     Idle: ("every_parameter_learns", "no gradient reaches .*unused"),
-    NotANumber: ("rows_of_padding_alone_are_harmless", "isfinite"),
-    Noisy: ("evaluation_is_a_function_of_its_input", "torch's global generator"),
-    Sociable: (NEIGHBOURS, "they differ by"),
-    NormsOverTheBatch: (NEIGHBOURS, "of the largest state of 13 tokens"),
-    DrawsForEachBatch: (NEIGHBOURS, "of the largest state of 13 tokens"),
-    BucketsByLength: (NEIGHBOURS, "of the largest state of 3 tokens"),
+    with_mean("NotANumber", not_a_number): ("rows_of_padding_alone_are_harmless", "isfinite"),
+    NOISY: ("evaluation_is_a_function_of_its_input", "torch's global generator"),
+    SOCIABLE: (NEIGHBOURS, "they differ by"),
+    with_mean("NormsOverTheBatch", norm_over_the_batch): (NEIGHBOURS, "of the largest state of 13 tokens"),
+    with_mean("DrawsForEachBatch", draw_for_each_batch): (NEIGHBOURS, "of the largest state of 13 tokens"),
+    with_mean("BucketsByLength", bucket_by_length): (NEIGHBOURS, "of the largest state of 3 tokens"),
     Cheap: ("flops_formula_agrees_with_torch", "at length 32"),
     Shallow: ("contract", "len"),
     Half: ("contract", "returned the type torch.bfloat16"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -54,7 +55,6 @@ class TestMoodyAgain(ScheduleContract):  # its suite is loaded by now
 
 
 def test_a_law_that_fails_shows_its_values_in_a_suite_of_ones_own(pytester: pytest.Pytester) -> None:
-    """Without any set-up by its author, and without a warning that a module came before the set-up."""
     pytester.makepyfile(LAW)
     done = pytester.runpytest_subprocess(
         "-W", "error::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "-p", "no:randomly"
@@ -122,3 +122,9 @@ def test_the_place_of_the_largest_difference_is_named() -> None:
     one, two = torch.zeros(2, 3), torch.tensor([[0.0, 0.5, 0.0], [0.0, 0.0, -2.0]])
     assert worst(one, two) == "they differ by 2 at [1, 2]: 0, -2"
     assert worst(torch.tensor(1.0), torch.tensor(1.25)) == "they differ by 0.25 at []: 1, 1.25"
+
+
+@pytest.mark.parametrize("home", sorted(set(testing._HOME.values())))
+def test_pytest_explains_the_assertions_of_every_suite(home: str) -> None:
+    module = importlib.import_module(f"electra_lab.testing.{home}")
+    assert hasattr(module, "@pytest_ar")  # what pytest adds to a module whose assertions it explains

@@ -118,7 +118,6 @@ def test_a_dataset_that_breaks_a_law(changes: Mapping[str, Any], law: str, tmp_p
 
 @pytest.mark.parametrize("of", ["an instance", "a process"])
 def test_a_dataset_that_changes_while_it_is_read(of: str, tmp_path: Path) -> None:
-    """The second reading differs, or the first one of another instance."""
     numbers = iter(range(1000))
 
     def read(self: Any, split: str) -> Iterator[Any]:

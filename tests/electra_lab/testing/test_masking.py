@@ -91,8 +91,6 @@ def test_a_share_that_is_ignored_is_found(ignored: str) -> None:
 
 
 def test_a_preference_for_some_positions_is_found() -> None:
-    """Of the first maskable position, a quarter more often than the others."""
-
     def strategy(tokens: Tensor, maskable: Tensor, vocabulary: Any, rng: Any, /, **options: Any) -> Masked:
         masked = replace_prob(tokens, maskable, vocabulary, rng, **options)
         moved = (torch.arange(len(tokens)) % 12 == 0).unsqueeze(1) & (masked.positions != 4).all(1, keepdim=True)

@@ -46,28 +46,26 @@ def swapped(packed: Packed, rows: np.ndarray) -> Packed:
     return replace(packed, tokens=tokens)
 
 
-def without_end(packed: Packed, rows: np.ndarray) -> Packed:
-    return replace(packed, tokens=np.where(packed.tokens == SEP, MASK, packed.tokens))
-
-
-def by_batch(packed: Packed, rows: np.ndarray) -> Packed:
-    return replace(packed, segments=packed.segments + (packed.attention_mask & (len(rows) == 1)))
-
-
 MISTAKES: dict[str, tuple[str, type, Change]] = {
     "order": ("every_token_comes_once_and_in_order", Documents, swapped),
     "lost": (
         "every_token_comes_once_and_in_order", Documents,
         lambda packed, rows: replace(packed, tokens=np.where(packed.tokens == 9, PAD, packed.tokens)),
     ),
-    "no end": ("every_token_comes_once_and_in_order", Documents, without_end),
+    "no end": (
+        "every_token_comes_once_and_in_order", Documents,
+        lambda packed, rows: replace(packed, tokens=np.where(packed.tokens == SEP, MASK, packed.tokens)),
+    ),
     "mask": (
         "form_of_rows", Documents, lambda packed, rows: replace(packed, attention_mask=packed.tokens >= PAD)
     ),
     "segments": ("form_of_rows", Documents, lambda packed, rows: replace(packed, segments=packed.segments + 1)),
     "types": ("form_of_rows", Documents, lambda packed, rows: replace(packed, tokens=packed.tokens.astype(np.int32))),
     "crosses": ("no_row_crosses_a_boundary_that_is_forbidden", Contiguous, lambda packed, rows: packed),
-    "by batch": ("a_row_is_a_function_of_its_number", Documents, by_batch),
+    "by batch": (
+        "a_row_is_a_function_of_its_number", Documents,
+        lambda packed, rows: replace(packed, segments=packed.segments + (packed.attention_mask & (len(rows) == 1))),
+    ),
     "documents": (
         "documents_to_separate", Documents, lambda packed, rows: replace(packed, documents=packed.segments)
     ),
@@ -103,17 +101,15 @@ def test_wrong_documents_are_found(off: str) -> None:
         made.test_documents_to_separate()
 
 
-def by_row(sources: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.zeros_like(sources) + rows[:, None]
+WRONG_SOURCES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "by row": lambda sources, rows: np.zeros_like(sources) + rows[:, None],
+    "by place": lambda sources, rows: np.where(np.arange(len(rows))[:, None] == 0, 0, sources),
+    "cut": lambda sources, rows: sources[:, 1:],
+    "type": lambda sources, rows: sources.astype(np.int32),
+}
 
 
-def by_place(sources: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return np.where(np.arange(len(rows))[:, None] == 0, 0, sources)
-
-
-@pytest.mark.parametrize(
-    "wrong", [by_row, by_place, lambda sources, rows: sources[:, 1:], lambda sources, rows: sources.astype(np.int32)]
-)
+@pytest.mark.parametrize("wrong", WRONG_SOURCES.values(), ids=WRONG_SOURCES)
 @pytest.mark.parametrize("base", [Documents, Contiguous])
 def test_wrong_sources_are_found(base: type, wrong: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
     class Wrong(base):  # type: ignore[misc]

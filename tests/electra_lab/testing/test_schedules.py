@@ -14,63 +14,41 @@ from registry import schedules
 COUNTER = itertools.count()
 
 
-def nan(progress, /):
-    """No number in the middle."""
-    return math.nan if 0.2 < progress < 0.9 else 1.0
-
-
-def infinite(progress, /):
-    """No finite number."""
-    return 1e308 * 10
-
-
-def moody(progress, /):
-    """Another number each time."""
-    return next(COUNTER)
-
-
-def negative(step, steps, /):
-    """Below zero at the end."""
-    return 0.5 - step / steps
-
-
-def late(step, steps, /):
-    """Infinite after some steps."""
-    return 1.0 if step < 100 else math.inf
-
-
-def changing(step, steps, /):
-    """Another factor each time."""
-    return next(COUNTER)
+MISTAKES: dict[str, Callable[..., float]] = {
+    "nan": lambda progress, /: math.nan if 0.2 < progress < 0.9 else 1.0,
+    "infinite": lambda progress, /: math.inf,
+    "moody": lambda progress, /: next(COUNTER),
+    "negative": lambda step, steps, /: 0.5 - step / steps,
+    "late": lambda step, steps, /: 1.0 if step < 100 else math.inf,
+    "changing": lambda step, steps, /: next(COUNTER),
+}
 
 
 def short(step, steps, /):
-    """Refuses short runs, with a sentence."""
     if steps < 1000:
         raise ValueError("too short")
     return 1.0
 
 
-def falling(progress, /):
-    """May be negative: a number, not a factor."""
-    return -progress
+LAWFUL: dict[str, Callable[..., float]] = {"refuses": short, "negative number": lambda progress, /: -progress}
 
 
 def run(schedule: Callable[..., float]) -> None:
     class Suite(ScheduleContract):
-        name = schedule.__name__
+        name = "mine"
 
+    schedule.__doc__ = "A schedule."
     with schedules.isolated():
-        schedules.register(schedule.__name__)(schedule)
+        schedules.register("mine")(schedule)
         Suite().test_numbers_are_finite_and_the_same_each_time()
 
 
-@pytest.mark.parametrize("schedule", [nan, infinite, moody, negative, late, changing], ids=lambda s: s.__name__)
-def test_a_mistake_is_found(schedule: Callable[..., float]) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake: str) -> None:
     with pytest.raises(AssertionError):
-        run(schedule)
+        run(MISTAKES[mistake])
 
 
-@pytest.mark.parametrize("schedule", [short, falling], ids=lambda s: s.__name__)
-def test_a_refusal_and_a_negative_number_are_lawful(schedule: Callable[..., float]) -> None:
-    run(schedule)
+@pytest.mark.parametrize("kind", LAWFUL)
+def test_a_refusal_and_a_negative_number_are_lawful(kind: str) -> None:
+    run(LAWFUL[kind])

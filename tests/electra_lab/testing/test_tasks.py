@@ -27,7 +27,6 @@ def _isolated() -> Iterator[None]:
 
 
 def suite(**changed: Any) -> TaskContract:
-    """Return the suite of a task some methods of which are changed."""
     kind = type("Mine", (TokenClassification,), {"__doc__": "Changed.", "__module__": __name__, **changed})
     tasks.register("mine", takes=WordsExample)(kind)
     return Lawful()

@@ -1,7 +1,5 @@
 """Tokens that were added to a vocab.txt, in files of their own, are read as transformers reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -57,11 +55,7 @@ def test_added_tokens_are_those_of_transformers(
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        (
-            "added_tokens.json",
-            {"[ENT1]": SIZE + 4},
-            f"the id {SIZE + 4} of the added token '[ENT1]' is not the next one.",
-        ),
+        ("added_tokens.json", {"[ENT1]": SIZE + 4}, f"id {SIZE + 4} of the added token '[ENT1]' is not the next one."),
         ("added_tokens.json", {"the": SIZE}, f"the id {SIZE} of the added token 'the' is not the next one."),
         ("added_tokens.json", {"[ENT1]": "x"}, "added_tokens.json: [ENT1]: Input should be a valid integer"),
         ("added_tokens.json", [1], "added_tokens.json: Input should be "),

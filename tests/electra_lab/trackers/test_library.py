@@ -26,7 +26,6 @@ def test_every_tracker_has_tests() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """An extra of that name exists, and brings what is missing."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     monkeypatch.setattr(_library, "find_spec", lambda _: None)
     with pytest.raises(ConfigError) as caught:

@@ -44,7 +44,6 @@ class TestTensorBoard(TrackerContract):
 
 
 def test_values_after_the_checkpoint_are_those_of_the_second_time(tmp_path: Path) -> None:
-    """Also if the first process had no time to close its file."""
     first, second = TensorBoard(), TensorBoard()
     run = Tracked("law-1", "law", tmp_path, {}, 0, None)
     id = first.start(run)

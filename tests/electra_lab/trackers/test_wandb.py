@@ -118,7 +118,6 @@ def test_the_folder_and_the_mode_of_the_environment(tmp_path: Path, monkeypatch:
 
 
 def test_without_a_key_it_fails_and_asks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even on a terminal."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

@@ -1,7 +1,5 @@
 """Compiled layers: no graph breaks, code that layers share, the same numbers, and who decides."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Small models spend their time on the number of operations, so that a change whic
 costs a tenth of the speed, and no other test notices.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """The choice of device and precision, against what torch says of this machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

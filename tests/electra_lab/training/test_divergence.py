@@ -1,7 +1,5 @@
 """Which steps are refused, by hand: the average of the norms, spikes, and what is remembered of them."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -14,9 +12,8 @@ from torch import nn
 from electra_lab.parallel.world import ALONE
 from electra_lab.training import divergence as trouble
 from electra_lab.training.divergence import StepRejected, Watch, non_finite_parameters
-from electra_lab.training.loop import train
 from registry.errors import DivergedError
-from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, Nothing, new_run, records_of
+from tests.electra_lab.training.test_loop import CPU, SETTINGS, Asked, new_run, records_of, training, until
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 
@@ -30,9 +27,7 @@ def judged(watch: Watch, norms: list[float], start: int = 0) -> list[bool]:
     return taken
 
 
-def test_a_spike_is_a_norm_above_the_factor_times_the_average_of_the_taken_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_spike_is_a_norm_above_the_factor_times_the_average(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean of the first LEAD steps, among which there is none, then an exponential average of as long a memory."""
     monkeypatch.setattr(trouble, "LEAD", 4)
     watch = Watch(factor=3.0)
@@ -116,13 +111,9 @@ def test_skip_has_a_limit_over_all_windows(limit: int, says: str | None) -> None
 def test_a_refused_step_of_a_checkpoint_does_not_stop_a_resume_under_another_policy() -> None:
     """It was skipped then; only later ones count."""
     for poison, stops in (((3,), False), ((3, 5), True)):
-        run = new_run(poison)
-        for record in train(
-            run, replace(SETTINGS, on_non_finite="skip"), Asked(), {"validation": Asked()}, Nothing, CPU
-        ):
-            if record.step == 4 and not record.values:
-                break
-        state = json.loads(json.dumps({"step": 4, **run.state(replace(SETTINGS, on_non_finite="skip"))}))
+        run, skipping = new_run(poison), replace(SETTINGS, on_non_finite="skip")
+        until(4, run, skipping)
+        state = json.loads(json.dumps({"step": 4, **run.state(skipping)}))
         other = new_run(poison)
         other.restore(state)
         if stops:
@@ -144,11 +135,9 @@ def test_weights_that_an_update_has_spoilt_are_named_before_they_are_evaluated(p
 
 def test_roll_back_hands_the_refused_step_to_the_consumer() -> None:
     """Which must put the run back; the loop goes on from there, with later batches."""
-    run, batches = new_run((4,)), Asked()
+    run, batches, rolling = new_run((4,)), Asked(), replace(SETTINGS, on_non_finite="roll_back")
     seen = []
-    for record in train(
-        run, replace(SETTINGS, on_non_finite="roll_back"), batches, {"validation": Asked()}, Nothing, CPU
-    ):
+    for record in training(run, rolling, batches):
         seen.append(record)
         if record.rejected:
             assert (record.step, record.rejected.step) == (6, 4)
@@ -157,13 +146,4 @@ def test_roll_back_hands_the_refused_step_to_the_consumer() -> None:
     assert [step for _, step, _ in batches.training] == [*range(6), *range(5, 10)]
     assert [r.values["step"] for r in seen if r.values and r.values["split"] == "train"] == [3, 3, 6, 7]
     with pytest.raises(StepRejected):  # nobody has put it back
-        list(
-            train(
-                new_run((4,)),
-                replace(SETTINGS, on_non_finite="roll_back"),
-                Asked(),
-                {"validation": Asked()},
-                Nothing,
-                CPU,
-            )
-        )
+        records_of(new_run((4,)), rolling)

@@ -1,7 +1,5 @@
 """Metrics of held-out text against plain computations, and that nothing but seed and weights moves them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,7 @@
 """The loop: its records are means by hand, whatever the windows, the clock, the policy and the stops in between."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,12 +108,30 @@ def new_run(poison: tuple[int, ...] = (), rate: float = 0.25) -> Run:
     return Run(Learner(objective), torch.optim.SGD(objective.parameters(), lr=rate))
 
 
-def records_of(
-    run: Run, settings: Settings = SETTINGS, batches: Asked | None = None, *, evaluated: bool = True
-) -> list[Record]:
+def training(
+    run: Run, settings: Settings = SETTINGS, batches: Asked | None = None, *, evaluated: bool = True, **held_out: Asked
+) -> Iterator[Record]:
     batches = batches or Asked()
-    held_out = {"validation": batches, "test": batches}
-    return list(train(run, settings, batches, held_out, Nothing, CPU, evaluated=evaluated))
+    splits = {"validation": batches, "test": batches} | held_out
+    return train(run, settings, batches, splits, Nothing, CPU, evaluated=evaluated)
+
+
+def records_of(run: Run, settings: Settings = SETTINGS, **options: Any) -> list[Record]:
+    return list(training(run, settings, **options))
+
+
+def until(step: int, run: Run, settings: Settings) -> list[Record]:
+    """Train, stop after a step before it is evaluated, and return the records until then."""
+    found = []
+    for record in training(run, settings):
+        found.append(record)
+        if record.step == step and not record.values:
+            break
+    return found
+
+
+def timeless(records: Iterable[Record]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.values.items() if "second" not in key} for record in records]
 
 
 def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
@@ -144,6 +160,10 @@ def window_by_hand(steps: range, poison: tuple[int, ...] = ()) -> dict[str, floa
     return {**found, "loss": loss, "gradient_norm": sum(known[n]["gradient"] for n in taken) / len(taken)}
 
 
+def means_of(values: dict[str, Any]) -> dict[str, float]:
+    return {key: value for key, value in values.items() if key.endswith("loss") or key == "gradient_norm"}
+
+
 def test_records_are_means_by_hand() -> None:
     """A term that no step of the window counts has no mean; tokens and FLOPs are those of all steps so far."""
     batches = Asked()
@@ -153,9 +173,7 @@ def test_records_are_means_by_hand() -> None:
     ]  # fmt: skip
     for values, steps in zip(found, (range(3), range(3, 6), range(6, 7)), strict=False):
         expected = window_by_hand(steps)
-        assert {k: v for k, v in values.items() if k.endswith("loss") or k == "gradient_norm"} == pytest.approx(
-            expected
-        )
+        assert means_of(values) == pytest.approx(expected)
         done = values["step"]
         assert values["learning_rate"] == 0.25 * (7 - (done - 1)) / 8
         assert values["tokens"] == done * 4 * LENGTH
@@ -198,11 +216,8 @@ def test_each_split_is_read_for_its_own_records(begin: int) -> None:
     run = new_run()
     run.step = begin
     settings = replace(SETTINGS, evaluate_every=2)
-    found = [
-        r.values
-        for r in train(run, settings, ours, {"validation": validation, "test": tested}, Nothing, CPU)
-        if r.values
-    ]
+    records = records_of(run, settings, batches=ours, validation=validation, test=tested)
+    found = [record.values for record in records if record.values]
     read = {split: [(v["step"], v["tokens"]) for v in found if v["split"] == split] for split in ("validation", "test")}
     assert read["validation"] == [(step, 5 * LENGTH) for step in (2, 4, 6, 7) if step > begin]
     assert read["test"] == [(7, 11 * LENGTH)]
@@ -211,19 +226,13 @@ def test_each_split_is_read_for_its_own_records(begin: int) -> None:
     assert ours.evaluations == validation.training == tested.training == []
 
 
-def test_a_run_that_is_complete_is_not_tested_again() -> None:
-    run, tested = new_run(), Asked()
+def test_a_run_that_is_complete_is_not_tested_again_unless_it_lacks_that() -> None:
+    run, batches = new_run(), Asked()
     run.step = SETTINGS.steps
-    assert list(train(run, SETTINGS, Asked(), {"validation": Asked(), "test": tested}, Nothing, CPU)) == []
-    assert tested.evaluations == []
-
-
-def test_what_a_complete_run_still_lacks_is_evaluated_at_last() -> None:
-    run, tested = new_run(), Asked()
-    run.step = SETTINGS.steps
-    found = list(train(run, SETTINGS, Asked(), {"validation": Asked(), "test": tested}, Nothing, CPU, evaluated=False))
+    assert records_of(run, batches=batches) == batches.evaluations == []
+    found = records_of(run, batches=batches, evaluated=False)
     assert [(r.step, r.values["split"]) for r in found if r.values] == [(7, "validation"), (7, "test")]
-    assert tested.training == []
+    assert batches.training == []
 
 
 def test_an_evaluation_may_be_left_after_any_batch() -> None:
@@ -235,8 +244,7 @@ def test_an_evaluation_may_be_left_after_any_batch() -> None:
                 yield rows(2)
 
     run = new_run()
-    held_out = {"validation": Three(), "test": Asked()}
-    for number, record in enumerate(train(run, replace(SETTINGS, evaluate_every=1), Asked(), held_out, Nothing, CPU)):
+    for number, record in enumerate(training(run, replace(SETTINGS, evaluate_every=1), validation=Three())):
         assert record.step == 1
         assert record.evaluating == (number > 0)
         if number == 2:
@@ -256,9 +264,7 @@ def test_time_is_that_of_training_alone(monkeypatch: pytest.MonkeyPatch) -> None
     batches = Asked()
     monkeypatch.setattr(loop.time, "perf_counter", lambda: batches.now)
     found = []
-    for record in train(
-        new_run(), replace(SETTINGS, evaluate_every=4), batches, {"validation": batches, "test": batches}, Nothing, CPU
-    ):
+    for record in training(new_run(), replace(SETTINGS, evaluate_every=4), batches):
         batches.now += 500 if record.values else 0
         found += [record.values] if record.values else []
     lines = {values["step"]: values for values in found if values["split"] == "train"}
@@ -279,9 +285,7 @@ def test_skipped_steps_are_counted_and_left_out_of_every_mean(poison: tuple[int,
         assert values["skipped_steps"] == len([n for n in poison if n < values["step"]])
         assert values["tokens"] == values["step"] * 4 * LENGTH
         if set(steps) - set(poison):
-            expected = window_by_hand(steps, poison)
-            got = {k: v for k, v in values.items() if k.endswith("loss") or k == "gradient_norm"}
-            assert got == pytest.approx(expected)
+            assert means_of(values) == pytest.approx(window_by_hand(steps, poison))
     last = by_hand(poison)
     final = last[6]["w"] - (0 if 6 in poison else 0.25 / 8 * (10 * 7 / 8 - 6.5 / 5))
     assert float(run.learner.objective.weight.detach()) == pytest.approx(final)
@@ -302,7 +306,7 @@ def test_a_window_without_a_taken_step_has_no_mean() -> None:
 def test_stop_ends_at_the_next_log_line_with_the_weights_of_before(poison: tuple[int, ...], says: str) -> None:
     run, seen = new_run(poison), list[Record]()
     with pytest.raises(DivergedError, match=says):
-        seen.extend(train(run, SETTINGS, Asked(), {"validation": Asked(), "test": Asked()}, Nothing, CPU))
+        seen.extend(training(run))
     stop = int(says.split()[1][0])
     assert [record.step for record in seen if record.values] == [step for step in (3, 6) if step < stop]
     assert torch.isfinite(run.learner.objective.weight)
@@ -312,17 +316,7 @@ def test_a_checkpoint_sees_what_has_diverged_before_the_log_line_does() -> None:
     """Under `stop` there is none of it; under `skip` it holds the open window."""
     for policy in ("stop", "skip"):
         run = new_run((3,))
-        training = train(
-            run,
-            replace(SETTINGS, on_non_finite=policy),
-            Asked(),
-            {"validation": Asked(), "test": Asked()},
-            Nothing,
-            CPU,
-        )
-        for record in training:
-            if record.step == 4 and not record.values:
-                break
+        until(4, run, replace(SETTINGS, on_non_finite=policy))
         if policy == "stop":
             with pytest.raises(DivergedError, match="step 4: "):
                 run.state(SETTINGS)
@@ -336,19 +330,15 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, stop: int, poison: tuple[int, ...]
 ) -> None:
     settings = replace(SETTINGS, on_non_finite="skip", evaluate_every=4)
-    whole = [{k: v for k, v in r.values.items() if "second" not in k} for r in records_of(new_run(poison), settings)]
-    run, found = new_run(poison), []
-    for record in train(run, settings, Asked(), {"validation": Asked(), "test": Asked()}, Nothing, CPU):
-        found.append(record)
-        if record.step == stop and not record.values:
-            break
+    whole, run = timeless(records_of(new_run(poison), settings)), new_run(poison)
+    found = until(stop, run, settings)
     state = json.loads(json.dumps({"step": stop, **run.state(settings)}))
     other = new_run(poison)
     other.learner.objective.load_state_dict(run.learner.objective.state_dict())
     other.restore(state)
     assert (other.step, other.tokens) == (stop, stop * 4 * LENGTH)
     found += records_of(other, settings, evaluated=stop != 4)  # it was stopped before the evaluation
-    assert [{k: v for k, v in r.values.items() if "second" not in k} for r in found] == whole
+    assert timeless(found) == whole
 
 
 # Windows
@@ -369,9 +359,6 @@ def test_a_window_by_hand() -> None:
     assert skipped == 1
     assert means == {"loss": (6 + 40) / 5, "a_loss": 10 / 5, "gradient_norm": 4.0}
     assert window.read() == (skipped, means)  # reading changes nothing
-
-
-def test_an_empty_window_has_skipped_nothing() -> None:
     assert Window().read()[0] == 0
     assert Window.from_state(json.loads(json.dumps(Window().state()))) == Window()
 

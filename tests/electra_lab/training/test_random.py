@@ -1,7 +1,5 @@
 """Random numbers: against an independent numpy version, against statistics, eager against compiled, split or whole."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

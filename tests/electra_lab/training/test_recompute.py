@@ -1,7 +1,5 @@
 """Activation checkpointing: less memory, and every number as before."""
 
-from __future__ import annotations
-
 from collections import Counter
 from copy import deepcopy
 from functools import partial

@@ -1,8 +1,7 @@
 """Training in float16: a scaled loss, overflows that are skipped, and the numbers of float32."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from electra_lab.checks.guards import rehearse
 from electra_lab.training import scaling
-from electra_lab.training.loop import train
+from electra_lab.training.loop import Record
 from electra_lab.training.scaling import LossScale
 from registry import objectives
 from registry.errors import ConfigError, DivergedError
 from tests.electra_lab.training.test_cost import reads
-from tests.electra_lab.training.test_loop import SETTINGS, Asked, Nothing, new_run
+from tests.electra_lab.training.test_loop import SETTINGS, new_run, timeless, training, until
 from tests.electra_lab.training.tiny import CPU, DISCRIMINATORS, experiment, parameters, step
 
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -27,10 +26,7 @@ HUGE = 2.0**120  # float32 holds it, but hardly a gradient times it
 TWELVE = replace(SETTINGS, steps=12, precision="fp16", on_non_finite="stop")
 
 
-BACKBONES = {
-    **DISCRIMINATORS,
-    "performer": "{type: performer, dim: 16, depth: 1, heads: 2, features: 8, dropout: 0.0}",
-}
+BACKBONES = {**DISCRIMINATORS, "performer": "{type: performer, dim: 16, depth: 1, heads: 2, features: 8, dropout: 0.0}"}
 
 
 @pytest.fixture(autouse=True)
@@ -135,8 +131,11 @@ def test_the_host_does_not_wait() -> None:
 
 
 def values_of(run: Any, settings: Any = TWELVE) -> list[dict[str, Any]]:
-    records = train(run, settings, Asked(), {"validation": Asked()}, Nothing, CPU)
-    return [r.values for r in records if r.values and r.values["split"] == "train"]
+    return lines_of(training(run, settings))
+
+
+def lines_of(records: Iterable[Record]) -> list[dict[str, Any]]:
+    return [line for line in timeless(records) if line and line["split"] == "train"]
 
 
 def test_overflows_are_counted_and_do_not_stop_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,24 +174,16 @@ def test_a_state_that_went_through_a_file_goes_on_as_if_nothing_had_happened(
     monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     start_with(monkeypatch, 2.0**125)
-
-    def without_time(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{key: value for key, value in each.items() if "second" not in key} for each in records]
-
     reference = new_run()
-    whole = without_time(values_of(reference))
+    whole = values_of(reference)
     assert 0 < whole[-1]["skipped_steps"] < 12
-    run, found = new_run(), []
-    for record in train(run, TWELVE, Asked(), {"validation": Asked()}, Nothing, CPU):
-        if record.values and record.values["split"] == "train":
-            found.append(record.values)
-        if record.step == stop and not record.values:
-            break
+    run = new_run()
+    found = lines_of(until(stop, run, TWELVE))
     state = json.loads(json.dumps({"step": stop, **run.state(TWELVE)}))
     other = new_run()
     other.learner.objective.load_state_dict(run.learner.objective.state_dict())
     other.restore(state)
-    assert repr(without_time(found + values_of(other))) == repr(whole)
+    assert repr(found + values_of(other)) == repr(whole)
     assert torch.equal(other.learner.objective.weight, reference.learner.objective.weight)
     assert other.state(TWELVE) == reference.state(TWELVE)
 

@@ -1,7 +1,5 @@
 """Numbers that change during training: their progress, and components that take them as tensors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The optimizer step: micro-batches, clipping, the learning rate, steps that are not finite."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Assembled experiments without dropout, and single steps of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

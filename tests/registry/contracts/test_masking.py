@@ -28,7 +28,6 @@ def test_by_hand(mask_prob: float, tokens: int, masked: int) -> None:
 @settings(deadline=None)
 @given(st.integers(1, 10_000), st.integers(0, 100_000))
 def test_a_share_of_ten_thousandths_is_rounded_up_exactly(ten_thousandths: int, tokens: int) -> None:
-    """A decimal fraction as a user writes it, in exact arithmetic."""
     exact = ceil(Fraction(ten_thousandths, 10_000) * tokens)
     assert count(ten_thousandths / 10_000, tokens) == exact
     assert count(ten_thousandths / 10_000, torch.tensor(tokens)).item() == exact

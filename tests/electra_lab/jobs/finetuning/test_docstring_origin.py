@@ -15,7 +15,6 @@ EXPERIMENTS = ROOT / "experiments"
 
 
 def test_a_small_network_learns_where_docstrings_come_from(tmp_path: Path) -> None:
-    """Better than naming the most frequent package, by more than four standard errors."""
     dataset = datasets.get("docstring_origin").component()
     text = "\n\n".join(example.text.replace("\n\n", "\n") for example in dataset.read("train"))
     (tmp_path / "corpus.txt").write_text(text, encoding="utf-8")

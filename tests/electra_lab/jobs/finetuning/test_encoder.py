@@ -62,7 +62,6 @@ def test_texts_are_read_as_everywhere_else(encoder: TextEncoder) -> None:
 
 
 def test_the_tokenizer_never_joins_words(encoder: TextEncoder) -> None:
-    """Each word's tokens are those of its own text, with the space before it."""
     text = "the cat didn't see 7 zebras, quokka"
     [found] = encoder.texts([text])
     assert found.words == sorted(found.words)
@@ -96,7 +95,6 @@ def test_words_as_transformers_reads_them(encoder: TextEncoder) -> None:
 
 
 def test_offsets_are_within_the_word(encoder: TextEncoder) -> None:
-    """Their letters follow each other and make up the whole word."""
     words = ["zebras", "didn't", "  quokka ", "Zebras", "q\ud800u"]
     [found] = encoder.words([words])
     for number, word in enumerate(words):
@@ -125,7 +123,6 @@ def test_a_tokenizer_that_adds_special_tokens_does_not_add_them() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_name_of_a_special_token_is_text(kind: str) -> None:
-    """With the tokens that a token store has for it, and the places in the text as it was written."""
     encoder, tokenizer = of(make(kind)), make(kind)
     special = set(encoder.vocabulary.special_ids)
     tokenizer.encode_special_tokens = True  # as a store does

@@ -35,12 +35,8 @@ def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out_curve(monkeypatch)
 
 
-# Which weights count
-
-
 @pytest.mark.parametrize("metric", ["errors", "accuracy"])
 def test_the_best_weights_are_best_in_the_direction_of_the_metric(tmp_path: Path, model: Path, metric: str) -> None:
-    """And the first of equals; the network that is exported is the one that was judged."""
     sections: dict[str, Any] = {"task": {"type": "by_errors", "head": "dense"}, "imports": [str(PLUGIN), str(ERRORS)]}
     path = write_finetuning(tmp_path, model, **sections)
     overrides = ["evaluate.select=best", "evaluate.every=1", "train.learning_rate=3e-2", "train.layer_decay=1.0"]
@@ -100,7 +96,6 @@ def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
     assert list(validated) == list(range(1, 13))
     assert max(validated, key=lambda step: validated[step]["accuracy"]) == best
     results = FinetuningFolder(tmp_path / "out").results(0)
-    assert results is not None
     assert results.step == best
     assert results.splits["validation"].metrics["accuracy"] == validated[best]["found"]
     names = sorted(each.name for each in (seed / "checkpoints").iterdir())
@@ -108,7 +103,6 @@ def test_the_best_weights_are_of_the_continuation_that_the_records_are_of(
 
 
 def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at_best: Path, tmp_path: Path) -> None:
-    """The message names the checkpoint, and the cure works."""
     folder = shutil.copytree(stopped_at_best, tmp_path / "out")
     kept = min((folder / "seed-0" / "checkpoints").glob("step-*"))
     (kept / "state.safetensors").write_bytes(b"")
@@ -123,7 +117,6 @@ def test_the_best_weights_that_are_damaged_are_not_replaced_by_others(stopped_at
 
 
 def test_the_best_weights_of_an_earlier_version_are_found(stopped_at_best: Path) -> None:
-    """It kept them in a folder of their own."""
     seed = stopped_at_best / "seed-0"
     kept = min((seed / "checkpoints").glob("step-*"))
     earlier = seed / "best" / "checkpoints"
@@ -131,7 +124,6 @@ def test_the_best_weights_of_an_earlier_version_are_found(stopped_at_best: Path)
     kept.rename(earlier / kept.name)
     resume(stopped_at_best, "cpu")
     results = FinetuningFolder(stopped_at_best).results(0)
-    assert results is not None
     assert f"step-{results.step:08d}" == kept.name
 
 
@@ -157,19 +149,13 @@ def stopped_at_best(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_the_newest_checkpoints_are_kept(tmp_path: Path, model: Path, keep: int) -> None:
-    """The best do not count unless they are asked for."""
     path = write_finetuning(tmp_path, model, checkpoint={"every": 5, "keep": keep}, evaluate={"every": 1})
     folder = finetune(path, [], tmp_path / "out", "cpu")
     names = sorted(checkpoint.name for checkpoint in (folder / "seed-0" / "checkpoints").iterdir())
     assert names == ["step-00000010", "step-00000012"][-keep:]
 
 
-# What is logged
-
-
-def test_the_log_shows_the_loss_and_the_leading_metric(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_shows_the_loss_and_the_leading_metric(tmp_path: Path, model: Path, capsys) -> None:
     path = write_finetuning(tmp_path, model, evaluate={"every": 4, "metric": "matthews"})
     folder = finetune(path, [], tmp_path / "out", "cpu")
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")]
@@ -218,9 +204,6 @@ def test_a_judgement_says_what_was_judged(tmp_path: Path, model: Path) -> None:
     assert next(iter(began.metrics)) == "grammar_accuracy"
 
 
-# Results
-
-
 class Submitting:
     """A dataset whose benchmark wants the predictions of the test."""
 
@@ -266,9 +249,6 @@ def test_a_seed_is_finished_only_when_everything_else_is_written(tmp_path: Path)
         keep(tmp_path, Failing(), test=Results({"a": 1.0}, []))
     assert (tmp_path / "predictions-test.jsonl").is_file()
     assert not (tmp_path / "results.json").exists()
-
-
-# What cannot be continued
 
 
 @pytest.fixture(scope="module")
@@ -343,7 +323,6 @@ def test_another_machine_is_noted(stopped: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Path) -> None:
-    """Such as what the advice about memory names. The first seed, which began with other values, stays as it was."""
     folder = shutil.copytree(stopped, tmp_path / "out")
     given = ["train.micro_batch_size=2", "evaluate.batch_size=3", "checkpoint.keep=2", "seeds=[0, 1]"]
     resume(folder, "cpu", given)
@@ -362,10 +341,7 @@ def test_what_changes_no_step_may_change_on_a_resume(stopped: Path, tmp_path: Pa
     assert "clip_norm: 1.0" in (folder / "finetuning.yaml").read_text()
 
 
-def test_killed_before_the_first_checkpoint_no_record_comes_twice(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It begins again, and the records of the dead attempt, the last of them cut short, are dropped."""
+def test_killed_before_the_first_checkpoint_no_record_comes_twice(tmp_path: Path, model: Path, monkeypatch) -> None:
     path = write_finetuning(tmp_path, model, checkpoint={"every": 100})
     whole = finetune(path, [], tmp_path / "whole", "cpu")
     with monkeypatch.context() as patched:
@@ -381,7 +357,6 @@ def test_killed_before_the_first_checkpoint_no_record_comes_twice(
 
 
 def test_checkpoints_that_are_gone_stop_a_fine_tuning(stopped: Path, tmp_path: Path) -> None:
-    """As they do a run: a disk may not be mounted."""
     folder = shutil.copytree(stopped, tmp_path / "out")
     shutil.rmtree(folder / "seed-0" / "checkpoints")
     with pytest.raises(CheckpointError, match="checkpoint"):

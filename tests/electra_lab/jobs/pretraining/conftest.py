@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from electra_lab.jobs.pretraining import execute
 from tests.electra_lab.jobs.pretraining.tiny import default_signals
 
 
@@ -14,9 +13,3 @@ from tests.electra_lab.jobs.pretraining.tiny import default_signals
 def _usual_signals() -> Iterator[None]:
     with default_signals():
         yield
-
-
-@pytest.fixture
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no charts."""
-    monkeypatch.setattr(execute, "write_report", lambda directory: directory.path)

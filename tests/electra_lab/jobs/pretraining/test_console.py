@@ -57,13 +57,13 @@ def test_a_record_is_one_line(capsys: pytest.CaptureFixture[str], record: dict[s
     assert (captured.out, captured.err) == ("", line + "\n")
 
 
-def test_brackets_are_text_and_numbers_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
-    Console().say("[bold]3[/bold] steps of [MASK] in runs/:smile:")
-    assert capsys.readouterr().err == "[bold]3[/bold] steps of [MASK] in runs/:smile:\n"
+def test_brackets_are_text_and_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("[bold]3[/bold] steps of [MASK] in runs/:smile:", "\x1b]0;owned\x07: \x1b[31mbad\n  step 3"):
+        Console().say(text)
+        assert capsys.readouterr().err == text.replace("\x1b", "\\x1b").replace("\x07", "\\x07") + "\n"
 
 
 def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Continuations begin where the line's last column begins, or four spaces in."""
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
     text = "  seed       what the numbers are drawn from\nshort\nwords of a line without columns at all"
     assert folded(text, io.StringIO()) == text
@@ -74,8 +74,9 @@ def test_long_lines_are_folded_for_a_terminal_alone(monkeypatch: pytest.MonkeyPa
         "words of a line without",
         "    columns at all",
     ]
-    long = "a/" * 40
-    assert folded(long, Terminal()) == long  # a path stays whole, to be copied
+    # To be copied, a path stays whole, and so does a command.
+    for whole in ("a/" * 40, "saved after step 3. Resume with: electra-lab resume 'a folder with spaces'"):
+        assert folded(whole, Terminal()) == whole
 
 
 def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,19 +87,11 @@ def test_the_bar_is_for_a_terminal_and_ends_with_its_block(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stderr", Terminal())
     console = Console()
     with console.progress(2, 10):
-        assert console._progress is not None
         (task,) = console._progress.tasks
         assert (task.completed, task.total) == (2, 10)
         console.advance(7)
         assert console._progress.tasks[0].completed == 7
     assert console._progress is None
-
-
-def test_a_line_with_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folded inside a command, it could not be copied."""
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: type("Size", (), {"columns": 30})())
-    text = "stopped and saved after step 3. Resume with: electra-lab resume 'a folder with spaces'"
-    assert folded(text, Terminal()) == text
 
 
 class Broken(io.StringIO):
@@ -118,8 +111,3 @@ def test_a_program_that_calls_the_lab_is_not_ended(monkeypatch: pytest.MonkeyPat
         patched.setattr(sys, "stderr", Broken(error))
         console.say("step 1")
     console.say("step 2")
-
-
-def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    Console().say("\x1b]0;owned\x07: \x1b[31mcannot be read\n  step 3")
-    assert capsys.readouterr().err == "\\x1b]0;owned\\x07: \\x1b[31mcannot be read\n  step 3\n"

@@ -87,9 +87,7 @@ def test_a_rolled_back_run_leaves_out_the_batches_from_the_checkpoint_to_the_ref
     assert "first that of step 7. Rolled back to step 4 (1 of at most 3 times); 3 batches are left out so far" in said
 
 
-def test_it_is_the_run_that_has_the_offset_from_the_checkpoint_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_the_run_that_has_the_offset_from_the_checkpoint_on(tmp_path: Path, monkeypatch) -> None:
     file = rolling(tmp_path, BAD)
     path, other = run(file, tmp_path / "run"), tmp_path / "other"
     stop_at(EVERY, lambda: run(file, other))
@@ -121,7 +119,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_killed_at_any_step_and_resumed_it_is_the_same_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, Path], kill: int
 ) -> None:
-    """Before the divergence, between it and its discovery, and after each of the rollbacks."""
     file, expected = whole
     assert state(expected)["trouble"]["rollbacks"] == 2
     assert passed_by(monkeypatch, lambda: run(file, tmp_path / "run"), kill), "the run was over before"
@@ -150,7 +147,6 @@ def passed_by(monkeypatch: pytest.MonkeyPatch, train: Any, kill: int) -> bool:
 
 @pytest.mark.parametrize("stop", [5, 9, 13])
 def test_stopped_by_a_signal_after_a_rollback_it_is_the_same_run(tmp_path: Path, stop: int) -> None:
-    """The offset is in the checkpoint that the signal asks for."""
     file = rolling(tmp_path, 2, checkpoint="{every: 1, keep: 99}")
     expected, path = run(file, tmp_path / "whole"), tmp_path / "run"
     stop_at(stop, lambda: run(file, path))
@@ -159,9 +155,7 @@ def test_stopped_by_a_signal_after_a_rollback_it_is_the_same_run(tmp_path: Path,
     assert_same(expected, path)
 
 
-def test_a_signal_between_divergence_and_its_discovery_stops_at_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_between_divergence_and_its_discovery_stops_at_the_checkpoint(tmp_path: Path, monkeypatch) -> None:
     """It saves, and so finds the divergence; what it can resume from is the checkpoint that it was put back to."""
     file = rolling(tmp_path, BAD)
     expected, path = run(file, tmp_path / "whole"), tmp_path / "run"
@@ -174,7 +168,6 @@ def test_a_signal_between_divergence_and_its_discovery_stops_at_the_checkpoint(
 
 
 def test_rollbacks_have_a_limit(tmp_path: Path) -> None:
-    """A step that is refused whatever it reads."""
     file = spying(tmp_path, train=ROLL_BACK, objective="{type: spy, poison: 6}", checkpoint="{every: 4}")
     path = tmp_path / "run"
     with pytest.raises(
@@ -191,14 +184,12 @@ def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path: Path) -
 
 
 def test_weights_that_are_spoilt_are_rolled_back_too(tmp_path: Path) -> None:
-    """As far as that helps."""
     file = experiment(tmp_path, train=ROLL_BACK, checkpoint="{every: 1, keep: 99}")
     with pytest.raises(DivergedError, match=r"are no longer finite.* (cannot be rolled back|rolled back 3 times)"):
         run(file, tmp_path / "run", "optimizer.epsilon=1.0e-50")
 
 
 def test_a_spike_counts_as_a_step_that_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skipped, counted, and the same wherever the run is stopped."""
     monkeypatch.setattr(divergence, "LEAD", 3)
     train = ROLL_BACK.replace("roll_back", "skip, spike: 1.02")
     file = experiment(tmp_path, train=train, checkpoint="{every: 4}")

@@ -59,7 +59,6 @@ def test_a_run_that_is_complete_stays_as_it_is(path: Path, capsys: pytest.Captur
 
 
 def test_a_resume_reads_its_history_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the checkpoint to the last evaluation; afterwards the files are read again."""
     read, open_regular = Counter[str](), files.open_regular
 
     def counted(file: Path, flags: int = os.O_RDONLY) -> Any:
@@ -81,9 +80,7 @@ def test_a_resume_reads_its_history_once(path: Path, monkeypatch: pytest.MonkeyP
     assert directory.records() == []
 
 
-def test_a_damaged_checkpoint_costs_its_steps_alone(
-    finished: Path, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_costs_its_steps_alone(finished: Path, path: Path, capsys) -> None:
     (path / "checkpoints" / "step-00000012" / "state.safetensors").write_bytes(b"broken")
     execute.resume(path, "cpu")
     said = capsys.readouterr().err
@@ -93,7 +90,6 @@ def test_a_damaged_checkpoint_costs_its_steps_alone(
 
 
 def test_changed_plug_ins_are_refused(tmp_path: Path) -> None:
-    """Another content, one less than before, and one more."""
     file = spying(tmp_path)
     path = run(file, tmp_path / "run", "train.steps=3")
     provenance = RunDirectory(path).read_json("provenance.json")
@@ -121,9 +117,7 @@ def test_what_cannot_be_built_is_refused_before_the_corpus_is_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("verb", ["run", "resume"])
-def test_a_run_holds_its_directory_as_long_as_it_trains(
-    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+def test_a_run_holds_its_directory_as_long_as_it_trains(tmp_path: Path, path: Path, monkeypatch, verb: str) -> None:
     refused: list[int] = []
     place = tmp_path / "new" if verb == "run" else path
 
@@ -144,9 +138,7 @@ def test_a_run_holds_its_directory_as_long_as_it_trains(
 
 
 @pytest.mark.parametrize("line", ["[]", "{}", "half a rec"])
-def test_a_damaged_line_of_metrics_is_named_and_left_out(
-    path: Path, capsys: pytest.CaptureFixture[str], line: str
-) -> None:
+def test_a_damaged_line_of_metrics_is_named_and_left_out(path: Path, capsys, line: str) -> None:
     metrics = path / "metrics.jsonl"
     whole = metrics.read_text()
     metrics.write_text(whole + line)
@@ -161,9 +153,7 @@ def test_a_damaged_line_of_metrics_is_named_and_left_out(
     assert "the file as it was is metrics.damaged.jsonl" in said
 
 
-def test_a_run_without_a_checkpoint_starts_again(
-    finished: Path, path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_checkpoint_starts_again(finished: Path, path: Path, capsys) -> None:
     lose_checkpoints(path)
     execute.resume(path, "cpu")
     assert "there is no checkpoint yet; starting again from the beginning" in capsys.readouterr().err
@@ -183,10 +173,13 @@ def test_checkpoints_that_are_gone_are_missed(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["run", "resume", "reopen"])
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("CUDA out of")],
-    ids=lambda e: type(e).__name__,
-)
-def test_too_little_memory_is_a_sentence(
+    [
+        MemoryError(), torch.OutOfMemoryError("CUDA out of"), RuntimeError("a bug"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_too_little_memory_is_a_sentence_and_another_error_stays_what_it_is(
     finished: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str
 ) -> None:
     def full(*_: Any, **__: Any) -> None:
@@ -198,19 +191,11 @@ def test_too_little_memory_is_a_sentence(
         "resume": lambda: execute.resume(path, "cpu"),
         "reopen": lambda: execute.reopen(path, "cpu"),
     }
-    with pytest.raises(OutOfMemoryError, match=r"train\.micro_batch_size"):
+    a_bug = str(error) == "a bug"
+    with pytest.raises(
+        type(error) if a_bug else OutOfMemoryError, match="a bug" if a_bug else r"train\.micro_batch_size"
+    ):
         start[kind]()
-
-
-def test_another_runtime_error_stays_what_it_is(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(lifecycle, "train", broken)
-    with pytest.raises(RuntimeError, match="a bug"):
-        run(finished / "tiny.yaml", tmp_path / "run")
 
 
 def test_a_full_disk_is_a_sentence(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +266,6 @@ def test_one_of_several_processes_needs_to_know_the_others(
 
 
 def test_milestones_are_kept_through_a_whole_run_and_a_resumed_one(finished: Path, tmp_path: Path) -> None:
-    """Of 12 steps with 64 tokens each, with a checkpoint every 4, of which the 2 newest are kept."""
     milestones = "checkpoint.milestones={tokens: [64, 320]}"
     for number, stop in enumerate((None, 7)):
         out = tmp_path / str(number)

@@ -60,7 +60,7 @@ def written(finished: Path) -> dict[str, Any]:
     return found
 
 
-def test_it_names_the_lab_the_command_and_the_files(finished: Path, written: dict[str, Any]) -> None:
+def test_it_names_the_lab_the_command_the_files_and_the_machine(finished: Path, written: dict[str, Any]) -> None:
     assert written["format"] == FORMAT == 3
     assert written["electra_lab"] == electra_lab.__version__
     assert written["command"] == ["electra-lab", "run", "tiny.yaml"]
@@ -71,6 +71,17 @@ def test_it_names_the_lab_the_command_and_the_files(finished: Path, written: dic
     assert written["plugins"] == [{"file": str(finished / "mine.py"), "sha256": digest, "package": None}]
     assert (finished / "run" / "plugins" / f"{digest[:8]}-mine.py").read_bytes() == plugin
     assert written["earlier_runs"] == {}
+    last = [r for r in RunDirectory(finished / "run").records() if r["split"] == "train"][-1]
+    assert written["steps"] == last["step"] == 7
+    assert written["flops"] == last["flops"] == 7 * written["flops_per_step"]
+    environment = written["environment"]
+    assert environment["python"] == platform.python_version()
+    assert environment["threads"] == torch.get_num_threads()
+    assert environment["processor"] == torch.backends.cpu.get_cpu_capability()
+    assert (environment["device"], environment["precision"]) == ("cpu", "fp32")
+    assert environment["packages"].keys() >= {"torch", "tokenizers", "numpy", "safetensors"}
+    for package, found in environment["packages"].items():
+        assert found == version(package)
 
 
 def test_it_names_the_data_and_counts_it(finished: Path, written: dict[str, Any]) -> None:
@@ -99,12 +110,6 @@ def test_parameters_are_those_of_the_checkpoint(finished: Path, written: dict[st
         "total": sum(sizes.values()),
     }  # fmt: skip
     assert written["parameters"] == expected
-
-
-def test_steps_and_flops_are_those_of_the_records(finished: Path, written: dict[str, Any]) -> None:
-    last = [r for r in RunDirectory(finished / "run").records() if r["split"] == "train"][-1]
-    assert written["steps"] == last["step"] == 7
-    assert written["flops"] == last["flops"] == 7 * written["flops_per_step"]
 
 
 def test_metrics_are_declared_as_the_objective_declares_them(finished: Path, tmp_path: Path) -> None:
@@ -151,18 +156,6 @@ class Judged(Electra):
     def accumulator(self, show):
         return Rows()
 '''
-
-
-def test_the_environment_is_this_machine(written: dict[str, Any]) -> None:
-    environment = written["environment"]
-    assert environment["python"] == platform.python_version()
-    assert environment["threads"] == torch.get_num_threads()
-    assert environment["device"] == "cpu"
-    assert environment["processor"] == torch.backends.cpu.get_cpu_capability()
-    assert environment["precision"] == "fp32"
-    assert environment["packages"].keys() >= {"torch", "tokenizers", "numpy", "safetensors"}
-    for package, found in environment["packages"].items():
-        assert found == version(package)
 
 
 def test_the_commit_is_that_of_the_running_code(written: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
@@ -230,7 +223,6 @@ def test_a_resume_says_what_changed_and_is_silent_otherwise(finished: Path, tmp_
 
 @pytest.mark.parametrize("other", [None, FORMAT + 1])
 def test_a_run_of_another_format_is_not_resumed_or_reopened(finished: Path, tmp_path: Path, other: int | None) -> None:
-    """Without the key it is of the first format. The files of the run are left alone."""
     directory = RunDirectory(Path(shutil.copytree(finished / "run", tmp_path / "run")))
     provenance = directory.read_json("provenance.json")
     del provenance["format"]

@@ -70,8 +70,6 @@ def spied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
 
 
 def test_each_split_is_read_for_its_own_purpose(spied: tuple[Path, list[Any]]) -> None:
-    """Training reads each of its rows once per epoch; each evaluation reads each of its rows once, in order: four times
-    those of validation, then once those of the test."""
     folder, seen = spied
     training, evaluated = [p for p in seen if p.training], [p for p in seen if p.evaluating]
     assert len(training) + len(evaluated) == len(seen)
@@ -109,7 +107,6 @@ def test_training_follows_the_schedules_and_evaluation_has_their_end(spied: tupl
 
 
 def test_log_lines_are_the_means_of_what_the_objective_returned(spied: tuple[Path, list[Any]]) -> None:
-    """Sums over counts of the window; the loss with the weight of each step; tokens, FLOPs and rate by hand."""
     folder, seen = spied
     training = [p for p in seen if p.training]
     flops = json.loads((folder / "run" / "provenance.json").read_text())["flops_per_step"]
@@ -134,7 +131,6 @@ def test_log_lines_are_the_means_of_what_the_objective_returned(spied: tuple[Pat
 
 
 def test_the_gradient_norm_is_the_mean_over_the_window(spied: tuple[Path, list[Any]], tmp_path: Path) -> None:
-    """The same run with a line for every step has each of them."""
     folder, _ = spied
     every = lines(run(folder / "tiny.yaml", tmp_path / "run", "train.log_every=1"), "train")
     norms = [record["gradient_norm"] for record in every]
@@ -167,7 +163,6 @@ def test_losses_of_evaluation_are_the_means_of_what_the_objective_returned(spied
 def test_the_test_is_evaluated_once_however_often_a_run_is_resumed(
     spied: tuple[Path, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int | None
 ) -> None:
-    """At its end; a resume of what is complete evaluates nothing."""
     folder, _ = spied
     tested = set(cut(folder / "store", "test"))
     with monkeypatch.context() as patched:
@@ -187,14 +182,11 @@ def test_the_test_is_evaluated_once_however_often_a_run_is_resumed(
 
 @pytest.mark.parametrize("stop", [4, 6, 8, 13])
 def test_a_resume_inside_a_window_records_the_same(spied: tuple[Path, list[Any]], tmp_path: Path, stop: int) -> None:
-    """Under schedules, through windows, evaluations and the end of an epoch."""
     folder, _ = spied
     stop_at(stop, lambda: run(folder / "tiny.yaml", tmp_path / "run"), signal.SIGTERM)
     execute.resume(tmp_path / "run", "cpu")
     assert_same(folder / "run", tmp_path / "run")
 
-
-# Steps that are not finite
 
 POISONED = 6  # step 6 is in the second window, which ends at 10
 
@@ -210,7 +202,6 @@ def poisoned(folder: Path, policy: str, spoils_loss: bool = False, poison: int =
 
 @pytest.mark.parametrize("spoils_loss", [False, True])
 def test_a_skipped_step_leaves_weights_and_optimizer_as_they_were(tmp_path: Path, spoils_loss: bool) -> None:
-    """Bit for bit; the record counts it and leaves it out of its means; before and after it, training is as ever."""
     file = poisoned(tmp_path, "skip", spoils_loss)
     one, two = tmp_path / "6", tmp_path / "7"
     with pytest.MonkeyPatch.context() as patched:
@@ -244,7 +235,6 @@ def test_a_skipped_step_leaves_weights_and_optimizer_as_they_were(tmp_path: Path
 
 @pytest.mark.parametrize("stop", [6, 7, 9, 11])
 def test_a_skipped_step_is_counted_once_through_a_resume(tmp_path: Path, stop: int) -> None:
-    """Stopped before it, right after it, later in its window, and after the window."""
     file = poisoned(tmp_path, "skip")
     whole = run(file, tmp_path / "whole")
     stop_at(stop, lambda: run(file, tmp_path / "run"))
@@ -255,7 +245,6 @@ def test_a_skipped_step_is_counted_once_through_a_resume(tmp_path: Path, stop: i
 
 @pytest.mark.parametrize("spoils_loss", [False, True])
 def test_stop_ends_the_run_at_the_next_log_line(tmp_path: Path, spoils_loss: bool) -> None:
-    """With exit code 5; records and checkpoints of before stay, and a resume ends in the same way."""
     file = poisoned(tmp_path, "stop", spoils_loss)
     path = tmp_path / "run"
     sentence = (
@@ -289,7 +278,6 @@ def test_a_learning_rate_that_is_far_too_high_diverges(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [1, 4, 7, 11])
 def test_a_loss_scale_is_kept_through_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
-    """Under fp16 the first steps overflow, and later the scale grows again: to the last bit, wherever it stopped."""
     monkeypatch.setattr(LossScale.__init__, "__defaults__", (2.0**27, 0, 0))
     monkeypatch.setattr(scaling, "CALM", 2)
     file = experiment(tmp_path, train=WHOLE.replace("fp32", "fp16"), checkpoint="{every: 100}")

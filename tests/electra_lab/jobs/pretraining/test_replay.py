@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from electra_lab.cli.replay import replay as command
-from electra_lab.jobs.pretraining.replay import Finding, replay
+from electra_lab.jobs.pretraining.replay import replay
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training import divergence
 from registry.errors import DataError, DivergedError, InUse
@@ -59,14 +59,12 @@ def content(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wrong", ["forward", "backward"])
 def test_a_plug_in_is_named_with_module_file_and_line(tmp_path: Path, wrong: str) -> None:
-    """By the module whose own code is wrong: neither one inside of it, nor one around it."""
     path = diverged(fragile(tmp_path, wrong), tmp_path / "run")
     before = content(path)
     found = replay(path, "cpu")
     assert content(path) == before
     assert (found.kind, found.step, found.found) == (wrong, 7, True)
     assert found.module == "discriminator.backbone.layers.1.ff"
-    assert found.place is not None
     assert found.place.endswith(f"fragile.py:{line_of('class FeedForward')}")
     assert Path(found.place.rpartition(":")[0]).resolve() == tmp_path / "fragile.py"
     assert "step 7: " in found.text
@@ -108,7 +106,6 @@ def test_a_spike_is_named_by_its_norm(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("policy", ["skip", "roll_back"])
 def test_the_steps_are_those_of_the_run(tmp_path: Path, policy: str) -> None:
-    """Whatever the policy, after the last checkpoint; under roll_back with its batches."""
     file = fragile(tmp_path, "forward", at=10)
     path = diverged(file, tmp_path / "run", f"train.on_non_finite={policy}", "train.skip_limit=1", "train.steps=20",
                     *(["objective.generator_weight=1.0e+38"] if policy == "skip" else []))  # fmt: skip
@@ -138,7 +135,6 @@ def test_what_was_rolled_back_is_repeated(tmp_path: Path) -> None:
 
 
 def test_after_a_roll_back_the_batches_are_those_that_the_run_has_read(tmp_path: Path) -> None:
-    """Batch 6 led to the roll-back to step 4; with three batches left out, step 10 reads batch 12."""
     path = diverged(rolling(tmp_path, 6, 12), tmp_path / "run", "train.most_rollbacks=1")
     assert state(path)["step"] == 8
     assert state(path)["trouble"]["offset"] == 3
@@ -148,7 +144,6 @@ def test_after_a_roll_back_the_batches_are_those_that_the_run_has_read(tmp_path:
 
 
 def test_only_the_run_directory_and_the_store_are_needed(forks: Lab, tmp_path: Path) -> None:
-    """Neither the corpus nor the plug-in, by a process that has never seen it; the store may have moved."""
     path = diverged(fragile(tmp_path, "forward"), tmp_path / "run")
     (tmp_path / "corpus.txt").unlink()
     (tmp_path / "store").rename(tmp_path / "moved")
@@ -169,8 +164,3 @@ def test_a_run_in_progress_is_refused(tmp_path: Path) -> None:
         replay(path, "cpu")
     with RunDirectory.open(path).observed(), pytest.raises(InUse), RunDirectory.open(path).locked():
         pass
-
-
-def test_a_finding_is_plain_json() -> None:
-    found = Finding("update", 3, "text", parameter="w")
-    assert json.loads(json.dumps(found.json()))["found"] is True

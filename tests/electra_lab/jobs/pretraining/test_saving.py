@@ -20,22 +20,26 @@ from electra_lab.pretrained.opening import read_run
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
-from tests.electra_lab.jobs.pretraining.tiny import TRAIN, assert_same, experiment, lines, run, spying, state, tensors
+from tests.electra_lab.jobs.pretraining.tiny import (
+    TRAIN,
+    Killed,
+    assert_same,
+    experiment,
+    killed_at,
+    lines,
+    run,
+    spying,
+    state,
+    steps,
+    tensors,
+)
 
 pytestmark = pytest.mark.usefixtures("no_report")
-
-
-def steps(path: Path) -> list[int]:
-    """Return the steps of the checkpoints that are there."""
-    return sorted(int(each.name[5:]) for each in path.glob("checkpoints/step-*"))
 
 
 def at(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
     """Call `act` after every step, before it is looked at what is due."""
     monkeypatch.setattr(Console, "advance", lambda _, done: act(done))
-
-
-# By the clock
 
 
 def test_checkpoints_by_minutes_come_beside_those_by_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +52,6 @@ def test_checkpoints_by_minutes_come_beside_those_by_steps(tmp_path: Path, monke
 
 
 def test_max_minutes_stop_a_run_that_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command has its own: a resume counts from zero."""
     file, path = experiment(tmp_path, checkpoint="{every: 100}", run="{max_minutes: 10}"), tmp_path / "run"
     plain = experiment(tmp_path / "plain", checkpoint="{every: 100}")
     real, late = time.monotonic, [0.0]
@@ -69,9 +72,7 @@ def test_max_minutes_stop_a_run_that_can_be_resumed(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_max_minutes_count_from_the_start_of_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
-) -> None:
+def test_max_minutes_count_from_the_start_of_the_command(tmp_path: Path, monkeypatch, resumed: bool) -> None:
     """Tokenizing is a part of them, as a cluster counts it, too: 71 of 100 minutes, and 10 for each step."""
     file, path = experiment(tmp_path, run="{max_minutes: 100}"), tmp_path / "run"
     if resumed:
@@ -90,21 +91,6 @@ def test_max_minutes_count_from_the_start_of_the_command(
     at(monkeypatch, lambda done: late.__setitem__(0, 71 + 10 * done))
     with pytest.raises(Preempted, match="saved after step 3"):
         execute.resume(path, "cpu") if resumed else run(file, path)
-
-
-# The best one
-
-
-class Killed(BaseException):
-    pass
-
-
-def killed_at(step: int) -> Callable[[int], None]:
-    def act(done: int) -> None:
-        if done == step:
-            raise Killed
-
-    return act
 
 
 def spoil(file: Path) -> None:
@@ -151,7 +137,7 @@ def test_a_run_that_goes_back_has_the_best_of_the_steps_that_it_keeps(
     checkpoint = f"{{every: 4, keep: 2, best: discriminator_auc, asynchronous: {asynchronous}}}"
     file, path = experiment(tmp_path, evaluate="{every: 2}", checkpoint=checkpoint), tmp_path / "run"
     with monkeypatch.context() as patched:
-        at(patched, killed_at(11))
+        killed_at(patched, 11)
         with pytest.raises(Killed):
             run(file, path)
     assert steps(path) == [2, 8, 10]
@@ -184,8 +170,13 @@ def test_a_run_that_goes_back_is_not_finished_before_its_end(tmp_path: Path, mon
     assert all((path / name).is_file() for name in derived)
     assert RunDirectory(path).finished()
     spoil(path / "checkpoints" / "step-00000012" / "state.safetensors")
+
+    def killed(_: Console, values: dict[str, Any], metrics: object) -> None:
+        if values["step"] == 12:
+            raise Killed
+
     with monkeypatch.context() as patched:
-        patched.setattr(Console, "record", lambda _, values, metrics: killed_at(12)(values["step"]))
+        patched.setattr(Console, "record", killed)
         with pytest.raises(Killed):
             execute.resume(path, "cpu")
     assert RunDirectory(path).has_checkpoint(8)
@@ -200,19 +191,19 @@ def test_a_metric_that_is_not_there_is_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-# In the background
-
-
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is that of its own step, as if it had been waited for; there are never fewer sound ones than before."""
-    plain = run(experiment(tmp_path, checkpoint="{every: 4, keep: 1}"), tmp_path / "plain")
+    plain = run(experiment(tmp_path, checkpoint="{every: 4, keep: 9}"), tmp_path / "plain")
     reached, release, seen = [0], threading.Event(), list[int]()
     save = saving.save
 
-    def slow(folder: Path, *given: Any) -> Any:
+    def slow(folder: Path, step: int, *given: Any) -> Any:
         release.wait(30)
         seen.append(reached[0])
-        done = save(folder, *given)
+        done = save(folder, step, *given)
+        # Training has changed its tensors since; a copy of them is written.
+        for name, tensor in tensors(plain, step).items():
+            assert tensor.equal(tensors(folder.parent, step)[name]), name
         assert [checkpoint_damage(each) for each in folder.glob("step-*")] == [None]
         return done
 
@@ -229,16 +220,6 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
     assert_same(plain, path)
 
 
-def test_a_copy_is_written_not_what_training_has_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = run(experiment(tmp_path, checkpoint="{every: 4}"), tmp_path / "plain")
-    save, release = saving.save, threading.Event()
-    monkeypatch.setattr(saving, "save", lambda *given: (release.wait(30), save(*given)))
-    at(monkeypatch, lambda done: release.set() if done == 7 else None)
-    path = run(experiment(tmp_path / "two", checkpoint="{every: 4, asynchronous: true}"), tmp_path / "run")
-    for name, tensor in tensors(plain, 4).items():
-        assert tensor.equal(tensors(path, 4)[name]), name
-
-
 def test_a_disk_that_fails_in_the_background_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> None:
         raise CheckpointError("no space")
@@ -248,11 +229,7 @@ def test_a_disk_that_fails_in_the_background_ends_the_run(tmp_path: Path, monkey
         run(experiment(tmp_path, checkpoint="{every: 12, asynchronous: true}"), tmp_path / "run")
 
 
-# Never
-
-
 def test_what_is_not_finite_is_never_written(tmp_path: Path) -> None:
-    """Neither weights nor the optimizer's state; checkpoints from before stay."""
     spoil = {"optimizer": "{type: adamw, weight_decay: 1.0e+38}", "train": f"{TRAIN[:-1]}, learning_rate: 1000.0}}"}
     file = experiment(tmp_path, checkpoint="{every: 1, keep: 50}", **spoil)
     with pytest.raises(DivergedError, match=r"step \d+: .*\(and \d+ more tensors\) are no longer finite"):
@@ -293,15 +270,7 @@ def test_a_run_without_memory_is_saved_and_continues_with_less(tmp_path: Path) -
 
 def test_one_that_is_no_longer_the_best_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last evaluation has found a better one, whose checkpoint was there before it."""
-    evaluated = lifecycle.train
-
-    def better_and_better(*given: Any, **how: Any) -> Any:
-        for record in evaluated(*given, **how):
-            if record.values.get("split") == "validation":
-                record.values["discriminator_auc"] = record.step / 100
-            yield record
-
-    monkeypatch.setattr(lifecycle, "train", better_and_better)
+    known(monkeypatch, {4: 0.1, 8: 0.2, 12: 0.3})
     sections = {"evaluate": "{every: 4}", "checkpoint": "{every: 4, keep: 1, best: discriminator_auc}"}
     assert steps(run(experiment(tmp_path, **sections), tmp_path / "run")) == [12]
 
@@ -321,10 +290,3 @@ def test_what_the_disk_refused_to_remove_is_removed_in_the_end(tmp_path: Path, m
     path = run(experiment(tmp_path, checkpoint="{every: 4, keep: 1}"), tmp_path / "run")
     assert refused[-1].name == ".step-00000008.old"
     assert [each.name for each in (path / "checkpoints").iterdir()] == ["step-00000012"]
-
-
-def test_a_resume_removes_what_a_killed_process_could_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = run(experiment(tmp_path, checkpoint="{every: 4, keep: 3}"), tmp_path / "run")
-    assert steps(path) == [4, 8, 12]
-    execute.resume(path, "cpu", ["checkpoint.keep=1"])
-    assert steps(path) == [12]

@@ -21,13 +21,16 @@ from electra_lab.training import step as step_
 from electra_lab.training.loop import Record
 from registry.errors import Interrupted, Preempted
 from tests.electra_lab.jobs.pretraining.tiny import (
+    Killed,
     assert_same,
     experiment,
     for_a_module,
+    killed_at,
     lines,
     run,
     signalled,
     spying,
+    steps,
     stop_at,
     tensors,
 )
@@ -51,6 +54,17 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         return file, run(file, folder / "whole")
 
 
+EVALUATE = "{every: 6, examples: 2, batch_size: 4}"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    with for_a_module():
+        return run(experiment(folder, evaluate=EVALUATE), folder / "run")
+
+
 def test_one_seed_gives_one_run_and_another_seed_another(uninterrupted: tuple[Path, Path], tmp_path: Path) -> None:
     file, first = uninterrupted
     assert_same(first, run(file, tmp_path / "again"))
@@ -62,7 +76,6 @@ def test_one_seed_gives_one_run_and_another_seed_another(uninterrupted: tuple[Pa
 def test_stopped_at_any_step_and_resumed_is_as_if_never_stopped(
     uninterrupted: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Steps 1, 7 and 11 are inside a log window, 4 has a checkpoint of its own."""
     file, whole = uninterrupted
     stopped = tmp_path / "stopped"
     with monkeypatch.context() as patched:
@@ -75,10 +88,8 @@ def test_stopped_at_any_step_and_resumed_is_as_if_never_stopped(
     assert_same(whole, stopped)
 
 
-def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path) -> None:
-    """After every single step."""
-    file = experiment(tmp_path)
-    whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
+def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path, whole: Path) -> None:
+    file, path = experiment(tmp_path, evaluate=EVALUATE), tmp_path / "run"
     stop_at(1, lambda: run(file, path))
     for step in range(2, 12):
         stop_at(step, lambda: execute.resume(path, "cpu"))
@@ -93,7 +104,6 @@ def test_stopped_again_and_again_is_as_if_never_stopped(tmp_path: Path) -> None:
 def test_a_signal_saves_after_the_step_in_which_it_arrives(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, kind: type[Preempted], code: int
 ) -> None:
-    """It is announced at once, with the meaning of a second Ctrl-C, and the handlers of before are back in the end."""
     before = [signal.getsignal(each) for each in STOPPING]
     file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(number)}}}")
     with pytest.raises(kind) as stopped:
@@ -116,12 +126,8 @@ def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(tmp_path:
 
 
 @pytest.mark.parametrize("pause", range(6))
-def test_a_signal_in_an_evaluation_saves_and_stops_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: int
-) -> None:
-    """After any batch of any evaluation; the resume does it again, and ends as if nothing had happened."""
-    file, path = experiment(tmp_path, evaluate="{every: 6, examples: 2, batch_size: 4}"), tmp_path / "run"
-    whole, passed = run(file, tmp_path / "whole"), 0
+def test_a_signal_in_an_evaluation_saves_and_stops_there(tmp_path: Path, monkeypatch, whole: Path, pause: int) -> None:
+    file, path, passed = experiment(tmp_path, evaluate=EVALUATE), tmp_path / "run", 0
 
     def wish(*given: Any) -> int:
         nonlocal passed
@@ -141,81 +147,59 @@ def test_a_signal_in_an_evaluation_saves_and_stops_there(
     assert_same(whole, path)
 
 
-def test_an_evaluation_that_fails_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The steps since the last checkpoint are saved, and the resume continues after them."""
-    file, path = experiment(tmp_path, checkpoint="{every: 100}"), tmp_path / "run"
-    whole = run(file, tmp_path / "whole")
+def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path, monkeypatch, whole: Path, capsys) -> None:
+    file, path = experiment(tmp_path, evaluate=EVALUATE, checkpoint="{every: 100}"), tmp_path / "run"
     with monkeypatch.context() as patched:
         patched.setattr(loop, "evaluation", lambda *_, **__: (_ for _ in ()).throw(ValueError("boom")))
         with pytest.raises(ValueError, match="boom"):
             run(file, path)
-    assert newest(path) == 6
+    assert steps(path) == [6]
     assert "saved after step 6, before this error" in capsys.readouterr().err
     execute.resume(path, "cpu")
     assert_same(whole, path)
 
 
-def test_a_step_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("phase", "saved"), [("backward", [0]), ("update", [])])
+def test_a_step_that_fails_loses_nothing(tmp_path: Path, monkeypatch, phase: str, saved: list[int]) -> None:
     """Unless it failed in the middle of an update."""
-    file = experiment(tmp_path, checkpoint="{every: 100}")
 
     def failing(*_: Any, **__: Any) -> None:
         raise ValueError("boom")
 
-    for name, saved in (("backward", 0), ("update", None)):
-        with monkeypatch.context() as patched:
-            patched.setattr(step_, name, failing)
-            with pytest.raises(ValueError, match="boom"):
-                run(file, tmp_path / name)
-        found = [int(each.name[5:]) for each in (tmp_path / name).glob("checkpoints/step-*")]
-        assert found == ([] if saved is None else [saved])
+    monkeypatch.setattr(step_, phase, failing)
+    with pytest.raises(ValueError, match="boom"):
+        run(experiment(tmp_path, checkpoint="{every: 100}"), tmp_path / "run")
+    assert steps(tmp_path / "run") == saved
+
+
+INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "apart", "saves"),
+    ("numbers", "apart", "ends"),
     [
-        (signal.SIGINT, signal.SIGINT, 0.6, False),
-        (signal.SIGTERM, signal.SIGINT, 0.6, True),
-        (signal.SIGINT, signal.SIGINT, 0.03, True),
-        (signal.SIGTERM, signal.SIGTERM, 0.6, True),
-        (signal.SIGTERM, signal.SIGHUP, 0.03, True),
-        (signal.SIGINT, signal.SIGTERM, 0.6, True),
+        ((INT, INT), 0.6, KeyboardInterrupt),
+        ((TERM, INT), 0.6, Preempted),
+        ((INT, INT), 0.03, Interrupted),
+        ((TERM, TERM), 0.6, Preempted),
+        ((TERM, HUP), 0.03, Preempted),
+        ((INT, TERM), 0.6, Interrupted),
+        ((TERM, INT, INT), 0.6, KeyboardInterrupt),
     ],
 )
-def test_only_a_second_ctrl_c_stops_without_saving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, second: int, apart: float, saves: bool
-) -> None:
+def test_only_a_second_ctrl_c_stops_without_saving(tmp_path: Path, monkeypatch, numbers: Any, apart: float, ends: Any):
     """Schedulers send a signal to the process and to its group, and terminals to all; a person is slower."""
 
-    def twice(_: Console, done: int) -> None:
+    def strike(_: Console, done: int) -> None:
         if done == 3:
-            os.kill(os.getpid(), first)
-            time.sleep(apart)
-            os.kill(os.getpid(), second)
-
-    monkeypatch.setattr(Console, "advance", twice)
-    with (
-        pytest.raises(Interrupted if first == signal.SIGINT else Preempted)
-        if saves
-        else pytest.raises(KeyboardInterrupt)
-    ):
-        run(experiment(tmp_path), tmp_path / "run")
-    assert newest(tmp_path / "run") == (3 if saves else 0)
-
-
-def test_after_another_signal_it_takes_two_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def thrice(_: Console, done: int) -> None:
-        if done == 3:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+            for number in numbers:
                 os.kill(os.getpid(), number)
-                time.sleep(0.6)
+                time.sleep(apart)
 
-    monkeypatch.setattr(Console, "advance", thrice)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(Console, "advance", strike)
+    with pytest.raises(ends):
         run(experiment(tmp_path), tmp_path / "run")
-    assert newest(tmp_path / "run") == 0
+    assert steps(tmp_path / "run") == ([] if ends is KeyboardInterrupt else [3])
 
 
 PHASES = {
@@ -230,11 +214,9 @@ PHASES = {
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, phase: str, number: int
 ) -> None:
-    """And following the cure leads to the run that was wanted."""
-    file, path, (module, name) = experiment(tmp_path), tmp_path / "run", PHASES[phase]
-    whole = run(file, tmp_path / "whole")
+    file, path, (module, name) = experiment(tmp_path, evaluate=EVALUATE), tmp_path / "run", PHASES[phase]
 
     def struck(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), number)
@@ -255,7 +237,6 @@ def test_a_signal_outside_of_training_ends_the_run_with_a_cure(
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
-    """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         file = spying(tmp_path, objective=f"{{type: spy, strike: 2, signal: {int(signal.SIGHUP)}}}")
@@ -283,33 +264,28 @@ def test_killed_at_random_and_resumed_is_as_if_never_killed(forks: Lab, tmp_path
     """
     seed = int(os.environ.get("KILL_SEED", random.randrange(1 << 32)))
     print(f"KILL_SEED={seed}")
-    chance, steps = random.Random(seed), 2000
-    train = f"{{steps: {steps}, batch_size: 2, precision: fp32, log_every: 7}}"
+    chance, total = random.Random(seed), 2000
+    train = f"{{steps: {total}, batch_size: 2, precision: fp32, log_every: 7}}"
     sections = {"train": train, "checkpoint": "{every: 1, keep: 2}", "evaluate": "{examples: 0}"}
     file, broken = experiment(tmp_path, **sections), tmp_path / "broken"
     reached: list[int] = []
     for verb in (["run", str(file), "--out", str(broken)], ["resume", str(broken)]):
-        before = newest(broken)
+        before = max(steps(broken), default=0)
         moment, seen = chance.uniform(0, 0.3), list[float]()  # seconds after the first step of this process
 
         def when(before: int = before, moment: float = moment, seen: list[float] = seen) -> bool:
-            if not seen and newest(broken) > before:
+            if not seen and max(steps(broken), default=0) > before:
                 seen.append(time.monotonic())
             return bool(seen) and time.monotonic() - seen[0] > moment
 
         assert killed(forks.start(*verb, cwd=tmp_path), when), f"the kill did not strike: {verb[0]} was too quick"
-        reached.append(newest(broken))
-    assert 0 < reached[0] < reached[1] < steps
+        reached.append(max(steps(broken), default=0))
+    assert 0 < reached[0] < reached[1] < total
     # Both stop a few steps later, which a run of any length does in the same way.
     last = reached[1] + 3
     stop_at(last, lambda: execute.resume(broken, "cpu"))
     stop_at(last, lambda: run(file, tmp_path / "whole"))
     assert_same(tmp_path / "whole", broken)
-
-
-def newest(path: Path) -> int:
-    """Return the step of the newest checkpoint, 0 if there is none."""
-    return max((int(each.name[5:]) for each in path.glob("checkpoints/step-*")), default=0)
 
 
 STATES = {  # by optimizer; all but the last are ours
@@ -321,27 +297,17 @@ STATES = {  # by optimizer; all but the last are ours
 
 
 @pytest.mark.parametrize("optimizer", STATES)
-def test_the_state_of_any_optimizer_survives_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
-) -> None:
-    """A resumed run is the uninterrupted one, bit for bit; for AdamW see above. Here without a signal's courtesy."""
+def test_the_state_of_any_optimizer_survives_a_kill(tmp_path: Path, monkeypatch, optimizer: str) -> None:
     (tmp_path / "momentum.py").write_text(MOMENTUM)
     sections = {"optimizer": f"{{type: {optimizer}}}\nimports: [momentum.py]", "checkpoint": "{every: 1}"}
     file = experiment(tmp_path, **sections)
     whole, path = run(file, tmp_path / "whole"), tmp_path / "run"
 
-    class Killed(BaseException):
-        pass
-
-    def advance(_: object, done: int) -> None:
-        if done == 7:
-            raise Killed
-
     with monkeypatch.context() as patched:
-        patched.setattr(execute.Console, "advance", advance)
+        killed_at(patched, 7)
         with pytest.raises(Killed):
             run(file, path)
-    assert newest(path) == 6
+    assert max(steps(path)) == 6
     state = {name.split(".")[1] for name in tensors(path) if name.startswith("optimizer.")}
     assert state == STATES[optimizer]
     execute.resume(path, "cpu")

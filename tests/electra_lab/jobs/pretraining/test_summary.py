@@ -140,7 +140,6 @@ def fruit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_says_whether_it_has_learned(
     fruit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], claims: list[str]
 ) -> None:
-    """At its end, over the documents of the test; a generator of word frequencies is not judged."""
     path = execute.run(fruit, overrides, tmp_path / "run", "cpu")
     said = capsys.readouterr().err.split(" on test text\n")[1].split("\n\n")[0]
     assert [line.strip().startswith(claim) for line, claim in zip(said.splitlines(), claims, strict=True)] == [
@@ -151,16 +150,19 @@ def test_a_run_says_whether_it_has_learned(
         assert record["discriminator_auc_gain_documents"] == directory.provenance().data.documents[record["split"]]
 
 
+def opened(loaded: Any) -> tuple[Any, str]:
+    """Return the assembled experiment and its opening words."""
+    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    return made, opening(loaded, made, Path("run"))
+
+
 @pytest.mark.parametrize(("best", "noted"), [("discriminator_auc", True), ("generator_mask_loss", False)])
 def test_the_beginning_warns_of_a_best_that_does_not_compare_steps(tmp_path: Path, best: str, noted: bool) -> None:
-    loaded = load(experiment(tmp_path, checkpoint=f"{{best: {best}}}"))
-    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
-    text = opening(loaded, made, tmp_path / "run")
+    _, text = opened(load(experiment(tmp_path, checkpoint=f"{{best: {best}}}")))
     assert ("checkpoint.best: " in text and "docs/resuming.md" in text) == noted
 
 
 def test_the_end_says_which_numbers_compare_runs(tmp_path: Path) -> None:
-    """If some do not; the one that does comes first."""
     directory = RunDirectory.create(tmp_path / "run", "tiny")
     directory.write_json("provenance.json", PROVENANCE | {"metrics": {n: asdict(m) for n, m in PRETRAINING.items()}})
     directory.append({"step": 10, "split": "test", "generator_mask_loss": 5.5})
@@ -173,12 +175,8 @@ def test_the_end_says_which_numbers_compare_runs(tmp_path: Path) -> None:
 
 
 def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Path) -> None:
-    """In documents and tokens of the store, with what it found of held-out text in training text."""
-    file = experiment(tmp_path, evaluate="{every: 6}")
-    loaded = load(file)
-    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
+    made, text = opened(load(experiment(tmp_path, evaluate="{every: 6}")))
     store = made.store
-    text = opening(loaded, made, tmp_path / "run")
     train, validation, tested = ((store.documents[split], store.tokens[split]) for split in SPLITS)
     assert (
         f"  data          {train[0]} documents, {train[1]} tokens to train; validation {validation[0]} and "
@@ -200,10 +198,7 @@ def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Pa
     ],
 )  # fmt: skip
 def test_the_beginning_says_how_much_is_evaluated(tmp_path: Path, evaluate: str, said: str) -> None:
-    """Whole rows of 16 tokens; of 12 steps, the last one is the end anyway. The records say the same."""
-    loaded = load(experiment(tmp_path, evaluate=evaluate))
-    made = assemble(loaded, open_data(loaded, lambda _: None), torch.device("cpu"))
-    text = opening(loaded, made, tmp_path / "run")
+    made, text = opened(load(experiment(tmp_path, evaluate=evaluate)))
     assert f"  evaluation    {said.format(test=made.store.tokens['test'])}\n" in text
 
 

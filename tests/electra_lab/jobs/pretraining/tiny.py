@@ -70,6 +70,27 @@ def run(file: Path, out: Path, *overrides: str) -> Path:
     return execute.run(file, list(overrides), out, "cpu")
 
 
+class Killed(BaseException):
+    """The end of a process that has no time for anything."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """End the training after so many steps, repeated ones included."""
+    done = []
+
+    def advance(*_: object) -> None:
+        done.append(1)
+        if len(done) == count:
+            raise Killed
+
+    monkeypatch.setattr(Console, "advance", advance)
+
+
+def steps(path: Path) -> list[int]:
+    """Return the steps of the checkpoints that are there."""
+    return sorted(int(folder.name[5:]) for folder in path.glob("checkpoints/step-*"))
+
+
 def lose_checkpoints(path: Path) -> None:
     """Leave a run as if it had been killed before its first checkpoint."""
     shutil.rmtree(path / "checkpoints")

@@ -66,9 +66,7 @@ def test_what_is_raised_decides_whether_another_attempt_may_succeed(
     assert cell_result(AblationFolder(out), AblationFolder(out).plan, first(out)).status == "unmeasured"
 
 
-def test_a_cell_that_is_done_is_not_touched_and_its_old_failure_forgotten(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_is_done_is_not_touched_and_its_old_failure_forgotten(out: Path, monkeypatch) -> None:
     for name in ("_train", "_measure"):
         monkeypatch.setattr(cells, name, lambda *_: pytest.fail("nothing is left to do"))
     AblationFolder(out).note_failure(first(out), "an earlier one", 1)
@@ -93,7 +91,6 @@ def test_a_cell_that_is_resumed_by_hand_is_left_alone(out: Path) -> None:
 
 
 def test_a_cell_goes_on_where_it_stopped(out: Path) -> None:
-    """From its last checkpoint, after a damaged final one, after none, and after a kill before the first record."""
     ids = [cell.id for cell in AblationFolder(out).plan.cells]
     before = {id: (weights(out / "cells" / id), lines(out / "cells" / id)) for id in ids}
     for id in ids:

@@ -19,12 +19,7 @@ from electra_lab.jobs.sweeps import cells
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from registry import Metric, MetricWithDocuments, Outcome, Tokens, Trained, measures
-from registry.errors import (
-    BadResult,
-    ConfigError,
-    PluginError,
-    Preempted,
-)
+from registry.errors import BadResult, ConfigError, PluginError, Preempted
 from tests.electra_lab.jobs.sweeps.small import ablate, first, write
 
 
@@ -126,7 +121,6 @@ def stream(tokens: Tokens) -> list[int]:
 
 
 def test_a_measure_reads_the_splits_by_their_names(spied: AblationFolder) -> None:
-    """Row by row the test text of the token store, and what it trains on; nothing of validation."""
     store = open_data(load(spied.experiment(spied.plan.cells[0].id)), print)
     train, validation, tested = (stream(each) for each in (store.train, store.validation, store.test))
     assert train[: len(tested)] != tested != validation
@@ -174,7 +168,6 @@ def test_the_metrics_of_a_measure_are_the_test_record(spied: AblationFolder) -> 
 
 
 def test_rows_of_training_text_are_read_by_their_numbers(spied: AblationFolder) -> None:
-    """In the order in which they are asked for, some at a time; a row's number is its example id."""
     run, _ = cells._open(spied, "cpu", spied.plan.cells[0].id)
     whole = torch.cat([batch.tokens for batch in run.train(64, range(run.train_rows))])
     assert len(whole) == run.train_rows > 20
@@ -208,7 +201,6 @@ def test_a_measure_is_prepared_once_with_a_cell_and_its_references(spied: Ablati
 
 
 def test_the_numbers_of_a_measure_are_noted_under_its_key(spied: AblationFolder) -> None:
-    """As the option says; what is not finite is left out."""
     key, other = (measure.key for measure in spied.plan.measures)
     for cell in spied.plan.cells:
         measured = spied.measured(cell.id)
@@ -226,9 +218,6 @@ def test_the_output_of_a_cell_is_in_its_log(spied: AblationFolder, capsys: pytes
         log = (spied.path / "logs" / f"{cell.id}.txt").read_text()
         assert "step      2  test      " in log
     assert capsys.readouterr() == ("", "")
-
-
-# Measures that fail
 
 
 class Broken:

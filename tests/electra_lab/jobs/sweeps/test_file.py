@@ -74,9 +74,6 @@ def problems(path: Path, *overrides: str) -> list[str]:
     return str(refused.value).splitlines()
 
 
-# Variants
-
-
 def test_a_list_of_values_is_a_variant_each_in_the_order_of_the_file(tmp_path: Path):
     made = ablation(tmp_path, vary={"generator.scale": [1.0, 0.5]}, seeds=[3, 1])
     assert labels(made) == ["generator.scale=1.0", "generator.scale=0.5"]
@@ -184,9 +181,6 @@ def test_cells_of_one_seed_differ_in_what_varies_alone(tmp_path: Path):
         assert {key for key in first if first[key] != second[key]} == {"seed"}
 
 
-# What differs from the baseline
-
-
 def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp_path: Path):
     vary: Value = {"a": {"sampler.temperature": 0.5}, "b": {"train.steps": 3, "generator": None, "sampler": None,
                    "objective": {"type": "mlm"}, "embedding.tie": "none"}}  # fmt: skip
@@ -204,9 +198,6 @@ def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp
     assert differences(made)["generator.scale=1.0"].keys() == {"generator.dim", "generator.heads"}
 
 
-# The baseline
-
-
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
@@ -222,9 +213,6 @@ def test_differences_are_to_the_chosen_baseline_without_name_seed_and_budget(tmp
 )
 def test_the_baseline(tmp_path: Path, sections: dict[str, Value], expected: str):
     assert ablation(tmp_path, **sections).baseline == expected
-
-
-# extends, paths, plug-ins
 
 
 def test_paths_hold_from_the_file_that_wrote_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -291,9 +279,6 @@ def test_a_cell_imports_what_it_is_made_of_and_no_measure(tmp_path: Path):
     again = ablation(tmp_path / "there", imports=["../plugs/sampler.py"], vary={"sampler.type": ["gumbel", "mine"]})
     assert again.base.config.imports == [sampler]
     assert ids(again) == ids(made)
-
-
-# Problems
 
 
 def test_problems_of_the_base_and_of_variants_come_together(tmp_path: Path):

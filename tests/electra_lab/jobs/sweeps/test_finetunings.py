@@ -57,10 +57,7 @@ def configs(ablation: Ablation) -> dict[tuple[str, str, int], Any]:
     return {(cell.variant, cell.task, cell.seed): ablation.loaded[cell.id].config for cell in ablation.cells}
 
 
-def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(
-    tmp_path: Path, model: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Really; each number is that of the fine-tuning's own folder, and nothing is done twice."""
+def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(tmp_path: Path, model: Path, capfd) -> None:
     file = write(tmp_path, model)
     out = ablate(file, tmp_path / "out")
     results = read(out)
@@ -83,9 +80,6 @@ def test_every_variant_is_fine_tuned_for_every_task_with_every_seed(
     kept = {path: stamp for path, stamp in before.items() if results.cells[3].plan.id not in str(path)}
     assert {path: after[path] for path in kept} == kept
     assert after.keys() == before.keys()
-
-
-# Without training: what becomes of each outcome
 
 
 @pytest.fixture
@@ -114,6 +108,9 @@ def test_the_table_has_a_column_for_each_task_and_their_average(tmp_path: Path, 
     assert (results.plan.metric, results.plan.baseline) == (AVERAGE, "ours")
     assert results.values(AVERAGE)["ours"] == {0: pytest.approx(0.35), 1: pytest.approx(0.55)}
     page = Page(out / "report.html")
+    assert "the best (the highest) average, 0.4500" in page.text
+    assert "first of validation and test that has labels" in page.text
+    assert "{}" not in page.text
     header, ours, random = page.table("The tasks")
     assert header == ["variant", "first", "second", "average"]
     assert [ours[0], *(cell.split()[0] for cell in ours[1:])] == ["ours", "0.6000", "0.3000", "0.4500"]
@@ -148,17 +145,20 @@ def test_a_task_without_training_takes_one_seed_unless_weights_are_random(tmp_pa
     assert [*configs(ablation)] == [("ours", "grammar", 3), ("random", "grammar", 3), ("random", "grammar", 4)]
 
 
-def test_a_task_without_data_is_left_out_until_it_has_some(
-    tmp_path: Path, begun: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_task_without_data_is_left_out_until_it_has_some(tmp_path: Path, begun: list[str], capfd) -> None:
     file = write(tmp_path, tmp_path)
     write_finetuning(tmp_path, tmp_path, name="first", **QUICK, dataset={"type": "lines", "folder": "elsewhere"})
     out = ablate(file, tmp_path / "out")
     assert {words.split()[1] for words in begun} == {"second"}
     assert "elsewhere: has no .txt files." in AblationFolder(out).plan.gaps["first"]
+    said = capfd.readouterr().err
+    assert "two: 8 cells, 0 already done" in said
+    assert "first: left out: " in said
+    assert "4 already done" in run.dry_run(file, [], out, "cpu", None, None)
     page = Page(out / "report.html")
     assert "first is left out: " in page.text
     assert [cell.split()[0] for cell in page.table("The tasks")[1][1:]] == ["-", "0.3000", "-"]
+    assert [page.table("Differences")[2][i].split()[0] for i in (1, 3)] == ["-", "-"]
     shutil.copytree(tmp_path / "texts", tmp_path / "elsewhere")
     ablate(file, out)
     assert {words.split()[1] for words in begun[4:]} == {"first"}
@@ -169,9 +169,7 @@ def test_a_task_without_data_is_left_out_until_it_has_some(
         ablate(file, tmp_path / "other")
 
 
-def test_what_fails_is_named_and_stops_no_other(
-    tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_is_named_and_stops_no_other(tmp_path: Path, begun: list[str], monkeypatch) -> None:
     finish = cells.run_remaining_seeds
 
     def diverging(folder: FinetuningFolder, loaded: Any, device: Any) -> None:
@@ -241,9 +239,6 @@ def test_what_does_not_fit_is_refused_by_its_line(
     assert f": {place}" in str(caught.value)
     assert reason in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-# Suites of earlier versions
 
 
 def test_a_suite_file_is_refused_with_the_new_form(tmp_path: Path) -> None:

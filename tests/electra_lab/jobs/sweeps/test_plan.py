@@ -91,7 +91,6 @@ def test_planned_costs_are_those_of_each_cells_own_networks(small: Ablation, don
 
 
 def test_what_is_trained_for_measures_comes_first(small: Ablation) -> None:
-    """Every cell's measures wait for them."""
     references = [*small.references["fixed_corruption"].values()]
     ids = [cell.id for cell in references]
     assert [cell.id for cell in small.pieces] == [*ids, *(cell.id for cell in small.cells)]
@@ -125,9 +124,6 @@ def test_every_piece_is_written_complete(small: Ablation, tmp_path: Path) -> Non
     for cell in small.pieces:
         assert load(folder.experiment(cell.id)).config == small.loaded[cell.id].config
     assert (tmp_path / "ablation.yaml").read_text() == small.source
-
-
-# The keys of measures
 
 
 def keys(found: Ablation) -> dict[str, str]:
@@ -187,9 +183,7 @@ class Mine:
 """
 
 
-def test_a_key_changes_with_the_code_of_its_plug_in_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_changes_with_the_code_of_its_plug_in_and_no_other(tmp_path: Path, monkeypatch) -> None:
     def found(mine: str, other: str) -> dict[str, str]:
         monkeypatch.setattr(discovery, "_loaded", {})  # as another process would
         (tmp_path / "mine.py").write_text(PLUGIN + mine)
@@ -201,9 +195,6 @@ def test_a_key_changes_with_the_code_of_its_plug_in_and_no_other(
     before, other, mine = found("", ""), found("", "# changed\n"), found("# changed\n", "")
     assert before == other
     assert {type for type in before if before[type] != mine[type]} == {"mine"}
-
-
-# Problems
 
 
 def test_a_file_that_cannot_be_built_names_every_variant_once(tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ def test_by_a_stated_deviation(tmp_path: Path) -> None:
 
 
 def test_by_a_pilot(tmp_path: Path) -> None:
-    """Its own differences to its baseline, with all that widens their intervals."""
     written = write_folder(tmp_path / "there" / "pilot", SCALES, (0, 1, 2))
     pilot = add_references(written, lambda reference, variant, seed: score(variant, seed + reference))
     for file in (pilot / "plan.json", *pilot.glob("cells/*/measures.json")):
@@ -44,7 +43,6 @@ def test_by_a_pilot(tmp_path: Path) -> None:
     errors = [d.error for d in read(pilot).comparisons.against("corruption_auc").values()]
     found = made(tmp_path / "here", "power: {pilot: ../there/pilot}")
     expected = plan_of(found).expected
-    assert expected is not None
     assert expected.sd == pytest.approx(math.sqrt(sum(3 * (error or 0) ** 2 for error in errors) / len(errors)))
     assert expected.source == "by the pilot ../there/pilot"
 

@@ -36,9 +36,6 @@ from tests.pages import Page
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
 
 
-# What comes out
-
-
 def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) -> None:
     _, out = done
     where = AblationFolder(out)
@@ -63,7 +60,6 @@ def test_every_cell_is_trained_measured_and_reported(done: tuple[Path, Path]) ->
 
 
 def test_processes_give_the_same_numbers_bit_for_bit(done: tuple[Path, Path], tmp_path: Path) -> None:
-    """Two workers at once; and a page with pictures, which those of this process leave out."""
     file, before = done
     other = file.with_name("processes.yaml")
     other.write_text(file.read_text().replace(HERE, PROCESSES).replace("seeds: [0, 1]", "seeds: [1]"))
@@ -84,17 +80,12 @@ def test_cells_of_a_seed_read_the_same_rows_with_the_same_masks(done: tuple[Path
     assert share[0] == share[1] != share[2] == share[3]
 
 
-def test_the_last_lines_are_the_verdict_and_the_place_of_the_page(
-    here: Path, out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_lines_are_the_verdict_and_the_place_of_the_page(here: Path, out: Path, capfd) -> None:
     assert ablate(here, out) == out
     said = capfd.readouterr().err
     assert f"sizes: 4 cells and 2 for measures, 6 already done, in {out}" in said
     assert "With 2 seeds this is exploratory." in said
     assert said.rstrip().endswith(f"report {out / 'report.html'}")
-
-
-# Again, and again
 
 
 def test_nothing_is_done_twice_and_more_seeds_run_alone(here: Path, out: Path) -> None:
@@ -158,9 +149,7 @@ def test_other_options_of_a_measure_are_measured_again(here: Path, out: Path) ->
     assert weights(out / "cells" / id) == trained
 
 
-def test_what_is_damaged_is_recreated_and_what_nobody_needs_is_not(
-    done: tuple[Path, Path], out: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_damaged_is_recreated_and_what_nobody_needs_is_not(done: tuple[Path, Path], out: Path, capfd) -> None:
     file, before = done
     ids = [cell.id for cell in AblationFolder(out).plan.cells]
     runs = [out / "cells" / id for id in ids]
@@ -188,7 +177,6 @@ def test_what_is_damaged_is_recreated_and_what_nobody_needs_is_not(
 def test_a_reference_that_is_needed_again_and_a_cell_that_was_removed_are_trained_again(
     done: tuple[Path, Path], out: Path
 ) -> None:
-    """To remove it is the cure that the report gives where a cell that is done is damaged."""
     file, before = done
     plan = AblationFolder(out).plan
     shutil.rmtree(out / "shared")
@@ -202,9 +190,6 @@ def test_a_reference_that_is_needed_again_and_a_cell_that_was_removed_are_traine
     shutil.rmtree(cell)
     ablate(file, out)
     assert contents(out) == contents(before)
-
-
-# Before anything is written
 
 
 class Picky(InProcess):

@@ -19,17 +19,8 @@ from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Plan
 from registry import Outcome, Work
-from registry.errors import (
-    CellsFailed,
-    Interrupted,
-    OutOfMemoryError,
-    Preempted,
-)
-from tests.electra_lab.jobs.sweeps.small import (
-    InProcess,
-    ablate,
-    stamps,
-)
+from registry.errors import CellsFailed, Interrupted, OutOfMemoryError, Preempted
+from tests.electra_lab.jobs.sweeps.small import InProcess, ablate, stamps
 from tests.pages import Page
 
 SMALL, LARGE = "generator.scale=0.5", "generator.scale=1.0"
@@ -50,10 +41,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[str, int], BaseExc
     return attempts
 
 
-def test_a_cell_that_fails_does_not_stop_the_others(
-    quick: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """It diverges at its first steps; the other is trained and measured, and the exit code is 7."""
+def test_a_cell_that_fails_does_not_stop_the_others(quick: Path, tmp_path: Path, capfd) -> None:
     quick.write_text(
         quick.read_text().replace(
             "vary: {generator.scale: [0.5, 1.0]}", "vary: {train.learning_rate: [1.0e-3, 1.0e+30]}"
@@ -86,7 +74,6 @@ def test_a_cell_that_fails_does_not_stop_the_others(
 def test_a_cell_is_tried_again_as_often_as_it_may_be(
     quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, error: Exception
 ) -> None:
-    """Failed or lost, and counted again with each command."""
     quick.write_text(quick.read_text() + f"retries: {retries}\n")
     attempts = failing(monkeypatch, lambda id, attempt: error)
     with pytest.raises(CellsFailed, match=r"^4 of 4 runs failed"):
@@ -115,9 +102,7 @@ def test_a_cell_that_is_lost_once_succeeds_at_its_second_attempt(
     assert f"{LARGE}, seed 0: corruption_auc {found:.4f}" in said
 
 
-def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(
-    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reference_that_fails_leaves_its_measure_out_and_no_other(quick: Path, tmp_path: Path, monkeypatch) -> None:
     """The other reference alone is not enough."""
     failing(monkeypatch, lambda id, _: RuntimeError("it cannot") if "corruption-large" in id else None)
     out = tmp_path / "out"
@@ -152,13 +137,7 @@ def test_a_piece_that_comes_back_without_what_it_was_sent_for_has_failed(
     assert cell_result(where, where.plan, where.plan.cells[0].id).error == "came back without training."
 
 
-# Others at work, and signals
-
-
-def test_a_second_launcher_leaves_alone_what_the_first_is_doing(
-    quick: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process holds a cell until this one has done all others; each is trained once."""
+def test_a_second_launcher_leaves_alone_what_the_first_is_doing(quick: Path, out: Path, monkeypatch) -> None:
     where = AblationFolder(out)
     ids = [cell.id for cell in where.plan.cells if cell.seed == 0]
     other = here_id = ""
@@ -220,8 +199,7 @@ def test_a_measure_is_prepared_by_one_cell_while_the_others_wait(out: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("raised", "ends", "code"),
-    [(KeyboardInterrupt(), Interrupted, 130), (Preempted("by the system"), Preempted, 75)],
+    ("raised", "ends", "code"), [(KeyboardInterrupt(), Interrupted, 130), (Preempted("by the system"), Preempted, 75)]
 )
 def test_an_ablation_that_is_stopped_says_how_to_continue(
     quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, ends: type[Any], code: int

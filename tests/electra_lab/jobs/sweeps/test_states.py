@@ -136,9 +136,7 @@ def states(folder: AblationFolder, plan: Plan) -> dict[str, CellResult]:
 
 
 @pytest.mark.parametrize("laid", REFERENCES, indirect=True)
-def test_every_state_is_the_one_of_the_contract(
-    laid: AblationFolder, bench: Bench, request: pytest.FixtureRequest
-) -> None:
+def test_every_state_is_the_one_of_the_contract(laid: AblationFolder, bench: Bench, request) -> None:
     plan, found = bench.plan, states(laid, bench.plan)
     keys = [measure.key for measure in plan.measures]
     for cell, (how, measured, failed) in zip(plan.cells, ORDERS, strict=False):
@@ -194,7 +192,6 @@ def test_the_dry_run_times_steps_with_the_threads_that_cells_will_have(
 
 @some
 def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It launches what can go on now; a piece is trained, and each measure taken, only if that is missing."""
     plan, found = bench.plan, states(laid, bench.plan)
     keys = [measure.key for measure in plan.measures]
     ready = [measure.key for measure in plan.measures if is_ready(laid, plan, measure)]
@@ -236,9 +233,6 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
             how, measured, _ = ORDERS[[cell.id for cell in plan.cells].index(id)]
             kept = keys[:1] if measured == "one" and how != "killed" else []  # what was killed is removed
             assert did[id] == [TRAINING, *(key for key in ready if key not in kept)]
-
-
-# The parts of a state
 
 
 @pytest.fixture

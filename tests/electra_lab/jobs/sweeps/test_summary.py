@@ -84,9 +84,6 @@ def test_the_rows_of_a_dry_run_are_those_of_their_variants(plan: Plan) -> None:
     ]
 
 
-# The facts of a real file
-
-
 def write(folder: Path, measure: str, vary: str = "{generator.scale: [0.5, 1.0]}", **sections: str) -> Path:
     write_experiment(folder, **{"data": "{sequence_length: 16, held_out: 0.3, store: store}", **sections})
     file = folder / "sizes.yaml"
@@ -152,8 +149,6 @@ def test_options_that_only_one_of_two_types_has_are_listed_after_the_types(tmp_p
         r"; generator\.type null -> bert \(with .*\bdim \d.*\); sampler\.type null -> gumbel \(with ", base
     )
 
-
-# The last lines
 
 HOSTILE = "Is ## this\n\n## a heading |\n\n## of its own?"
 

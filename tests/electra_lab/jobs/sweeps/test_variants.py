@@ -55,9 +55,6 @@ def _both_zero(one: Any, other: Any) -> bool:
     return sorted(repr(one)) == sorted(repr(other))  # keys in another order are the same mapping
 
 
-# Problems
-
-
 def test_what_is_wrong_with_several_variants_is_reported_once():
     found = Problems()
     for variant in "abcde":
