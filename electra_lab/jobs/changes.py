@@ -41,9 +41,9 @@ def refuse_others(
     above = tuple(f"{key}." for key in allowed)
     wrong = {key: values for key, values in found.items() if not f"{key}.".startswith(above)}
     if wrong:
-        blamed = [f"--set {words}: " for words in overrides if not f"{words.partition('=')[0]}.".startswith(above)]
+        blamed = [f" (--set {words})" for words in overrides if not f"{words.partition('=')[0]}.".startswith(above)]
         raise ConfigError(
-            f"{path}: {''.join(blamed)}these values decide the steps so far and must stay: {described(wrong)}. "
+            f"{path}: these values decide the steps so far and must stay: {described(wrong)}{''.join(blamed)}. "
             f"To train with others, start a new run. May change: {', '.join(allowed)}."
         )
 

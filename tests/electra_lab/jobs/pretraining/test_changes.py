@@ -91,8 +91,8 @@ def test_what_decides_the_steps_so_far_may_not(stopped: Path, change: str) -> No
     before, key = files(stopped), re.split("[.=]", change)
     with pytest.raises(ConfigError) as refused:
         execute.resume(stopped, "cpu", [change, "train.log_every=3"])
-    assert f"--set {change}: " in str(refused.value)
-    assert f"{key[0]}" in str(refused.value).partition(": these")[2]
+    assert f"{key[0]}" in str(refused.value)
+    assert f"(--set {change})" in str(refused.value)
     assert " -> " in str(refused.value)
     assert "train.log_every" not in str(refused.value).partition("May change")[0]
     assert files(stopped) == before
