@@ -149,7 +149,7 @@ def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:
 
 
 def plan_of(ablation: Ablation, begun: AblationFolder | None = None) -> Plan:
-    """Return the plan as it is stored. Raises ConfigError if the pilot does not have the metric.
+    """Return the plan for plan.json. Raises ConfigError if the pilot does not have the metric.
 
     begun  where the ablation may have begun: what its pilot said then stands, whatever has become of the pilot
     """

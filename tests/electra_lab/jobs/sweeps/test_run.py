@@ -17,7 +17,7 @@ from electra_lab.presentation.sweep_page import write_report
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.training import device as devices
 from registry import Outcome, Work, launchers
-from registry.errors import CheckpointError, ConfigError, DataError
+from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError
 from tests.electra_lab.jobs.sweeps.small import (
     HERE,
     PROCESSES,
@@ -255,6 +255,21 @@ def test_a_launcher_that_runs_elsewhere_does_not_need_this_machines_devices(
     with pytest.raises(ConfigError, match="cuda"):
         run.ablate(here, [], out, "cuda", "picky", None)
     assert run.ablate(here, [], out, "cuda", "remote", None) == out
+
+
+def test_the_device_of_the_command_is_that_of_every_cell(
+    here: Path, tmp_path: Path, picky: type[Picky], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def work(folder: str, id: str, *, device: str) -> Outcome:
+        asked.append(device)
+        return Outcome("failed", "no.")
+
+    monkeypatch.setattr(run, "work", work)
+    with pytest.raises(CellsFailed):
+        run.ablate(here, [], tmp_path / "out", "cuda", "remote", None)
+    assert set(asked) == {"cuda"}
 
 
 def test_torchrun_is_refused(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

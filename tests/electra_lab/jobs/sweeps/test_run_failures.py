@@ -19,7 +19,7 @@ from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.plan import Plan
 from registry import Outcome, Work
-from registry.errors import CellsFailed, Interrupted, OutOfMemoryError, Preempted
+from registry.errors import CellsFailed, CheckpointError, Interrupted, OutOfMemoryError, Preempted
 from tests.electra_lab.jobs.sweeps.small import InProcess, ablate, stamps
 from tests.pages import Page
 
@@ -241,3 +241,26 @@ def test_a_signal_closes_the_launcher_and_ends_with_the_code_of_preemption(
         assert signal.getsignal(number) is before
     finally:
         signal.signal(number, inherited)
+
+
+def test_a_launcher_is_closed_if_its_outcomes_cannot_be_used(
+    quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+
+    def endless(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+        try:
+            while True:
+                yield ids[0], Outcome("failed", "again")
+        finally:
+            closed.append(True)
+
+    def full(self: AblationFolder, id: str, error: str | None, attempts: int = 0) -> None:
+        if error:
+            raise CheckpointError("the disk is full.")
+
+    monkeypatch.setattr(InProcess, "__call__", endless)
+    monkeypatch.setattr(AblationFolder, "note_failure", full)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        ablate(quick, tmp_path / "out")
+    assert closed == [True]
