@@ -152,7 +152,8 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         attended: Tensor = self._attended(*given, **signal) if self.training else self._by_length(*given)
         return attended
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # or torch would compile once per number of rows
+    # Otherwise torch would compile once per number of rows. torch.compiler.disable would import the compiler here.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def _by_length(
         self, to_hash: Tensor, qk: Tensor, v: Tensor, input_mask: Tensor, query_len: int
     ) -> Float[Tensor, "BH t d"]:

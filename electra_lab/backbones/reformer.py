@@ -79,7 +79,8 @@ class Reformer(nn.Module):
                 "it is hashed with the row, in whole pairs of buckets."
             )
         self.positions = "own" if rotary else "lab"
-        self.rotary = library.FixedPositionalEmbedding(dim // heads) if rotary else None
+        with torch.device("cpu"):  # a check builds on the meta device, where the table needs torch's compiler
+            self.rotary = library.FixedPositionalEmbedding(dim // heads) if rotary else None
         self.length_multiple = 2 * bucket_size
         self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
         self.memory, self.glu, self.local_dim = memory, glu, dim // heads * local_heads

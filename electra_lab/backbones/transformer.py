@@ -7,11 +7,10 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
-from x_transformers import Encoder
-from x_transformers.x_transformers import Attention, LayerNorm
 
 from electra_lab.backbones._rotary import turned
 from electra_lab.backbones._windows import check_local_heads, local_attention
+from electra_lab.backbones._x_transformers import Attention, Encoder, LayerNorm, RotaryEmbedding
 from electra_lab.model.attention import Kernel, attend
 from registry import backbones
 
@@ -120,11 +119,12 @@ class Transformer(nn.Module):
             ff_mult=ff_mult,
             ff_glu=glu,
             ff_dropout=dropout,
-            rotary_pos_emb=rotary,
-            rotary_emb_dim=dim // heads,  # all of it, as in the paper; the library rotates half
             verbose=False,
             use_rmsnorm=rmsnorm,
         )
+        if rotary:  # of all columns, as in the paper; the library rotates half
+            with torch.device("cpu"):  # a check builds on the meta device, where the table needs torch's compiler
+                self.encoder.rotary_pos_emb = RotaryEmbedding(dim // heads)
         self.flash = flash
         # The library builds its layers itself; ours take their places, under the same names.
         for number, (norms, _, _) in enumerate(self.encoder.layers):

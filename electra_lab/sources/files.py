@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -297,9 +299,17 @@ def _folders(folder: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
 
 def needed(module: str, purpose: str) -> Any:
     """Import an optional library. Raises DataError that names the extra."""
-    import importlib
-
     try:
-        return importlib.import_module(module)
+        return import_module(module)
     except ImportError:
-        raise DataError(f"{module} is needed {purpose}. Install it: pip install 'electra-lab[data]'.") from None
+        raise _missing(module, purpose) from None
+
+
+def refuse_missing(module: str, purpose: str) -> None:
+    """Raise the same for a library that is not installed, without importing it, which may take a second."""
+    if not find_spec(module):
+        raise _missing(module, purpose)
+
+
+def _missing(module: str, purpose: str) -> DataError:
+    return DataError(f"{module} is needed {purpose}. Install it: pip install 'electra-lab[data]'.")

@@ -9,12 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from electra_lab.sources.files import Files, below, needed
+from electra_lab.sources.files import Files, below, needed, refuse_missing
 from registry.errors import DataError, did_you_mean
 from registry.folder_or_name import FolderOrName
 
 SAVED = ("dataset_dict.json", "state.json")  # of save_to_disk
 INDEX = "__index_level_0__"  # pandas' name for the first column if rows have more columns than the header
+PURPOSE = "to read a Hugging Face dataset"
 BATCH = 100  # rows that are in memory at a time
 
 
@@ -32,7 +33,7 @@ class HuggingFaceSource:
     ) -> None:
         self.path, self.name, self.revision = FolderOrName(path), name, revision
         self._options = options
-        self._datasets = needed("datasets", "to read a Hugging Face dataset")
+        refuse_missing("datasets", PURPOSE)
         self._files: Files | None = None
         if os.path.isdir(path):
             # The names determine the splits.
@@ -43,6 +44,10 @@ class HuggingFaceSource:
             self._files = Files([Path(path)], [""], options)
         elif not self.path.is_name(Path.cwd()):
             raise DataError(f"{path}: is not a folder. {instead}")
+
+    @property
+    def _datasets(self) -> Any:
+        return needed("datasets", PURPOSE)
 
     @cached_property
     def _builder(self) -> Any:
