@@ -1,6 +1,7 @@
 """electra_lab: the lab for ELECTRA pre-training.
 
-load(path_or_name)  a pre-trained pair, to detect replaced tokens, corrupt, fill and embed texts
+load(path_or_name)  a pre-trained pair, to detect replaced tokens, corrupt, fill and embed texts; or a fine-tuned
+                    model, to predict labels, numbers, tags and answers
 held_out(run)       the documents that a run kept from training
 run(config)         train an experiment
 check(config)       find all errors of an experiment without running it

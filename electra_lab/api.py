@@ -9,7 +9,7 @@ from typing import Any
 from electra_lab.assembly import experiment
 from electra_lab.config.load import load as read_config
 from electra_lab.data.raw_documents import held_out_texts
-from electra_lab.inference.pair import load
+from electra_lab.inference.opening import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.pretrained.opening import run_config
 

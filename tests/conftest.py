@@ -39,7 +39,7 @@ def _plugins_end_with_their_test() -> Iterator[None]:
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no charts of a run."""
     report = "electra_lab.jobs.pretraining.execute.write_report"
-    monkeypatch.setattr(report, lambda directory: directory.path / "report.html")
+    monkeypatch.setattr(report, lambda directory, *_: directory.path / "report.html")
 
 
 @pytest.fixture(autouse=True)

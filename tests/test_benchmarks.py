@@ -127,13 +127,21 @@ def test_checkpoint(run: Run, tmp_path: Path) -> None:
     assert {"electra_lab", "a training step"} <= found["seconds"].keys()
 
 
-@pytest.mark.parametrize("script", ["ablation_workers.py", "data.py", "finetuning.py"])
+@pytest.mark.parametrize("script", ["ablation_workers.py", "data.py", "finetuning.py", "int8.py"])
 def test_longer_scripts_start(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Their imports are still there; what they measure takes minutes."""
     pytest.importorskip("psutil")
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # which data.py sets
+    monkeypatch.syspath_prepend(str(FOLDER))
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(FOLDER / script), run_name="__main__")
     assert ended.value.code == 0
     assert f"python benchmarks/{script}" in capsys.readouterr().out
+
+
+def test_predicting(run: Run) -> None:
+    found = run("predicting.py", "--rows", "40", "--rounds", "2", "--batch-size", "8")
+    assert found["equal"] == 40
+    assert found["seconds"].keys() == {"predict", "pipeline"}
+    assert len(found["ratios"]) == 2

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from electra_lab.analysis.run_comparison import subjects
+from electra_lab.presentation import compare_page
 from electra_lab.presentation.finetuning_page import write_report as write_finetuning_report
 from electra_lab.presentation.run_page import write_report as write_run_report
 from electra_lab.presentation.sweep_page import write_report
@@ -68,6 +70,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     add_references(folders["grid"], lambda reference, variant, seed: 0.7 + 0.01 * reference * variant + 0.001 * seed)
     tuned = write_finetuned(above / "tuned", scores("matthews", 0.5, 0.6, 0.7, 0.65, 0.55))
     runs = {"run": write_run_report(cell), "tuned": write_finetuning_report(FinetuningFolder(tuned))}
+    cells = [folders["scales"] / "cells" / f"v{i}-s0" for i in (0, 1, 3)]
+    runs["compared"] = above / "compare.html"
+    runs["compared"].write_text(compare_page.page(compare_page.Comparison(subjects(cells))), encoding="utf-8")
     return runs | {name: write_report(folder) for name, folder in folders.items()}
 
 
@@ -119,7 +124,7 @@ def measured(page: Path, width: int, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("name", ["run", "tuned", "scales", "named", "grid"])
+@pytest.mark.parametrize("name", ["run", "tuned", "scales", "named", "grid", "compared"])
 def test_pages_fit_the_screen(pages: dict[str, Path], name: str, screen: str, tmp_path: Path) -> None:
     width = SCREENS[screen][0]
     found = measured(pages[name], width, tmp_path)
@@ -158,7 +163,7 @@ def test_no_table_of_an_ablation_is_cut_off(pages: dict[str, Path], name: str, s
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("name", ["run", "scales", "named", "grid"])
+@pytest.mark.parametrize("name", ["run", "scales", "named", "grid", "compared"])
 def test_pages_have_the_paper_of_their_scheme(
     pages: dict[str, Path], name: str, screen: str, scheme: str, tmp_path: Path
 ) -> None:

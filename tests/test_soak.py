@@ -178,4 +178,4 @@ def _timeless(out: Path) -> list[dict[str, str]]:
 
     with (out / "table.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+    return [{k: v for k, v in row.items() if "second" not in k and "memory" not in k} for row in rows]

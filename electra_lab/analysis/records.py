@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 Records = Sequence[dict[str, Any]]
+POINTS = 200  # of a curve, at most
 
 
 def of_split(records: Records, split: str) -> list[dict[str, Any]]:
@@ -13,6 +14,23 @@ def of_split(records: Records, split: str) -> list[dict[str, Any]]:
 def points(records: Records, split: str, key: str) -> list[tuple[int, float]]:
     """Return the steps and the numbers of a key that the records of a split have."""
     return [(record["step"], record[key]) for record in of_split(records, split) if is_number(record.get(key))]
+
+
+def curve(records: Records, split: str, key: str, axis: str) -> tuple[list[float], list[float]]:
+    """Return the places and the values of a key over `step`, `tokens` or `flops` of training, thinned.
+
+    The tokens and the FLOPs at an evaluation are interpolated from the training records.
+    """
+    import numpy as np  # here, as listings need none
+
+    train = [(r["step"], r[axis]) for r in of_split(records, "train") if r.get(axis)]
+    found = points(records, split, key)
+    if not train or not found:
+        return [], []
+    found = found[:: -(-len(found) // POINTS)] + ([found[-1]] if len(found) > POINTS else [])
+    known = [(0, 0), *train]
+    places = np.interp([step for step, _ in found], [s for s, _ in known], [n for _, n in known])
+    return places.tolist(), [value for _, value in found]
 
 
 def last_evaluation(records: Records) -> dict[str, Any] | None:

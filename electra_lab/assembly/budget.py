@@ -1,6 +1,7 @@
 """The cost of a step, and the number of steps that a budget buys."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -33,10 +34,31 @@ def training_flops(
     return flops
 
 
-def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int:
-    """Return the number of steps that the budget buys: whole ones, at least one. Raises ConfigError."""
+def steps_of(epochs: float, rows: int, batch_size: int) -> int:
+    """Return the number of steps of so many passes over `rows` rows: whole ones, at least one."""
+    return max(1, round(epochs * rows / batch_size))
+
+
+def with_steps(loaded: Loaded, rows: int) -> Loaded:
+    """Return the same with the steps of `train.epochs`, if given, for `rows` training rows. Raises ConfigError.
+
+    For building alone: the file of a run keeps what was written.
+    """
     config, train = loaded.config, loaded.config.train
-    if train.steps is not None:
+    if train.epochs is None:
+        return loaded
+    steps = steps_of(train.epochs, rows, train.batch_size)
+    _refuse_conflicts(loaded, "epochs", steps)
+    return replace(loaded, config=config.model_copy(update={"train": train.model_copy(update={"steps": steps})}))
+
+
+def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int | None:
+    """Return the number of steps that the budget buys: whole ones, at least one. Raises ConfigError.
+
+    None for epochs, until `with_steps` knows the number of rows.
+    """
+    config, train = loaded.config, loaded.config.train
+    if train.steps is not None or train.epochs is not None:
         return train.steps
     if train.tokens is not None:
         key, budget, price = "tokens", train.tokens, config.tokens_per_step
@@ -47,9 +69,13 @@ def budgeted_steps(loaded: Loaded, flops: Flops, paper_flops: Flops) -> int:
         steps = spent.steps(budget)
     if not steps:
         raise loaded.problem(("train", key), f"{budget:g} does not pay for one step, which costs {price:g}.")
-    for loc, reason, _ in config.conflicts(steps):
-        raise loaded.problem(loc, f"{reason} (train.{key} buys {steps:,} steps.)")
+    _refuse_conflicts(loaded, key, steps)
     return steps
+
+
+def _refuse_conflicts(loaded: Loaded, key: str, steps: int) -> None:
+    for loc, reason, _ in loaded.config.conflicts(steps):
+        raise loaded.problem(loc, f"{reason} (train.{key} buys {steps:,} steps.)")
 
 
 def count_parameters(networks: Mapping[str, nn.Module]) -> dict[str, int]:

@@ -62,7 +62,7 @@ class Built:
     model: Network
     flops: Flops  # of matrix products
     paper_flops: Flops  # as Clark et al. (2020) count
-    steps: int
+    steps: int | None  # None if `train.epochs` decides and the rows are not counted yet
     vocabulary: Vocabulary
     brought: Set[nn.Parameter]  # by components, which the lab does not initialize
 
@@ -114,9 +114,9 @@ def vocabulary_size(loaded: Loaded) -> int | None:
     return getattr(loaded.config.tokenizer.options, "vocab_size", None)
 
 
-def vocabulary_or_bert(loaded: Loaded) -> Vocabulary:
+def vocabulary_or_bert(loaded: Loaded, device: torch.device | None = None) -> Vocabulary:
     """Return a vocabulary of the largest possible size, or of BERT's if the tokenizer has no limit."""
-    return stand_in_vocabulary(vocabulary_size(loaded) or BERT_VOCABULARY)
+    return stand_in_vocabulary(vocabulary_size(loaded) or BERT_VOCABULARY, device)
 
 
 def untrained_tokenizer(loaded: Loaded) -> "Tokenizer | None":
@@ -201,9 +201,16 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
             guard = masking if section == "masking" else sampler
             assert guard is not None
             put = partial(guard.options.__setitem__, option)
-        numbers.append(Number(value_of(schedule), put))
+        numbers.append(Number(value_of(schedule), put, key))
     return Built(
-        Learner(objective, Schedules(numbers, steps)), networks, model, flops, paper_flops, steps, vocabulary, brought
+        Learner(objective, Schedules(numbers, steps or 1)),
+        networks,
+        model,
+        flops,
+        paper_flops,
+        steps,
+        vocabulary,
+        brought,
     )
 
 
@@ -257,6 +264,7 @@ def loop_settings(
         precision=precision,
         log_every=train.log_every,
         evaluate_every=config.evaluate.every,
+        evaluate_at_start=getattr(config.evaluate, "at_start", None) is True,
         evaluate_batch_size=config.evaluate.batch_size,
         on_non_finite=train.on_non_finite,
         skip_limit=getattr(train, "skip_limit", None),

@@ -3,16 +3,16 @@
 import hashlib
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 
-from electra_lab.assembly.budget import count_parameters
+from electra_lab.assembly.budget import count_parameters, with_steps
 from electra_lab.assembly.build import (
     Built,
     build,
@@ -26,20 +26,24 @@ from electra_lab.assembly.choices import Choices, Scale, decide
 from electra_lab.assembly.initial_weights import load_initial_weights, origins, refuse_initial_weights
 from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.assembly.parallelize import parallelize, refuse_uneven
-from electra_lab.assembly.parent_runs import load_parents, refuse_other_parents
+from electra_lab.assembly.parent_runs import load_parents, parent_runs, refuse_other_parents
+from electra_lab.assembly.rows import pack, random_rows
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
+from electra_lab.config.checkpoint import milestone_name
 from electra_lab.config.load import Loaded
-from electra_lab.data.build import Recipe
+from electra_lab.data.build import MANIFEST, Recipe
 from electra_lab.data.raw_documents import Progress, TooLittleText
 from electra_lab.data.rows import Rows
-from electra_lab.data.store import FORMAT, Store, is_store, load_store, open_store
-from electra_lab.data.vocabulary import ArrayTokens, make_vocabulary, stand_in_vocabulary
+from electra_lab.data.store import FORMAT, Store, is_store, key_of, load_store, open_store, read_manifest
+from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
+from electra_lab.data.words import steps_of_words, words_of_rows
 from electra_lab.metrics import accumulator_of
 from electra_lab.model.attention import use_kernel
 from electra_lab.model.network import Network
 from electra_lab.parallel.world import ALONE, World
 from electra_lab.planning.forecast import SMALL
+from electra_lab.storage.best import AUTO, OFF
 from electra_lab.storage.provenance import Environment, Start
 from electra_lab.training.compilation import compile_modules
 from electra_lab.training.device import Precision
@@ -49,12 +53,10 @@ from registry import (
     Batches,
     Corpus,
     Launcher,
-    Tokens,
     Vocabulary,
     corpora,
     launchers,
     objectives,
-    packings,
     tokenizers,
     using,
 )
@@ -82,6 +84,7 @@ class Experiment:
     weights: dict[str, str]  # by part, where they come from; not known if a checkpoint will be loaded
     paper_flops: int  # of the whole training, as Clark et al. (2020) count
     choices: Choices
+    milestones: dict[str, int] = field(default_factory=dict)  # by name, the steps whose checkpoints are kept
 
 
 def check(loaded: Loaded) -> LabError | None:
@@ -172,6 +175,22 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
     )
 
 
+def prepared(loaded: Loaded) -> Store | None:
+    """Open the token store of an experiment as it is, unverified, if it exists; nothing is written.
+
+    The corpus is hashed only if there is a store that could be its own. Raises DataError, ConfigError.
+    """
+    root = loaded.config.data.store
+    if is_store(root):
+        return _given_store(loaded, root, verify=False)
+    recipe, alike = _without_fingerprint(recipe_of(loaded, None).identity), False
+    for file in root.glob(f"*/{MANIFEST}"):
+        with suppress(DataError):  # a damaged store of others
+            alike = alike or _without_fingerprint(read_manifest(file.parent).identity) == recipe
+    folder = root / key_of(recipe_of(loaded, open_corpus(loaded)).identity) if alike else root
+    return load_store(folder, verify=False) if is_store(folder) else None
+
+
 def _processes(shards: int) -> Launcher | None:
     """Return a launcher with one process per core, None if threads of this process are as fast."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -181,9 +200,11 @@ def _processes(shards: int) -> Launcher | None:
     return made
 
 
-def _given_store(loaded: Loaded, folder: Path, announce: Callable[[str], None]) -> Store:
+def _given_store(
+    loaded: Loaded, folder: Path, announce: Callable[[str], None] = lambda _: None, *, verify: bool = True
+) -> Store:
     """Open the store that `data.store` names, without its corpus. Raises ConfigError if its settings differ."""
-    store = load_store(folder, "Copy it again, or name another folder.")
+    store = load_store(folder, "Copy it again, or name another folder.", verify=verify)
     mine = _without_fingerprint(recipe_of(loaded, None).identity)
     theirs = _without_fingerprint(store.manifest.identity)
     for key in ("format", "corpus", "held_out", "overlap", "tokenizer"):
@@ -225,17 +246,23 @@ def assemble(
 ) -> Experiment:
     """Assemble an experiment. Raises ConfigError at the line that caused it, OutOfMemoryError.
 
+    Epochs become steps here, by the number of rows.
+
     restored  a checkpoint of the run itself will be loaded, so that weights from elsewhere are not needed
     world     the processes that train it
     began     the environment of a run that is resumed on the same device
     scale     the numbers that the rules of `auto` depend on; by default the experiment's own
     """
-    config = loaded.config
     refuse_uneven(loaded, world)
     vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
+    splits = (store.train, store.validation, store.test)
+    rows, validation, test = (pack(loaded, split, vocabulary) for split in splits)
+    loaded = with_steps(loaded, len(rows))
+    config = loaded.config
     # Weights are drawn on the CPU, so that a seed means the same weights on every device.
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, vocabulary, seed=config.seed)
+    assert built.steps is not None
     parents = {} if restored else load_parents(loaded, built, store)
     init = {} if restored else load_initial_weights(loaded, built, store.tokenizer)
     weights = {} if restored else origins(built, parents, init)
@@ -246,13 +273,13 @@ def assemble(
     accumulate = accumulator_of(objective, vocabulary)
     with using(objectives.get(config.objective.type)):
         _refuse_unknown_metric(loaded, accumulate(()).metrics)
-    splits = (store.train, store.validation, store.test)
-    rows, validation, test = (pack(loaded, split, vocabulary) for split in splits)
     reached = _rehearsed(loaded, built, rows, accumulate, device, choices.precision)
     settings = loop_settings(
         config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples,
         precision=choices.precision,
     )  # fmt: skip
+    if config.evaluate.at_start == "auto":
+        settings = replace(settings, evaluate_at_start=bool(config.init.models or parent_runs(objective)))
     if config.train.micro_batch_size == "auto":
         known = began.micro_batch_size if began is not None and began.processes == world.size else None
         size = known or rows_at_a_time(loaded, built, rows, device, world, choices.precision)
@@ -278,7 +305,26 @@ def assemble(
         weights=weights,
         paper_flops=built.paper_flops.total(built.steps),
         choices=choices,
+        milestones=_milestones(loaded, rows, store, vocabulary, settings.steps),
     )
+
+
+def _milestones(loaded: Loaded, rows: Rows, store: Store, vocabulary: Vocabulary, steps: int) -> dict[str, int]:
+    """Return the step of each milestone by its name. Raises ConfigError for one that is never reached, DataError."""
+    config, wanted = loaded.config, loaded.config.checkpoint.milestones
+    if wanted is None:
+        return {}
+    found = {"step-0": 0, **config.milestones_of_tokens}
+    if wanted.words is None:
+        return found
+    words = words_of_rows(rows, store.train, vocabulary)
+    reached, end = steps_of_words(wanted.words, words, rows, config.seed, config.train.batch_size, steps)
+    for number, step in zip(wanted.words, reached, strict=True):
+        if step > steps:
+            reason = f"{number:,.0f} words are never reached: training ends after {end:,.0f}."
+            raise loaded.problem(("checkpoint", "milestones", "words"), reason)
+        found[milestone_name("words", number)] = step
+    return found
 
 
 def _rehearsed(
@@ -300,14 +346,12 @@ def _try_plugins(loaded: Loaded, built: Built) -> None:
     if not loaded.plugins or 4 * count_parameters(built.networks)["total"] > SMALL:
         return
     length, words = loaded.config.data.sequence_length, stand_in_vocabulary(built.vocabulary.size)
-    random = torch.Generator().manual_seed(0)
-    places = [torch.randint(len(words.ordinary_ids), (size,), generator=random) for size in (length, 4 * length, 7)]
-    text = ArrayTokens([words.ordinary_ids[chosen].tolist() for chosen in places], words.sep_id)
+    rows = random_rows(loaded, words, (length, 4 * length, 7))
     with torch.random.fork_rng(devices=[]):
         built = build(loaded, words)
     accumulate = accumulator_of(built.learner.objective, words)
     try:
-        _rehearsed(loaded, built, pack(loaded, text, words), accumulate, torch.device("cpu"), "fp32")
+        _rehearsed(loaded, built, rows, accumulate, torch.device("cpu"), "fp32")
     except (IndexError, RuntimeError):
         if untrained_tokenizer(loaded):
             raise
@@ -316,25 +360,6 @@ def _try_plugins(loaded: Loaded, built: Built) -> None:
 
 def _refuse_unknown_metric(loaded: Loaded, known: Collection[str]) -> None:
     best = loaded.config.checkpoint.best
-    if best is not None and best not in known:
-        raise loaded.problem(
-            ("checkpoint", "best"), f"the objective has no metric {best!r}.{did_you_mean(best, known)}"
-        )
-
-
-def pack(loaded: Loaded, tokens: Tokens, vocabulary: Vocabulary) -> Rows:
-    """Pack the tokens of a split. Raises ConfigError."""
-    chosen, length = loaded.config.packing, loaded.config.data.sequence_length
-    entry = packings.get(chosen.type)
-    try:
-        packing = entry.component(tokens, length, vocabulary, **chosen.keywords())
-    except ValueError as error:
-        raise loaded.problem(("packing",), f"{chosen.type} refuses this: {error}") from error
-    with using(entry):
-        rows, first = Rows(packing, group_by_length=loaded.config.data.group_by_length), np.zeros(1, dtype=np.int64)
-        arrays = list(vars(packing.rows(first)).values())
-        if hasattr(packing, "source_document_ids"):
-            arrays.append(packing.source_document_ids(first))
-        if (shapes := {array.shape for array in arrays if array is not None}) != {(1, length)}:
-            raise TypeError(f"one row has arrays of the shapes {sorted(shapes)}, must be {(1, length)}.")
-        return rows
+    if best not in (AUTO, OFF, *known):
+        hint = did_you_mean(best, [AUTO, OFF, *known])
+        raise loaded.problem(("checkpoint", "best"), f"the objective has no metric {best!r}.{hint}")

@@ -13,24 +13,43 @@ from electra_lab.assembly.build import (
     vocabulary_or_bert,
     vocabulary_size,
 )
-from electra_lab.assembly.choices import Scale, precision_by_rule
+from electra_lab.assembly.choices import Scale, decide, precision_by_rule
+from electra_lab.assembly.rows import counted, number_of_rows, pack, random_rows
 from electra_lab.checks.guards import on_trial
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.data.rows import Rows
-from electra_lab.data.vocabulary import stand_in_vocabulary
+from electra_lab.data.store import Store
+from electra_lab.data.vocabulary import make_vocabulary, stand_in_vocabulary
+from electra_lab.metrics import accumulator_of
+from electra_lab.model.attention import use_kernel
 from electra_lab.parallel.session import neighbours
-from electra_lab.parallel.world import World
-from electra_lab.planning.forecast import Forecast, Workload, fits, is_small, parts_by_network, parts_of
+from electra_lab.parallel.world import ALONE, World
+from electra_lab.planning.forecast import (
+    UNCOUNTED,
+    Duration,
+    Forecast,
+    Workload,
+    duration,
+    fits,
+    obstacle,
+    parts_by_network,
+    parts_of,
+)
 from electra_lab.planning.memory import free_bytes, is_shortage, shapes_only
+from electra_lab.training.compilation import compile_modules
 from electra_lab.training.device import Precision
 from electra_lab.training.loop import Run
 from electra_lab.training.step import backward
 from registry.errors import OutOfMemoryError
 
 
-def forecast(loaded: Loaded[ExperimentConfig], device: torch.device) -> Forecast:
-    """Return the needs of a run on `device`. No corpus is read, and weights have no memory. Raises ConfigError."""
+def forecast(loaded: Loaded[ExperimentConfig], device: torch.device, store: Store | None = None) -> Forecast:
+    """Return the needs of a run on `device`. No corpus is read, and weights have no memory. Raises ConfigError.
+
+    store  of its text, if there is one
+    """
+    loaded = counted(loaded, store)
     built = outline(loaded, vocabulary_or_bert(loaded), shapes_only())
     precision, _ = precision_by_rule(loaded.config.train.precision, Scale.of(loaded, 0).width, device)
     work = workload(loaded, built, precision)
@@ -41,6 +60,7 @@ def forecast(loaded: Loaded[ExperimentConfig], device: torch.device) -> Forecast
         parameters=count_parameters(built.networks),
         parts=parts_by_network(built.networks),
         steps=built.steps,
+        epoch=number_of_rows(loaded, store) if store else None,
         flops=built.flops,
         paper_flops=built.paper_flops,
         precision=precision,
@@ -51,15 +71,60 @@ def forecast(loaded: Loaded[ExperimentConfig], device: torch.device) -> Forecast
     )
 
 
-def trial_seconds(loaded: Loaded[ExperimentConfig], needs: Forecast, device: torch.device) -> float | None:
-    """Return the seconds of the whole training, from a few steps; None if a step is too large to be tried here."""
-    absent = device.type == "cuda" and not torch.cuda.is_available()
-    if absent or not is_small(needs):
-        return None
+def trial(
+    loaded: Loaded[ExperimentConfig],
+    needs: Forecast,
+    device: torch.device,
+    store: Store | None = None,
+    scale: Scale | None = None,
+) -> Duration | str:
+    """Return the time of the whole training from some steps and evaluations, as `assemble` would build them.
+
+    Returns the reason instead if they cannot be tried here.
+
+    store  of its text; without one, the rows are of random text
+    scale  as for `assemble`
+
+    Raises ConfigError, also if `train.compile` needs a compiler that is missing.
+    """
+    if needs.steps is None:
+        return UNCOUNTED
+    if reason := obstacle(needs, device):
+        return reason
+    loaded = counted(loaded, store)
+    config, steps = loaded.config, needs.steps
+    # Rows
+    if store:
+        vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), device)
+        train = pack(loaded, store.train, vocabulary)
+        validation = pack(loaded, store.validation, vocabulary).sample(config.evaluate.tokens)
+        test = pack(loaded, store.test, vocabulary).sample(config.evaluate.test_tokens)
+        sizes = len(validation), len(test)
+    else:
+        vocabulary, length = vocabulary_or_bert(loaded, device), config.data.sequence_length
+        number = max(config.train.batch_size, 4 * config.evaluate.batch_size)
+        train = validation = test = random_rows(loaded, vocabulary, [4 * length] * -(-number // 4))
+        sizes = -(-config.evaluate.tokens // length), -(-config.evaluate.test_tokens // length)
+    # Networks, with the choices of `auto`
     with torch.random.fork_rng(devices=[]):
-        built = build(loaded, vocabulary_or_bert(loaded))
-    built.learner.objective.to(device)
-    return workload(loaded, built, needs.precision).at_a_time(needs.rows).seconds(device)
+        built = build(loaded, vocabulary)
+    objective = built.learner.objective.to(device)
+    choices = decide(config.train, scale or Scale.of(loaded, built.flops.total(steps)), device, ALONE)
+    use_kernel(choices.attention, objective)
+    compile_modules(choices.compile, objective, built.networks.values())
+    work = workload(loaded, built, choices.precision).at_a_time(needs.rows)
+    # Evaluations and checkpoints
+    validations = -(-steps // config.evaluate.every) if config.evaluate.every else 1
+    checkpoints = -(-steps // config.checkpoint.every) + len(config.milestones)
+    return duration(
+        work.run,
+        work.settings,
+        train,
+        ((validation, validations * sizes[0]), (test, sizes[1])),
+        accumulator_of(objective, vocabulary),
+        device,
+        saved=0.0 if config.checkpoint.asynchronous else checkpoints * needs.state_bytes,
+    )
 
 
 def workload(loaded: Loaded[ExperimentConfig], built: Built, precision: Precision) -> Workload:
@@ -67,7 +132,7 @@ def workload(loaded: Loaded[ExperimentConfig], built: Built, precision: Precisio
     config = loaded.config
     run = Run(built.learner, make_optimizer(loaded, built.learner.objective))
     settings = loop_settings(
-        config, seed=config.seed, steps=built.steps, flops=built.flops, examples=0, precision=precision
+        config, seed=config.seed, steps=built.steps or 1, flops=built.flops, examples=0, precision=precision
     )
     return Workload(run, settings, config.data.sequence_length, built.vocabulary.size)
 

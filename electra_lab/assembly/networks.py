@@ -80,7 +80,7 @@ def open_source(loaded: Loaded[FinetuningConfig], seed: int | None = None) -> Ne
     """
     config, loc = loaded.config, ("model",)
     try:
-        model = open_model(str(config.model), base=mark_at(loaded.marks, loc).folder)
+        model = open_model(str(config.model), step=config.step, base=mark_at(loaded.marks, loc).folder)
         found = build_networks(model, torch.device("cpu"), seed)
     except LabError as error:
         raise loaded.caused(loc, error) from None

@@ -133,7 +133,7 @@ class LocalAttention(library.LocalAttention):  # type: ignore[misc]
         scores = torch.bmm((queries * query.shape[-1] ** -0.5).flatten(0, 1), keys.transpose(1, 2))
         near = F.pad(input_mask.reshape(windows), (0, 0, 1, 1), value=False)
         hidden = ~torch.cat((near[:, :-2], near[:, 1:-1], near[:, 2:]), dim=2)
-        by_row = scores.view(len(input_mask), -1, *hidden.shape[1:2], *scores.shape[1:])  # [B H W S A], A = 3 S
+        by_row = scores.view(input_mask.shape[0], -1, *hidden.shape[1:2], *scores.shape[1:])  # [B H W S A], A = 3 S
         by_row.add_(_lowest(hidden, scores)[:, None, :, None])
         _avoid_itself(scores, self.window_size)
         attention = self.dropout(scores.softmax(-1))
@@ -147,10 +147,29 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
     """
 
     below: int  # number of layers below this one
+    rotations: Float[Tensor, "K d R N"]  # of rows of 1 to K pairs of buckets, in an export
 
     def forward(self, *given: Any, **signal: Any) -> Float[Tensor, "BH t d"]:
+        if torch.compiler.is_exporting() and hasattr(self, "rotations"):
+            return self._in_one_pass(*given)
         attended: Tensor = self._attended(*given, **signal) if self.training else self._by_length(*given)
         return attended
+
+    def before_export(self, width: int, length: int, memory: int) -> None:
+        """Draw the rotations of all rows up to a length, as a graph cannot draw those of `_by_length`.
+
+        width  of a head
+        """
+        pair = 2 * self.bucket_size
+        most, extra = -(-length // pair), memory // pair
+        found = torch.zeros(most, width, self.n_hashes, most + extra)
+        with torch.random.fork_rng(devices=[]):
+            for pairs in range(1, most + 1):
+                torch.manual_seed(EVALUATION_SEED)
+                for _ in range(self.below + 1):
+                    drawn = torch.randn(width, self.n_hashes, pairs + extra)
+                found[pairs - 1, :, :, : pairs + extra] = drawn
+        self.register_buffer("rotations", found, persistent=False)
 
     # Otherwise torch would compile once per number of rows. torch.compiler.disable would import the compiler here.
     @torch._disable_dynamo  # type: ignore[attr-defined]
@@ -178,6 +197,30 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
                 attended[rows, :length] = self._attended(hashed, keys, values, real, length).to(v.dtype)
         return attended
 
+    def _in_one_pass(
+        self, to_hash: Tensor, qk: Tensor, v: Tensor, input_mask: Tensor, query_len: int
+    ) -> Float[Tensor, "BH t d"]:
+        """Do the same as `_by_length` for rows of all lengths at once: what a row lacks is sorted behind its end."""
+        length, rounds, pair = qk.shape[1], self.n_hashes, 2 * self.bucket_size
+        places, memory = torch.arange(length, device=qk.device), (length - query_len) // pair
+        ends = (input_mask[:, :query_len] * (places[:query_len] + 1)).amax(-1).clamp(min=1)
+        pairs = (ends + pair - 1) // pair  # [BH]
+        kept = (places < (pairs * pair).unsqueeze(1)) | (places >= query_len)  # [BH T], the row and the memory
+
+        # Hash each row by the rotations of its own length.
+        rotated = torch.einsum("btf,bfhi->bhti", to_hash, self.rotations[pairs - 1])
+        number = self.rotations.shape[-1]
+        absent = torch.arange(number, device=qk.device) >= (pairs + memory).unsqueeze(1)  # [BH N]
+        lowest = torch.zeros_like(absent, dtype=qk.dtype).masked_fill(absent, -torch.finfo(qk.dtype).max)
+        buckets = (torch.cat((rotated, -rotated), dim=-1) + lowest.repeat(1, 2)[:, None, None]).argmax(-1)  # [BH R T]
+
+        # Sort by round, bucket and position.
+        buckets = buckets + 2 * number * torch.arange(rounds, device=qk.device).unsqueeze(1)
+        buckets = torch.where(kept.unsqueeze(1), buckets, 2 * number * rounds)
+        order = (length * buckets + places).flatten(1).argsort(-1)
+        last = rounds * 2 * (pairs + memory) - 1  # bucket of each row
+        return self._within(order, qk, v, input_mask, query_len, last)
+
     def _attended(
         self,
         to_hash: Float[Tensor, "BH T d"],
@@ -188,28 +231,42 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         _reverse: bool = False,
         _depth: int | None = None,
     ) -> Float[Tensor, "BH t d"]:
-        (rows, length, dim), size, rounds = qk.shape, self.bucket_size, self.n_hashes
+        length = qk.shape[1]
         buckets = self.hash_vectors(
-            length // size, to_hash, key_namespace=_depth, fetch=_reverse, set_cache=self.training
+            length // self.bucket_size, to_hash, key_namespace=_depth, fetch=_reverse, set_cache=self.training
         )  # [BH M], M = rounds * T; bucket numbers of different rounds differ
-        positions = torch.arange(length, device=qk.device).repeat(rounds)
+        positions = torch.arange(length, device=qk.device).repeat(self.n_hashes)
         order = (length * buckets + positions).argsort(-1)  # by bucket and position
+        return self._within(order, qk, v, input_mask, query_len)
+
+    def _within(
+        self,
+        order: Int[Tensor, "BH M"],
+        qk: Float[Tensor, "BH T d"],
+        v: Float[Tensor, "BH T d"],
+        input_mask: Bool[Tensor, "BH T"],
+        query_len: int,
+        last: Int[Tensor, " BH"] | None = None,
+    ) -> Float[Tensor, "BH t d"]:
+        """Attend within buckets of sorted positions; `last` is that of `_with_previous`."""
+        (rows, length, dim), size, rounds = qk.shape, self.bucket_size, self.n_hashes
+        positions = torch.arange(length, device=qk.device).repeat(rounds)
         back = torch.empty_like(order).scatter_(
-            1, order, torch.arange(len(positions), device=qk.device).expand_as(order)
+            1, order, torch.arange(rounds * length, device=qk.device).expand_as(order)
         )
 
         places = positions[order]
         in_buckets = (rows, rounds * length // size, size)  # [BH C S]
-        queries, values = _chosen(torch.cat((qk, v), dim=-1), places).view(*in_buckets, -1).chunk(2, dim=-1)
-        keys = _with_previous(torch.cat((_unit(queries), values), dim=-1))
+        queries, values = _chosen(torch.cat((qk, v), dim=-1), places).view(*in_buckets, 2 * dim).chunk(2, dim=-1)
+        keys = _with_previous(torch.cat((_unit(queries), values), dim=-1), last)
         keys, values = keys.flatten(0, 1).chunk(2, dim=-1)
         scores = torch.bmm(queries.flatten(0, 1) * dim**-0.5, keys.transpose(1, 2)).view(*in_buckets, 2 * size)
-        hidden = _with_previous(~input_mask.gather(1, places).view(in_buckets))
+        hidden = _with_previous(~input_mask.gather(1, places).view(in_buckets), last)
         scores.add_(_lowest(hidden, scores).unsqueeze(2))
         if rounds == 1:
             _avoid_itself(scores, 0)
         else:  # a position may also be in the last bucket of the round before
-            same = places.view(*in_buckets, 1) == _with_previous(places.view(in_buckets)).unsqueeze(-2)
+            same = places.view(*in_buckets, 1) == _with_previous(places.view(in_buckets), last).unsqueeze(-2)
             scores.detach().masked_fill_(same, library.TOKEN_SELF_ATTN_VALUE)
 
         attention = self.dropout(scores.softmax(-1)).flatten(0, 1)
@@ -252,6 +309,10 @@ def _avoid_itself(scores: Float[Tensor, "*N S A"], first: int) -> None:
 
     first  the key that is the first position
     """
+    if torch.compiler.is_exporting():  # graphs of ONNX cannot change a part of a tensor
+        queries, keys = (torch.arange(number, device=scores.device) for number in scores.shape[-2:])
+        scores.masked_fill_(keys == queries.unsqueeze(1) + first, library.TOKEN_SELF_ATTN_VALUE)
+        return
     scores.detach().diagonal(first, -2, -1).fill_(library.TOKEN_SELF_ATTN_VALUE)
 
 
@@ -264,9 +325,15 @@ def _lowest(hidden: Bool[Tensor, "*N"], scores: Float[Tensor, "*M"]) -> Float[Te
 def _chosen(x: Float[Tensor, "N T d"], places: Int[Tensor, "N M"]) -> Float[Tensor, "N M d"]:
     """Return the vectors of each row at its places."""
     firsts = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device).unsqueeze(1)
-    return x.reshape(-1, x.shape[-1]).index_select(0, (places + firsts).flatten()).view(*places.shape, -1)
+    return x.reshape(-1, x.shape[-1]).index_select(0, (places + firsts).flatten()).view(*places.shape, x.shape[-1])
 
 
-def _with_previous(buckets: Shaped[Tensor, "N C S *d"]) -> Shaped[Tensor, "N C A *d"]:
-    """Return each bucket and the one before it; before the first comes the last."""
-    return torch.cat((buckets, buckets.roll(1, dims=1)), dim=2)
+def _with_previous(
+    buckets: Shaped[Tensor, "N C S *d"], last: Int[Tensor, " N"] | None = None
+) -> Shaped[Tensor, "N C A *d"]:
+    """Return each bucket and the one before it; before the first comes the last, or of each row the bucket `last`."""
+    previous = buckets.roll(1, dims=1)
+    if last is not None:
+        first = buckets[torch.arange(last.shape[0], device=last.device), last]
+        previous = torch.cat((first.unsqueeze(1), previous[:, 1:]), dim=1)
+    return torch.cat((buckets, previous), dim=2)

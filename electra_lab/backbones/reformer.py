@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -82,7 +82,7 @@ class Reformer(nn.Module):
         with torch.device("cpu"):  # a check builds on the meta device, where the table needs torch's compiler
             self.rotary = library.FixedPositionalEmbedding(dim // heads) if rotary else None
         self.length_multiple = 2 * bucket_size
-        self.dim, self.bucket_size, self.hashes, self.ff_mult = dim, bucket_size, hashes, ff_mult
+        self.dim, self.heads, self.bucket_size, self.hashes, self.ff_mult = dim, heads, bucket_size, hashes, ff_mult
         self.memory, self.glu, self.local_dim = memory, glu, dim // heads * local_heads
         self.reversible = reversible
         self.encoder = Encoder(
@@ -105,7 +105,7 @@ class Reformer(nn.Module):
             if self.rotary is not None:
                 angles = torch.arange(x.shape[1], device=x.device).unsqueeze(1) * self.rotary.inv_freq
                 turn = angles.cos(), angles.sin()
-            if self.reversible:
+            if self.reversible and not torch.compiler.is_exporting():
                 return self.norm(self.encoder(x, input_mask=attention_mask, turn=turn))  # type: ignore[no-any-return]
             first, second = x, x.view_as(x)  # the same tensor twice would be compiled separately
             for layer in self.layers:
@@ -115,6 +115,11 @@ class Reformer(nn.Module):
 
     def at_step(self, seed: int, step: int) -> None:
         """Rotations follow torch's global generator, which is seeded from (seed, step) already."""
+
+    def before_export(self, length: int) -> None:
+        layers: Any = self.layers
+        for layer in layers:
+            layer.f.fn.lsh_attn.before_export(self.dim // self.heads, length, self.memory)
 
     def flops(self, length: int) -> int:
         """Per layer, with M memory vectors, N = T + M, L of the D columns in local heads, R rounds of hashing over

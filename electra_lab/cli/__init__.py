@@ -10,13 +10,18 @@ import typer
 from electra_lab.cli import (
     ablate,
     check,
+    compare,
     corrupt,
     detect,
+    embed,
     export,
     fill,
     finetune,
+    list_,
     new,
+    predict,
     prepare,
+    push,
     registry_,
     replay,
     report,
@@ -42,10 +47,11 @@ app = typer.Typer(
 )
 VERBS: tuple[Callable[..., None], ...] = (
     new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, finetune.finetune, report.report,
-    check.check, export.export, detect.detect, corrupt.corrupt, fill.fill, schema.schema,
+    list_.list_, compare.compare, check.check, export.export, push.push, detect.detect, corrupt.corrupt, fill.fill,
+    embed.embed, predict.predict, schema.schema,
 )  # fmt: skip
 for verb in VERBS:
-    app.command()(answering()(verb))
+    app.command(verb.__name__.rstrip("_"))(answering()(verb))
 app.add_typer(registry_.app, name="registry")
 
 

@@ -6,13 +6,18 @@ from contextlib import ExitStack
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
 from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device
 from registry.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+
+    from electra_lab.sources.files import BadInput
 
 
 class OnError(StrEnum):
@@ -33,24 +38,34 @@ Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloure
 Wrong = Annotated[OnError, typer.Option("--on-error", help="For texts that are not UTF-8: stop, or skip with a note.")]
 Batch = Annotated[int, typer.Option(min=1, help="Number of windows per batch.")]
 Step = Annotated[int | None, typer.Option(min=0, help="Checkpoint of a run directory to use. Default: the newest.")]
+Best = Annotated[bool, typer.Option("--best", help="Use the best checkpoint; see checkpoint.best.")]
 Top = Annotated[int, typer.Option(min=1, help="Candidates to return for each masked token.")]
 
 
 def texts_of(texts: list[str] | None, file: Path | None, on_error: OnError) -> Iterator[str]:
     """Yield the texts that are given, those of a file one a line. Raises ConfigError, DataError."""
+    found = lines_of(texts, file)
+    return (text for _, text in _decoded(found, on_error))
+
+
+def lines_of(texts: list[str] | None, file: Path | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the places and the bytes of the texts that are given, those of a file one a line.
+
+    Raises ConfigError, DataError.
+    """
     if (file is None) == (not texts):
         raise ConfigError("give either texts or --file FILE with a text on each line; - reads standard input.")
     if texts and texts != ["-"]:
         given = (text.encode("utf-8", "surrogateescape") for text in texts)  # bytes that are not text are surrogates
-        return _decoded(((f"TEXT {number}", text) for number, text in enumerate(given, start=1)), on_error)
+        return ((f"TEXT {number}", text) for number, text in enumerate(given, start=1))
     if file and str(file) != "-":
         try:
-            return _decoded(_lines(file.open("rb"), str(file)), on_error)
+            return _lines(file.open("rb"), str(file))
         except OSError as error:
             raise DataError(f"{file}: cannot be read ({error.strerror}).") from None
     if sys.stdin is None:
         raise DataError("standard input: is closed, so no text can be read.")
-    return _decoded(_lines(sys.stdin.buffer, "standard input"), on_error)
+    return _lines(sys.stdin.buffer, "standard input")
 
 
 def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
@@ -67,24 +82,38 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{name}: cannot be read ({error.strerror}).") from None
 
 
-def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[str]:
-    from electra_lab.presentation.console import Console
+def _decoded(lines: Iterable[tuple[str, bytes]], on_error: OnError) -> Iterator[tuple[str, str]]:
+    """Yield the places and the texts of lines."""
     from electra_lab.sources.files import BadInput
     from electra_lab.sources.records import decoded
 
     for place, line in lines:
         try:
-            yield decoded(line, place)
+            yield place, decoded(line, place)
         except BadInput as error:
-            if on_error == OnError.stop:
-                raise DataError(f"{error} To leave it out, use --on-error skip.") from None
-            Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
+            stop_or_skip(error, on_error)
+
+
+def stop_or_skip(error: "BadInput", on_error: OnError) -> None:
+    """Raise DataError for a bad line, or note that it is left out."""
+    from electra_lab.presentation.console import Console
+
+    if on_error == OnError.stop:
+        raise DataError(f"{error} To leave it out, use --on-error skip.") from None
+    Console().say(f"note: {error.skipped.place}: {error.skipped.reason}. It is left out.")
+
+
+def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
+    """Return the checkpoint that `--step` or `--best` chooses. Raises ConfigError."""
+    if best and step is not None:
+        raise ConfigError("give either --step or --best.")
+    return "best" if best else step
 
 
 def show(
     verb: Literal["detect", "corrupt", "fill"],
     model: str,
-    step: int | None,
+    step: int | Literal["best"] | None,
     device: Device,
     texts: Iterator[str],
     json_: bool,
@@ -94,9 +123,7 @@ def show(
     """Print each result once it is known, or write all to a page."""
     import json
 
-    from rich.console import Console as RichConsole
-
-    from electra_lab.inference.pair import load
+    from electra_lab.inference.opening import load
     from electra_lab.inference.results import header
     from electra_lab.presentation.console import Console
     from electra_lab.storage.files import new_file
@@ -106,7 +133,7 @@ def show(
     if html and (html.is_dir() or not html.absolute().parent.is_dir()):
         raise ConfigError(f"--html {html}: is a folder, or its folder does not exist.")
     pair = load(model, device=device.value, step=step)
-    terminal, console = RichConsole(file=stdout(), highlight=False, soft_wrap=True, emoji=False), Console()
+    terminal, console = colours(), Console()
     ascii_ = not is_utf8()
     with ExitStack() as stack:
         if html:
@@ -120,11 +147,23 @@ def show(
                 page.write(result._repr_html_() + "\n")
             elif json_:
                 answer(json.dumps(result.as_dict(), ensure_ascii=ascii_))
-            elif terminal.is_terminal:
-                with terminal.capture() as coloured:
-                    terminal.print(result)
-                print(coloured.get(), end="", flush=True, file=stdout())
             else:
-                answer(result)
+                answer_in_colour(terminal, result)
     if html:
         answer(html)
+
+
+def colours() -> "RichConsole":
+    """Return standard output as a terminal that may have colours."""
+    from rich.console import Console as RichConsole
+
+    return RichConsole(file=stdout(), highlight=False, soft_wrap=True, emoji=False)
+
+
+def answer_in_colour(terminal: "RichConsole", result: object) -> None:
+    if not terminal.is_terminal:
+        answer(result)
+        return
+    with terminal.capture() as coloured:
+        terminal.print(result)
+    print(coloured.get(), end="", flush=True, file=stdout())

@@ -7,7 +7,7 @@ import typer
 
 from electra_lab.cli._streams import answer
 from electra_lab.cli.prepare import WHERE
-from electra_lab.cli.run import Device, OnDevice, Set
+from electra_lab.cli.run import Device, OnDevice, Set, Trial
 
 
 def ablate(
@@ -26,9 +26,11 @@ def ablate(
         bool,
         typer.Option("--dry-run", help="Show the cells with parameters, FLOPs, memory and time without training."),
     ] = False,
+    trial: Trial = True,
 ) -> None:
     """Train the missing cells of an ablation, measure them, and report."""
     from electra_lab.jobs.kinds import ABLATION
 
-    found = ABLATION.do("dry_run" if dry_run else "run", file, set_ or [], out, device.value, launcher, workers)
+    verb, tries = ("dry_run", {"tries": trial}) if dry_run else ("run", {})
+    found = ABLATION.do(verb, file, set_ or [], out, device.value, launcher, workers, **tries)
     answer(found, folds=dry_run)

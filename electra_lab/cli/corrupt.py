@@ -4,7 +4,22 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._texts import Batch, File, Html, Json, Model, OnError, Step, Texts, Top, Wrong, show, texts_of
+from electra_lab.cli._texts import (
+    Batch,
+    Best,
+    File,
+    Html,
+    Json,
+    Model,
+    OnError,
+    Step,
+    Texts,
+    Top,
+    Wrong,
+    show,
+    step_of,
+    texts_of,
+)
 from electra_lab.cli.run import Device, OnDevice
 
 
@@ -22,9 +37,10 @@ def corrupt(
     html: Html = None,
     on_error: Wrong = OnError.stop,
     step: Step = None,
+    best: Best = False,
     batch_size: Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
     """Replace tokens of a text by the generator's, and show which ones the discriminator detects."""
-    show("corrupt", model, step, device, texts_of(texts, file, on_error), json_, html, batch_size=batch_size,
-          mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip
+    show("corrupt", model, step_of(step, best), device, texts_of(texts, file, on_error), json_, html,
+         batch_size=batch_size, mask_prob=mask_prob, temperature=temperature, top=top, seed=seed)  # fmt: skip

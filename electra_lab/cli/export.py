@@ -1,6 +1,8 @@
 """electra-lab export RUN_DIR DEST"""
 
 import json
+import re
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from electra_lab.cli._streams import answer
+from electra_lab.cli._texts import Best, step_of
+from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +22,22 @@ if TYPE_CHECKING:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run directory.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The run directory, a fine-tuning, or a folder of transformers.")
+    ],
     destination: Annotated[
         Path, typer.Argument(metavar="DEST", help="The folder to write: absent, empty, or an earlier export.")
     ],
     step: Annotated[int | None, typer.Option(metavar="N", help="Export the checkpoint of this step.")] = None,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write the discriminator as ONNX.")] = False,
+    best: Best = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write the networks as ONNX.")] = False,
+    onnx_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BATCHxLENGTH", help="The only size that the ONNX files take, such as 1x128. Default: any."
+        ),
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Write ONNX in int8 too, and show what that changes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
     """Write the networks of a run as Hugging Face models, with tokenizer and model card.
@@ -31,11 +45,22 @@ def export(
     DEST/discriminator and DEST/generator are folders that transformers loads.
     """
     from electra_lab.export.export import export
+    from electra_lab.export.model_folder import copy_folder, model_folder
 
-    exported = export(run, destination, step, onnx=onnx, judge=judge)
+    chosen = step_of(step, best)
+    if model := model_folder(run):
+        if chosen is not None:
+            raise ConfigError(f"{run}: is not a run of pre-training, so it has no checkpoint to choose.")
+        change = copy_folder(model, destination, onnx=onnx, size=size_of(onnx_size), int8=int8)
+        found = {"path": str(destination), "int8": asdict(change) if change else None}
+        answer(json.dumps(found, indent=1) if as_json else f"{destination}: the model {model}")
+        if change and not as_json:
+            answer(f"  in int8: {change}")
+        return
+    exported = export(run, destination, chosen, onnx=onnx, size=size_of(onnx_size), int8=int8, judge=judge)
     folders = {str(destination / network.name): network for network in exported.networks}
     if as_json:
-        networks = {}
+        networks: dict[str, dict[str, Any]] = {}
         for path, network in folders.items():
             networks[network.name] = {
                 "path": path,
@@ -43,16 +68,28 @@ def export(
                 "auto_class": network.auto_class,
                 "parameters": network.parameters,
             }
+            if network.int8:
+                networks[network.name]["int8"] = asdict(network.int8[0])
         answer(json.dumps({"path": str(destination), "step": exported.step, "networks": networks}, indent=1))
         return
     answer(f"{destination}: the networks after step {exported.step:,}")
     for network in exported.networks:
         answer(f"  {network.name:<14}  {network.class_name}, {network.parameters:,} parameters")
+        for change in network.int8:
+            answer(f"  {'':<14}  in int8: {change}")
     for limit in dict.fromkeys(chain.from_iterable(network.limits for network in exported.networks)):
         answer(f"  note: {limit}")
     answer("load with:\n")
     for line in loading(folders):
         answer(f"  {line}")
+
+
+def size_of(text: str | None) -> tuple[int, int] | None:
+    """Return batch and length. Raises ConfigError."""
+    found = re.fullmatch(r"([1-9]\d{0,6})[xX]([1-9]\d{0,6})", text or "1x1")
+    if not found:
+        raise ConfigError(f"--onnx-size {text}: must be a batch and a length, such as 1x128.")
+    return (int(found[1]), int(found[2])) if text else None
 
 
 def judge(records: "Sequence[dict[str, Any]]", provenance: "Provenance") -> "Findings":

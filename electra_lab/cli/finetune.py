@@ -24,6 +24,9 @@ def finetune(
         Path | None,
         typer.Option(metavar="DIR", help="Its folder, absent or empty. Default: runs/<name>/<time>."),
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Start from the run directory's best checkpoint, as with --set step=best.")
+    ] = False,
     device: OnDevice = Device.auto,
 ) -> None:
     """Fine-tune a pre-trained model on a task, once per seed, or evaluate it without training.
@@ -35,4 +38,5 @@ def finetune(
     from electra_lab.jobs.kinds import FINETUNING
 
     overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
+    overrides += ["step=best"] * best
     answer(FINETUNING.do("run", file, overrides, out, device.value))

@@ -22,6 +22,9 @@ Set = Annotated[
         "--set", metavar="A.B=C", help="Override a value of the file, or of an ablation's base; can be repeated."
     ),
 ]
+Trial = Annotated[
+    bool, typer.Option("--trial/--no-trial", help="With --dry-run: try some steps here, to say how long it would take.")
+]
 OnDevice = Annotated[Device, typer.Option("--device", help="Where to compute; auto uses CUDA if there is a device.")]
 
 
@@ -34,13 +37,15 @@ def run(
     ] = None,
     device: OnDevice = Device.auto,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show parameters, memory, FLOPs, steps and tokens without training.")
+        bool, typer.Option("--dry-run", help="Show parameters, memory, FLOPs, epochs and time without training.")
     ] = False,
+    trial: Trial = True,
 ) -> None:
     """Train an experiment and report its results."""
     from electra_lab.jobs.kinds import EXPERIMENT
     from electra_lab.parallel.session import is_first
 
-    found = EXPERIMENT.do("dry_run" if dry_run else "run", file, set_ or [], out, device.value)
+    verb, tries = ("dry_run", {"tries": trial}) if dry_run else ("run", {})
+    found = EXPERIMENT.do(verb, file, set_ or [], out, device.value, **tries)
     if is_first():
         answer(found, folds=dry_run)

@@ -10,9 +10,12 @@ from registry.signature import Strict
 
 
 class Budget(Strict):
-    """The budget of every cell: exactly one of steps, tokens, FLOPs, and FLOPs as the paper counts them."""
+    """The budget of every cell: exactly one of steps, epochs, tokens, FLOPs, and FLOPs as the paper counts them."""
 
     steps: Annotated[int, Field(gt=0, le=10**9)] | None = Field(None, description="Number of optimizer steps.")
+    epochs: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Number of passes over the training rows, such as 0.3; rounded to whole steps."
+    )
     tokens: Annotated[float, Field(gt=0)] | None = Field(None, description="Tokens, padding included.")
     flops: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Floating point operations of matrix products; see electra_lab/model/flops.py."

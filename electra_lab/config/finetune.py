@@ -120,6 +120,11 @@ class FinetuningConfig(Strict):
         description="The pre-trained model: a run directory, an export, or an ELECTRA or BERT in Hugging Face format, "
         "a folder relative to this file or a name on the hub."
     )
+    step: Annotated[int, Field(ge=0)] | Literal["best"] | None = Field(
+        None,
+        description="Checkpoint of a run directory to start from: a step, or best, see checkpoint.best of experiments. "
+        "The newest if null.",
+    )
     network: Literal["discriminator", "generator"] = Field(
         "discriminator", description="Network of the pre-trained pair to fine-tune."
     )

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 import registry
 from electra_lab.config.budget import Budget
+from electra_lab.config.checkpoint import Checkpoint, milestone_name
 from electra_lab.config.component import Component, Of, default
 from electra_lab.config.problems import problem, problems
 from electra_lab.config.schedule import rate_problem, value_of
@@ -106,7 +107,7 @@ class Init(Strict):
 
 
 class Train(Budget):
-    """How long and how to train. Exactly one of steps, tokens, flops and paper_flops says when training ends."""
+    """How long and how to train. Exactly one of steps, epochs, tokens, flops and paper_flops says when it ends."""
 
     batch_size: Rows = Field(128, description="Rows per optimizer step.")
     micro_batch_size: Rows | Literal["auto"] | None = Field(
@@ -166,38 +167,15 @@ class Evaluate(Strict):
     every: Positive | None = Field(
         None, description="Steps between evaluations. The end of training is always evaluated."
     )
+    at_start: Literal["auto"] | bool = Field(
+        "auto",
+        description="Evaluate before the first step. auto does if weights were loaded, so that continued pre-training "
+        "has numbers from before.",
+    )
     batch_size: Rows = Field(32, description="Rows per batch. Affects only speed and memory.")
     tokens: Positive = Field(65_536, description="Approximate number of tokens of the fixed validation sample.")
     test_tokens: Positive = Field(262_144, description="Approximate number of tokens of the fixed test sample.")
     examples: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="Number of test rows to show at the end.")
-
-
-MILESTONES = "Points of training at which a checkpoint is kept permanently, in addition to step 0."
-
-
-class Milestones(Strict):
-    __doc__ = MILESTONES
-
-    tokens: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] = Field(
-        description="Numbers of training tokens, padding included. The first step that reaches a number is kept."
-    )
-
-
-class Checkpoint(Strict):
-    """Checkpoints."""
-
-    every: Positive = Field(1000, description="Steps between checkpoints. The end of training is always saved.")
-    keep: Positive = Field(5, description="Number of newest checkpoints to keep, milestones not included.")
-    minutes: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Maximum number of minutes between checkpoints, in addition to `every`."
-    )
-    best: str | None = Field(
-        None, description="Also keep the checkpoint with the best validation value of this metric: generator_mask_loss."
-    )
-    milestones: Milestones | None = Field(None, description=MILESTONES)
-    asynchronous: bool = Field(
-        False, description="Write checkpoints in the background, from a copy in CPU memory, while training continues."
-    )
 
 
 class Process(Strict):
@@ -293,9 +271,15 @@ class ExperimentConfig(Strict):
 
     @property
     def milestones(self) -> list[int]:
-        """The steps whose checkpoints are kept permanently, step 0 first; none without `checkpoint.milestones`."""
+        """The steps of `milestones_of_tokens`, step 0 first; none without `checkpoint.milestones`."""
+        return sorted({0, *self.milestones_of_tokens.values()}) if self.checkpoint.milestones else []
+
+    @property
+    def milestones_of_tokens(self) -> dict[str, int]:
+        """The step of each milestone in tokens, by its name. Those in words depend on the text."""
         wanted = self.checkpoint.milestones
-        return sorted({0, *(math.ceil(tokens / self.tokens_per_step) for tokens in wanted.tokens)}) if wanted else []
+        amounts = (wanted.tokens if wanted else None) or []
+        return {milestone_name("tokens", tokens): math.ceil(tokens / self.tokens_per_step) for tokens in amounts}
 
     def conflicts(self, steps: int | None) -> Iterator[Wrong]:
         """Yield conflicts between keys for a training of `steps`, None if the number is not known yet."""

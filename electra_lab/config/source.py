@@ -36,7 +36,7 @@ DEFAULTS: dict[Loc, str] = {
     ("launcher",): "local",
 }
 
-BUDGETS = ("steps", "tokens", "flops", "paper_flops")
+BUDGETS = ("steps", "epochs", "tokens", "flops", "paper_flops")
 # Keys of a section that exclude each other, in groups: a key of a child replaces its parent's keys of other groups.
 EXCLUSIVE: dict[Loc, tuple[tuple[str, ...], ...]] = {
     ("generator",): (("scale",), ("dim", "heads")),

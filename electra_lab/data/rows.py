@@ -103,6 +103,10 @@ class Rows:
         _, rows, widths = self._window
         return rows[at], None if widths is None else int(widths[at])
 
+    def windows(self, seed: int, window: int, size: int) -> IndexArray:
+        """Return the rows of the training batches of WINDOW steps, Int[WINDOW size], from step window * WINDOW."""
+        return self._batches(seed, window, size)[0]
+
     def _batches(self, seed: int, window: int, size: int) -> tuple[IndexArray, IndexArray | None]:
         """Return the rows of WINDOW global batches Int[WINDOW size], and their widths."""
         places = np.arange(window * WINDOW * size, (window + 1) * WINDOW * size)

@@ -1,8 +1,9 @@
 """Shards: the tokens of one piece of the training text, written by the process that encodes it.
 
-    train-00000.bin  train-00000.lengths.npy  train-00000.seen.npy  train-00000.json
+    train-00000.bin  train-00000.lengths.npy  train-00000.words.npy  train-00000.seen.npy  train-00000.json
 
-The .bin holds token ids with [SEP] after every document, .lengths.npy the length of each document, [SEP] included.
+The .bin holds token ids with [SEP] after every document, .lengths.npy the length of each document, [SEP] included,
+.words.npy its number of words, separated by white space.
 While a store is built, .seal.json has the checksums of these files and of the tokenizer: a shard is complete if they
 agree.
 """
@@ -78,17 +79,18 @@ def is_complete(place: Path, name: str) -> bool:
 
 def _sealed(name: str) -> tuple[list[str], str]:
     """Return the sealed files, and the file with their checksums."""
-    files = [f"{name}.{ending}" for ending in ("bin", "lengths.npy", "seen.npy", "json")]
+    files = [f"{name}.{ending}" for ending in ("bin", "lengths.npy", "words.npy", "seen.npy", "json")]
     return [TOKENIZER, *files], f"{name}.seal.json"
 
 
 @dataclass(frozen=True)
 class Texts:
-    """The concatenated tokens of documents, with the numbers of tokens and of characters of each document."""
+    """The concatenated tokens of documents, with the numbers of tokens, characters and words of each document."""
 
     tokens: NDArray[Any]
     lengths: NDArray[np.int64]
     characters: NDArray[np.int64]
+    words: NDArray[np.int64]
 
     def without_overlap(self, known: Known | None, most: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return which documents have tokens and share at most the part `most` of their runs with known text.
@@ -107,11 +109,13 @@ def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], p
     """Write the documents to keep, each followed by a separator; return the account of the shard."""
     tokens, lengths = texts.tokens[np.repeat(keep, texts.lengths)], texts.lengths[keep]
     stream, full = np.insert(tokens, np.cumsum(lengths), plan.separator), texts.lengths > 0
-    names = f"{name}.bin", f"{name}.lengths.npy"
+    names = f"{name}.bin", f"{name}.lengths.npy", f"{name}.words.npy"
     with new_file(place / names[0], "wb") as out:
         stream.tofile(out)
     with new_file(place / names[1], "wb") as out:
         np.save(out, (lengths + 1).astype(np.uint32))
+    with new_file(place / names[2], "wb") as out:
+        np.save(out, texts.words[keep].astype(np.uint32))
     return Shard(
         documents=len(lengths),
         tokens=len(stream),
@@ -125,7 +129,8 @@ def write_shard(place: Path, name: str, texts: Texts, keep: NDArray[np.bool_], p
 
 def encode_texts(tokenizer: Tokenizer, documents: list[str], plan: Plan) -> Texts:
     characters = np.array([len(text) for text in documents], np.int64)
-    return Texts(*encode(tokenizer, documents, plan.dtype), characters)
+    words = np.array([len(text.split()) for text in documents], np.int64)
+    return Texts(*encode(tokenizer, documents, plan.dtype), characters, words)
 
 
 @lru_cache(maxsize=1)

@@ -44,8 +44,8 @@ REBUILD = "Rebuild it: electra-lab prepare FILE --rebuild"
 class Stream:
     """The tokens of a split, uint16 or uint32, from its memory-mapped shards. A registry.contracts.Tokens."""
 
-    def __init__(self, shards: Sequence[NDArray[Any]], lengths: Sequence[Path]) -> None:
-        self.shards, self._lengths = [shard for shard in shards if len(shard)], lengths
+    def __init__(self, shards: Sequence[NDArray[Any]], lengths: Sequence[Path], words: Sequence[Path] = ()) -> None:
+        self.shards, self._lengths, self._words = [shard for shard in shards if len(shard)], lengths, words
         self.ends = np.cumsum(list(map(len, self.shards)))
 
     def __len__(self) -> int:
@@ -55,6 +55,13 @@ class Stream:
     def lengths(self) -> NDArray[np.uint32]:
         """The number of tokens of each document, [SEP] included."""
         return np.concatenate([np.load(file) for file in self._lengths])
+
+    @cached_property
+    def words(self) -> NDArray[np.uint32]:
+        """The number of words of each document. Raises DataError for a store of an older version, which lacks them."""
+        if missing := next((file for file in self._words if not file.is_file()), None):
+            raise DataError(f"{missing.parent}: an older version built it, which did not count words. {REBUILD}")
+        return np.concatenate([np.load(file) for file in self._words])
 
     def read(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens at the given places, in the shape of `places`."""
@@ -150,12 +157,13 @@ def read_manifest(folder: Path, cure: str = REBUILD) -> Manifest:
         raise DataError(f"the token store is damaged: {error} {cure}") from None
 
 
-def load_store(folder: Path, cure: str = REBUILD) -> Store:
+def load_store(folder: Path, cure: str = REBUILD, *, verify: bool = True) -> Store:
     """Open a store, and verify it if that has not been done on this machine. Raises DataError that ends with `cure`."""
     manifest = read_manifest(folder, cure)
     try:
         _allow_open_files(sum(map(len, manifest.shards.values())))
-        _verify(folder, manifest)
+        if verify:
+            _verify(folder, manifest)
         streams = {split: _stream(folder, manifest, split) for split in SPLITS}
         tokenizer = load_tokenizer(folder / TOKENIZER)
         counts = np.load(folder / COUNTS)
@@ -173,6 +181,7 @@ def _stream(folder: Path, manifest: Manifest, split: Split) -> Stream:
     return Stream(
         [np.memmap(folder / f"{name}.bin", manifest.dtype, "r") for name, shard in shards if shard.tokens],
         [folder / f"{name}.lengths.npy" for name, _ in shards],
+        [folder / f"{name}.words.npy" for name, _ in shards],
     )
 
 

@@ -71,9 +71,9 @@ def make_vocabulary(tokenizer: Tokenizer, counts: torch.Tensor, device: torch.de
     )
 
 
-def stand_in_vocabulary(size: int) -> Vocabulary:
+def stand_in_vocabulary(size: int, device: torch.device | None = None) -> Vocabulary:
     """Return a vocabulary of the given size without words, for computations that depend only on shapes."""
-    ids = torch.arange(size)
+    ids = torch.arange(size, device=device)
     pad, cls, sep, mask = range(4)
     special = ids < 4
     return Vocabulary(

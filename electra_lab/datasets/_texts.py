@@ -1,7 +1,7 @@
 """Texts with labels, from records with named fields."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -27,6 +27,11 @@ class TextFields:
 
     def _options(self) -> dict[str, Any]:
         return {"fields": [self.text, self.pair, self.label, self.label_type, self.id]}
+
+    @staticmethod
+    def fields(options: Mapping[str, Any]) -> list[str]:
+        """Return the names of the field with the text and, for pairs, of that with the second one."""
+        return [options[key] for key in ("text", "pair") if options.get(key)]
 
     def names(self) -> list[str]:
         """Return the names of the fields, the label's last, as it may be missing in the test."""

@@ -105,6 +105,10 @@ class Glue(FileSplits[TextExample]):
             paths[VALIDATION] = None  # it is in the file of train
         super().__init__(paths, {"name": name, "double_unordered": double_unordered})
 
+    @staticmethod
+    def fields(options: Mapping[str, Any]) -> list[str]:
+        return [*FORMATS[options["name"]].texts]
+
     def _holds_out(self, sources: Sequence[str]) -> bool:
         return self._listed is not None
 

@@ -41,6 +41,8 @@ class HuggingFace(Splits[TextExample]):
     revision    a branch, tag or commit of the dataset on the hub
     """
 
+    fields = staticmethod(TextFields.fields)
+
     def __init__(
         self,
         /,

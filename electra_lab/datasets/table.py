@@ -1,6 +1,5 @@
 """CSV and TSV files."""
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +9,13 @@ from pydantic import Field
 
 from electra_lab.datasets._splits import TEST, Found, NamedFiles, attempted, columns
 from electra_lab.datasets._texts import Name, TextFields
-from electra_lab.sources.files import LONGEST_LINE, BadInput, Files, uncompressed
-from electra_lab.sources.records import check_utf8, text_lines
+from electra_lab.sources.delimited import cells
+from electra_lab.sources.files import BadInput, Files, uncompressed
+from electra_lab.sources.records import text_lines
 from registry import TextExample, datasets
 from registry.errors import DataError, did_you_mean
 
 CHARACTERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
-
-
-Row = list[str] | BadInput
 
 
 @datasets.register("table", yields=TextExample)
@@ -52,7 +49,7 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
         return {**super()._options(), "columns": self.columns, "delimiter": self.delimiter}
 
     def _in_file(self, files: Files, file: Path, source: str) -> Iterator[Found[TextExample]]:
-        rows = _rows(files, file, self._delimiter_of(files, file))
+        rows = cells(text_lines(files, file), self._delimiter_of(files, file))
         header, at = self.columns, str(file)
         if header is None:
             at, first = next(rows, (at, []))
@@ -66,8 +63,8 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
             if isinstance(row, BadInput):
                 yield row
             elif len(row) == len(header):
-                cells = {name: None if column is None else row[column] for name, column in places.items()}
-                yield attempted(self.example, cells.__getitem__, place)
+                values = {name: None if column is None else row[column] for name, column in places.items()}
+                yield attempted(self.example, values.__getitem__, place)
             else:
                 yield BadInput(place, f"has {columns(len(row))}, but there are names for {len(header)}")
 
@@ -89,7 +86,7 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
         usual = "\t" if uncompressed(file).suffix.lower() == ".tsv" else ","
         found = {usual: (False, 0)}  # whether the first row fits, and its number of columns
         for delimiter in (usual, *CHARACTERS.values()):
-            _, row = next(_rows(files, file, delimiter), ("", []))
+            _, row = next(cells(text_lines(files, file), delimiter), ("", []))
             if not isinstance(row, BadInput):
                 found[delimiter] = self._has_columns(row), len(row)
         return max(found, key=found.__getitem__)
@@ -99,44 +96,3 @@ class TableFiles(TextFields, NamedFiles[TextExample]):
         if self.columns:
             return len(row) == len(self.columns)
         return {*self.names()[:-1]} <= {name.strip() for name in row}
-
-
-def _rows(files: Files, file: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
-    """Yield the places and the cells of the rows that are not blank; for a bad row its error."""
-    lines = text_lines(files, file)
-    split = ((place, line.split("\t")) for place, line in lines) if delimiter == "\t" else _quoted(lines, delimiter)
-    for place, row in split:
-        if isinstance(row, BadInput):
-            yield place, row
-        elif any(cell.strip() for cell in row):
-            yield place, attempted(_whole, row, place)
-
-
-def _whole(row: list[str], place: str) -> list[str]:
-    check_utf8(row, place)
-    return row
-
-
-def _quoted(lines: Iterator[tuple[str, str]], delimiter: str) -> Iterator[tuple[str, Row]]:
-    """Yield the places and the cells of rows that may have quotes. Only the first line of a bad row is lost."""
-    csv.field_size_limit(LONGEST_LINE)
-    row_lines: list[tuple[str, str]] = []
-    again: list[tuple[str, str]] = []  # lines that a bad row read beyond its first one, the last first
-
-    def feed() -> Iterator[str]:
-        while (line := again.pop() if again else next(lines, None)) is not None:
-            row_lines.append(line)
-            yield line[1] + "\n"
-
-    reader = csv.reader(feed(), delimiter=delimiter, strict=True)
-    while True:
-        row_lines.clear()
-        try:
-            row: Row | None = next(reader, None)
-        except csv.Error as error:
-            row = BadInput(row_lines[0][0], f"is not a row of columns ({error})", "Is a quote missing?")
-            again += reversed(row_lines[1:])
-            reader = csv.reader(feed(), delimiter=delimiter, strict=True)
-        if row is None:
-            return
-        yield row_lines[0][0], row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,24 @@ import yaml
 
 from electra_lab.config.source import to_yaml
 from electra_lab.data.overlap import RUN
+from electra_lab.pretrained.hugging_face import read_config
 from electra_lab.pretrained.trained_model import Origin, TrainedModel
+from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of, is_finetuning
 from electra_lab.storage.provenance import Provenance
+from registry.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from electra_lab.export.export import Exportable
 
 Record = Mapping[str, Any]
+Value = tuple[str, str, float | None]  # a metric, its title, its value
+Values = Sequence[Value]
+TASKS = {  # of the hub, by the end of the class in transformers
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+OWN = "on the replacements of its own generator"
 
 
 @dataclass(frozen=True)
@@ -36,11 +48,68 @@ Judge = Callable[[Sequence[dict[str, Any]], Provenance], Findings]
 
 def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = None) -> str:
     """Return the card as Markdown. Raises CheckpointError if the run's records are damaged."""
-    from jinja2 import Environment, StrictUndefined
-
     run, part = model.run, network.part
     assert run is not None
     records = [record for record in run.directory.records() if record["step"] <= run.step]
+    findings = judge(records, run.provenance) if judge else None
+    return _rendered(
+        "model_card.md.j2",
+        network=network,
+        part=part,
+        run=run,
+        config=run.config,
+        provenance=run.provenance,
+        findings=findings,
+        front_matter=front_matter(_metadata(model, network, findings)),
+        flops=_flops(run, records),
+        both="generator" in model.parts,
+        overlap_run=RUN,
+        experiment=to_yaml(without_folders(run.config)).rstrip(),
+    )
+
+
+def finetuned_card(model: Path) -> str:
+    """Return the card of the model that a fine-tuning saved for one seed. Raises CheckpointError."""
+    folder, seed = FinetuningFolder(model.parent.parent), model.parent.name.removeprefix("seed-")
+    if not is_finetuning(folder.path) or not seed.isdecimal() or (results := folder.results(int(seed))) is None:
+        raise CheckpointError(f"{model}: its fine-tuning has no results yet. Resume it first.")
+    config, provenance = config_of(folder.path / "finetuning.yaml"), folder.seed(int(seed)).provenance()
+    described = read_config(model)
+    kind = next(task for ending, task in TASKS.items() if described["architectures"][0].endswith(ending))
+    rows, indexed, measured = list[tuple[str, str, float, int]](), list[dict[str, Any]](), set[str]()
+    for split, found in results.splits.items():
+        values = list[Value]()
+        for name, value in found.metrics.items():
+            metric = provenance.metrics.get(name)
+            values.append((name, metric.title if metric and metric.title else name, value))
+        rows += [(split, title, value, found.examples) for _, title, value in values if value is not None]
+        measured |= {name for name, _, value in values if value is not None}
+        indexed += model_index(config["name"], kind, config["dataset"], split, values)
+    metadata = {
+        "library_name": "transformers" if described["model_type"] == "electra" else "electra_lab",
+        "pipeline_tag": kind,
+        "base_model": None if Path(config["model"]).is_absolute() else config["model"],
+        "datasets": names_on_the_hub(config["dataset"]),
+        "metrics": sorted(measured),
+        "tags": ["electra", "electra_lab"],
+        "model-index": indexed[:1] and [{**indexed[0], "results": [index["results"][0] for index in indexed]}],
+    }
+    return _rendered(
+        "finetuned_card.md.j2",
+        front_matter=front_matter(metadata),
+        config=config,
+        provenance=provenance,
+        plain=described["model_type"] == "electra",
+        results=results,
+        rows=rows,
+        selected=config["evaluate"]["select"] == "best",
+        task=kind,
+    )
+
+
+def _rendered(name: str, **values: Any) -> str:
+    from jinja2 import Environment, StrictUndefined
+
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters |= {
         "cell": lambda text: text.replace("|", "\\|").replace("\n", " "),
@@ -50,21 +119,71 @@ def model_card(model: TrainedModel, network: Exportable, judge: Judge | None = N
         "thousands": "{:,}".format,
         "rounded": "{:.3g}".format,
     }
-    template = files(__package__).joinpath("model_card.md.j2").read_text(encoding="utf-8")
-    start = run.provenance.init.get(part.name)
-    return environment.from_string(template).render(
-        network=network,
-        part=part,
-        run=run,
-        config=run.config,
-        provenance=run.provenance,
-        findings=judge(records, run.provenance) if judge else None,
-        base=start.source if start and not Path(start.source).is_absolute() else None,
-        flops=_flops(run, records),
-        both="generator" in model.parts,
-        overlap_run=RUN,
-        experiment=to_yaml(without_folders(run.config)).rstrip(),
-    )
+    template = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return environment.from_string(template).render(**values)
+
+
+def front_matter(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as the first lines of a card; keys without a value are left out."""
+    known = {key: value for key, value in metadata.items() if value}
+    return f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True)}---\n"
+
+
+def with_metadata(card: str, metadata: Mapping[str, Any]) -> str:
+    """Return a card with more metadata. Raises ConfigError if its front matter is not YAML."""
+    there, text = dict[str, Any](), card
+    if card.startswith("---\n"):
+        head, _, text = card.removeprefix("---\n").partition("\n---\n")
+        try:
+            there = dict(yaml.safe_load(head) or {})
+        except (yaml.YAMLError, TypeError, ValueError):
+            raise ConfigError("README.md: its front matter is not YAML. Correct it, or export again.") from None
+    return front_matter(there | {key: value for key, value in metadata.items() if value}) + text
+
+
+def names_on_the_hub(section: Any) -> list[str]:
+    """Return the datasets of the hub that a section of a config names; a complete config has folders as full paths."""
+    if isinstance(section, list):
+        return list(dict.fromkeys(chain.from_iterable(map(names_on_the_hub, section))))
+    if not isinstance(section, dict):
+        return []
+    if section.get("type") == "hugging_face":
+        return [] if Path(str(section["path"])).is_absolute() else [section["path"]]
+    return names_on_the_hub(list(section.values()))
+
+
+def model_index(name: str, task: str, data: Mapping[str, Any], split: str, values: Values) -> list[dict[str, Any]]:
+    """Return results in the form that the hub reads; none without values.
+
+    task  a pipeline of the hub
+    data  the component of the text or the examples
+    """
+    metrics = [{"type": key, "name": title, "value": value} for key, title, value in values if value is not None]
+    named = {"type": (names_on_the_hub(data) or [data["type"]])[0], "name": data["type"], "split": split}
+    result = {"task": {"type": task}, "dataset": named, "metrics": metrics}
+    return [{"name": name, "results": [result]}] if metrics else []
+
+
+def _metadata(model: TrainedModel, network: Exportable, findings: Findings | None) -> dict[str, Any]:
+    """Return the metadata of a pre-trained network's card; its results are those that the run measured."""
+    run, part = model.run, network.part
+    assert run is not None
+    fills, start = network.head == "tokens", run.provenance.init.get(part.name)
+    task, data = "fill-mask" if fills else "feature-extraction", run.config["corpus"]
+    last = (findings and findings.evaluation) or {}
+    values = list[Value]()
+    for name, metric in run.provenance.metrics.items():
+        if name.startswith(part.name):
+            title = metric.title if metric.comparable else f"{metric.title} ({OWN})"
+            values.append((name, title, last.get(name)))
+    return {
+        "library_name": "transformers" if part.plain else "electra_lab",
+        "pipeline_tag": task,
+        "base_model": start.source if start and not Path(start.source).is_absolute() else None,
+        "datasets": names_on_the_hub(data),
+        "tags": ["electra", "masked-language-modeling" if fills else "replaced-token-detection", "electra_lab"],
+        "model-index": model_index(run.config["name"], task, data, last.get("split", ""), values),
+    }
 
 
 def without_folders(value: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -18,10 +18,15 @@ from electra_lab.pretrained.hugging_face import MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
 from electra_lab.pretrained.writing import describe, electra_options, their_tensors, write_network, write_tokenizer
+from electra_lab.storage.best import Step
 from electra_lab.storage.files import MANIFEST, damage, new_folder, read_json, refuse_unusable, seal
 from electra_lab.storage.lock import lock
 from electra_lab.version import __version__
 from registry.errors import CheckpointError, ConfigError, DataError, InUse
+
+if TYPE_CHECKING:
+    from electra_lab.export.int8 import Change, Rows
+    from electra_lab.export.onnx import Size
 
 REGISTER = "import electra_lab.interop.hugging_face  # pip install 'electra-lab[hugging-face]'"
 
@@ -36,6 +41,7 @@ class Exportable:
     longest: int  # input, in tokens
     notes: list[str]  # on loading it
     limits: list[str]  # parts of the run that the folder lacks
+    int8: list[Change] = field(default_factory=list)  # what model_int8.onnx changes, if it was asked for
 
     @property
     def name(self) -> str:
@@ -74,12 +80,21 @@ class Exported:
 
 
 def export(
-    run: Path, destination: Path, step: int | None = None, *, onnx: bool = False, judge: Judge | None = None
+    run: Path,
+    destination: Path,
+    step: Step = None,
+    *,
+    onnx: bool = False,
+    size: Size | None = None,
+    int8: bool = False,
+    judge: Judge | None = None,
 ) -> Exported:
     """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
 
-    step   of the checkpoint; the newest by default
-    onnx   also write discriminator/model.onnx
+    step   of the checkpoint, or "best"; the newest by default
+    onnx   also write the model.onnx of each network
+    size   the only batch and length that it takes; by default any
+    int8   write model_int8.onnx too, and measure what it changes
     judge  words the run's records for the model card; without it the card has no results
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
@@ -91,10 +106,15 @@ def export(
     assert model.run is not None
     assert model.length is not None
     networks = [exportable(model, part) for part in model.parts.values() if part.learned]
+    rows: list[Rows] | None = None
+    if int8:
+        from electra_lab.export.int8 import run_rows
+
+        rows = run_rows(model, size)
     with _whole(destination) as building:
         for network in networks:
             with new_folder(building / network.name) as folder:
-                _write(folder, model, network, onnx=onnx and network.name == "discriminator", judge=judge)
+                _write(folder, model, network, onnx=onnx or bool(size) or int8, size=size, rows=rows, judge=judge)
                 seal(folder)
         mark = Mark(
             electra_lab=__version__,
@@ -167,17 +187,40 @@ def refuse_others(destination: Path) -> None:
         )
 
 
-def _write(folder: Path, model: TrainedModel, network: Exportable, *, onnx: bool, judge: Judge | None) -> None:
+def _write(
+    folder: Path,
+    model: TrainedModel,
+    network: Exportable,
+    *,
+    onnx: bool,
+    size: Size | None,
+    rows: list[Rows] | None,
+    judge: Judge | None,
+) -> None:
     assert model.tokenizer is not None
     write_network(folder, network.config, their_tensors(network.part), network.part)
     write_tokenizer(folder, model.tokenizer, network.longest)
     if onnx:
-        from electra_lab.export.onnx import INPUTS, write_onnx
-
-        size, pad = network.config["vocab_size"], network.config["pad_token_id"]
-        write_onnx(folder / "model.onnx", build_network(network.part, pad), size, network.longest)
-        network.notes.append(f"`model.onnx` turns {', '.join(f'`{name}`' for name in INPUTS)} into `logits`.")
+        _write_onnx(folder, network, size, rows)
     (folder / "README.md").write_text(model_card(model, network, judge), encoding="utf-8")
+
+
+def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list[Rows] | None) -> None:
+    """Write model.onnx; with rows, if only an empty list, model_int8.onnx too."""
+    from electra_lab.export.onnx import INPUTS, NamedOutputs, write_onnx
+
+    vocabulary_size, pad = network.config["vocab_size"], network.config["pad_token_id"]
+    module, file = NamedOutputs(build_network(network.part, pad)), folder / "model.onnx"
+    write_onnx(file, module, vocabulary_size, network.longest, size)
+    given, returned = ("`, `".join(names) for names in (INPUTS, module.outputs))
+    fixed = f", for batches of {size[0]} x {size[1]} tokens alone" if size else ""
+    network.notes.append(f"`model.onnx` turns `{given}` into `{returned}`{fixed}.")
+    if rows is not None:
+        from electra_lab.export.int8 import write_int8
+
+        change = write_int8(file, module, rows, "the run's test text", vocabulary_size, network.longest, size)
+        network.int8.append(change)
+        network.notes.append(f"`model_int8.onnx`, beside it: {change}.")
 
 
 @contextmanager

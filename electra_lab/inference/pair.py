@@ -18,6 +18,7 @@ from electra_lab.data.vocabulary import masks_take_words
 from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results
 from electra_lab.model.network import Network
 from electra_lab.pretrained.opening import open_model
+from electra_lab.storage.best import Step
 from electra_lab.training.device import choose_device
 from electra_lab.training.random import Streams
 from registry import Generator, Vocabulary, count
@@ -27,27 +28,16 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 R = TypeVar("R", bound=Result)
+T = TypeVar("T")
 Pooling = Literal["mean", "cls"]
+Verb = Literal["detect", "corrupt", "fill", "predict", "embed"]
 CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
 
 
-def load(path_or_name: str | Path, *, device: str = "auto", step: int | None = None) -> Pair:
-    """Open a pre-trained pair for use.
-
-    path_or_name  a run directory, a fine-tuning, a folder that `electra-lab export` wrote, or an ELECTRA or BERT in
-                  Hugging Face's format: a folder, or a name on the hub, which needs the network
-    device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
-    step          of a run directory, the checkpoint to open; by default the newest
-
-    Raises registry.errors.LabError.
-    """
-    if "\0" in str(path_or_name):
-        raise ConfigError(f"{str(path_or_name)!r}: cannot be a path.")
-    if step is not None and not isinstance(step, int):
-        raise ConfigError(f"step must be a whole number, is {step!r}.")
-    where = choose_device(device)
-    opened = build_networks(open_model(path_or_name, step=step), where)
+def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None) -> Pair:
+    """Open a pre-trained pair; of a fine-tuning, its encoder. `electra_lab.load` has the arguments, and the errors."""
+    opened = build_networks(open_model(path_or_name, step=step), choose_device(device))
     return Pair(
         opened.model.source,
         opened.tokenizer,
@@ -101,9 +91,7 @@ class Pair:
         verdicts = self._verdicts(network, given, batch_size)
         return _alike(texts, [Detected(t.text, t.tokens, t.offsets, p) for t, p in zip(given, verdicts, strict=True)])
 
-    def stream(
-        self, verb: Literal["detect", "corrupt", "fill"], texts: Iterable[str], *, batch_size: int = 32, **options: Any
-    ) -> Iterator[Any]:
+    def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
         """Yield the results of a verb in order; the memory that it takes does not grow with the number of texts.
 
         If reading the texts raises DataError, the results of those before come first.
@@ -224,7 +212,7 @@ class Pair:
         """
         if pooling not in ("mean", "cls", None):
             raise ConfigError(f"pooling must be 'mean', 'cls' or None, is {pooling!r}.")
-        network = self.discriminator if self.discriminator is not None else self._writer()
+        network = self.embeds
         given = tokenize(self.tokenizer, _several(texts))
         states = [torch.zeros(len(text.ids), network.dim) for text in given]
         first = torch.zeros(len(given), network.dim)
@@ -239,6 +227,11 @@ class Pair:
         means = [each.mean(0) if len(each) else each.sum(0) for each in states]
         pooled = torch.stack(means) if means and pooling == "mean" else first
         return pooled[0] if isinstance(texts, str) else pooled
+
+    @property
+    def embeds(self) -> Generator:
+        """The network whose states `embed` returns."""
+        return self.discriminator if self.discriminator is not None else self._writer()
 
     @property
     def detects(self) -> bool:
@@ -324,13 +317,13 @@ def _places(text: Tokenized, token: int) -> list[int]:
     return [place for place, id in enumerate(text.ids) if id == token]
 
 
-def _chunks(texts: Iterable[str], most: int) -> Iterator[list[str]]:
+def _chunks(texts: Iterable[T], most: int) -> Iterator[list[T]]:
     """Yield the texts in lists that end at `most` texts, or at the one that makes CHARACTERS full."""
-    chunk, characters = list[str](), 0
+    chunk, characters = list[T](), 0
     try:
         for text in texts:
             chunk.append(text)
-            characters += len(text)
+            characters += len(text if isinstance(text, str) else repr(text))
             if len(chunk) == most or characters >= CHARACTERS:
                 yield chunk
                 chunk, characters = [], 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -177,6 +177,79 @@ class Filled(Result):
             yield Span(new, best[0].probability, _listed(best))
             at, last = end, new
         yield Span(self.text[at:])
+
+
+@dataclass(frozen=True)
+class Predicted(Result):
+    """What a fine-tuned model predicts.
+
+    text           the text, the first text of a pair, the question, or the words with spaces between them
+    prediction     a label, a number, a tag for each word, or an answer, which is "" if there is none
+    probability    of the label or the answer; None if there is none
+    probabilities  of each label, by label; of tags, that of each word's tag, None for a word without tokens
+    given          the fields of the item; of plain text that was tagged, also its words
+    offsets        of the words in such a text, in characters
+    more           what else the task has: `start` and `end` of an answer in its context, in characters; `entities`
+    """
+
+    prediction: Any
+    given: dict[str, Any]
+    probability: float | None = None
+    probabilities: dict[str, float] | list[float | None] | None = None
+    offsets: list[tuple[int, int]] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, given: dict[str, Any], prediction: Any, offsets: list[tuple[int, int]] | None, own: dict[str, Any]
+    ) -> Predicted:
+        """Make a result of the fields of an item and the answer of a task."""
+        words = given.get("words")
+        text = given.get("text", given.get("question", " ".join(words or [])))
+        known = {name: own.pop(name) for name in ("probability", "probabilities") if name in own}
+        if words is not None and "entities" in own:
+            own["entities"] = [_entity(entity, words, text, offsets) for entity in own["entities"]]
+        return cls(text, prediction, given, offsets=offsets, more=own, **known)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.given, **self.answer}
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """Everything but the item itself."""
+        found = {"prediction": self.prediction, "probability": self.probability, "probabilities": self.probabilities}
+        known = {name: value for name, value in found.items() if value is not None}
+        words = {"words": self.given["words"], "offsets": self.offsets} if self.offsets is not None else {}
+        return {**words, **known, **self.more}
+
+    def spans(self) -> Iterator[Span]:
+        words = self.given.get("words")
+        if words is None:
+            written = self.prediction if isinstance(self.prediction, str) else f"{self.prediction:.4g}"
+            yield Span(written or "(no answer)", self.probability or 0.0, shown=self.probability is not None)
+            second = self.given.get("pair")
+            yield Span(
+                "  " + " ".join(self.text.split()) + ("" if second is None else f" | {' '.join(second.split())}")
+            )
+            return
+        chances = self.probabilities if isinstance(self.probabilities, list) else [None] * len(words)
+        for place, (word, tag, chance) in enumerate(zip(words, self.prediction, chances, strict=True)):
+            if place:
+                start = self.offsets[place][0] if self.offsets else 1
+                yield Span(" " if start > (self.offsets[place - 1][1] if self.offsets else 0) else "")
+            tagged = tag != "O"
+            yield Span(f"{word}/{tag}" if tagged else word, (chance or 0.0) if tagged else 0.0, f"{tag}: {chance}")
+
+
+def _entity(
+    entity: dict[str, Any], words: Sequence[str], text: str, offsets: list[tuple[int, int]] | None
+) -> dict[str, Any]:
+    """Return an entity with its text and, in plain text, its characters."""
+    first, last = entity["first"], entity["last"]
+    if offsets is None:
+        return {**entity, "text": " ".join(words[first : last + 1])}
+    start, end = offsets[first][0], offsets[last][1]
+    return {**entity, "text": text[start:end], "start": start, "end": end}
 
 
 class Results(list[R], Generic[R]):

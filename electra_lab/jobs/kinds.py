@@ -39,9 +39,9 @@ class Kind:
     def schema(self) -> Any:
         return resolve_name(self.functions["schema"])
 
-    def do(self, verb: str, *arguments: Any) -> Any:
+    def do(self, verb: str, *arguments: Any, **options: Any) -> Any:
         """Call the function of a verb. Raises LabError."""
-        return resolve_name(self.functions[verb])(*arguments)
+        return resolve_name(self.functions[verb])(*arguments, **options)
 
 
 def check_experiment(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None]:

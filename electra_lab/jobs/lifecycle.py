@@ -6,7 +6,7 @@ A job begins or continues, trains, saves, keeps the best, and finishes. Its kind
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from electra_lab.config.load import Loaded, dump
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.jobs.changes import keep_changes
 from electra_lab.jobs.divergence import roll_back
+from electra_lab.jobs.live_page import LivePage
+from electra_lab.jobs.progress import Pace, Progress
 from electra_lab.jobs.provenance import differences
 from electra_lab.jobs.saving import Saver
 from electra_lab.jobs.signals import noted, stopped
@@ -26,6 +28,7 @@ from electra_lab.jobs.track import Trackers, tracking
 from electra_lab.parallel.session import is_first, processes
 from electra_lab.planning.memory import is_shortage
 from electra_lab.presentation.console import Console
+from electra_lab.presentation.pages import Unfinished
 from electra_lab.storage.provenance import Environment, Provenance
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.allocator import keep_freed_memory
@@ -60,6 +63,7 @@ class Job:
     resume      the folder to call `electra-lab resume` with
     until       when to stop, by time.monotonic
     show        is given every record with values before it is written
+    page        writes report.html while the job lives
     """
 
     loaded: Loaded[Any]
@@ -78,6 +82,7 @@ class Job:
     best: str | None = None
     milestones: Collection[int] = ()
     until: float = math.inf
+    page: Callable[[Unfinished], object] | None = None
 
     @property
     def config(self) -> ExperimentConfig | FinetuningConfig:
@@ -132,20 +137,32 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
     evaluated  False if the evaluations of the current step are missing
     """
     run, config, directory, first = job.run, job.config, job.directory, job.run.learner.world.first
-    best = (job.best, job.metrics[job.best]) if job.best else None
-    saver = Saver(directory, run, job.settings, config.checkpoint, milestones=job.milestones, best=best)
+    kept: Any = {"milestones": job.milestones, "best": job.best, "metrics": job.metrics}
+    saver = Saver(directory, run, job.settings, config.checkpoint, **kept)
     if run.step == 0 and job.milestones:
         saver.save()
     records = train(
         run, job.settings, job.batches, job.held_out, job.accumulate, job.device, evaluated=evaluated
     )  # fmt: skip
     tracked = tracking(config, directory, job.console.say, name=job.label, step=run.step)
-    with tracked if first and config.trackers else nullcontext() as trackers:
-        consume_records(records, job, saver, trackers)
+    page = LivePage(job.page if first else None, job.console.say)
+    rows = {split: len(batches) for split, batches in job.held_out.items()}
+    pace = Pace(job.settings, run.step, rows, config.checkpoint.every, job.milestones)
+    progress = Progress(job.console, pace)
+    shown = progress.shown(run.step, evaluated=evaluated)
+    with tracked if first and config.trackers else nullcontext() as trackers, page, shown:
+        consume_records(records, job, saver, trackers, progress, page)
     return saver
 
 
-def consume_records(records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None) -> None:
+def consume_records(
+    records: Iterable[Record],
+    job: Job,
+    saver: Saver,
+    trackers: Trackers | None,
+    progress: Progress,
+    page: LivePage,
+) -> None:
     """Consume the records of a training up to its last step.
 
     A checkpoint is saved when it is due, after the last step, and before a signal, the time limit or an error ends the
@@ -155,17 +172,22 @@ def consume_records(records: Iterable[Record], job: Job, saver: Saver, trackers:
 
     def save() -> None:
         try:
-            saver.save()
+            with progress.saving():
+                saver.save()
         except StepRejected as rejected:
             roll_back(job, rejected, saver, trackers)
+            page(now=True)  # the one of the dropped steps is gone
 
-    with saver, noted(console.say, alone=world.size == 1) as arrived, console.progress(run.step, job.settings.steps):
+    with saver, noted(console.say, alone=world.size == 1) as arrived:
         try:
             for record in records:
+                progress(record)
                 # A line of the log, or an evaluation.
                 if record.values:
                     if world.first:
                         _write(record, job, trackers)
+                        page()
+                        progress.pace.paused()
                     if record.values["split"] == "validation" and saver.is_best(record.values):
                         save()
                     continue
@@ -173,8 +195,8 @@ def consume_records(records: Iterable[Record], job: Job, saver: Saver, trackers:
                 due = False
                 if record.rejected:
                     roll_back(job, record.rejected, saver, trackers)
+                    page(now=True)
                 elif not record.evaluating:
-                    console.advance(record.step)
                     due = record.step == job.settings.steps or saver.due(record.step)
                 agreed = world.agreed(_wish(arrived.number, job.until, saver if world.first else None))
                 if due or agreed:
@@ -183,7 +205,12 @@ def consume_records(records: Iterable[Record], job: Job, saver: Saver, trackers:
                     saver.wait()
                     world.wait()  # when one process ends, launchers soon kill the others
                     raise _end(agreed, run.step, job.resume)
-        except (Stopped, CheckpointError, DivergedError):
+        except DivergedError as error:
+            if world.first:
+                with suppress(CheckpointError):  # the first error matters
+                    job.directory.note_divergence(str(error))
+            raise
+        except (Stopped, CheckpointError):
             raise
         except Exception:
             saver.save_before_the_end(console.say)

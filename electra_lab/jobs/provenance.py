@@ -49,6 +49,7 @@ def length(experiment: Experiment) -> dict[str, Any]:
         "flops_per_step": settings.flops.per_step,
         "flops": settings.flops.total(settings.steps),
         "paper_flops": experiment.paper_flops,
+        "milestones": experiment.milestones,
     }
 
 
@@ -77,6 +78,7 @@ def data_of(experiment: Experiment) -> Data:
         tokens=dict(store.tokens),
         overlap=store.overlap,
         vocabulary=experiment.vocabulary.size,
+        rows=len(experiment.train),
     )
 
 

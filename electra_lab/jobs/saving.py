@@ -3,14 +3,27 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from contextlib import suppress
+from dataclasses import asdict
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from torch import Tensor
 
+from electra_lab.config.checkpoint import Checkpoint
 from electra_lab.config.finetune import FinetuningCheckpoint
-from electra_lab.config.schema import Checkpoint
-from electra_lab.storage.checkpoint import Best, load_newest, not_finite, prune, save, steps, sweep, tensors_of
+from electra_lab.storage.best import AUTO, best_of, ranked
+from electra_lab.storage.checkpoint import (
+    BestUpTo,
+    checkpoint_path,
+    load_newest,
+    not_finite,
+    prune,
+    save,
+    steps,
+    sweep,
+    tensors_of,
+)
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.divergence import non_finite_weights
 from electra_lab.training.loop import Run, Settings
@@ -40,10 +53,13 @@ class Saver:
         options: Checkpoint | FinetuningCheckpoint,
         *,
         milestones: Collection[int] = (),
-        best: tuple[str, Metric] | None = None,
+        best: str | None = None,
+        metrics: Mapping[str, Metric] = MappingProxyType({}),
     ) -> None:
+        """`best` is the metric whose best checkpoint stays, of the `metrics` in the records."""
         self._directory, self._run, self._settings = directory, run, settings
         self._every, self._keep, self._milestones, self._chosen = options.every, options.keep, milestones, best
+        self._metrics = metrics
         self._minutes = getattr(options, "minutes", None)
         self._pool = ThreadPoolExecutor(1, "checkpoint") if getattr(options, "asynchronous", False) else None
         self._writing: Future[None] | None = None
@@ -66,10 +82,18 @@ class Saver:
         return True
 
     def is_best(self, record: Mapping[str, Any]) -> bool:
-        """Return True if a record, which rank 0 has written already, has the best value of the chosen metric so far."""
+        """Return True if a record, which rank 0 has written, makes this step the best, so that it must be saved.
+
+        With `auto` only checkpoints that are saved anyway are compared: training does not take longer.
+        """
         if self._chosen is None:
             return False
-        return self._run.learner.world.once(lambda: str(self._best()(record["step"]) == record["step"])) == "True"
+        world = self._run.learner.world
+        if self._chosen == AUTO:
+            if world.first and self.saved == record["step"]:
+                self._note_best()
+            return False
+        return world.once(lambda: str(self._best()(record["step"]) == record["step"])) == "True"
 
     def save(self) -> None:
         """Save the run, with all its records on the disk first. Raises DivergedError, CheckpointError."""
@@ -132,26 +156,34 @@ class Saver:
         if self._run.learner.world.first and self.saved is not None:
             self.wait()
             prune(self._directory.checkpoints, self.saved, self._keep, self._milestones, self._best())
+            self._note_best()
 
     def _write(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         self._directory.flush()
         save(self._directory.checkpoints, step, tensors, state, self._keep, self._milestones, self._best())
         self._directory.mark_saved(step)
+        self._note_best()
 
     def best_step(self) -> int:
         """Return the first step of the best value of the chosen metric on validation text."""
         return min(self._ranked())[1]
 
     def _ranked(self) -> list[tuple[float, int]]:
-        """Return value and step of each validation record; the value is negated if a higher one is better."""
-        if self._chosen is None:
-            return []
-        name, metric = self._chosen
-        sign = -1 if metric.higher_is_better else 1
-        validated = [record for record in self._directory.records() if record["split"] == "validation"]
-        return [(sign * record[name], record["step"]) for record in validated if record.get(name) is not None]
+        found = ranked(self._directory.records(), self._chosen, self._metrics)
+        return [(value, best.step) for value, best in found]
 
-    def _best(self) -> Best:
+    def _note_best(self) -> None:
+        """Write best.json, which says which checkpoint is the best."""
+        directory = self._directory
+        best = best_of(directory.records(), steps(directory.checkpoints), self._chosen, self._metrics)
+        if best:
+            path = checkpoint_path(directory.checkpoints, best.step).relative_to(directory.path)
+            directory.write_json("best.json", {"checkpoint": path.as_posix(), **asdict(best)})
+        else:
+            with suppress(OSError):
+                (directory.path / "best.json").unlink(missing_ok=True)
+
+    def _best(self) -> BestUpTo:
         """Find the best of the available steps: those with a checkpoint, and the current one."""
         there = {self._run.step, *steps(self._directory.checkpoints)}
         ranked = [(value, step) for value, step in self._ranked() if step in there]

@@ -88,8 +88,8 @@ class FixedCorruption:
             "schedules": {"learning_rate": base["schedules"]["learning_rate"]},
         }
         if self.steps is not None:
-            budget = {"steps": self.steps, "tokens": None, "flops": None, "paper_flops": None}
-            sections["train"] = {**base["train"], **budget}
+            others = dict.fromkeys(("epochs", "tokens", "flops", "paper_flops"))
+            sections["train"] = {**base["train"], **others, "steps": self.steps}
         return sections
 
     def prepare(self, run: Trained, references: Mapping[str, Trained], folder: Path) -> None:

@@ -1,22 +1,30 @@
 """The needs of a run: parameters, compute, memory and time, of networks that have been built."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count, islice
+from statistics import fmean
+from typing import Any
 
 import torch
 from torch import nn
 
 from electra_lab.planning.memory import free_bytes, peak_bytes, shapes_only
 from electra_lab.training.device import Precision
-from electra_lab.training.loop import Run, Settings
-from electra_lab.training.step import backward, is_fused, training_step
-from registry import Batch, Flops
+from electra_lab.training.evaluation import Accumulate, evaluation
+from electra_lab.training.loop import Run, Settings, advance
+from electra_lab.training.step import backward, is_fused
+from registry import Batch, Batches, Flops
 
-SHORT = 3e11  # FLOPs of a step that may be tried
-SMALL = 4e9  # bytes of an experiment that may be tried
+SHORT = {"cpu": 3e11, "cuda": 1e14}  # FLOPs of a step that may be tried: about a second or two
+SMALL = 4e9  # bytes of an experiment that may be tried on a CPU
+FEWEST, TRIES, ENOUGH = 2, 30, 5.0  # timed steps at least and at most, and the seconds after which no other is begun
+DISK = 2.5e8  # bytes a second of a checkpoint: looked through, hashed, written, and flushed to the disk
 FREE = 0.6  # share of the free memory that tensors may take; allocators leave gaps, and kernels need some, too
+UNCOUNTED = "known after `electra-lab prepare`, which counts the rows"
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,8 @@ class Forecast:
     vocabulary_size: int | None  # None if the tokenizer's options do not say
     parameters: dict[str, int]  # by network, `shared` and `total`
     parts: dict[str, dict[str, int]]  # embeddings, projection, backbone and heads of each network
-    steps: int
+    steps: int | None  # None if `train.epochs` decides and the rows are not counted yet
+    epoch: int | None  # rows; None if the text is not tokenized yet
     flops: Flops
     paper_flops: Flops
     precision: Precision
@@ -34,6 +43,17 @@ class Forecast:
     state_bytes: int  # weights and the optimizer's state
     working_bytes: int | None  # training on a batch, micro-batch by micro-batch, gradients included
     evaluation_bytes: int | None  # evaluation of evaluate.batch_size rows
+
+    @property
+    def bytes(self) -> int | None:
+        """The peak of everything."""
+        if self.working_bytes is None or self.evaluation_bytes is None:
+            return None
+        return self.state_bytes + max(self.working_bytes, self.evaluation_bytes)
+
+    @property
+    def total_flops(self) -> int | None:
+        return None if self.steps is None else self.flops.total(self.steps)
 
 
 @dataclass(frozen=True)
@@ -106,32 +126,90 @@ class Workload:
                 break
         return tried
 
-    def seconds(self, device: torch.device) -> float:
-        """Return the seconds of the whole training, from the faster of two steps of each stage after a warm-up."""
-        settings, shape = self.settings, (self.settings.batch_size, self.length)
-        batch = rows_of(torch.randint(5, self.vocabulary_size, shape, device=device))
-        step = partial(training_step, self.run.learner, self.run.optimizer, batch, seed=settings.seed, rate=0.0,
-                       clip_norm=settings.clip_norm, precision=settings.precision,
-                       micro_batch_size=settings.micro_batch_size)  # fmt: skip
-        self.run.learner.objective.train()
-        second = settings.flops.first  # the first step of the second stage
-        stages = {0: second, second: settings.steps - second} if second else {0: settings.steps}
-        total = 0.0
-        for first, number in stages.items():
-            times = []
-            for _ in range(3):
-                began = time.perf_counter()
-                step(step=first)
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                times.append(time.perf_counter() - began)
-            total += min(times[1:]) * number
-        return total
+
+@dataclass(frozen=True)
+class Duration:
+    """The seconds of a training on this machine, extrapolated from some of its steps and evaluations."""
+
+    step: float  # on average
+    training: float  # all steps, and compiling
+    evaluation: float
+    saving: float
+
+    @property
+    def total(self) -> float:
+        return self.training + self.evaluation + self.saving
 
 
-def is_small(needs: Forecast) -> bool:
-    """Return whether a step may be tried here."""
-    return needs.flops.per_step <= SHORT and needs.state_bytes + (needs.working_bytes or 0) <= SMALL
+def duration(
+    run: Run,
+    settings: Settings,
+    train: Batches,
+    held_out: Iterable[tuple[Batches, int]],
+    accumulate: Accumulate,
+    device: torch.device,
+    *,
+    saved: float,
+) -> Duration:
+    """Try the steps of each stage and some batches of each evaluation. The run is of no use afterwards.
+
+    held_out  the batches of each split, and the number of rows to read of them in all evaluations
+    saved     the bytes of all checkpoints
+    """
+    # Steps
+    run.learner.objective.train()
+    run.begin(settings, device)
+    second = min(settings.flops.first, settings.steps)  # the first step of the second stage, if there is one
+    training = 0.0
+    for first, end in ((0, second), (second, settings.steps)):
+        if first == end:
+            continue
+
+        def step(tried: int, first: int = first, number: int = end - first) -> None:
+            run.step = first + tried % number
+            advance(run, settings, train, device)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+
+        initial, later = _times(map(step, count()))
+        training += initial + later * (end - first - 1)
+    # Evaluations
+    evaluating = 0.0
+    for batches, rows in held_out:
+        looked: Any = evaluation(
+            run.learner, batches, accumulate, seed=settings.seed, batch_size=settings.evaluate_batch_size,
+            precision=settings.precision, device=device,
+        )  # fmt: skip
+        with closing(looked):
+            _, later = _times(islice(looked, -(-len(batches) // settings.evaluate_batch_size)))
+        evaluating += later * rows / min(settings.evaluate_batch_size, len(batches))
+    return Duration(training / settings.steps, training, evaluating, saved / DISK)
+
+
+def _times(tries: Iterator[object]) -> tuple[float, float]:
+    """Return the seconds of the first try, which warms up, and the mean of the others, of the first if it is alone."""
+    times, began = list[float](), time.perf_counter()
+    for _ in tries:
+        times.append(time.perf_counter() - began)
+        if len(times) > TRIES or (len(times) > FEWEST and sum(times[1:]) > ENOUGH):
+            break
+        began = time.perf_counter()
+    return times[0], fmean(times[1:] or times)
+
+
+def obstacle(needs: Forecast, device: torch.device) -> str | None:
+    """Return why no step is tried here, None if one can be."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return "there is no CUDA device here"
+    limit, flops = SHORT[device.type], needs.flops.per_step
+    if flops > limit:
+        return f"a step of {flops:.2g} FLOPs is too large to be tried; the limit is {limit:.0e}"
+    size = needs.state_bytes + (needs.working_bytes or 0)
+    if device.type == "cpu" and size > SMALL:
+        return f"a step of {size / 1e9:.1f} GB is too large to be tried; the limit is {SMALL / 1e9:.0f} GB"
+    if not fits(needs.state_bytes, needs.working_bytes, free_bytes(device)):
+        return "there is not enough free memory to try a step"
+    return None
 
 
 def fits(state: float, working: float | None, free: float | None) -> bool:

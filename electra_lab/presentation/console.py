@@ -5,12 +5,15 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Self, TextIO
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 from registry import Metric
 from registry.errors import shown
@@ -24,16 +27,40 @@ class _Rich(RichConsole):
         self.quiet = True
 
 
+class _Note(ProgressColumn):
+    """The newest numbers, cut off where a narrow terminal ends."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
+
+
+class _Left(TimeRemainingColumn):
+    """The time left by the caller's own estimate in seconds, or else by the speed of the bar."""
+
+    def __init__(self, left: Callable[[], float | None] | None) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._estimate = left
+
+    def render(self, task: Task) -> Text:
+        if self._estimate is None:
+            return super().render(task)
+        seconds = self._estimate()
+        return Text(
+            "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds))), style="progress.remaining"
+        )
+
+
 class Console:
     """Writes to standard error; standard output is for the results of a command.
 
     quiet  write nothing, as another process does
+    title  stands before the phases of a bar, such as the seed
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._rich = _Rich(stderr=True, highlight=False, soft_wrap=True, emoji=False, quiet=quiet)
         self._progress: Progress | None = None
-        self._unit = ""
+        self.title, self._unit = "", ""
 
     def say(self, text: str) -> None:
         try:
@@ -42,25 +69,56 @@ class Console:
             self._rich.quiet = True
 
     @contextmanager
-    def progress(self, done: int, total: int | None, title: str = "training", unit: str = "steps") -> Iterator[None]:
-        """Show a bar, on a terminal; `advance` moves it."""
+    def progress(
+        self,
+        done: int,
+        total: int | None,
+        title: str = "training",
+        unit: str = "steps",
+        left: Callable[[], float | None] | None = None,
+    ) -> Iterator[None]:
+        """Show a bar, on a terminal; `advance` moves it.
+
+        left  returns the seconds left, None if they are not known; by default they follow from the bar's speed
+        """
         if self._rich.quiet or not sys.stderr.isatty():
             yield
             return
-        columns = (
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"), TimeElapsedColumn(),
-            TextColumn("left"), TimeRemainingColumn(),
-        )  # fmt: skip
-        self._unit = unit
+        narrow = self._is_narrow() and left is not None  # then there are numbers to show, which need the place
+        columns = [
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(5 if narrow else 20),
+            TextColumn("{task.fields[amount]}", table_column=Column(no_wrap=True)),
+            _Note(),
+            *([] if narrow else [TimeElapsedColumn()]),
+            TextColumn("left", table_column=Column(no_wrap=True)),
+            _Left(left),
+        ]
+        self._unit = "" if narrow else unit
         with Progress(*columns, console=self._rich, transient=True) as self._progress:
-            self._progress.add_task(title, completed=done, total=total, amount=self._amount(done, total))
-            yield
-        self._progress = None
+            self._progress.add_task(
+                self._titled(title), completed=done, total=total, amount=self._amount(done, total), note=""
+            )
+            try:
+                yield
+            finally:
+                self._progress = None
 
     def advance(self, done: int) -> None:
         if self._progress:
             [task] = self._progress.tasks
             self._progress.update(task.id, completed=done, amount=self._amount(done, task.total))
+
+    def phase(self, title: str, total: int | None = None, unit: str = "") -> None:
+        """Name what is done now; one with a `total` is long: it has a bar, and a line where there are no bars."""
+        if self._progress:
+            [task] = self._progress.tasks
+            self._progress.update(task.id, description=self._titled(title))
+            if total:
+                self._unit = self._unit and unit
+                self._progress.update(task.id, completed=0, total=total, amount=self._amount(0, total))
+        elif total:
+            self.say(f"{title}: {total:,} {unit}")
 
     def show(self, phase: str, done: int, total: int | None, amount: str) -> None:
         """Let the bar show a phase; a new one starts its clock."""
@@ -70,17 +128,30 @@ class Console:
                 self._progress.reset(task.id, description=phase)
             self._progress.update(task.id, completed=done, total=total, amount=amount)
 
+    def _is_narrow(self) -> bool:
+        return self._rich.width < 120
+
+    def _titled(self, phase: str) -> str:
+        return f"{self.title} {phase}".strip()
+
     def _amount(self, done: int, total: float | None) -> str:
-        return f"{done:,}/{'?' if total is None else f'{total:,.0f}'} {self._unit}"
+        if total is None and not done:
+            return ""
+        return f"{done:,}/{'?' if total is None else f'{total:,.0f}'} {self._unit}".rstrip()
 
     def record(self, values: Mapping[str, Any], metrics: Mapping[str, Metric]) -> None:
         """Print the metrics of a record that have a brief name on one line, the same on a terminal and in a log."""
         brief = [(name, metric) for name, metric in metrics.items() if metric.brief and values.get(name) is not None]
         brief.sort(key=lambda pair: pair[1].higher_is_better)  # losses first
         words = [f"{metric.brief} {values[name]:.3f}" for name, metric in brief] or [f"loss {values['loss']:.3f}"]
-        if values["split"] == "train":
-            words.append(f"{values['tokens_per_second']:,.0f} tokens/s")
-        self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words]))
+        speed = [f"{values['tokens_per_second']:,.0f} tokens/s"] if values["split"] == "train" else []
+        self.say("  ".join([f"step {values['step']:>6}", f"{values['split']:<10}", *words, *speed]))
+        if self._progress and speed:
+            [task] = self._progress.tasks
+            if self._is_narrow():  # gen 7.565  dis 0.639  6,075 tok/s
+                speed = [speed[0].replace("tokens", "tok")]
+                words = [re.sub(r"(\w{3})\D* ", r"\1 ", word, count=1) for word in words]
+            self._progress.update(task.id, note="  ".join([*words, *speed]))
 
 
 class Phases:

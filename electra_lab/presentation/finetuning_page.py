@@ -12,9 +12,10 @@ from electra_lab.analysis.intervals import estimate
 from electra_lab.analysis.records import points
 from electra_lab.presentation import charts
 from electra_lab.presentation.findings import heading
-from electra_lab.presentation.pages import render
+from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.tables import Table
 from electra_lab.presentation.text import counted, device, thousandths
+from electra_lab.presentation.training_charts import training_charts
 from electra_lab.storage.files import read_text
 from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of
 from registry import Metric
@@ -22,6 +23,7 @@ from registry.errors import CheckpointError
 
 LONGEST_TEXT = 400  # characters of an example's fields that are shown
 MOST_ROWS = 200  # of a table
+LOSS = {"loss": "Loss on training data"}
 OVER_SEEDS = ["median", "mean", "95% interval", "SD"]
 
 
@@ -75,14 +77,18 @@ def results_table(split: str, rows: Sequence[Row], seeds: Sequence[int]) -> Tabl
     return Table(f"Results on {split}", columns, cells, prose=["meaning"])
 
 
-def write_report(folder: FinetuningFolder) -> Path:
-    """Write report.html and results.json, the numbers over all seeds. Raises CheckpointError."""
+def write_report(folder: FinetuningFolder, unfinished: Unfinished | None = None) -> Path:
+    """Write report.html and results.json, the numbers over all seeds. Raises CheckpointError.
+
+    unfinished  the state of a fine-tuning that is not at its end, which has no results.json yet
+    """
     file = folder.path / "finetuning.yaml"
     config, (seeds, results) = config_of(file), read_results(folder)
     numbers = dict[str, dict[str, Any]]()
     for split, rows in results.items():
         numbers[split] = {row.name: row.numbers for row in rows}
-    folder.write_json("results.json", numbers)
+    if unfinished is None:
+        folder.write_json("results.json", numbers)
     shown = _shown(results, seeds)
     try:
         facts, name, most = _facts(folder, config, seeds), config["name"], config["evaluate"]["errors"]
@@ -92,10 +98,12 @@ def write_report(folder: FinetuningFolder) -> Path:
     page = render(
         "finetuning.html.j2",
         title=name,
+        unfinished=unfinished,
         folder=folder.path.name,
         facts=facts,
         results={split: results_table(split, rows, seeds) for split, rows in results.items()},
         curve=_curve(folder, results),
+        course=training_charts({f"seed {seed}": folder.seed(seed).records() for seed in folder.seeds()}, LOSS),
         shown=shown,
         tables=_tables(folder, shown),
         errors_split=split,

@@ -1,19 +1,22 @@
 """The results of a run, on the terminal and as report.html, from its directory alone."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from electra_lab.analysis.findings import declared
-from electra_lab.analysis.records import Records, last_evaluation, last_number, points, training_seconds
+from electra_lab.analysis.findings import declared, measured
+from electra_lab.analysis.records import Records, last_evaluation, last_number, of_split, points, training_seconds
 from electra_lab.presentation import charts
 from electra_lab.presentation.findings import advice, findings, heading, own_task, verdicts
-from electra_lab.presentation.pages import render
+from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import compute, data_facts, device, thousandths
+from electra_lab.presentation.text import compute, data_facts, device, epochs, thousandths
+from electra_lab.presentation.training_charts import training_charts
+from electra_lab.storage.best import best_checkpoint
+from electra_lab.storage.checkpoint import checkpoint_path
 from electra_lab.storage.files import read_as, read_text
 from electra_lab.storage.finetuning_folder import config_of
 from electra_lab.storage.provenance import Provenance
@@ -33,8 +36,11 @@ class Token(BaseModel):
     probability: float
 
 
-def write_report(directory: RunDirectory) -> Path:
-    """Write report.html; the same directory gives the same bytes. Raises CheckpointError."""
+def write_report(directory: RunDirectory, unfinished: Unfinished | None = None) -> Path:
+    """Write report.html; the same directory gives the same bytes. Raises CheckpointError.
+
+    unfinished  the state of a run that is not at its end, as the run itself knows it
+    """
     records, path, provenance = directory.records(), directory.path, directory.provenance()
     directory.refuse_other_format(provenance)
     last = last_evaluation(records)
@@ -46,6 +52,7 @@ def write_report(directory: RunDirectory) -> Path:
     page = render(
         "run.html.j2",
         title=name,
+        unfinished=unfinished,
         folder=path.name,
         started=provenance.started,
         verdicts=judged,
@@ -55,7 +62,9 @@ def write_report(directory: RunDirectory) -> Path:
         results=results_table(last or {}, metrics),
         own_task=own_task(last or {}, metrics),
         examples=examples_of(directory),
+        before=before_and_after(records, metrics),
         curves=_curves(records, metrics),
+        course=training_charts({"training": records}),
         config=read_text(path / "config.yaml"),
         provenance=json.dumps({k: v for k, v in written.items() if k != "config"}, indent=1),  # the config is above
     )
@@ -69,6 +78,19 @@ def results_table(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> T
     return Table("Results", ["metric", "value", "meaning"], rows, prose=["meaning"])
 
 
+def before_and_after(records: Records, metrics: Mapping[str, Metric]) -> Table | None:
+    """Compare the last validation with that before the first step, which runs with loaded weights have."""
+    validated = of_split(records, "validation")
+    if len(validated) < 2 or validated[0]["step"] > 0:
+        return None
+    first, last, rows = validated[0], validated[-1], list[list[str]]()
+    for name, metric in measured(last, metrics).items():
+        before, after = first.get(name), last[name]
+        change = "-" if before is None or after is None else f"{after - before:+.3f}"
+        rows.append([metric.title, thousandths(before), thousandths(after), change])
+    return Table("Before and after, on validation text", ["metric", "step 0", f"step {last['step']:,}", "change"], rows)
+
+
 def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str:
     """Summarize the findings, with the path of the page; `seconds` is the time of all steps, None if unknown."""
     last, provenance = last_evaluation(directory.records()), directory.provenance()
@@ -77,8 +99,13 @@ def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str
         lines += [f"  {line}" for line in (*judged, advice(judged)) if str(line)] + [""]
     if last and (table := results_table(last, provenance.metrics)).rows:
         lines.append(table.text(header=False))
+    if before := before_and_after(directory.records(), provenance.metrics):
+        lines += ["", before.title, before.text()]
     if last and (said := own_task(last, provenance.metrics)):
         lines.append(f"  {said}")
+    if best := best_checkpoint(directory):
+        path = checkpoint_path(directory.checkpoints, best.step)
+        lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path} (--best)")
     if examples := examples_of(directory):
         lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
                   "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip
@@ -111,6 +138,7 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
         ("parameters", ", ".join(sizes)),
         ("device", device(provenance.environment)),
         ("steps", f"{done:,} of {provenance.steps:,}"),
+        *_epochs(provenance),
         *provenance.changed,
         ("compute", compute(provenance.flops, provenance.paper_flops)),
     ]
@@ -122,6 +150,13 @@ def _facts(records: Records, provenance: Provenance) -> list[tuple[str, str]]:
     if any(read.values()):
         facts.append(("evaluation", ", ".join(f"{split} {n:,.0f} tokens" for split, n in read.items() if n)))
     return [*facts, *data_facts(provenance.data)]
+
+
+def _epochs(provenance: Provenance) -> Iterator[tuple[str, str]]:
+    """Yield how often the whole training reads its rows; older runs have not noted their number."""
+    batch_size = provenance.config.get("train", {}).get("batch_size")
+    if batch_size and provenance.data.rows:
+        yield "epochs", epochs(provenance.steps, batch_size, provenance.data.rows)
 
 
 def examples_of(directory: RunDirectory) -> list[list[Token]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from electra_lab.analysis.findings import declared
 from electra_lab.analysis.intervals import Estimate, Values, estimate
-from electra_lab.analysis.records import is_number, points
+from electra_lab.analysis.records import curve, is_number
 from electra_lab.analysis.results import CellResult, Results
 from electra_lab.presentation.charts import HEIGHT, SOFT, WIDTH, Chart, drawing, finish, look, svg
 from electra_lab.presentation.findings import heading
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 SPREAD = 20  # an axis is logarithmic if its largest number is this many times its smallest
 UNITS = {"flops": "FLOPs", "paper_flops": "FLOPs as the ELECTRA paper counts"}
 SAME_COMPUTE = 1.02  # FLOPs that differ by less are equal: a budget ends at a whole step
-POINTS = 200  # of a curve, at most
 
 
-def keys(plan: Plan) -> dict[str, str]:
+def keys(labels: Iterable[str]) -> dict[str, str]:
     """Return each variant's colour and marker, shown next to its name."""
     drawn = {}
-    for i, (label, style) in enumerate(_looks(plan).items()):
+    for i, label in enumerate(labels):
         with drawing(0.4, 0.18) as figure:
             figure.set_layout_engine("none")
             axes = figure.add_axes((0, 0, 1, 1))
             axes.axis("off")
-            axes.plot([0, 1, 2], [0, 0, 0], linewidth=1.6, markevery=[1], markersize=6, **style)
+            axes.plot([0, 1, 2], [0, 0, 0], linewidth=1.6, markevery=[1], markersize=6, **look(i))
             drawn[label] = svg(figure, f"key{i}")
     return drawn
 
@@ -228,17 +227,10 @@ def curves(results: Results) -> list[Chart]:
 
 
 def _curve(cell: CellResult, split: str, key: str) -> tuple[list[float], list[float]]:
-    """Return FLOPs and values. The FLOPs at an evaluation are interpolated from the training records."""
-    train = [(r["step"], r["flops"]) for r in cell.records if r["split"] == "train" and r.get("flops")]
+    """Return FLOPs and values."""
     if key == "discriminator_loss" and any("discriminator_token_loss" in r for r in cell.records):
         return [], []  # for a model that predicts tokens, this is another loss
-    found = points(cell.records, split, key)
-    if not train or not found:
-        return [], []
-    found = found[:: -(-len(found) // POINTS)] + ([found[-1]] if len(found) > POINTS else [])
-    known = [(0, 0), *train]
-    flops = np.interp([step for step, _ in found], [s for s, _ in known], [f for _, f in known])
-    return flops.tolist(), [value for _, value in found]
+    return curve(cell.records, split, key, "flops")
 
 
 def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str], log: bool) -> None:

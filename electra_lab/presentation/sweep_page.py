@@ -18,7 +18,7 @@ from electra_lab.analysis.results import AVERAGE, CellResult, Results, Status, r
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation import verdict
 from electra_lab.presentation.limits import limits
-from electra_lab.presentation.pages import render
+from electra_lab.presentation.pages import Unfinished, render
 from electra_lab.presentation.references import ByReference, sentences
 from electra_lab.presentation.tables import Table, escaped
 from electra_lab.presentation.text import counted, data_facts, interval, named, number, p_text, shown, within
@@ -37,12 +37,15 @@ COLUMNS = ["variant", "seeds", "mean", "difference", "Holm p", "reading"]
 SIZES = ["generator", "discriminator", "shared", "total"]
 
 
-def write_report(folder: Path) -> Path:
-    """Write the three files, each atomically; returns the page. Raises CheckpointError."""
+def write_report(folder: Path, unfinished: Unfinished | None = None) -> Path:
+    """Write the three files, each atomically; returns the page. Raises CheckpointError.
+
+    unfinished  the state of an ablation that is not at its end
+    """
     results = read(folder)
     write_whole(folder / "table.csv", cells_csv(results))
     write_whole(folder / "table.md", variants_markdown(results))
-    write_whole(folder / "report.html", _page(results))
+    write_whole(folder / "report.html", _page(results, unfinished))
     return folder / "report.html"
 
 
@@ -208,7 +211,7 @@ def _verdict(results: Results, references: list[ByReference]) -> verdict.Verdict
     return verdict.Verdict([*said, *limits(results)], found.main)
 
 
-def _page(results: Results) -> str:
+def _page(results: Results, unfinished: Unfinished | None) -> str:
     plan, references = results.plan, by_reference(results)
     chart, compute = figures.compute(results)
     provenance, begun = _provenance(results), sum(cell.provenance is not None for cell in results.cells)
@@ -216,6 +219,7 @@ def _page(results: Results) -> str:
     return render(
         "sweep.html.j2",
         title=plan.name,
+        unfinished=unfinished,
         plan=plan,
         results=results,
         states=[(numbers[state], meaning) for state, meaning in STATES.items() if numbers[state] or state == "done"],
@@ -234,7 +238,7 @@ def _page(results: Results) -> str:
         compute_said=compute,
         within=partial(within, results.folder),
         curves=figures.curves(results),
-        keys=figures.keys(plan),
+        keys=figures.keys(variant.label for variant in plan.variants),
         costs=_costs(results),
         sizes=SIZES,
         budget=_budget(plan.budget),
@@ -279,7 +283,8 @@ def _spread(values: Sequence[tuple[str, int]]) -> str:
 def _budget(budget: dict[str, float] | None) -> str:
     parts = []
     for unit, n in (budget or {}).items():
-        parts.append(f"{n:,.0f} {unit}" if n < 1e7 else f"{n:.4g} {figures.UNITS.get(unit, unit)}")
+        whole = f"{n:,.0f}" if n >= 10 else f"{n:g}"  # 0.3 epochs
+        parts.append(f"{whole} {unit}" if n < 1e7 else f"{n:.4g} {figures.UNITS.get(unit, unit)}")
     return " and ".join(parts) or "as long as the base"
 
 
@@ -309,12 +314,13 @@ def _provenance(results: Results) -> list[tuple[str, list[tuple[str, int]]]]:
     """Return the facts about code, machine and data, each with its values and the number of cells with each."""
     seen: dict[str, Counter[str]] = {}
     for cell in results.cells:
-        for fact, value in _facts(cell.provenance) if cell.provenance else ():
+        for fact, value in conditions(cell.provenance) if cell.provenance else ():
             seen.setdefault(fact, Counter())[value] += 1
     return [(fact, sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))) for fact, values in seen.items()]
 
 
-def _facts(provenance: Provenance) -> Iterator[tuple[str, str]]:
+def conditions(provenance: Provenance) -> Iterator[tuple[str, str]]:
+    """Yield the facts about code, machine and data of a run, each with a title."""
     git, environment = provenance.git or {}, provenance.environment
     yield "electra_lab", environment.electra_lab or provenance.electra_lab
     if commit := git.get("commit"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from electra_lab.analysis.results import TRAINING
 from electra_lab.presentation.limits import power
 from electra_lab.presentation.tables import Table
-from electra_lab.presentation.text import counted, shown
+from electra_lab.presentation.text import counted, seconds, shown
 from electra_lab.storage.plan import Plan, PlannedVariant
 
 NETWORKS = ("discriminator", "generator")
@@ -21,10 +21,10 @@ class Need:
 
     title: str
     parameters: Mapping[str, int]  # by network
-    steps: int
-    flops: float
+    steps: int | None
+    flops: float | None
     bytes: float | None
-    seconds: float | None  # of training
+    seconds: float | None  # of training with its evaluations and checkpoints
 
 
 def overview(plan: Plan, launcher: str, references: dict[str, str]) -> str:
@@ -110,8 +110,8 @@ def forecast(plan: Plan, needs: Mapping[str, Need], missing: Missing, path: Path
     lines.append(f"  left to do: {_left(costs, len(lacking) - len(to_train), workers)}.")
     if needs:
         lines += [
-            "  Parameters are upper bounds, as a dry run does not read the tokenizer. Times are extrapolated from a",
-            "  few steps here and now, without evaluation.",
+            "  Parameters are upper bounds, as a dry run does not read the tokenizer. Times are extrapolated from some",
+            "  steps and evaluations here and now; measures are not included.",
         ]
     return "\n".join([*lines, *(f"  {line}" for line in gaps(plan))])
 
@@ -121,7 +121,9 @@ def _table(needs: Iterable[Need]) -> str:
     for need in needs:
         sizes = [f"{need.parameters[name]:,}" if name in need.parameters else "-" for name in NETWORKS]
         memory = f"{need.bytes / 1e9:.2f} GB" if need.bytes else "unknown"
-        rows.append([need.title, *sizes, f"{need.steps:,}", f"{need.flops:.3g}", memory, _time(need.seconds)])
+        steps = "unknown" if need.steps is None else f"{need.steps:,}"
+        flops = "unknown" if need.flops is None else f"{need.flops:.3g}"
+        rows.append([need.title, *sizes, steps, flops, memory, _time(need.seconds)])
     return Table("", ["", *NETWORKS, "steps", "FLOPs", "memory", "time"], rows).text()
 
 
@@ -131,25 +133,21 @@ def _left(costs: Sequence[Need | None], to_measure: int, workers: int) -> str:
     if not n:
         return f"nothing to train, {to_measure} to measure" if to_measure else "nothing"
     runs = f"{n} to train, {to_measure} to measure" if to_measure else f"{n} run{'s' * (n > 1)}"
-    known = [need for need in costs if need]
-    if len(known) < n:
+    flops = [need.flops for need in costs if need and need.flops is not None]
+    times = [need.seconds for need in costs if need and need.seconds is not None]
+    if len(flops) < n:
         return runs
-    seconds = [need.seconds for need in known if need.seconds is not None]
     at_once = min(workers, n)
-    if len(seconds) < n:
-        time = "time unknown, as a step is too large to be tried here"
+    if len(times) < n:
+        time = "time unknown, as no step was tried"
     else:  # no worker makes the longest shorter
-        time = f"about {_time(max(*seconds, sum(seconds) / workers))} of training, "
+        time = f"about {seconds(max(*times, sum(times) / workers))} of training, "
         time += f"{at_once} at a time" if at_once > 1 else "one at a time"
-    return f"{runs}, {sum(need.flops for need in known):.3g} FLOPs, {time}"
+    return f"{runs}, {sum(flops):.3g} FLOPs, {time}"
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _time(number: float | None) -> str:
+    return "unknown" if number is None else seconds(number)
 
 
 def closing(path: Path) -> str:

@@ -110,5 +110,20 @@ def compute(flops: float, paper_flops: float | None) -> str:
     return f"{flops:.3g} FLOPs in total{other}"
 
 
+def epochs(steps: int, batch_size: int, rows: int) -> str:
+    """Say how often the training rows are read: `0.31, of 51,613 rows each`."""
+    passes = steps * batch_size / rows
+    return f"{passes:,.2f}, of {rows:,} rows each" if passes >= 0.1 else f"{passes:.2g}, of {rows:,} rows each"
+
+
+def seconds(number: float) -> str:
+    """Format seconds as people say it: `48 s`, `4.2 min`, `37 min`, `2.5 h`, `6.1 days`."""
+    for least, size, unit in ((172_800, 86_400, "days"), (5400, 3600, "h"), (60, 60, "min")):
+        if number >= least:
+            value = number / size
+            return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
+    return f"{number:.0f} s" if number >= 1 else "below 1 s"
+
+
 def device(environment: Environment) -> str:
     return f"{environment.device}, {environment.precision}, threads: {environment.threads}"

@@ -1,6 +1,7 @@
 """Folders in Hugging Face's format, and names on its hub, as trained models: config.json, tensors, tokenizer.
 
 A pair is a folder with a model in `discriminator` and one in `generator`; export.json marks those that the lab wrote.
+On the hub, the discriminator of a pair is in the folder itself.
 
 Tensors are read from safetensors, or from the older .bin files as plain tensors: code in them is refused and never run.
 """
@@ -69,18 +70,18 @@ def read_folders(source: str, base: Path | None = None, network: str | None = No
     network  of a pair, the only one to be read
     """
     path = locate(source, base)
-    names: list[str] = []
-    if not os.path.lexists(path / CONFIG):
-        names = [name for name in NETWORKS if os.path.lexists(path / name / CONFIG)]
-    if names:
-        names = [network] if network else names
-        parts, mark = {name: read_part(path / name, name) for name in names}, read_mark(path)
+    folders = {name: path / name for name in NETWORKS if os.path.lexists(path / name / CONFIG)}
+    if os.path.lexists(path / CONFIG):  # a pair that was pushed to the hub has its discriminator here
+        folders = {"discriminator": path, **folders} if folders and os.path.lexists(path / MARK) else {}
+    if folders:
+        names = [network] if network else list(folders)
+        parts, mark = {name: read_part(folders.get(name, path / name), name) for name in names}, read_mark(path)
     else:
         alone, whole = read_part(path, "discriminator"), path.resolve()
         if alone.heads == ("tokens",):  # one that only predicts tokens takes the generator's place
             alone = replace(alone, name="generator")
         parts = {alone.name: alone}
-        mark = read_mark(whole.parent) if whole.name in NETWORKS else None
+        mark = read_mark(whole.parent if whole.name in NETWORKS else whole)
     read = [_tokenizer(part.path) for part in parts.values()]
     vocabularies = [tokenizer.get_vocab() for tokenizer in read if tokenizer]
     if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from electra_lab.config.load import Loaded, validated
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded, validated, validated_as
 from electra_lab.config.source import read_file, with_overrides
 from electra_lab.model.weights import TABLE, head_of
 from electra_lab.pretrained.hugging_face import read_folders
 from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel
+from electra_lab.storage.best import Step, best_step
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
 from electra_lab.storage.provenance import Provenance
@@ -30,7 +32,7 @@ SHARED = {"none": (), "tokens": (TABLE,), "embeddings": ("embeddings.",), "all":
 def open_model(
     source: str | Path,
     *,
-    step: int | None = None,
+    step: Step = None,
     base: Path | None = None,
     network: str | None = None,
     plugins: bool = True,
@@ -38,7 +40,7 @@ def open_model(
     """Open a trained model: a run directory, a fine-tuning or one of its seeds, an export, or a model of transformers.
 
     source   a folder, or a name on the Hugging Face hub, which is downloaded once
-    step     of a run directory, the checkpoint; by default the newest
+    step     of a run directory, the checkpoint, or "best"; by default the newest
     base     the folder of relative paths, by default the working directory
     network  the one that is needed, of those that lie in separate folders; by default all
     plugins  load those that a run keeps, without which its networks may not be built
@@ -48,16 +50,17 @@ def open_model(
     name = os.path.expanduser(source)
     path = Path(name) if base is None else base / name
     if is_finetuning(path) or (is_finetuning(path.parent) and is_run(path)):
-        name = str(_model_of_finetuning(path))
+        name = str(model_of_finetuning(path))
     elif is_run(path):
         return read_run(path, step, plugins=plugins)
     if step is not None:
-        raise ConfigError(f"{source}: is not a run directory, so it has no step {step}.")
+        kind = "best checkpoint" if step == "best" else f"step {step}"
+        raise ConfigError(f"{source}: is not a run directory, so it has no {kind}.")
     return read_folders(name, base, network)
 
 
-def read_run(path: Path, step: int | None = None, *, plugins: bool = True) -> TrainedModel:
-    """Open a run directory at a step, by default that of its newest valid checkpoint.
+def read_run(path: Path, step: Step = None, *, plugins: bool = True) -> TrainedModel:
+    """Open a run directory at a step, by default that of its newest valid checkpoint; "best" is that of `best_step`.
 
     Corpus, token store and the original plug-in files may be gone. Raises ConfigError, CheckpointError.
     """
@@ -67,7 +70,7 @@ def read_run(path: Path, step: int | None = None, *, plugins: bool = True) -> Tr
     config = plain_config(path)
     loaded = [load_plugin(file) for file in _plugin_files(directory, provenance)] if plugins else []
     tokenizer, counts = directory.tokens()
-    saved = read_model(directory.checkpoints, step)
+    saved = read_model(directory.checkpoints, best_step(directory) if step == "best" else step)
     if not any(name.startswith("discriminator.") for name in saved.tensors):
         reason = "has no discriminator: the objective of its run has to keep it as self.discriminator."
         raise CheckpointError(f"{saved.path}: {reason}")
@@ -113,6 +116,18 @@ def run_config(path: Path) -> Loaded:
     return validated(with_overrides(root, [f"imports={json.dumps(files)}"]))
 
 
+def finetuned_config(path: Path) -> Loaded[FinetuningConfig]:
+    """Validate the config of a seed of a fine-tuning, with the plug-ins that it keeps, or else the original ones."""
+    directory = RunDirectory.open(path)
+    provenance = _provenance(directory)
+    kept = all(directory.plugin(code).is_file() for code in provenance.plugins if code.package is None)
+    root = read_file(path / "config.yaml")
+    if kept:  # older releases kept none
+        files = [str(file) for file in _plugin_files(directory, provenance)]
+        root = with_overrides(root, [f"imports={json.dumps(files)}"])
+    return validated_as(FinetuningConfig, root)
+
+
 def plain_config(path: Path) -> dict[str, Any]:
     """Return the config.yaml of a run as plain data. Raises ConfigError."""
     config = read_file(path / "config.yaml").plain()
@@ -137,7 +152,7 @@ def config_with(path: Path, network: str) -> dict[str, Any]:
     return config
 
 
-def _model_of_finetuning(path: Path) -> Path:
+def model_of_finetuning(path: Path) -> Path:
     """Return the folder of the model that a fine-tuning, or one of its seeds, has saved.
 
     Raises ConfigError if it has none, or several.

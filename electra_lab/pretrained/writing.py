@@ -74,6 +74,8 @@ def write_finetuned(
         for name, parameter in head.get_submodule(ours).named_parameters():
             tensors[f"{names[0 if part.plain else 1]}.{name}"] = parameter
     config = {**describe(tuned, tokenizer), "architectures": [class_name(part, kind)], "classifier_dropout": dropout}
+    if kind == "ForSequenceClassification" and not labels:
+        labels, config = ["LABEL_0"], config | {"problem_type": "regression"}
     if labels:
         config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
     with disk(final), new_folder(final) as folder:

@@ -30,7 +30,7 @@ _NAME = re.compile(r"step-([0-9]{8,15})")
 _LEFTOVER = re.compile(r"\.step-[0-9]{8,15}\.(part|old)")
 FORMAT = 1  # of a checkpoint; raise it when this version's readers would misread an older one
 _TENSORS, _STATE = "state.safetensors", "state.json"
-Best = Callable[[int], int | None]  # the step whose weights are the best of those up to a step
+BestUpTo = Callable[[int], int | None]  # the step whose weights are the best of those up to a step
 
 
 def tensors_of(module: nn.Module, optimizer: Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ def save(
     state: dict[str, Any],
     keep: int,
     milestones: Collection[int] = (),
-    best: Best = lambda step: None,
+    best: BestUpTo = lambda step: None,
 ) -> Path:
     """Write checkpoints/step-*, then remove checkpoints that `prune` does not keep, and those of later steps.
 
@@ -99,7 +99,9 @@ def save(
     return final
 
 
-def prune(folder: Path, step: int, keep: int, milestones: Collection[int] = (), best: Best = lambda step: None) -> None:
+def prune(
+    folder: Path, step: int, keep: int, milestones: Collection[int] = (), best: BestUpTo = lambda step: None
+) -> None:
     """Remove checkpoints up to `step` except the newest `keep`, milestones, which do not count, and the best.
 
     best  for a run that may have to go back to any of the newest, it keeps the best that there was at each of them

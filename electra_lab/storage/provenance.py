@@ -44,6 +44,7 @@ class Data(BaseModel):
     skipped: dict[str, int] = {}  # rows of a dataset that were left out, by split
     overlap: float | None = None  # share of the 13-token runs of validation and test that are also in training text
     vocabulary: int | None = None
+    rows: int | None = None  # of training: an epoch
 
 
 class Start(BaseModel):
@@ -110,6 +111,7 @@ class Provenance(BaseModel):
     flops: int  # of matrix products
     paper_flops: int | None = None  # as Clark et al. (2020) count
     metrics: dict[str, Metric] = {}
+    milestones: dict[str, int] = {}  # by name, such as `tokens-10M`, the step whose checkpoint is kept
 
     @property
     def changed(self) -> list[tuple[str, str]]:

@@ -2,7 +2,9 @@
 
 config.yaml  complete       source.yaml  as written     provenance.json  where it ran, on what
 metrics.jsonl  a record per line      checkpoints/step-*/     examples.json     report.html     plugins/
+best.json  the checkpoint with the best validation
 tokenizer.json      vocabulary.safetensors  how often each token occurs in the training text
+diverged.json  why the training ended, until it is resumed
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from safetensors.torch import load, save
 from torch import Tensor
 
+from electra_lab.storage.catalog import DIVERGED
 from electra_lab.storage.checkpoint import checkpoint_path, remove_after, sweep
 from electra_lab.storage.files import (
     MANIFEST,
@@ -46,8 +49,10 @@ _COUNTS, _SAVED = "vocabulary.safetensors", "saved.json"
 _MOST_RECORDS = 1 << 30  # bytes of metrics.jsonl
 _LARGEST = 1e100  # number in a record; those of training are of float32
 _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.part")  # files that a killed process was writing, see new_file
+# How the page of a job begins that is not at its end, see presentation/page.html.j2.
+UNFINISHED = '<!doctype html>\n<html lang="en" class="unfinished">'
 # Files computed from the last weights; an ablation's measures are among them.
-_DERIVED = ("report.html", "examples.json", "measures.json", "documents.json")
+_DERIVED = ("report.html", "examples.json", "measures.json", "documents.json", "best.json")
 # Files that a run directory may have before its provenance.json, which comes last: none would be missed.
 _BEGINNING = {".lock", "source.yaml", "config.yaml", "plugins", "tokenizer.json", _COUNTS}
 
@@ -234,10 +239,12 @@ class RunDirectory:
         return checkpoint_path(self.checkpoints, self.provenance().steps)
 
     def finished(self) -> bool:
-        """Return True if the run came to its end: its final checkpoint and its report are there."""
+        """Return True if the run came to its end: its final checkpoint and its last report are there."""
         try:
-            return (self.last_checkpoint() / MANIFEST).is_file() and (self.path / "report.html").is_file()
-        except CheckpointError:
+            with open_regular(self.path / "report.html") as page:
+                whole = page.read(len(UNFINISHED)) != UNFINISHED.encode()
+            return whole and (self.last_checkpoint() / MANIFEST).is_file()
+        except (OSError, CheckpointError):
             return False
 
     def has_checkpoint(self, step: int) -> bool:
@@ -267,6 +274,10 @@ class RunDirectory:
         """Note, outside of the folder of checkpoints, that one was saved."""
         self.write_json(_SAVED, {"step": step})
 
+    def note_divergence(self, error: str) -> None:
+        """Note why the training ended, until it is resumed."""
+        self.write_json(DIVERGED, {"error": error})
+
     def flush(self) -> None:
         """Bring metrics.jsonl to the disk: after a power cut it must not be behind a checkpoint."""
         if self.metrics.is_file():
@@ -292,6 +303,8 @@ class RunDirectory:
         any, they are of another continuation, and so is all that was computed from its weights.
         """
         records = self.records()
+        with disk(self.path):
+            (self.path / DIVERGED).unlink(missing_ok=True)
         kept = [r for r in records if r["step"] < step or (r["step"] == step and (evaluated or r["split"] == "train"))]
         if remove_after(self.checkpoints, step) or len(kept) < len(records):
             with disk(self.path):

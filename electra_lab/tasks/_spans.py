@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +110,19 @@ class Joint(nn.Module):
             found.append(of_last.max(1))
         of_last = torch.stack([best.values for best in found], 1)
         return {"score": of_first + of_last, "first": first, "last": torch.stack([best.indices for best in found], 1)}
+
+
+def mean_spans(outputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the spans that several `Joint` heads tried, with the logarithms of their mean probabilities.
+
+    A span that a model did not try has no probability there.
+    """
+    score = torch.cat([each["score"] for each in outputs], 1)  # [B S]
+    first = torch.cat([each["first"] for each in outputs], 1)
+    last = torch.cat([each["last"] for each in outputs], 1)
+    same = (first.unsqueeze(2) == first.unsqueeze(1)) & (last.unsqueeze(2) == last.unsqueeze(1))  # [B S S]
+    total = score.unsqueeze(1).masked_fill(~same, -torch.inf).logsumexp(2)
+    return {"score": total - math.log(len(outputs)), "first": first, "last": last}
 
 
 class NoAnswer(nn.Module):

@@ -1,6 +1,6 @@
 """Shared by the tasks for a text or a pair of texts: rows, and layers on the state of the first token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -28,11 +28,12 @@ class FirstState(nn.Module):
         super().__init__()
         self.dropout, self.out = nn.Dropout(dropout), nn.Linear(dim, outputs)
         self.dense = nn.Linear(dim, dim) if dense else None
+        self.activation: Callable[[Tensor], Tensor] = F.gelu
 
     def forward(self, states: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B O"]:
         first = states[:, 0]
         if self.dense is not None:
-            first = F.gelu(self.dense(self.dropout(first)))
+            first = self.activation(self.dense(self.dropout(first)))
         logits: Tensor = self.out(self.dropout(first))
         return logits
 

@@ -13,13 +13,24 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.tasks._averages import mean_binary_logits, mean_logits
 from electra_lab.tasks._classification import UNSEEN_METRIC, unseen_share
-from electra_lab.tasks._spans import NEVER, Independent, Joint, Outputs, Read, Span, independent_span, joint_span
+from electra_lab.tasks._spans import (
+    NEVER,
+    Independent,
+    Joint,
+    Outputs,
+    Read,
+    Span,
+    independent_span,
+    joint_span,
+    mean_spans,
+)
 from electra_lab.tasks._squad import Segmentation, best_threshold, scores
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, QuestionExample, Results, Row, Table, Term, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
-from registry.errors import DataError
+from registry.errors import DataError, listed
 
 
 @tasks.register("question_answering", takes=QuestionExample, initialized_by_lab=True)
@@ -89,15 +100,14 @@ class QuestionAnswering:
         self.unanswerable = False
 
     def fit_labels(self, examples: Sequence[QuestionExample]) -> Mapping[str, Any]:
-        for example in examples:
-            if not example.labelled:
-                raise DataError(
-                    f"{_place(example)}: the answer is not known. Every training question needs one or none."
-                )
+        if wrong := [f"{_place(example)}: the answer is not known." for example in examples if not example.labelled]:
+            raise DataError(f"{listed(wrong)} Every training question needs one or none.")
         return {"unanswerable": not all(example.answers for example in examples)}
 
     def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.unanswerable = bool(facts["unanswerable"])
+
+    exports_if = "head: independent and, if some questions have no answer, no_answer: cls"
 
     @property
     def exports_as(self) -> str | None:
@@ -201,12 +211,9 @@ class QuestionAnswering:
         return Results(metrics, predictions, [Table("Thresholds of no answer", header, lines)])
 
     def _predicted(self, example: QuestionExample, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict[str, Any]:
-        spans = [self._span(row.keep, output) for row, output in zip(rows, outputs, strict=True)]
-        best = max((span for span in spans if span), key=lambda span: span.score, default=None)
-        text = ""
-        if best:
-            offsets = rows[0].keep.context.offsets
-            text = example.context[offsets[best.first][0] : offsets[best.last][1]]
+        best = self._best(rows, outputs)
+        start, end = _place_in_context(best, rows)
+        text = example.context[start:end]
         found: dict[str, Any] = {"id": example.id, "question": example.question, "span": text, "prediction": text}
         found["certainty"] = best.probability if best else 0.0
         if self.unanswerable:
@@ -220,6 +227,32 @@ class QuestionAnswering:
                 found |= {"prediction": "", "certainty": 0.5 + 0.5 * math.tanh(null / 2)}
         return found
 
+    def _best(self, rows: Sequence[Row], outputs: Sequence[Outputs]) -> Span | None:
+        """Return the best span in any window."""
+        spans = [self._span(row.keep, output) for row, output in zip(rows, outputs, strict=True)]
+        return max((span for span in spans if span), key=lambda span: span.score, default=None)
+
+    def average(self, outputs: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        found = {"start": mean_logits([each["start"] for each in outputs])}
+        if not self.joint:
+            found["end"] = mean_logits([each["end"] for each in outputs])
+        if "no_answer" in outputs[0]:
+            found["no_answer"] = mean_binary_logits([each["no_answer"] for each in outputs])
+        return found | (mean_spans(outputs) if self.joint else {})
+
+    def answers(
+        self, examples: Sequence[QuestionExample], rows: RowsOfExamples, outputs: OutputsOfExamples
+    ) -> list[dict[str, Any]]:
+        """Return each answer with its probability and its characters in the context; "" is no answer."""
+        found = []
+        for example, of_example, of_rows in zip(examples, rows, outputs, strict=True):
+            predicted = self._predicted(example, of_example, of_rows)
+            answer = {"prediction": predicted["prediction"], "probability": predicted["certainty"]}
+            start, end = _place_in_context(self._best(of_example, of_rows), of_example)
+            answer |= {"start": start, "end": end} if answer["prediction"] else {"start": None, "end": None}
+            found.append(answer)
+        return found
+
     def _span(self, read: Read, output: Outputs) -> Span | None:
         """Return the best span of a window."""
         return joint_span(read, output) if self.joint else independent_span(read, output, self.max_answer)
@@ -231,6 +264,12 @@ class QuestionAnswering:
         """Return whether no window allows the prediction of the answer that is trained."""
         spans: list[Any] = [(row.labels["start"], row.labels["end"]) for row in rows]
         return not any(start and end - start < self.max_answer for start, end in spans)
+
+
+def _place_in_context(span: Span | None, rows: Sequence[Row]) -> tuple[int, int]:
+    """Return the characters of a span in the context; 0, 0 without one."""
+    offsets = rows[0].keep.context.offsets
+    return (offsets[span.first][0], offsets[span.last][1]) if span else (0, 0)
 
 
 def _texts(example: QuestionExample) -> list[str]:

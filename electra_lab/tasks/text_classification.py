@@ -6,9 +6,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.tasks._averages import mean_logits
 from electra_lab.tasks._classification import (
     CLASSIFICATION,
     IGNORED,
@@ -20,7 +22,7 @@ from electra_lab.tasks._classification import (
 from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
-from registry.errors import DataError
+from registry.errors import DataError, listed
 
 
 @tasks.register("text_classification", takes=TextExample, initialized_by_lab=True)
@@ -39,14 +41,18 @@ class TextClassification:
     def __init__(self, /, *, head: Head = "linear") -> None:
         self.dense = head == "dense"
         self.exports_as = "ForSequenceClassification" if self.dense else None
+        self.exports_if = "head: dense"
         self.labels: list[str] = []
 
     def fit_labels(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
+        wrong = []
         for example in examples:
             if not isinstance(example.label, str):
                 reason = "has no label" if example.label is None else f"has the number {example.label} as its label"
-                cure = "Every training example needs a word as its label; for numbers there is text_regression."
-                raise DataError(f"{example.place or example.id}: {reason}. {cure}")
+                wrong.append(f"{example.place or example.id}: {reason}.")
+        if wrong:
+            cure = "Every training example needs a word as its label; for numbers there is text_regression."
+            raise DataError(f"{listed(wrong)} {cure}")
         labels = sorted({str(example.label) for example in examples})
         if len(labels) < 2:
             raise DataError(f"all training examples have the label '{labels[0]}': there is nothing to learn.")
@@ -72,10 +78,21 @@ class TextClassification:
         return {"label": Term(total, (labels != IGNORED).sum(), 1.0)}
 
     def kept(self, outputs: Mapping[str, Float[Tensor, "B L"]]) -> Mapping[str, Tensor]:
-        logits = outputs["logits"].cpu().numpy().astype(np.float64)
-        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-        certainty = chances.max(axis=1) / chances.sum(axis=1)
-        return {"best": torch.from_numpy(chances.argmax(axis=1)), "certainty": torch.from_numpy(certainty)}
+        chances = _chances(outputs["logits"].cpu().numpy())
+        return {"best": torch.from_numpy(chances.argmax(axis=1)), "certainty": torch.from_numpy(chances.max(axis=1))}
+
+    def average(self, outputs: Sequence[Mapping[str, Float[Tensor, "B L"]]]) -> Mapping[str, Tensor]:
+        return {"logits": mean_logits([each["logits"] for each in outputs])}
+
+    def answers(
+        self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples
+    ) -> list[dict[str, Any]]:
+        """Return the best label of each example, and the probability of every label."""
+        found = []
+        for chances in _chances(np.array([output["logits"] for (output,) in outputs])):
+            label, probabilities = self.labels[chances.argmax()], dict(zip(self.labels, chances.tolist(), strict=True))
+            found.append({"prediction": label, "probability": probabilities[label], "probabilities": probabilities})
+        return found
 
     def results(self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
         best = np.array([output["best"] for (output,) in outputs])
@@ -92,3 +109,10 @@ class TextClassification:
         truth = np.array([numbers.setdefault(str(example.label), len(numbers)) for example in examples])
         metrics = {**classification(truth, best, len(self.labels)), **self.truncation(examples, rows)}
         return Results(metrics, predictions, [confusion(truth, best, list(numbers))])
+
+
+def _chances(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the probabilities of the labels, Float64[N L]."""
+    chances = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    found: NDArray[np.float64] = chances / chances.sum(axis=1, keepdims=True)
+    return found

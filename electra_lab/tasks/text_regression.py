@@ -1,6 +1,7 @@
 """A number for a text or a pair of texts."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from electra_lab.tasks._classification import REGRESSION, regression
 from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
-from registry.errors import DataError
+from registry.errors import DataError, listed
 
 
 @tasks.register("text_regression", takes=TextExample, initialized_by_lab=True)
@@ -24,20 +25,26 @@ class TextRegression:
     google-research/electra. Examples that are longer than a row lose tokens at the end, of pairs the longer text first;
     their share is reported.
 
-    head  dense puts a linear layer and GELU before the last one
+    head  dense puts a linear layer and GELU before the last one, as in transformers: only then can the fine-tuned model
+          be exported to transformers
     """
 
     metrics: ClassVar[Mapping[str, Metric]] = {**REGRESSION, **CUT_METRIC}
 
     def __init__(self, /, *, head: Head = "linear") -> None:
         self.dense = head == "dense"
+        self.exports_as = "ForSequenceClassification" if self.dense else None
+        self.exports_if = "head: dense"
         self.low, self.high = 0.0, 1.0
 
     def fit_labels(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
+        wrong = []
         for example in examples:
             if not isinstance(example.label, int | float) or not np.isfinite(example.label):
-                cure = "Every training example needs a number as its label; for words there is text_classification."
-                raise DataError(f"{example.place or example.id}: has the label {example.label!r}. {cure}")
+                wrong.append(f"{example.place or example.id}: has the label {example.label!r}.")
+        if wrong:
+            cure = "Every training example needs a number as its label; for words there is text_classification."
+            raise DataError(f"{listed(wrong)} {cure}")
         numbers = [float(example.label) for example in examples]  # type: ignore[arg-type]
         if min(numbers) == max(numbers):
             raise DataError(f"all training examples have the label {numbers[0]:g}: there is nothing to learn.")
@@ -64,6 +71,18 @@ class TextRegression:
         guess = outputs["logits"].squeeze(1)
         total = F.mse_loss(guess, batch.labels["label"].to(guess.dtype), reduction="sum")
         return {"number": Term(total, torch.tensor(len(batch), device=total.device), 1.0)}
+
+    @torch.no_grad()
+    def exported(self, head: nn.Module) -> nn.Module:
+        """Return the layers with the scale of the numbers in the last one."""
+        scaled, size = deepcopy(head), self.high - self.low
+        last = scaled.get_submodule("out")
+        last.weight.mul_(size)  # type: ignore[operator]
+        last.bias.mul_(size).add_(self.low)  # type: ignore[operator]
+        return scaled
+
+    def average(self, outputs: Sequence[Mapping[str, Float[Tensor, "B 1"]]]) -> Mapping[str, Tensor]:
+        return {"logits": torch.stack([each["logits"] for each in outputs]).mean(0)}
 
     def results(self, examples: Sequence[TextExample], rows: RowsOfExamples, outputs: OutputsOfExamples) -> Results:
         found = np.array([float(output["logits"][0]) for (output,) in outputs]) * (self.high - self.low) + self.low

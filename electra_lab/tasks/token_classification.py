@@ -13,12 +13,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.tasks._averages import mean_logits
 from electra_lab.tasks._classification import IGNORED, UNSEEN_METRIC, unseen_share
 from electra_lab.tasks._entities import ENTITY_TAG, compare, entities, single_words, total
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
-from registry.errors import DataError
+from registry.errors import DataError, listed
 
 
 class EachState(nn.Module):
@@ -71,14 +72,18 @@ class TokenClassification:
 
     def fit_labels(self, examples: Sequence[WordsExample]) -> Mapping[str, Any]:
         counts: Counter[str] = Counter()
+        wrong = []
         for example in examples:
             if example.tags is None:
-                raise DataError(f"{_place(example)}: the sentence has no tags. Training needs them.")
+                wrong.append(f"{_place(example)}: the sentence has no tags. Training needs them.")
+                continue
             counts.update(example.tags)
-            wrong = [tag for tag in example.tags if not ENTITY_TAG.fullmatch(tag)]
-            if wrong and self.scheme == "entities":
-                reason = f"the tag '{wrong[0]}' is neither O nor B-, I-, E- or S- with a type"
-                raise DataError(f"{_place(example)}: {reason}. For tags of other kinds write scheme: plain.")
+            odd = [tag for tag in example.tags if not ENTITY_TAG.fullmatch(tag)]
+            if odd and self.scheme == "entities":
+                reason = f"the tag '{odd[0]}' is neither O nor B-, I-, E- or S- with a type"
+                wrong.append(f"{_place(example)}: {reason}. For tags of other kinds write scheme: plain.")
+        if wrong:
+            raise DataError(listed(wrong))
         if not counts:
             raise DataError("there are no words to learn tags from.")
         tags = sorted(counts.keys() | _with_counterparts(counts) if self.scheme == "entities" else counts)
@@ -151,16 +156,41 @@ class TokenClassification:
     def _predicted(
         self, example: WordsExample, rows: Sequence[Row], outputs: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        tags, chances = [self.usual] * len(example.words), list[float]()
+        tags, chances = self._tags(example, rows, outputs)
+        found: dict[str, Any] = {"id": example.id, "words": list(example.words), "prediction": tags}
+        found["certainty"] = float(np.mean([*chances.values()])) if chances else 0.0
+        if example.tags is not None:
+            found |= {"label": list(example.tags), "correct": tags == list(example.tags)}
+        return found
+
+    def _tags(
+        self, example: WordsExample, rows: Sequence[Row], outputs: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[str], dict[int, float]]:
+        """Return the tag of each word, and by word its probability; a word without tokens has none."""
+        tags, chances = [self.usual] * len(example.words), dict[int, float]()
         for row, output in zip(rows, outputs, strict=True):
             logits = output["logits"][list(row.keep)].astype(np.float64)
             for word, best in zip(row.keep.values(), logits.argmax(1).tolist(), strict=True):
                 tags[word] = self.tags[best]
-            chances += (1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)).tolist()
-        found: dict[str, Any] = {"id": example.id, "words": list(example.words), "prediction": tags}
-        found["certainty"] = float(np.mean(chances)) if chances else 0.0
-        if example.tags is not None:
-            found |= {"label": list(example.tags), "correct": tags == list(example.tags)}
+            of_row = (1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)).tolist()
+            chances |= zip(row.keep.values(), of_row, strict=True)
+        return tags, chances
+
+    def average(self, outputs: Sequence[Mapping[str, Float[Tensor, "B T L"]]]) -> Mapping[str, Tensor]:
+        return {"logits": mean_logits([each["logits"] for each in outputs])}
+
+    def answers(
+        self, examples: Sequence[WordsExample], rows: RowsOfExamples, outputs: OutputsOfExamples
+    ) -> list[dict[str, Any]]:
+        """Return the tags of each sentence with their probabilities and, of entities, the first and the last word."""
+        found = []
+        for given in zip(examples, rows, outputs, strict=True):
+            tags, chances = self._tags(*given)
+            answer: dict[str, Any] = {"prediction": tags, "probabilities": [chances.get(n) for n in range(len(tags))]}
+            if self.scheme == "entities":
+                order = sorted(entities(tags), key=lambda entity: entity[1:])
+                answer["entities"] = [{"type": kind, "first": first, "last": last} for kind, first, last in order]
+            found.append(answer)
         return found
 
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from electra_lab.data.task_rows import TaskRows
+from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.jobs.finetuning.encoder import TextEncoder
-from electra_lab.jobs.finetuning.rows import TaskRows
 from electra_lab.testing.common import Contract
 from registry import (
     Answer,

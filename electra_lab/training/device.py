@@ -1,6 +1,9 @@
-"""The choice of device and precision."""
+"""The choice of device and precision, and the memory that was used there."""
 
-from contextlib import AbstractContextManager
+import re
+import sys
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Literal, cast
 
 import torch
@@ -44,3 +47,21 @@ def choose_precision(name: str, device: torch.device) -> Precision:
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
     """Compute matrix products in a narrow type; weights, softmax and losses stay in fp32."""
     return torch.autocast(device.type, NARROW.get(precision, torch.bfloat16), enabled=precision in NARROW)
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """Return the peak memory so far in bytes, for a record: torch's on a GPU, else the process's resident memory.
+
+    Empty on systems that do not tell. The host does not wait for the device.
+    """
+    if device.type == "cuda":
+        return {"peak_memory_bytes": torch.cuda.max_memory_allocated(device)}
+    if sys.platform == "darwin":
+        import resource  # not on Windows
+
+        return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    with suppress(OSError):
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        if found := re.search(r"VmHWM:\s+(\d+) kB", status):  # ru_maxrss would be the parent's, if that is larger
+            return {"peak_memory_bytes": 1024 * int(found[1])}
+    return {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from electra_lab.training.device import Precision
+from electra_lab.training.device import Precision, peak_memory
 from electra_lab.training.divergence import (
     Policy,
     StepRejected,
@@ -46,25 +46,27 @@ class Settings:
     skip_limit: int | None = None  # under skip, the steps that may be refused in all
     most_rollbacks: int = 0
     spike: float | None = None  # see training/divergence.py
+    evaluate_at_start: bool = False
 
 
 @dataclass
 class Window:
     """The steps since the last log line: summed on the device, read by the host once.
 
-    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term. Part of a checkpoint, so
-    that a log line after a resume is the one that an uninterrupted run writes.
+    totals: taken steps, their gradient norms, then sum, count and weighted sum of each term, then clipped norms. Part
+    of a checkpoint, so that a log line after a resume is the one that an uninterrupted run writes.
     """
 
     steps: int = 0
     names: tuple[str, ...] = ()
     totals: Tensor | None = None
 
-    def add(self, result: StepResult) -> None:
+    def add(self, result: StepResult, clip_norm: float = math.inf) -> None:
         self.names = tuple(result.sums)
         numbers = [result.finite, result.gradient_norm]
         for name, total in result.sums.items():
             numbers += [total, result.counts[name], result.weights[name] * total.double()]
+        numbers.append(result.gradient_norm.clamp(max=clip_norm))
         values = torch.stack([number.double() for number in numbers])
         taken = torch.where(result.finite, values, 0.0)
         self.totals = taken if self.totals is None else self.totals.to(taken.device) + taken
@@ -72,7 +74,7 @@ class Window:
 
     def read(self) -> tuple[int, dict[str, float]]:
         """Return the number of steps that were not finite, and the means of the window. The one host sync."""
-        taken, norm, *terms = self.totals.tolist() if self.totals is not None else (0.0, 0.0)
+        taken, norm, *terms, clipped = self.totals.tolist() if self.totals is not None else (0.0, 0.0, 0.0)
         # A term without a count has no mean: the objective is in another stage.
         parts = zip(self.names, terms[::3], terms[1::3], terms[2::3], strict=True)
         losses, loss = {}, 0.0
@@ -81,17 +83,22 @@ class Window:
                 losses[f"{name}_loss"] = sum_ / count
                 loss += weighted / count
         if not taken:  # no step was taken in this window; do not report a loss of 0
-            loss = norm = math.nan
-        return self.steps - int(taken), {"loss": loss, **losses, "gradient_norm": norm / max(taken, 1)}
+            loss = norm = clipped = math.nan
+        norms = {"gradient_norm": norm / max(taken, 1), "clipped_gradient_norm": clipped / max(taken, 1)}
+        return self.steps - int(taken), {"loss": loss, **losses, **norms}
 
     def state(self) -> dict[str, Any]:
         totals = self.totals.tolist() if self.totals is not None else None
+        if totals and math.isnan(totals[-1]):  # not known, as an older checkpoint was continued
+            totals.pop()
         return {"steps": self.steps, "names": self.names, "totals": totals}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        totals = torch.tensor(state["totals"], dtype=torch.float64) if state["totals"] is not None else None
-        return cls(state["steps"], tuple(state["names"]), totals)
+        names, totals = tuple(state["names"]), state["totals"]
+        if totals is not None and len(totals) == 2 + 3 * len(names):
+            totals = [*totals, math.nan]  # older checkpoints have no clipped norms
+        return cls(state["steps"], names, None if totals is None else torch.tensor(totals, dtype=torch.float64))
 
 
 @dataclass
@@ -192,7 +199,8 @@ def splits_at(step: int, settings: Settings, *, tested: bool) -> list[Split]:
     """Return the splits that are evaluated after a step. `tested`: there is text for the test."""
     last = step == settings.steps
     due = last or (settings.evaluate_every and step % settings.evaluate_every == 0)
-    splits: list[Split] = ["validation"] if due and step else []
+    due = due if step else settings.evaluate_at_start
+    splits: list[Split] = ["validation"] if due else []
     return [*splits, "test"] if last and tested else splits
 
 
@@ -208,7 +216,8 @@ def train(
 ) -> Iterator[Record]:
     """Train from run.step to settings.steps, yielding after every step, before its evaluations. Raises DivergedError.
 
-    Validation is evaluated every `evaluate_every` steps and after the last step, the test after the last step alone.
+    Validation is evaluated every `evaluate_every` steps and after the last step, and before the first one if
+    `evaluate_at_start` is set; the test after the last step alone.
     Between two records the consumer may save a checkpoint of `run`, restore an earlier one (which it must after a
     record that is `rejected`), or stop. With several processes, each computes its part of every batch. All ranks yield
     the same records, except that evaluations have no pauses and only rank 0 has their numbers.
@@ -216,7 +225,7 @@ def train(
     evaluated  False if training was stopped before the evaluations that are due after run.step
     """
     if not evaluated:
-        run.learner.be_after(settings.seed, run.step - 1)
+        run.learner.be_after(settings.seed, max(run.step - 1, 0))
         yield from _evaluated(run, settings, held_out, accumulate, device)
     started, since = time.perf_counter(), run.tokens
     only_last = settings.log_every >= settings.steps  # then the first step has a line, too: a curve needs two points
@@ -272,7 +281,7 @@ def advance(run: Run, settings: Settings, batches: Batches, device: torch.device
     )
     run.step += 1
     run.tokens += batch.tokens.numel() * world.size
-    run.window.add(result)
+    run.window.add(result, settings.clip_norm)
     return result, rate
 
 
@@ -291,11 +300,13 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
         "split": "train",
         **means,
         "learning_rate": settings.learning_rate * rate,
+        **run.learner.schedules.values(run.step - 1),
         "skipped_steps": run.skipped,
         **({"rollbacks": run.rollbacks} if run.rollbacks else {}),
         **({"loss_scale": scale["scale"]} if scale else {}),
         "tokens": run.tokens,
         "flops": settings.flops.total(run.step),
+        **peak_memory(device),
     }
 
 

@@ -19,6 +19,7 @@ class Backbone(Protocol):
     positions            "lab": the lab adds learned positions; "own": the backbone handles positions itself
     separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only;
                          its own positions are relative, or restart at each document
+    before_export(length)  optional: prepares for a graph of ONNX that reads rows of up to that length
     flops(length)        optional: floating point operations of the matrix products of one forward pass over one row, 2
                          per multiply-add; without it the lab counts them with torch
     paper_flops(length)  optional: the same as the script of google-research/electra would count them

@@ -91,6 +91,12 @@ class Task(Protocol):
                 split are held in memory until its end
     exports_as  optional: `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the layers
                 of the head are those of transformers' class; they are called `out` (or `span`) and, before it, `dense`
+    exported    optional: exported(head), which returns the layers to export instead, as transformers has no scales
+    exports_if  optional: the options with which there is such a class, if there is none now
+    average     optional: average(outputs), which returns the outputs of an ensemble, given those of its models on the
+                same batch; both are mappings of tensors, complete, before `kept`. Without it, there are no ensembles
+    answers     optional: answers(examples, rows, outputs), which returns the predictions for new examples, given
+                complete outputs; `prediction` and further JSON values. By default they are those of `results`
     """
 
     @property

@@ -22,7 +22,7 @@ from tests.helpers import ROOT
 
 COUNT, KILL, TEAR, FAIL, SHORT, SIGNAL = range(6)  # as in faults.c
 TRACES = ("Traceback (most recent call last)", "internal error")
-TIMES = ("seconds", "tokens_per_second")  # of records: all else is equal in equal runs
+TIMES = ("seconds", "tokens_per_second", "peak_memory_bytes")  # of records: all else is equal in equal runs
 
 
 def compiled_shim(folder: Path) -> Path | None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from electra_lab.assembly.budget import steps_of
 from electra_lab.assembly.build import brought_by, loop_settings, optimizer_of, weights_from
 from electra_lab.assembly.initial_weights import BROUGHT, DRAWN
 from electra_lab.assembly.networks import Networks, open_source
@@ -26,11 +27,11 @@ from electra_lab.config.load import Loaded, load_finetuning
 from electra_lab.config.origins import dump_with_origins
 from electra_lab.config.schedule import rate_problem
 from electra_lab.data.rows import permuted
-from electra_lab.jobs.finetuning.collect import Collected, using_task
-from electra_lab.jobs.finetuning.encoder import TextEncoder
-from electra_lab.jobs.finetuning.model import TaskModel, with_layer_rates
-from electra_lab.jobs.finetuning.rows import TaskRows
+from electra_lab.data.task_rows import TaskRows
+from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.model.flops import MATRIX_PRODUCTS
+from electra_lab.model.task_model import TaskModel, with_layer_rates
+from electra_lab.training.collect import Collected, using_task
 from electra_lab.training.device import choose_precision
 from electra_lab.training.loop import Run, Settings
 from electra_lab.training.step import Learner
@@ -171,8 +172,14 @@ def longest_row(loaded: Loaded[FinetuningConfig], source: Networks) -> int:
     return wanted
 
 
-def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset) -> dict[str, list[Any]]:
-    """Read all splits. Raises DataError that names the bad rows of each; also if one is missing or has no examples."""
+def examples_of(
+    loaded: Loaded[FinetuningConfig], dataset: Dataset, task: Any
+) -> tuple[dict[str, list[Any]], Mapping[str, Any]]:
+    """Read all splits; a task that trains learns its facts from all training examples, as a label may be rare.
+
+    Raises DataError that names all problems: the bad rows of each split, examples that cannot be learned, no label for
+    validation; a split that is missing or has no examples.
+    """
     missing = [name for name in (TRAIN, VALIDATION) if name not in dataset.splits]
     if missing and loaded.config.trains:
         has = ", ".join(dataset.splits) or "none"
@@ -196,29 +203,24 @@ def examples_of(loaded: Loaded[FinetuningConfig], dataset: Dataset) -> dict[str,
         if 0 < len(unknown) < len(found[split]):
             reason = "has no label, but others of its split have one. Leave out those without."
             errors.append(DataError(listed([f"{place}: {reason}" for place in unknown])))
+    facts: Mapping[str, Any] = {}
+    if loaded.config.trains:
+        labelled = [example for example in found.get(TRAIN, ()) if is_labelled(example)] or found.get(TRAIN)
+        try:
+            facts = task.fit_labels(labelled) if labelled else {}
+        except LabError as error:
+            errors.append(error)
+        if (held := found.get(VALIDATION)) and not any(map(is_labelled, held)):
+            errors.append(DataError("the examples of validation have no labels, so nothing can be measured on them."))
     if errors:
         together = DataError("\n".join(dict.fromkeys(map(str, errors))))
         raise loaded.caused(("dataset",), together if len(errors) > 1 else errors[0]) from None
-    return found
+    return found, facts
 
 
 def left_out(dataset: Dataset) -> dict[str, int]:
     """Return the number of rows that a dataset skipped while reading, by split."""
     return {split: len(rows) for split, rows in getattr(dataset, "skipped", {}).items() if rows}
-
-
-def learned(loaded: Loaded[FinetuningConfig], task: Task, examples: Mapping[str, Sequence[Any]]) -> Mapping[str, Any]:
-    """Let a task that trains learn from all training examples, as a label may be rare. Raises DataError."""
-    if not loaded.config.trains:
-        return {}
-    try:
-        facts = task.fit_labels(examples[TRAIN])
-    except LabError as error:
-        raise loaded.caused(("dataset",), error) from None
-    if not any(map(is_labelled, examples[VALIDATION])):
-        reason = "the examples of validation have no labels, so nothing can be measured on them."
-        raise loaded.problem(("dataset",), reason, DataError)
-    return facts
 
 
 def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) -> Finetuning:
@@ -227,8 +229,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     dataset, task = open_dataset(loaded), cast("Task", make_task(loaded))
     source = open_source(loaded, seed if config.init == "random" else None)
     length = longest_row(loaded, source)
-    examples = examples_of(loaded, dataset)
-    facts = learned(loaded, task, examples)
+    examples, facts = examples_of(loaded, dataset, task)
     task.set_labels(facts)
     try:
         examples[TRAIN] = _drawn(examples[TRAIN], config.data.train_examples, seed)
@@ -252,7 +253,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     weights["head"] = " and ".join(sorted(ways))
     model = model.to(device)
     rows = len(splits[TRAIN].batches)
-    steps = max(1, round(train.epochs * rows / train.batch_size))
+    steps = steps_of(train.epochs, rows, train.batch_size)
     if misfit := rate_problem(config.schedules["learning_rate"], steps):
         raise loaded.problem(("schedules", "learning_rate"), f"{misfit} ({train.epochs:g} epochs are {steps:,} steps.)")
     mean = round(splits[TRAIN].batches.tokens / rows)

@@ -1,6 +1,7 @@
 """The facts of a fine-tuning that begins, for the terminal."""
 
 from pathlib import Path
+from typing import Any
 
 from electra_lab.assembly.budget import size_of
 from electra_lab.config.finetune import FinetuningConfig
@@ -8,7 +9,11 @@ from electra_lab.config.load import Loaded
 from electra_lab.jobs.finetuning.experiment import TRAIN, Finetuning
 from electra_lab.jobs.pretraining.facts import weights
 from electra_lab.presentation.text import fact_lines
+from electra_lab.pretrained.trained_model import Part
+from electra_lab.pretrained.writing import class_name
+from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry import datasets, tasks
+from registry.errors import command
 
 
 def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path: Path) -> str:
@@ -31,6 +36,27 @@ def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path
             facts.append(("left out", text))
     for split, share in built.lost().get("unseen_labels", {}).items():
         facts.append(("note", f"{share:.1%} of the labels of {split} are in no training example: errors"))
+    facts.append(("export", _export(built.task, built.source.model.parts[config.network])))
     rows_of = f"{settings.steps:,} steps of {settings.batch_size} rows"
     title = f"{config.name}, seed {seed}: {rows_of} on {built.device}, {settings.precision}, into {path}"
     return fact_lines(title, facts)
+
+
+def _export(task: Any, part: Part) -> str:
+    """Describe what transformers will be able to load."""
+    kind, cure = getattr(task, "exports_as", None), getattr(task, "exports_if", None)
+    if kind is None:
+        instead = f"; it has those of task: {{{cure}}}" if cure else ""
+        return f"none: transformers has no class with these layers{instead}. `electra-lab predict` needs none"
+    name = class_name(part, kind)
+    if part.plain:
+        return f"model/ in the folder of each seed, an {name} of transformers"
+    code = f" and the plug-in {part.plugin}" if part.plugin else ""
+    return f"model/ in the folder of each seed, an {name}: transformers needs electra_lab.interop.hugging_face{code}"
+
+
+def what_is_left(folder: FinetuningFolder) -> str:
+    """Name the models, and the command that applies them to new text."""
+    models = [path for seed in folder.seeds() if (path := folder.seed(seed).path / "model").is_dir()]
+    lines = [f"for transformers: {', '.join(map(str, models))}"] if models else []
+    return "\n".join([*lines, f"for new text: {command('predict', folder.path, 'TEXT')}"])

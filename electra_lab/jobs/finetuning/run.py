@@ -18,9 +18,8 @@ from electra_lab.assembly.networks import Networks, open_source
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, dump, load_finetuning
+from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.jobs.changes import changes, content, refuse_others
-from electra_lab.jobs.finetuning.collect import checked
-from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.jobs.finetuning.experiment import (
     TRAIN,
     VALIDATION,
@@ -28,13 +27,13 @@ from electra_lab.jobs.finetuning.experiment import (
     assemble,
     declared,
     examples_of,
-    learned,
     left_out,
     longest_row,
     make_task,
     open_dataset,
 )
-from electra_lab.jobs.finetuning.facts import opening
+from electra_lab.jobs.finetuning.facts import opening, what_is_left
+from electra_lab.jobs.finetuning.notes import notes
 from electra_lab.jobs.lifecycle import (
     Job,
     begin,
@@ -55,8 +54,9 @@ from electra_lab.storage.files import disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder, SeedResults, SplitResults
 from electra_lab.storage.provenance import Data, Provenance
 from electra_lab.storage.run_directory import RunDirectory, refuse_used
+from electra_lab.training.collect import checked
 from electra_lab.training.device import choose_device
-from electra_lab.training.evaluation import evaluate
+from electra_lab.training.evaluation import evaluation
 from electra_lab.training.loop import Record
 from registry import Dataset, Judgement, Metric, Pretrained, Results, tasks, using
 from registry.errors import CheckpointError, ConfigError, DataError, command
@@ -77,7 +77,9 @@ def finetune(file: Path, overrides: Sequence[str], out: Path | None, device: str
         declared(loaded)  # a mistake of the file comes before anything is written
         dataset = open_dataset(loaded)
         open_source(loaded)
-        learned(loaded, make_task(loaded), examples_of(loaded, dataset))
+        examples, _ = examples_of(loaded, dataset, make_task(loaded))
+        for note in notes(examples):
+            Console().say(f"note: {note}")
         if absent := absent_tracker(loaded):
             raise absent
         folder = FinetuningFolder.create(out, loaded.config.name)
@@ -113,13 +115,16 @@ def run_remaining_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfi
     for seed, then in _begun(folder).items():
         _refuse_other_settings(then, _with(seed, loaded), seed, folder.path / "finetuning.yaml")
     folder.write("finetuning.yaml", dump(config))
-    for seed in config.seeds:
+    for number, seed in enumerate(config.seeds, start=1):
+        console.title = f"seed {seed} ({number}/{len(config.seeds)})"
         if folder.results(seed) is None:
             with enough_memory():
                 (_train if config.trains else _judge)(folder, _with(seed, loaded), seed, device, console)
     page = write_report(folder)
     seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
     console.say(closing(folder, page, seconds))
+    if config.trains:
+        console.say(what_is_left(folder))
 
 
 def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
@@ -183,9 +188,10 @@ def _train(
         resume=folder.path,
         show=show,
         best=best,
+        page=lambda unfinished: write_report(folder, unfinished),
     )
     # Begin, or continue.
-    facts = _facts(built, metrics)
+    facts = {**_facts(built, metrics), "network": _network(built, config.network)}
     _begin(folder, seed, loaded, built.source, device, built.settings.precision, console, **facts)
     directory.refuse_lost_checkpoints()
     _adopt_best(directory)
@@ -202,7 +208,7 @@ def _train(
             raise CheckpointError(f"{error} To train this seed again, delete {directory.path} and resume.") from None
     # Finish.
     _keep_model(directory, config, built)
-    found = {split: _results(built, split) for split in built.held_out}
+    found = {split: _results(built, split, console) for split in built.held_out}
     _keep_results(directory, built.dataset, SeedResults(seed=seed, step=step, splits={}, lost=built.lost()), found)
 
 
@@ -223,7 +229,7 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
         directory.path / "model",
         source.model.parts[config.network],
         built.model.network,
-        built.model.head,
+        getattr(built.task, "exported", lambda head: head)(built.model.head),
         source.tokenizer,
         kind=kind,
         labels=next((fact for fact in built.facts.values() if isinstance(fact, list)), []),
@@ -232,17 +238,20 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
     )
 
 
-def _results(built: Finetuning, split: str) -> Results:
-    found = built.accumulate(split)
-    evaluate(
+def _results(built: Finetuning, split: str, console: Console) -> Results:
+    found, batches, size = built.accumulate(split), built.splits[split].batches, built.settings.evaluate_batch_size
+    phases = evaluation(
         built.run.learner,
-        built.splits[split].batches,
+        batches,
         lambda _: found,
         seed=built.settings.seed,
-        batch_size=built.settings.evaluate_batch_size,
+        batch_size=size,
         precision=built.settings.precision,
         device=built.device,
     )
+    with console.progress(0, len(batches), f"testing on {split}", "rows"):
+        for number, _ in enumerate(phases, start=1):
+            console.advance(min(number * size, len(batches)))
     return found.results
 
 
@@ -261,6 +270,14 @@ def _facts(built: Finetuning, metrics: Mapping[str, Metric]) -> dict[str, Any]:
         "metrics": dict(metrics),
         "facts": dict(built.facts),
     }
+
+
+def _network(built: Finetuning, name: str) -> dict[str, Any]:
+    """Return the description of the network, from which `predict` builds it without its pre-trained model."""
+    part = built.source.model.parts[name]
+    embedding = {key: part.embedding[key] for key in ("dim", "max_length", "dropout")}
+    sizes = {"vocabulary_size": part.vocabulary_size, "length": built.length}
+    return {"backbone": part.backbone, "embedding": embedding, **sizes}
 
 
 def _data(dataset: Dataset, source: Networks, examples: Mapping[str, Sequence[Any]], tokens: dict[str, int]) -> Data:
@@ -283,7 +300,7 @@ def _judge(
     config = loaded.config
     task, dataset = cast("Judgement", make_task(loaded)), open_dataset(loaded)
     source = open_source(loaded, seed if config.init == "random" else None)
-    splits = examples_of(loaded, dataset)
+    splits, _ = examples_of(loaded, dataset, task)
     facts = {
         "data": _data(dataset, source, splits, {}),
         "parameters": {name: size_of(network) for name, network in source.networks.items()},
@@ -338,7 +355,7 @@ def _begin(
         say_differences(earlier[seed].environment, now.environment, console.say)
     else:
         folder.seed(seed).path.mkdir(exist_ok=True)
-        begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary)
+        begin(folder.seed(seed), loaded, now, source.tokenizer, source.vocabulary, plugins)
 
 
 def _refuse_changes(path: Path, then: Provenance, now: Provenance, model: str) -> None:

@@ -13,8 +13,8 @@ import torch
 from electra_lab.analysis.records import training_seconds
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.choices import Scale
-from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data
-from electra_lab.assembly.needs import forecast
+from electra_lab.assembly.experiment import Experiment, absent_data, assemble, check, open_data, prepared
+from electra_lab.assembly.needs import forecast, trial
 from electra_lab.config.load import Loaded, Source, load, text_of
 from electra_lab.data.store import Store, load_store
 from electra_lab.jobs.changes import changes, content, other_length, refuse_other_data, refuse_others
@@ -101,8 +101,11 @@ def report(path: Path) -> Path:
     return write_report(RunDirectory.open(path))
 
 
-def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> str:
-    """Describe what `run` would do and need. Reads no corpus, writes nothing. Raises LabError."""
+def dry_run(file: Path, overrides: list[str], out: Path | None, device: str, *, tries: bool = True) -> str:
+    """Describe what `run` would do and need. Tokenizes nothing, writes nothing. Raises LabError.
+
+    tries  say how long it would take, from some of its steps
+    """
     refuse_used(out)
     loaded = load(file, overrides)
     refuse_to_hold(out, loaded.config.data.store)
@@ -111,7 +114,11 @@ def dry_run(file: Path, overrides: list[str], out: Path | None, device: str) -> 
         Console().say(f"note: {absent} A run would stop there.")
     # A dry run may be meant for another machine, so a missing device is not an error.
     target = torch.device(device) if device == "cuda" else choose_device(device)
-    return planned(loaded, forecast(loaded, target), target)
+    store = None if absent else prepared(loaded)
+    needs = forecast(loaded, target, store)
+    with enough_memory():
+        time = trial(loaded, needs, target, store) if tries else "not tried (--no-trial)"
+    return planned(loaded, needs, target, time)
 
 
 def resume(path: Path, device: str, overrides: Sequence[str] = (), scale: Scale | None = None) -> Path:
@@ -256,13 +263,18 @@ def _train(
         resume=directory.path,
         show=show,
         best=config.checkpoint.best,
-        milestones=config.milestones,
+        milestones=set(experiment.milestones.values()),
         until=math.inf if minutes is None else started + 60 * minutes,
+        page=lambda unfinished: write_report(directory, unfinished),
     )
-    evaluated = True if restored is None else _continued(job, experiment, restored=restored)
+    evaluated = not job.settings.evaluate_at_start
+    if restored is not None:
+        evaluated = _continued(job, experiment, restored=restored)
     console.say(opening(loaded, experiment, directory.path))
     if experiment.choices.compile != "off":
-        console.say(f"compiled in {warm_up(experiment):.0f} s")
+        with console.progress(0, None, "compiling", ""):
+            seconds = warm_up(experiment)
+        console.say(f"compiled in {seconds:.0f} s")
     try:
         train_to_the_end(job, evaluated=evaluated)
     except DivergedError as error:

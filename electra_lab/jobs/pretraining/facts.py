@@ -11,9 +11,9 @@ from electra_lab.assembly.experiment import Experiment
 from electra_lab.config.load import Loaded
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.jobs.provenance import data_of
-from electra_lab.planning.forecast import Forecast
+from electra_lab.planning.forecast import UNCOUNTED, Duration, Forecast
 from electra_lab.presentation.run_page import Token
-from electra_lab.presentation.text import Facts, compute, data_facts, fact_lines
+from electra_lab.presentation.text import Facts, compute, data_facts, epochs, fact_lines, seconds
 from electra_lab.storage.provenance import Start
 from registry import (
     Example,
@@ -43,11 +43,15 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         *((f"init.{network}", _account(start)) for network, start in experiment.init.items()),
         ("data", f"{data['data']}; vocabulary {experiment.vocabulary.size:,}"),
         ("", data["overlap"]),
+        ("epochs", epochs(settings.steps, settings.batch_size, len(experiment.train))),
         ("evaluation", _evaluation(config, settings.steps, *_read(config, experiment))),
         ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),
     ]
-    if (best := config.checkpoint.best) and not experiment.accumulate(()).metrics[best].comparable:
-        facts.append(("note", f"checkpoint.best: a better generator worsens {best}; see docs/resuming.md"))
+    best = experiment.accumulate(()).metrics.get(config.checkpoint.best)
+    if best and not best.comparable:
+        facts.append(
+            ("note", f"checkpoint.best: a better generator worsens {config.checkpoint.best}; see docs/resuming.md")
+        )
     title = f"{config.name}: {settings.steps:,} steps of {rows} on {device}, {settings.precision}, into {path}"
     return fact_lines(title, facts)
 
@@ -99,9 +103,9 @@ def _read(config: ExperimentConfig, experiment: Experiment) -> tuple[str, str]:
     return read[0], read[1]
 
 
-def _evaluation(config: ExperimentConfig, steps: int, validation: str, test: str) -> str:
+def _evaluation(config: ExperimentConfig, steps: int | None, validation: str, test: str) -> str:
     every = config.evaluate.every
-    if every is None or every >= steps:
+    if every is None or (steps is not None and every >= steps):
         return f"at the end: validation {validation} tokens, test {test} tokens"
     return f"validation {validation} tokens every {every:,} steps; test {test} tokens at the end"
 
@@ -118,9 +122,9 @@ def _parts(names: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(n if n.endswith("]") else ".".join(n.split(".")[:-1][:2]) for n in names))
 
 
-def planned(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
-    """Describe the needs of a run: parameters of each part, compute, tokens, memory."""
-    config, tokens = loaded.config, loaded.config.tokens_per_step
+def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duration | str) -> str:
+    """Describe the needs of a run: parameters of each part, compute, tokens, epochs, memory; time, or why not."""
+    config, tokens, steps = loaded.config, loaded.config.tokens_per_step, needs.steps
     vocabulary = needs.vocabulary_size or BERT_VOCABULARY
     if not tokenizers.get(config.tokenizer.type).declared["trained"]:
         known = "the tokenizer's"
@@ -128,8 +132,9 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
         known = "at most: a dry run does not read the tokenizer"
     else:
         known = "assumed: the tokenizer has no limit"
-    rows = f"{config.train.batch_size} x {config.data.sequence_length} tokens"
-    lines = [f"{config.name}: {needs.steps:,} steps of {rows}", "",
+    batch = f"{config.train.batch_size} x {config.data.sequence_length} tokens"
+    length = f"{config.train.epochs:g} epochs in steps" if steps is None else f"{steps:,} steps"
+    lines = [f"{config.name}: {length} of {batch}", "",
              f"  parameters, with a vocabulary of {vocabulary:,} ({known})"]  # fmt: skip
     for network in ("discriminator", "generator"):
         if network in needs.parts:
@@ -138,25 +143,38 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device) -> str:
     most = [f"at most {number:,}" for number in (config.evaluate.tokens, config.evaluate.test_tokens)]
     shared, total = needs.parameters["shared"], needs.parameters["total"]
     lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'total':<14}{total:>14,}", "",
-              f"  tokens          {tokens:,} per step, {needs.steps * tokens:.4g} in total",
-              f"  compute         {_price(needs.flops, needs.steps)} (matrix products)",
-              f"                  {_price(needs.paper_flops, needs.steps)} (as the ELECTRA paper counts)",
-              f"  evaluation      {_evaluation(config, needs.steps, *most)}",
-              f"  memory          {_memory(needs, device, config.evaluate.batch_size)}"]  # fmt: skip
+              f"  tokens          {tokens:,} per step{'' if steps is None else f', {steps * tokens:.4g} in total'}",
+              f"  epochs          {_epochs(needs, config.train.batch_size)}",
+              f"  compute         {_price(needs.flops, steps)} (matrix products)",
+              f"                  {_price(needs.paper_flops, steps)} (as the ELECTRA paper counts)",
+              f"  evaluation      {_evaluation(config, steps, *most)}",
+              f"  memory          {_memory(needs, device, config.evaluate.batch_size)}",
+              f"  time            {time if isinstance(time, str) else _time(time)}"]  # fmt: skip
     return "\n".join(lines)
 
 
-def _price(flops: Flops, steps: int) -> str:
+def _epochs(needs: Forecast, batch_size: int) -> str:
+    if needs.steps is None or needs.epoch is None:
+        return UNCOUNTED
+    return epochs(needs.steps, batch_size, needs.epoch)
+
+
+def _price(flops: Flops, steps: int | None) -> str:
     first = f"{flops.at_first:.4g}, later " if flops.first else ""
-    return f"{first}{flops.per_step:.4g} FLOPs per step, {flops.total(steps):.4g} in total"
+    total = "" if steps is None else f", {flops.total(steps):.4g} in total"
+    return f"{first}{flops.per_step:.4g} FLOPs per step{total}"
+
+
+def _time(found: Duration) -> str:
+    parts = f"evaluations {seconds(found.evaluation)}, checkpoints {seconds(found.saving)}"
+    return f"about {seconds(found.total)} on this machine: {found.step:.2g} s per step on average; {parts}"
 
 
 def _memory(needs: Forecast, device: torch.device, evaluated: int) -> str:
     state = f"{_bytes(needs.state_bytes)} of weights and optimizer"
-    if needs.working_bytes is None or needs.evaluation_bytes is None:
+    if needs.bytes is None or needs.working_bytes is None or needs.evaluation_bytes is None:
         return f"{state}; the memory of a step cannot be predicted from shapes, as a component reads numbers"
-    peak = _bytes(needs.state_bytes + max(needs.working_bytes, needs.evaluation_bytes))
-    step, evaluation = _bytes(needs.working_bytes), _bytes(needs.evaluation_bytes)
+    peak, step, evaluation = _bytes(needs.bytes), _bytes(needs.working_bytes), _bytes(needs.evaluation_bytes)
     return (
         f"about {peak} on {device.type} in {needs.precision}: {state}, and at the peak\n"
         f"{'':18}{step} of a step, {needs.rows:,} rows at a time (train.micro_batch_size), or\n"

@@ -33,6 +33,7 @@ from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.files import damage, disk, new_folder, seal
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
+from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.device import autocast, choose_device
 from registry import Batch, Entry, MetricWithDocuments, Outcome, Trained, load_plugin, measures
 from registry.errors import (
@@ -161,9 +162,12 @@ def _train(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
 
 
 def _scale(folder: AblationFolder, plan: Plan) -> Scale:
+    return scale_of(plan, load(folder.experiment(plan.cells[0].id)))
+
+
+def scale_of(plan: Plan, first: Loaded) -> Scale:
     """Return the first cell's numbers, by which `auto` means the same for all that is compared."""
-    first = plan.cells[0]
-    return Scale.of(load(folder.experiment(first.id)), int(first.flops or 0))
+    return Scale.of(first, int(plan.cells[0].flops or 0))
 
 
 def _run_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfig], device: torch.device) -> None:
@@ -192,7 +196,7 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
             run, precision = opened(id)
             with torch.no_grad(), precision():
                 found = measure(run, shared)
-            numbers, documents = _numbers(entry, measure, found)
+            numbers, documents = numbers_of(entry, measure, found)
             folder.note_measure(id, planned.key, numbers, documents)
         except Stopped:
             raise
@@ -212,7 +216,7 @@ def _note_task(folder: AblationFolder, cell: Cell) -> None:
     folder.note_measure(cell.id, cell.task, {cell.task: found[cell.seed]})
 
 
-def _numbers(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
+def numbers_of(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Return the finite numbers, and the contributions of documents to them. Raises BadResult."""
     returned = f"{entry.place}: measure '{entry.name}' returned"
     if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
@@ -247,8 +251,13 @@ def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: s
 
 
 def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callable[[], Any]]:
+    return as_measured(folder.run(id), device, partial(_finetune, folder, id, device))
+
+
+def as_measured(
+    directory: RunDirectory, device: str, finetune: Callable[[Path], float]
+) -> tuple[Trained, Callable[[], Any]]:
     """Return a run as measures see it, and a context with its precision."""
-    directory = folder.run(id)
     loaded, experiment = execute.reopen(directory.path, device)
     experiment.run.learner.objective.eval()
     tested = of_split(directory.records(), "test")
@@ -260,14 +269,15 @@ def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callab
         train_rows=len(experiment.train),
         vocabulary=experiment.vocabulary,
         metrics=tested[-1] if tested else {},
-        finetune=partial(_finetune, folder, id, experiment.device),
+        finetune=finetune,
     )
     return trained, partial(autocast, experiment.device, experiment.settings.precision)
 
 
-def _finetune(folder: AblationFolder, id: str, device: torch.device, file: Path) -> float:
+def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     """Fine-tune a cell, or resume it; returns the mean of the leading metric over the seeds."""
     loaded = load_finetuning(file, [f"model={json.dumps(str(folder.run(id).path.resolve()))}"])
+    device = choose_device(name)
     own = FinetuningFolder(folder.path / "downstream" / id / f"{loaded.config.name}-{identity(loaded)}")
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         _run_seeds(own, loaded, device)

@@ -33,8 +33,12 @@ NO_RESULT: dict[Loc, str] = {
     ("name",): "is set by the ablation, for every cell",
     ("imports",): "cannot be varied: list plug-ins under the ablation's own `imports`",
     ("data", "store"): "cannot be varied: the place of token stores changes no result",
+    ("evaluate", "at_start"): "cannot be varied: it changes no result; write it under `set`",
     ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
+# Keys of later releases with the value that earlier runs would have had: it does not count, so that cells of earlier
+# folders are found again. The best of the checkpoints that are saved anyway changes no result.
+LATER: dict[Loc, Any] = {("train", "epochs"): None, ("checkpoint", "best"): "auto", ("step",): None}
 SEEDS: dict[Loc, str] = {
     ("seed",): "cannot be changed here: list the seeds under `seeds`",
     ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",
@@ -263,10 +267,21 @@ def _changes(
 
 def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a complete config without the keys that no number depends on."""
-    kept = {key: value for key, value in values.items() if (key,) not in NO_RESULT}
-    if "data" in kept:
-        kept["data"] = {key: value for key, value in kept["data"].items() if ("data", key) not in NO_RESULT}
+    kept = {key: value for key, value in values.items() if (key,) not in NO_RESULT and not _is_later((key,), value)}
+    for section in {"data", "evaluate", "train"} & kept.keys():
+        inner = kept[section].items()
+        kept[section] = {
+            key: value
+            for key, value in inner
+            if (section, key) not in NO_RESULT and not _is_later((section, key), value)
+        }
+    if _is_later(("checkpoint", "best"), kept.get("checkpoint", {}).get("best")):
+        kept["checkpoint"] = {**kept["checkpoint"], "best": None}  # as it was by default
     return kept
+
+
+def _is_later(loc: Loc, value: Any) -> bool:
+    return loc in LATER and value == LATER[loc]
 
 
 def content_of(loaded: Loaded[Any]) -> str:

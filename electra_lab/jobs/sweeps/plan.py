@@ -10,6 +10,7 @@ from typing import Any
 
 from electra_lab.analysis.power import spread
 from electra_lab.analysis.results import AVERAGE, read
+from electra_lab.analysis.run_comparison import TEST
 from electra_lab.assembly.budget import count_parameters
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import absent_data
@@ -27,9 +28,6 @@ from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasur
 from electra_lab.storage.provenance import flat
 from registry import Metric, measures
 from registry.errors import CheckpointError, ConfigError, LabError
-
-# The sections that determine the test of a run: with other values, its losses are those of another task.
-TEST = "corpus.", "tokenizer.", "data.", "packing.", "masking.", "schedules.masking.", "objective.type", "evaluate."
 
 
 def checked(ablation: Ablation) -> Ablation:
@@ -98,7 +96,9 @@ def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str,
     found, problems, mark = dict[str, Cell](), Problems(), mark_at(ablation.marks, ("measure", number))
     base = ablation.base.config.model_dump(mode="json")
     wanted = measures.get(chosen.type).component(**chosen.keywords()).references(base)
-    if wanted and base["train"]["steps"] is None:  # for equal FLOPs, a small network would train for ever
+    length = base["train"]
+    if wanted and length["steps"] is None and length["epochs"] is None:
+        # For equal FLOPs, a small network would train for ever.
         base["train"] |= {**dict.fromkeys(BUDGETS), "steps": sketch(ablation.base).steps}
     contents = {cell.id.rpartition("-")[2] for cell in ablation.cells}
     for name, sections in wanted.items():
@@ -214,11 +214,11 @@ def _costs(ablation: Ablation, label: str) -> dict[str, Any]:
     """Return the known costs of a cell of a variant before it runs."""
     if label not in ablation.sketches:
         return {}
-    built = ablation.sketches[label]
+    built, steps = ablation.sketches[label], ablation.sketches[label].steps
     return {
-        "steps": built.steps,
-        "flops": built.flops.total(built.steps),
-        "paper_flops": built.paper_flops.total(built.steps),
+        "steps": steps,
+        "flops": None if steps is None else built.flops.total(steps),
+        "paper_flops": None if steps is None else built.paper_flops.total(steps),
         "parameters": count_parameters(built.networks),
     }
 

@@ -11,14 +11,19 @@ from typing import Any
 import torch
 
 from electra_lab.analysis.results import TRAINING, CellResult, cell_result, is_ready
-from electra_lab.assembly.experiment import open_data
+from electra_lab.assembly.build import sketch
+from electra_lab.assembly.experiment import open_data, prepared
 from electra_lab.assembly.launcher import launcher_options, make_launcher
-from electra_lab.assembly.needs import forecast, trial_seconds
+from electra_lab.assembly.needs import forecast, trial
+from electra_lab.assembly.rows import counted
+from electra_lab.config.load import Loaded
 from electra_lab.config.source import read_file
+from electra_lab.data.store import Store
 from electra_lab.jobs.changes import changes, content
-from electra_lab.jobs.lifecycle import refuse_several_processes
+from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
+from electra_lab.jobs.live_page import LivePage
 from electra_lab.jobs.signals import handled, name_of
-from electra_lab.jobs.sweeps.cells import quarantine_damaged, work
+from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of, work
 from electra_lab.jobs.sweeps.file import Ablation, decisive, load_ablation
 from electra_lab.jobs.sweeps.plan import checked, plan_of, rows_of, write_plan
 from electra_lab.presentation import sweep_summary as summary
@@ -58,9 +63,9 @@ def ablate(
     console.say(f"{plan.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
     for line in summary.gaps(plan):
         console.say(line)
-    with handled(_stop):
+    with LivePage(lambda unfinished: write_report(folder.path, unfinished), console.say) as page, handled(_stop):
         try:
-            _work(folder, plan, ablation.config.retries, launch, device, console)
+            _work(folder, plan, ablation.config.retries, launch, device, console, page)
         except (KeyboardInterrupt, Preempted) as error:
             kind = Preempted if isinstance(error, Preempted) else Interrupted
             raise kind(f"stopped; trained cells are saved in {path}. Run the same command again.") from None
@@ -78,24 +83,38 @@ def check(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None]:
 
 
 def dry_run(
-    file: Path, overrides: list[str], out: Path | None, device: str, launcher: str | None, workers: int | None
+    file: Path,
+    overrides: list[str],
+    out: Path | None,
+    device: str,
+    launcher: str | None,
+    workers: int | None,
+    *,
+    tries: bool = True,
 ) -> str:
-    """Describe what `ablate` would do. Reads no corpus, writes nothing. Raises LabError."""
+    """Describe what `ablate` would do. Tokenizes nothing, writes nothing. Raises LabError.
+
+    tries  say how long it would take, from some steps of each variant
+    """
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     # A plan may be for another machine, so a device that is not here is not a mistake.
     target = torch.device(device) if device == "cuda" else choose_device(device)
-    folder, needs = AblationFolder(path), dict[str, summary.Need]()
+    folder, needs, stores = AblationFolder(path), dict[str, summary.Need](), dict[str, Store | None]()
+    for label in ablation.sketches:
+        loaded = _sketched(ablation, label)
+        if (text := _text_of(loaded)) not in stores:
+            stores[text] = prepared(loaded)
+        _count(ablation, label, stores[text])
     plan = plan_of(ablation, folder)
     for label in ablation.sketches:
-        cell = ablation.firsts.get(label) or ablation.served[label]
-        loaded = ablation.loaded[cell.id]
-        found = forecast(loaded, target)
-        with _threads(getattr(launch, "threads", None)):
-            seconds = trial_seconds(loaded, found, target)
-        peak = max(found.working_bytes or 0, found.evaluation_bytes or 0)
-        memory = found.state_bytes + peak if found.working_bytes else None
-        flops = found.flops.total(found.steps)
-        needs[label] = summary.Need(cell.variant, found.parameters, found.steps, flops, memory, seconds)
+        loaded, first = _sketched(ablation, label), ablation.loaded[plan.cells[0].id]
+        store = stores[_text_of(loaded)]
+        found = forecast(loaded, target, store)
+        with _threads(getattr(launch, "threads", None)), enough_memory():
+            time = trial(loaded, found, target, store, scale_of(plan, first)) if tries else ""
+        title = label if label in ablation.firsts else ablation.served[label].variant
+        costs = found.parameters, found.steps, found.total_flops, found.bytes
+        needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
     missing = {id: cell_result(folder, plan, id).missing for id in _wanted(plan)}
     return summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
 
@@ -139,13 +158,30 @@ def _tokenize(ablation: Ablation, folder: AblationFolder, console: Console) -> N
     """Tokenize each text once, here, and not by workers that wait for each other."""
     by_text = dict[str, list[Cell]]()
     for cell in ablation.pieces:
-        loaded = ablation.loaded[cell.id]
-        by_text.setdefault(str([rows_of(loaded), loaded.config.data.store]), []).append(cell)
+        by_text.setdefault(_text_of(ablation.loaded[cell.id]), []).append(cell)
     for cells in by_text.values():
         with Phases(console) as progress:
             store = open_data(ablation.loaded[cells[0].id], console.say, progress)
         for cell in cells:
             _refuse_other_text(folder, cell, store.key)
+            _count(ablation, cell.id if cell.id in ablation.served else cell.variant, store)
+
+
+def _count(ablation: Ablation, label: str, store: Store | None) -> None:
+    """Give the sketch of a variant or reference the steps of its epochs."""
+    if store and ablation.sketches[label].steps is None:
+        ablation.sketches[label] = sketch(counted(_sketched(ablation, label), store))
+
+
+def _sketched(ablation: Ablation, label: str) -> Loaded:
+    """Return the experiment of a variant or reference."""
+    cell = ablation.firsts.get(label) or ablation.served[label]
+    return ablation.loaded[cell.id]
+
+
+def _text_of(loaded: Loaded[Any]) -> str:
+    """Return everything that a token store and its place depend on."""
+    return str([rows_of(loaded), loaded.config.data.store])
 
 
 def _refuse_other_text(folder: AblationFolder, cell: Cell, key: str) -> None:
@@ -196,7 +232,15 @@ def _left(folder: AblationFolder, plan: Plan) -> dict[str, CellResult]:
     return {id: result for id, result in results.items() if result.missing}
 
 
-def _work(folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console) -> None:
+def _work(
+    folder: AblationFolder,
+    plan: Plan,
+    retries: int,
+    launch: Launcher,
+    device: str,
+    console: Console,
+    page: LivePage,
+) -> None:
     """Launch missing work until all is done, or the rest has failed more often than `retries` allows."""
     left, attempts, names = list(_left(folder, plan)), dict.fromkeys(plan.by_id, 0), dict[str, str]()
     for cell in plan.by_id.values():
@@ -226,6 +270,7 @@ def _work(folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, de
                     if not result.missing:
                         left.remove(id)
                         console.say(f"{names[id]}: {_reached(result, plan)}")
+                        page()
                     elif result.missing == waiting[id]:
                         failed(id, f"came back without {result.missing[0]}.")
                 console.advance(len(names) - len(left))

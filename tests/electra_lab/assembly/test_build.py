@@ -120,8 +120,11 @@ def test_networks_are_built_once_for_a_check_and_once_more_for_a_dry_run_or_a_ru
     assert check(load(file)) is None
     assert built == [16, 8] * 2
     built.clear()
-    execute.dry_run(file, [], None, "cpu")
+    execute.dry_run(file, [], None, "cpu", tries=False)
     assert built == [16, 8] * 3
+    built.clear()
+    execute.dry_run(file, [], None, "cpu")
+    assert built == [16, 8] * 4
     built.clear()
     path = execute.run(file, [], tmp_path / "run", "cpu")
     assert built == [16, 8] * 3

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.config.schema import Checkpoint, Evaluate, Process, Train
+from electra_lab.config.checkpoint import Checkpoint
+from electra_lab.config.schema import Evaluate, Process, Train
 from tests.electra_lab.assembly.key_checks import OTHERS
 from tests.electra_lab.assembly.plain_loop import adafactor, adamw, by_hand, equal, file_in, overrides
 from tests.electra_lab.jobs.pretraining.tiny import for_a_module, run, tensors
 
-SHARED = {"train.flops", "train.paper_flops", "evaluate.test_tokens"}  # each is in the check of another key
+SHARED = {"train.epochs", "train.flops", "train.paper_flops", "evaluate.test_tokens"}  # checked elsewhere
 WARM = {f"schedules.learning_rate.{key}": None for key in ("type", "start", "end")}  # back to the default schedule
 SLOPE = {"schedules.learning_rate.start": 1.0, "schedules.learning_rate.end": 0.0}
 ADAFACTOR = {"optimizer": "{type: adafactor}", "train.learning_rate": 0.05}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from electra_lab.cli import main
+from tests.electra_lab.inference.tuned import tuned  # noqa: F401
 
 Lab = Any
 

@@ -23,9 +23,9 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]
     found: list[tuple[str, tuple[Any, ...]]] = []
 
     def note(name: str, answer: object) -> Any:
-        def call(*arguments: Any) -> object:
+        def call(*arguments: Any, **options: Any) -> object:
             print("the output of a plug-in")
-            found.append((name, arguments))
+            found.append((name, (*arguments, *options.values())))
             return answer
 
         return call
@@ -46,9 +46,10 @@ def test_options_reach_the_ablation_and_the_answer_is_its_folder(lab: Lab, calle
 
 
 def test_a_dry_run_gets_the_same_options_and_answers_in_words(lab: Lab, called: list[Any]) -> None:
-    code, out, err = lab("ablate", "a.yaml", "--dry-run", "--out", "there", "--workers", "2", "--device", "cuda")
-    assert (code, out, err) == (0, "the needs\n", "the output of a plug-in\n")
-    assert called == [("dry_run", (Path("a.yaml"), [], Path("there"), "cuda", None, 2))]
+    dry = ("ablate", "a.yaml", "--dry-run", "--out", "there", "--workers", "2", "--device", "cuda")
+    assert lab(*dry) == lab(*dry, "--no-trial") == (0, "the needs\n", "the output of a plug-in\n")
+    options = (Path("a.yaml"), [], Path("there"), "cuda", None, 2)
+    assert called == [("dry_run", (*options, True)), ("dry_run", (*options, False))]
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -88,6 +89,7 @@ def test_5_a_run_that_diverges(lab: Any, tmp_path: Path, verb: str) -> None:
     assert re.search(r"^step 4: the loss or gradient of 1 of the steps", err, re.MULTILINE)
     assert "or set train.on_non_finite: skip. There is no checkpoint." in err
     assert err.endswith(f"To find the cause: electra-lab replay {tmp_path / 'run'}\n")
+    assert json.loads(lab("list", tmp_path / "run", "--json")[1])[0]["state"] == "diverged"
 
 
 GREEDY = '''

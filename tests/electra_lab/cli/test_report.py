@@ -31,6 +31,16 @@ def test_the_pages_of_both_kinds_are_written_in_the_order_of_the_command(lab: La
     assert (folder / "table.csv").is_file()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_open_shows_each_page_in_the_browser(lab: Lab, folder: Path, monkeypatch, there: bool) -> None:
+    opened = list[str]()
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or there)
+    code, out, err = lab("report", "--open", folder)
+    assert (code, out) == (0, f"{folder / 'report.html'}\n")
+    assert opened == [(folder / "report.html").resolve().as_uri()]
+    assert len(err.splitlines()) == (0 if there else 1)
+
+
 def test_a_folder_of_neither_kind_stops_before_anything_is_written(lab: Lab, folder: Path, tmp_path: Path) -> None:
     err = lab.fails(2, "report", folder, tmp_path)
     assert err.startswith(f"{tmp_path}: ")

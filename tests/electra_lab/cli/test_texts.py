@@ -1,4 +1,4 @@
-"""detect, corrupt and fill: texts from arguments, files and standard input, as text, JSON and a page."""
+"""detect, corrupt, fill and embed: texts from arguments, files and standard input, as text, JSON and a page."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LINES = b"\xef\xbb\xbfthe cat\rsat\r\nthe \xff cat\n\n3 \xe2\x80\xa8 \x7f dogs\n
 READ = ["the cat\rsat", "", "3 \u2028 \x7f dogs", "\ufefflast\r"]
 
 
-@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill"])
+@pytest.mark.parametrize("verb", ["detect", "corrupt", "fill", "embed"])
 @pytest.mark.parametrize("way", ["file", "standard input", "arguments"])
 def test_texts_are_read_as_those_of_a_corpus(lab, model, tmp_path, monkeypatch, verb, way) -> None:
     """A byte order mark is dropped, lines end at line feeds alone, and bad bytes are an error, or left out."""
@@ -156,3 +156,32 @@ def test_mistakes_are_sentences(lab: Any, model: Path, file: Path, tmp_path: Pat
 def test_another_checkpoint_answers_differently(lab: Any, model: Path) -> None:
     one, two = (lab("detect", model, "the cat", "--step", step, "--json")[1] for step in (8, 12))
     assert one != two
+
+
+def test_embeddings_are_those_of_the_python_api(lab: Any, model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    import numpy as np
+
+    pair = electra_lab.load(model, device="cpu")
+    texts = [f"the cat number {n} sat" if n % 7 else "" for n in range(70)]  # more than are read at once
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    given = ("embed", model, "--file", tmp_path / "texts.txt", "--batch-size", 1, "--device", "cpu")
+    for pooling in ("mean", "cls"):
+        expected = pair.embed(texts, pooling=pooling, batch_size=1).numpy()
+        code, out, _ = lab(*given, "--pooling", pooling, "--json")
+        found = [json.loads(line) for line in out.splitlines()]
+        assert (code, [each["text"] for each in found]) == (0, texts)
+        assert np.array_equal(np.array([each["embedding"] for each in found], np.float32), expected)
+        assert lab(*given, "--pooling", pooling, "--out", tmp_path / "all.npy") == (0, f"{tmp_path / 'all.npy'}\n", "")
+        assert np.array_equal(np.load(tmp_path / "all.npy"), expected)
+    code, out, _ = lab("embed", model, texts[1], "--device", "cpu")
+    assert np.array_equal(np.array(out.split(), np.float32), pair.embed(texts[1]).numpy())
+
+    # The file is whole or not there; without texts it has no rows.
+    (tmp_path / "texts.txt").write_bytes(b"the cat\n\xff\n")
+    assert lab(*given, "--out", tmp_path / "bad.npy")[0] == 3
+    assert not list(tmp_path.glob("*bad.npy*"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert lab("embed", model, "-", "--out", tmp_path / "none.npy", "--device", "cpu")[0] == 0
+    assert np.load(tmp_path / "none.npy").shape == (0, expected.shape[1])
+    for wrong in (("--out", tmp_path), ("--out", tmp_path / "none" / "a.npy"), ("--json", "--out", "a.npy")):
+        assert lab("embed", model, "a", *wrong)[0] == 2

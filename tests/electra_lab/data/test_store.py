@@ -135,6 +135,7 @@ def test_documents_come_back_in_order(tmp_path: Path) -> None:
         assert len(documents) == store.documents[split]
         lengths = getattr(store, split).lengths
         assert [len(document) + 1 for document in documents] == lengths.tolist()
+        assert [len(document) for document in documents] == getattr(store, split).words.tolist()
 
 
 def test_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
     one, two = (contents(opened(tmp_path / name).folder) for name in ("one", "two"))
     assert sorted(one) == sorted(
         ["counts.npy", "manifest.json", "tokenizer.json"]
-        + [f"{split}-00000.{end}" for split in SPLITS for end in ("bin", "lengths.npy")]
+        + [f"{split}-00000.{end}" for split in SPLITS for end in ("bin", "lengths.npy", "words.npy")]
     )
     assert one == two
 

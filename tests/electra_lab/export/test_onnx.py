@@ -1,7 +1,8 @@
-"""Networks as ONNX: onnxruntime computes the lab's logits for every batch and length."""
+"""Networks as ONNX: onnxruntime computes the lab's states and logits, for every batch and length or for one."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ from torch import nn
 
 from electra_lab.export import onnx as module
 from electra_lab.export.export import export
-from electra_lab.export.onnx import INPUTS, write_onnx
+from electra_lab.export.model_folder import copy_folder
+from electra_lab.export.onnx import INPUTS, NamedOutputs, open_onnx, write_onnx
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.pretrained.hugging_face import MARK
 from registry import backbones
 from registry.errors import ConfigError
-from tests.electra_lab.export.exports import assert_close, finished, inputs, logits, opened
+from tests.electra_lab.export.exports import assert_close, finished, inputs, logits, opened, states
 
 for _name in module.NEEDED:
     pytest.importorskip(_name, reason=f"{_name} is not installed")
@@ -38,32 +39,43 @@ def network(kind: str, heads: tuple[str, ...] = ("replaced",), **options: Any) -
     return made.eval()
 
 
-def assert_computed(file: Path, ours: Network, size: int) -> None:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    assert [(each.name, each.type) for each in session.get_inputs()] == [(name, "tensor(int64)") for name in INPUTS]
-    assert [each.name for each in session.get_outputs()] == ["logits"]
-    for rows, length in SHAPES:
-        given = inputs(size, rows, length)
-        computed = session.run(["logits"], {name: given[name].numpy() for name in INPUTS})[0]
-        assert_close(torch.from_numpy(computed), logits(ours, given), given, 1e-4)
+def assert_computed(file: Path, ours: Network, size: int, fixed: tuple[int, int] | None = None) -> None:
+    session, (batch, length) = open_onnx(file), fixed or ("batch", "length")
+    found = [(each.name, each.type, each.shape) for each in session.get_inputs()]
+    assert found == [(name, "tensor(int64)", [batch, length]) for name in INPUTS]
+    wanted = {"last_hidden_state": states, "logits": logits}
+    assert {each.name: each.shape[:2] for each in session.get_outputs()} == {name: [batch, length] for name in wanted}
+    for shape in [fixed] if fixed else SHAPES:
+        given = inputs(size, *shape)
+        for name, compute in wanted.items():
+            computed = session.run([name], {name: given[name].numpy() for name in INPUTS})[0]
+            assert_close(torch.from_numpy(computed), compute(ours, given), given, 1e-4)
 
 
 def test_an_export_has_the_discriminator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("electra_lab.jobs.pretraining.execute.write_report", lambda directory: directory.path)
     run = finished(tmp_path)
     capsys.readouterr()
-    export(run, tmp_path / "out", onnx=True)
+    networks = export(run, tmp_path / "out", int8=True).networks
     assert capsys.readouterr() == ("", "")
     ours = opened(run)
-    assert_computed(
-        tmp_path / "out" / "discriminator" / "model.onnx", ours.networks["discriminator"], ours.vocabulary.size
-    )
-    files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.onnx*")}
-    assert files == {"discriminator/model.onnx"}  # no file of weights beside it
+    for name, network in ours.networks.items():
+        assert_computed(tmp_path / "out" / name / "model.onnx", network, ours.vocabulary.size)
+    files = sorted(path.name for path in (tmp_path / "out").rglob("*.onnx*"))
+    assert files == ["model.onnx"] * 2 + ["model_int8.onnx"] * 2  # no file of weights beside them
     card = (tmp_path / "out" / "discriminator" / "README.md").read_text()
-    assert "- `model.onnx` turns `input_ids`, `attention_mask`, `token_type_ids` into `logits`." in card
+    given = "`input_ids`, `attention_mask`, `token_type_ids`"
+    assert f"- `model.onnx` turns {given} into `last_hidden_state`, `logits`.\n" in card
+
+    # fp32 has the AUC that the run measured on its test text, int8 another one.
+    tested = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    (change,) = networks[0].int8
+    assert change.auc is not None
+    assert change.auc[0] == pytest.approx(tested["discriminator_auc"], abs=1e-6)
+    assert 0 < abs(change.auc[1] - change.auc[0]) < 0.2
+    assert change.outputs > 0
+    assert change.bytes[1] < change.bytes[0]
+    assert str(change) in card
 
 
 @slow
@@ -73,12 +85,89 @@ def test_an_export_has_the_discriminator(tmp_path: Path, monkeypatch: pytest.Mon
         ("transformer", {"rotary": True, "rmsnorm": True, "glu": True}),
         ("transformer", {"local_heads": 1, "window": 4}),
         ("performer", {"local_heads": 1, "window": 4}),
+        ("reformer", {"local_heads": 2, "bucket_size": 4, "hashes": 1}),
     ],
 )
 def test_other_backbones_are_written(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
     ours = network(kind, **options)
-    write_onnx(tmp_path / "model.onnx", ours, 60, LONGEST)
+    write_onnx(tmp_path / "model.onnx", NamedOutputs(ours), 60, LONGEST)
     assert_computed(tmp_path / "model.onnx", ours, 60)
+
+
+def test_sizes_can_be_fixed(tmp_path: Path) -> None:
+    ours = network("reformer", bucket_size=4, hashes=2, local_heads=1)
+    write_onnx(tmp_path / "model.onnx", NamedOutputs(ours), 60, LONGEST, (3, 22))
+    assert_computed(tmp_path / "model.onnx", ours, 60, (3, 22))
+    with pytest.raises(ConfigError, match="--onnx-size 1x49: "):
+        write_onnx(tmp_path / "model.onnx", NamedOutputs(ours), 60, LONGEST, (1, LONGEST + 1))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"hashes": 2, "memory": 8}, {"hashes": 1, "local_heads": 2}, {"reversible": True, "hashes": 3}]
+)
+def test_reformer_hashes_rows_of_all_lengths_in_one_pass(monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+    """Each row at its own length, as in evaluation, whatever it is padded to."""
+    ours = network("reformer", bucket_size=4, **options)
+    wide: Any = ours.backbone
+    given = inputs(60, 6, 45)
+    expected = states(ours, given)
+    wide.before_export(LONGEST)
+    monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
+    assert_close(states(ours, given), expected, given)
+
+
+HEADS = {
+    "ForSequenceClassification": (["last_hidden_state", "logits"], ["batch", 3]),
+    "ForTokenClassification": (["last_hidden_state", "logits"], ["batch", "length", 3]),
+    "ForQuestionAnswering": (["last_hidden_state", "start_logits", "end_logits"], ["batch", "length"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "backbone"),
+    [
+        ("ForSequenceClassification", "bert"),
+        pytest.param("ForTokenClassification", "bert", marks=slow),
+        pytest.param("ForQuestionAnswering", "bert", marks=slow),
+        pytest.param("ForSequenceClassification", "performer", marks=slow),
+        pytest.param("ForTokenClassification", "performer", marks=slow),
+        pytest.param("ForQuestionAnswering", "performer", marks=slow),
+    ],
+)
+def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    from electra_lab.interop.hugging_face import models
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "num_labels": 2 if kind == "ForQuestionAnswering" else 3}
+    if backbone == "bert":
+        config = transformers.ElectraConfig(
+            embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32,
+            max_position_embeddings=LONGEST, **sizes,
+        )  # fmt: skip
+        theirs = getattr(transformers, f"Electra{kind}")(config).eval()
+    else:
+        sections = {"type": backbone, "dim": 16, "depth": 1, "heads": 4}, {"dim": 8, "max_length": 48, "dropout": 0.1}
+        config = models.ElectraLabConfig(backbone=sections[0], embedding=sections[1], **sizes)
+        theirs = getattr(models, f"ElectraLab{kind}")(config).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(tmp_path / "model")
+    change = copy_folder(tmp_path / "model", tmp_path / "out", int8=True)
+    assert change is not None
+    assert (change.agreement is None) == (kind == "ForQuestionAnswering")
+    session, (names, axes) = open_onnx(tmp_path / "out" / "model.onnx"), HEADS[kind]
+    assert [each.name for each in session.get_outputs()] == names
+    assert session.get_outputs()[-1].shape == axes
+    for shape in SHAPES:
+        given = inputs(60, *shape)
+        with torch.no_grad():
+            expected = theirs(**given)
+        computed = session.run(names[1:], {name: given[name].numpy() for name in INPUTS})
+        for name, output in zip(names[1:], computed, strict=True):
+            ours, real = torch.from_numpy(output), given["attention_mask"].bool()
+            kept = slice(None) if kind == "ForSequenceClassification" else real
+            torch.testing.assert_close(ours[kept], expected[name][kept], rtol=0, atol=1e-4)
 
 
 @slow
@@ -87,25 +176,28 @@ def test_weights_of_a_large_network_are_beside_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "LARGEST", 1000)
     ours = network("bert", ("tokens",))
     (tmp_path / "made").mkdir()
-    write_onnx(tmp_path / "made" / "model.onnx", ours, 60, LONGEST)
+    write_onnx(tmp_path / "made" / "model.onnx", NamedOutputs(ours), 60, LONGEST)
     (tmp_path / "made").rename(tmp_path / "moved")
     assert sorted(path.name for path in (tmp_path / "moved").iterdir()) == ["model.onnx", "model.onnx.data"]
     assert_computed(tmp_path / "moved" / "model.onnx", ours, 60)
 
 
-@slow
-def test_what_depends_on_the_sizes_of_its_input_is_refused(tmp_path: Path) -> None:
-    """Reformer's hash depends on the length; nothing is left of the export."""
-    run = finished(tmp_path / "a", discriminator="{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4}")
-    with pytest.raises(ConfigError) as refused:
-        export(run, tmp_path / "out", onnx=True)
-    assert str(refused.value) == (
-        "Reformer cannot be written as ONNX with any batch and length: torch cannot export it (Specializations "
-        "unexpectedly required (length)!). Export without --onnx."
-    )
-    assert not [path for path in tmp_path.iterdir() if path.name != "a"]
-    export(run, tmp_path / "out")
-    assert (tmp_path / "out" / MARK).is_file()
+class _Sixteen(nn.Module):
+    """Computes something else at one length."""
+
+    length_multiple, positions = 1, "own"
+
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return 2 * x if x.shape[1] == 16 else x
+
+
+def test_what_depends_on_the_sizes_of_its_input_needs_fixed_ones(tmp_path: Path) -> None:
+    made = network("bert")
+    made.backbone = _Sixteen()
+    with pytest.raises(ConfigError, match=r"_Sixteen cannot be .* any batch and length: .* --onnx-size 1x128"):
+        write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST)
+    write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST, (2, 16))
+    assert_computed(tmp_path / "model.onnx", made, 60, (2, 16))
 
 
 class _Odd(nn.Module):
@@ -121,13 +213,13 @@ class _Odd(nn.Module):
 def test_other_logits_than_torchs_are_refused(tmp_path: Path) -> None:
     made = network("bert")
     made.backbone = _Odd()
-    with pytest.raises(
-        ConfigError, match=r"_Odd cannot be written .* its logits would differ by 0\.\d+\. Export without"
-    ):
-        write_onnx(tmp_path / "model.onnx", made, 60, LONGEST)
+    with pytest.raises(ConfigError, match=r"_Odd cannot be written .* would differ by 0\.\d+\. .* export without"):
+        write_onnx(tmp_path / "model.onnx", NamedOutputs(made), 60, LONGEST)
 
 
-def test_without_the_packages_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages_nothing_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = finished(tmp_path / "a")
     monkeypatch.setattr(module, "NEEDED", ("onnx", "no_such_package"))
     with pytest.raises(ConfigError, match=r"ONNX needs no_such_package\. Install: pip install 'electra-lab\[onnx\]'"):
-        write_onnx(tmp_path / "model.onnx", network("bert"), 60, LONGEST)
+        export(run, tmp_path / "out", onnx=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

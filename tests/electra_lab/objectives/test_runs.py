@@ -70,10 +70,14 @@ def test_stopped_and_resumed_is_as_if_never_stopped(
         with pytest.raises(Interrupted):
             run(file, stopped, *given)
     execute.resume(stopped, "cpu")
-    told = [[{k: v for k, v in r.items() if "second" not in k} for r in lines(path)] for path in (whole, stopped)]
+    told = [
+        [{k: v for k, v in r.items() if "second" not in k and "memory" not in k} for r in lines(path)]
+        for path in (whole, stopped)
+    ]
     assert told[0] == told[1]
+    before = [(0, "validation")] if file.stem == "frozen_generator" else []  # its generator was loaded
     assert [(r["step"], r["split"]) for r in told[0]] == [
-        (2, "validation"), (3, "train"), (4, "validation"), (5, "train"), (5, "validation"), (5, "test"),
+        *before, (2, "validation"), (3, "train"), (4, "validation"), (5, "train"), (5, "validation"), (5, "test"),
     ]  # fmt: skip
     one, two = (load_file(p / "checkpoints" / f"step-{STEPS:08d}" / "state.safetensors") for p in (whole, stopped))
     assert one.keys() == two.keys()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from electra_lab.backbones.bert import Bert
-from electra_lab.jobs.finetuning.model import TaskModel, with_layer_rates
 from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.model.task_model import TaskModel, with_layer_rates
 from electra_lab.optimizers.muon import Muon, is_hidden
 from tests.electra_lab.training.tiny import DISCRIMINATORS, experiment
 

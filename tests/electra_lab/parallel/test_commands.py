@@ -56,7 +56,11 @@ def assert_equal(found: Path, expected: Path) -> None:
     """Compare records and last checkpoints to 1e-5, and the examples."""
     records: list[list[dict[str, Any]]] = [
         [
-            {key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
+            {
+                key: value
+                for key, value in record.items()
+                if key not in ("seconds", "tokens_per_second", "peak_memory_bytes")
+            }
             for record in each
         ]
         for each in (lines(found), lines(expected))

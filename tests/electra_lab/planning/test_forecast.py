@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from electra_lab.assembly.needs import forecast, trial_seconds
+from electra_lab.assembly.needs import forecast
 from electra_lab.config.load import load
 from electra_lab.jobs.pretraining import execute
 from electra_lab.planning.forecast import Forecast
@@ -240,34 +240,3 @@ def test_the_dearer_stage_of_two_decides(tmp_path: Path) -> None:
         assert less is not None
         assert more is not None
         assert more > 1.5 * less, stage
-
-
-def test_a_trial_takes_the_time_of_its_steps_and_what_is_too_large_is_not_tried(tmp_path: Path, monkeypatch) -> None:
-    """A clock by hand: 1 s a step of the first stage, 10 s a step of the second, more for the first try of each."""
-    from electra_lab.planning import forecast as module
-
-    sections = {"embedding": "{dim: 8, max_length: 16, tie: none}"}
-    file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)
-    loaded = load(file, ["train.steps=5"])
-    found = needs(file, "train.steps=5")
-    clock, steps = [0.0], list[int]()
-
-    def timed(*_: object, step: int, **options: object) -> None:
-        steps.append(step)
-        clock[0] += (1.0 if step < 2 else 10.0) + (100.0 if steps.count(step) == 1 else 0.5 * steps.count(step))
-        assert options["rate"] == 0.0
-
-    monkeypatch.setattr(module, "training_step", timed)
-    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
-    cpu = torch.device("cpu")
-    assert trial_seconds(loaded, found, cpu) == pytest.approx(2 * (1.0 + 1.0) + 3 * (10.0 + 1.0))
-    assert steps == [0, 0, 0, 2, 2, 2]
-    monkeypatch.setattr(module, "SHORT", found.flops.per_step - 1)
-    assert trial_seconds(loaded, found, cpu) is None
-    monkeypatch.undo()
-    monkeypatch.setattr(module, "SMALL", found.state_bytes)
-    assert trial_seconds(loaded, found, cpu) is None
-    monkeypatch.undo()
-    if not torch.cuda.is_available():
-        assert trial_seconds(loaded, found, torch.device("cuda")) is None
-    assert trial_seconds(loaded, found, cpu) > 0

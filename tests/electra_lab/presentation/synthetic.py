@@ -265,5 +265,6 @@ def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
     """Let pages have no pictures, which take most of their time, for tests of words and numbers."""
     for name, nothing in {"leading": None, "differences": None, "compute": (None, ""), "curves": []}.items():
         patch.setattr(ablation_figures, name, lambda results, nothing=nothing: nothing)
-    patch.setattr(ablation_figures, "keys", lambda plan: {v.label: "" for v in plan.variants})
+    patch.setattr(ablation_figures, "keys", lambda labels: dict.fromkeys(labels, ""))
     patch.setattr(run_page, "_curves", lambda records, metrics: [])
+    patch.setattr(run_page, "training_charts", lambda runs: [])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from electra_lab.analysis.records import POINTS
 from electra_lab.analysis.results import Results, read
 from electra_lab.presentation import sweep_figures as figures
 from electra_lab.presentation.charts import look
@@ -92,7 +93,7 @@ def test_a_long_curve_keeps_its_ends(tmp_path: Path, drawn: Drawn) -> None:
         rewrite(results, id, [train(n, 10.0 * n, generator_loss=float(n)) for n in range(1, 1000)])
     figures.curves(results)
     _, points = lines(drawn["curve-0"])[0]
-    assert 100 < len(points) <= figures.POINTS + 1
+    assert 100 < len(points) <= POINTS + 1
     assert (points[0], points[-1]) == ((10.0, 1.0), (9990.0, 999.0))
     assert all(x == 10 * y for x, y in points)
 

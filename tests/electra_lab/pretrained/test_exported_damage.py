@@ -289,7 +289,7 @@ def test_pairs_and_models_of_the_lab_are_found_by_their_name_on_the_hub(
 
 
 def test_a_step_that_is_no_number_and_a_path_that_cannot_be_are_refused(run_directory: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^step must be a whole number, is '8'\.$"):
+    with pytest.raises(ConfigError, match=r"^step must be a whole number or 'best', is '8'\.$"):
         electra_lab.load(run_directory, step="8")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^'a\\x00b': cannot be a path\.$"):
         electra_lab.load("a\0b")

@@ -14,6 +14,7 @@ from transformers import BertForPreTraining
 import electra_lab
 import electra_lab.interop.hugging_face
 from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.pretrained.opening import open_model
 from electra_lab.storage.files import damage
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import ConfigError
@@ -64,11 +65,11 @@ def test_a_fine_tuning_without_one_model_says_so(tmp_path: Path, run: Path) -> N
     path = write_finetuning(tmp_path, run)
     folder = finetune(path, ["seeds=[0, 1]", "train.epochs=1"], tmp_path / "out", "cpu")
     with pytest.raises(ConfigError, match="has saved no model"):
-        electra_lab.load(folder)
+        open_model(folder)
     for seed in (0, 1):
         (folder / f"seed-{seed}" / "model").mkdir(exist_ok=True)
     with pytest.raises(ConfigError, match="has 2 models"):
-        electra_lab.load(folder)
+        open_model(folder)
 
 
 def test_the_dropout_of_the_task_is_that_of_the_exported_layers(tmp_path: Path, run: Path) -> None:

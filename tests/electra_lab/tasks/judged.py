@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.export.export import export
-from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.tasks.minimal_pairs import MinimalPairs
 from registry import Encoded, PairExample, Pretrained, Results, Vocabulary
 from tests.electra_lab.export.exports import finished, opened

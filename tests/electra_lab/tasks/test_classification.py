@@ -9,7 +9,7 @@ import torch
 from scipy.stats import pearsonr, rankdata, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from electra_lab.jobs.finetuning.rows import TaskRows
+from electra_lab.data.task_rows import TaskRows
 from electra_lab.tasks._classification import CLASSIFICATION, REGRESSION, classification, confusion, regression
 from electra_lab.tasks.text_classification import TextClassification
 from electra_lab.testing.tasks import encoder

@@ -11,7 +11,7 @@ from hypothesis import example as of_old
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from electra_lab.jobs.finetuning.rows import TaskRows
+from electra_lab.data.task_rows import TaskRows
 from electra_lab.tasks._spans import Independent, Joint
 from electra_lab.tasks.question_answering import QuestionAnswering
 from electra_lab.testing.tasks import TEXT, WORDS, encoder, question_examples
@@ -20,7 +20,7 @@ from electra_lab.tokenizers.unigram import unigram
 from electra_lab.tokenizers.wordpiece import wordpiece
 from registry import Answer, Batch, QuestionExample, Results, Row
 from registry.errors import DataError
-from tests.electra_lab.jobs.finetuning.test_encoder import of
+from tests.electra_lab.data.test_text_encoder import of
 
 Head = Literal["joint", "independent"]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics import f1_score as seqeval_f1
 
-from electra_lab.jobs.finetuning.rows import TaskRows
+from electra_lab.data.task_rows import TaskRows
 from electra_lab.tasks.token_classification import IGNORED, TokenClassification
 from electra_lab.testing.tasks import WORDS, encoder, words_examples
 from registry import Batch, Results, Row, WordsExample

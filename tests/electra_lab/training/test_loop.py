@@ -131,7 +131,10 @@ def until(step: int, run: Run, settings: Settings) -> list[Record]:
 
 
 def timeless(records: Iterable[Record]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in record.values.items() if "second" not in key} for record in records]
+    return [
+        {key: value for key, value in record.values.items() if "second" not in key and "memory" not in key}
+        for record in records
+    ]
 
 
 def by_hand(poison: tuple[int, ...] = ()) -> list[dict[str, float]]:
@@ -352,12 +355,12 @@ def result(a: float, count: int, weight: float, norm: float, finite: bool = True
 
 def test_a_window_by_hand() -> None:
     window = Window()
-    window.add(result(6.0, 2, 1.0, 3.0))
-    window.add(result(float("nan"), 9, 1.0, float("inf"), finite=False))
-    window.add(result(4.0, 3, 10.0, 5.0))
+    window.add(result(6.0, 2, 1.0, 3.0), 4.0)
+    window.add(result(float("nan"), 9, 1.0, float("inf"), finite=False), 4.0)
+    window.add(result(4.0, 3, 10.0, 5.0), 4.0)
     skipped, means = window.read()
     assert skipped == 1
-    assert means == {"loss": (6 + 40) / 5, "a_loss": 10 / 5, "gradient_norm": 4.0}
+    assert means == {"loss": (6 + 40) / 5, "a_loss": 10 / 5, "gradient_norm": 4.0, "clipped_gradient_norm": 3.5}
     assert window.read() == (skipped, means)  # reading changes nothing
     assert Window().read()[0] == 0
     assert Window.from_state(json.loads(json.dumps(Window().state()))) == Window()

@@ -21,7 +21,7 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder
 from registry.errors import ConfigError, DataError, Interrupted, LabError
 from tests.electra_lab.jobs.finetuning.small import predictions, pretrained, write_finetuning, write_lines
 
-TIMES = ("seconds", "tokens_per_second")
+TIMES = ("seconds", "tokens_per_second", "peak_memory_bytes")
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

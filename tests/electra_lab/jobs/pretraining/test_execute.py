@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 import torch
 
+from electra_lab.assembly.experiment import pack
+from electra_lab.config.load import load
+from electra_lab.data.store import load_store
+from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.jobs import lifecycle, saving
 from electra_lab.jobs.pretraining import execute
 from electra_lab.presentation.console import Console
@@ -34,6 +38,8 @@ from tests.electra_lab.jobs.pretraining.tiny import (
 )
 
 pytestmark = pytest.mark.usefixtures("no_report")
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +138,7 @@ def test_a_run_holds_its_directory_as_long_as_it_trains(tmp_path: Path, path: Pa
         run(experiment(tmp_path), place)
     else:
         execute.resume(place, "cpu")
-    assert refused == list(range(1, 13))
+    assert refused[:12] == list(range(1, 13))  # then rows of the test
     with RunDirectory(place).locked():
         pass
 
@@ -266,7 +272,15 @@ def test_one_of_several_processes_needs_to_know_the_others(
 
 
 def test_milestones_are_kept_through_a_whole_run_and_a_resumed_one(finished: Path, tmp_path: Path) -> None:
-    milestones = "checkpoint.milestones={tokens: [64, 320]}"
+    """Words are counted by their first tokens; the lab spreads those of a document evenly, which differs by less than
+    the half of a step."""
+    store = load_store(finished / "store" / RunDirectory(finished / "run").provenance().data.store)
+    vocabulary = make_vocabulary(store.tokenizer, torch.from_numpy(store.counts), CPU)
+    rows = pack(load(finished / "tiny.yaml"), store.train, vocabulary)
+    batches = [rows.training_batch(0, step, 4, CPU) for step in range(12)]
+    read = torch.tensor([int(vocabulary.word_start[batch.tokens].sum()) for batch in batches]).cumsum(0).tolist()
+    early, late = (read[1] + read[2]) // 2, (read[8] + read[9]) // 2
+    milestones = f"checkpoint.milestones={{tokens: [64, 320], words: [{early}, {late}]}}"
     for number, stop in enumerate((None, 7)):
         out = tmp_path / str(number)
         if stop is None:
@@ -275,8 +289,13 @@ def test_milestones_are_kept_through_a_whole_run_and_a_resumed_one(finished: Pat
             stop_at(stop, partial(run, finished / "tiny.yaml", out, milestones), signal.SIGTERM)
             execute.resume(out, "cpu")
         steps = [int(path.name.removeprefix("step-")) for path in sorted((out / "checkpoints").iterdir())]
-        assert steps == [0, 1, 5, 8, 12]
+        assert steps == [0, 1, 3, 5, 8, 10, 12]
+        names = {"step-0": 0, "tokens-64": 1, "tokens-320": 5, f"words-{early}": 3, f"words-{late}": 10}
+        assert RunDirectory(out).provenance().milestones == names
         assert_same(out, finished / "run")
+    with pytest.raises(ConfigError, match=r"checkpoint\.milestones\.words: .* never reached: .* after "):
+        run(finished / "tiny.yaml", tmp_path / "far", f"checkpoint.milestones={{words: [{2 * read[-1]}]}}")
+    assert not (tmp_path / "far").exists()
     one, other = (tensors(tmp_path / "0", step) for step in (0, 12))
     assert any(not torch.equal(one[name], other[name]) for name in one)
     assert not [name for name in one if name.startswith("optimizer.")]

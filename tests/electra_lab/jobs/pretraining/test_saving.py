@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -12,15 +13,22 @@ from typing import Any
 import pytest
 import torch
 
+from electra_lab.assembly.networks import open_source
+from electra_lab.config.load import load_finetuning
 from electra_lab.jobs import lifecycle, saving
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.saving import Saver
 from electra_lab.presentation.console import Console
-from electra_lab.pretrained.opening import read_run
+from electra_lab.presentation.run_page import closing
+from electra_lab.pretrained.opening import open_model, read_run
+from electra_lab.storage.best import leading
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
 from electra_lab.storage.run_directory import RunDirectory
+from registry import Metric
 from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
+from tests.electra_lab.jobs.finetuning.small import write_finetuning
 from tests.electra_lab.jobs.pretraining.tiny import (
+    MEASURED,
     TRAIN,
     Killed,
     assert_same,
@@ -66,9 +74,8 @@ def test_max_minutes_stop_a_run_that_can_be_resumed(tmp_path: Path, monkeypatch:
     assert steps(path) == [7]
     execute.resume(path, "cpu")
     assert lines(path)[-1]["step"] == 12
-    assert [{**r, "seconds": 0, "tokens_per_second": 0} for r in lines(path)] == [
-        {**r, "seconds": 0, "tokens_per_second": 0} for r in lines(whole)
-    ]
+    zero = dict.fromkeys(MEASURED, 0)
+    assert [r | zero for r in lines(path)] == [r | zero for r in lines(whole)]
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -106,7 +113,7 @@ def known(monkeypatch: pytest.MonkeyPatch, values: dict[int, float]) -> None:
         for record in evaluated(*given, **how):
             if record.values.get("split") in ("validation", "test"):
                 value = values[record.step] if record.values["split"] == "validation" else 1.0
-                record.values.update(discriminator_auc=value, generator_loss=-value)
+                record.values.update(discriminator_auc=value, generator_loss=-value, generator_mask_loss=-value)
             yield record
 
     monkeypatch.setattr(lifecycle, "train", train)
@@ -124,6 +131,33 @@ def test_the_best_checkpoint_stays_and_does_not_count(tmp_path: Path, monkeypatc
         assert steps(path) == [4, 9, 12]
         execute.resume(path, "cpu", ["checkpoint.keep=1"])
         assert steps(path) == [4, 12]
+
+
+@pytest.mark.parametrize("asynchronous", ["false", "true"])
+def test_by_default_the_best_of_the_saved_ones_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: str
+) -> None:
+    """That of step 4 is better, but nothing would have been saved there. The AUC does not compare steps."""
+    known(monkeypatch, {2: 0.1, 4: 0.9, 6: 0.8, 8: 0.1, 10: 0.1, 12: 0.5})
+    sections = {"evaluate": "{every: 2}", "checkpoint": f"{{every: 3, keep: 1, asynchronous: {asynchronous}}}"}
+    path = run(experiment(tmp_path, **sections), tmp_path / "run")
+    best = {"checkpoint": "checkpoints/step-00000006", "step": 6, "metric": "generator_mask_loss", "value": -0.8}
+    assert (steps(path), json.loads((path / "best.json").read_text())) == ([6, 12], best)
+    assert open_model(path, step="best").parts["discriminator"].path.name == "step-00000006"
+    assert "step-00000006" in closing(RunDirectory(path), path, None)
+    fine = load_finetuning(write_finetuning(tmp_path / "fine", path), ["step=best"])
+    assert open_source(fine).model.run.step == 6  # type: ignore[union-attr]
+    execute.resume(path, "cpu", ["checkpoint.best=off"])
+    assert (steps(path), (path / "best.json").exists()) == ([12], False)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.best"):
+        open_model(path, step="best")
+
+
+def test_the_leading_metric_compares_steps_and_is_no_baseline() -> None:
+    own, constant, loss = Metric(comparable=False), Metric(), Metric(baselines=("constant",))
+    metrics = {"own": own, "constant": constant, "absent": Metric(), "loss": loss, "later": Metric()}
+    assert leading(metrics, {"own": 1.0, "constant": 1.0, "absent": None, "loss": 2.0, "later": 3.0}) == "loss"
+    assert leading(metrics, {"own": 1.0, "constant": 1.0}) is None
 
 
 @pytest.mark.parametrize("asynchronous", ["false", "true"])

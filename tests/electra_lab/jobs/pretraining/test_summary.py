@@ -18,6 +18,7 @@ from electra_lab.data.splits import SPLITS
 from electra_lab.jobs.pretraining import execute
 from electra_lab.jobs.pretraining.facts import opening, planned, readable
 from electra_lab.metrics import PRETRAINING
+from electra_lab.planning.forecast import Duration
 from electra_lab.presentation.run_page import Token, closing, excerpt
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Example
@@ -176,12 +177,13 @@ def test_the_end_says_which_numbers_compare_runs(tmp_path: Path) -> None:
 
 def test_the_beginning_says_what_is_trained_on_validated_and_tested(tmp_path: Path) -> None:
     made, text = opened(load(experiment(tmp_path, evaluate="{every: 6}")))
-    store = made.store
+    store, rows, read = made.store, len(made.train), made.settings.steps * made.settings.batch_size
     train, validation, tested = ((store.documents[split], store.tokens[split]) for split in SPLITS)
     assert (
         f"  data          {train[0]} documents, {train[1]} tokens to train; validation {validation[0]} and "
         f"{validation[1]}; test {tested[0]} and {tested[1]}; vocabulary {made.vocabulary.size}\n"
         f"                {store.overlap:.1%} of the 13-token runs of validation and test also occur in training text\n"
+        f"  epochs        {read / rows:.2f}, of {rows} rows each\n"
         f"  evaluation    validation all {validation[1]} tokens every 6 steps; test all {tested[1]} tokens at the end\n"
     ) in text
     assert text.count("13-token") == 1
@@ -208,7 +210,11 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     )
     needs = forecast(loaded, torch.device("cpu"))
     large = replace(needs, state_bytes=3_000_000_000, working_bytes=1_500_000_000, evaluation_bytes=2_000_000)
-    text = planned(loaded, large, torch.device("cpu"))
+    took = Duration(step=0.0625, training=5000.0, evaluation=90.0, saving=0.5)
+    text = planned(loaded, replace(large, epoch=10_000), torch.device("cpu"), took)
+    assert "\n  epochs          0.40, of 10,000 rows each\n" in text
+    said = "0.062 s per step on average; evaluations 1.5 min, checkpoints below 1 s"
+    assert text.endswith(f"\n  time            about 85 min on this machine: {said}")
     assert text.startswith("tiny: 1,000 steps of 4 x 16 tokens\n")
     assert "about 4.50 GB on cpu in fp32: 3.00 GB of weights and optimizer" in text
     assert "1.50 GB of a step, 2 rows at a time (train.micro_batch_size)" in text
@@ -220,8 +226,8 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     often = load(tmp_path / "tiny.yaml", ["evaluate.every=100", "evaluate.tokens=1000"])
     assert (
         "\n  evaluation      validation at most 1,000 tokens every 100 steps; test at most 262,144 tokens at the end\n"
-    ) in planned(often, large, torch.device("cpu"))
+    ) in planned(often, large, torch.device("cpu"), took)
     unlimited = replace(large, vocabulary_size=None, working_bytes=None)
-    text = planned(loaded, unlimited, torch.device("cpu"))
+    text = planned(loaded, unlimited, torch.device("cpu"), "not here")
     assert "30,522 (assumed: the tokenizer has no limit)" in text
     assert "3.00 GB of weights and optimizer; the memory of a step cannot be predicted from shapes" in text

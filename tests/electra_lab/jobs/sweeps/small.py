@@ -85,7 +85,7 @@ def weights(path: Path, steps: int = STEPS) -> bytes:
 def lines(path: Path) -> list[dict[str, Any]]:
     """Return the records of a run without its times."""
     records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in record.items() if "second" not in k} for record in records]
+    return [{k: v for k, v in record.items() if "second" not in k and "memory" not in k} for record in records]
 
 
 def stamps(out: Path) -> dict[Path, int]:

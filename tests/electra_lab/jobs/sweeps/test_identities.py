@@ -42,6 +42,19 @@ def test_equal_content_has_an_equal_digest_whatever_its_label(tmp_path: Path):
     assert ablation(tmp_path, vary=grid, seeds=[1]).cells[0].id.rpartition("-")[2] != content
 
 
+PLAIN = """\
+name: plain
+corpus: {type: docstrings}
+tokenizer: {type: wordpiece, vocab_size: 200}
+data: {sequence_length: 16}
+discriminator: {type: bert, dim: 16, depth: 1, heads: 2}
+generator: {type: bert, dim: 8, heads: 2}
+train: {steps: 3, batch_size: 2}
+masking: {type: replace_prob}
+objective: {type: electra}
+sampler: {type: gumbel}
+schedules: {learning_rate: {type: warmup_linear, warmup_steps: 1}}
+"""
 CHANGES = {
     "train.steps": 2, "train.batch_size": 4, "train.learning_rate": 5.1e-4, "optimizer.betas": [0.9, 0.998],
     "optimizer.weight_decay": 0.02, "schedules.learning_rate.warmup_steps": 1,
@@ -57,6 +70,14 @@ def test_every_change_of_a_value_changes_the_digest(tmp_path: Path):
     vary: dict[str, Value] = {key: {key: value} for key, value in CHANGES.items()} | {"none": {}}
     made = ablation(tmp_path, vary=vary)
     assert len({digest(loaded) for loaded in made.loaded.values()}) == len(CHANGES) + 1
+
+
+def test_cells_of_earlier_releases_are_found_again(tmp_path: Path):
+    """The digest that this file had before `train.epochs`, `evaluate.at_start` and `checkpoint.best: auto`."""
+    file = tmp_path / "plain.yaml"
+    file.write_text(PLAIN)
+    assert digest(load(file)) == "645ae8584d"
+    assert digest(load(file, ["checkpoint.best=own_task_auc"])) != "645ae8584d"
 
 
 def test_a_plug_in_that_changed_changes_the_digest(tmp_path: Path):

@@ -204,13 +204,19 @@ def test_a_measure_is_prepared_by_one_cell_while_the_others_wait(out: Path) -> N
 def test_an_ablation_that_is_stopped_says_how_to_continue(
     quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, ends: type[Any], code: int
 ) -> None:
+    page, pages = tmp_path / "out" / "report.html", list[str]()
+
     def stop(self: InProcess, work: Work, folder: str, ids: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+        yield ids[0], work(folder, ids[0])
+        pages.append(Page(page).text)
         raise raised
-        yield
 
     monkeypatch.setattr(InProcess, "__call__", stop)
     with pytest.raises(ends) as stopped:
         ablate(quick, tmp_path / "out")
+    assert "Running. Written" in pages[0]  # after the first cell
+    assert "Interrupted: it can be resumed." in Page(page).text
+    assert "<script" not in page.read_text()
     assert stopped.value.exit_code == code
     assert str(stopped.value) == (
         f"stopped; trained cells are saved in {tmp_path / 'out'}. Run the same command again."

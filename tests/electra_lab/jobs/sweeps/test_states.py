@@ -159,16 +159,14 @@ def test_every_state_is_the_one_of_the_contract(laid: AblationFolder, bench: Ben
 
 
 def forecast(*_: object) -> SimpleNamespace:
-    flops = SimpleNamespace(total=lambda steps: 1e9)
-    sizes = {"working_bytes": 1, "evaluation_bytes": 1, "state_bytes": 1, "steps": 8}
-    return SimpleNamespace(parameters={"discriminator": 1}, flops=flops, **sizes)
+    return SimpleNamespace(parameters={"discriminator": 1}, steps=8, total_flops=1e9, bytes=3)
 
 
 @some
 def test_the_dry_run_counts_the_same(laid: AblationFolder, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_prepared", lambda *_: (bench.checked, InProcess(), laid.path))
     monkeypatch.setattr(run, "forecast", forecast)
-    monkeypatch.setattr(run, "trial_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(run, "trial", lambda *_: SimpleNamespace(total=1.0))
     text = run.dry_run(Path(), [], None, "cpu", None, None)
     found = states(laid, bench.plan).values()
     train = sum(TRAINING in state.missing for state in found)
@@ -182,7 +180,7 @@ def test_the_dry_run_times_steps_with_the_threads_that_cells_will_have(
 ) -> None:
     before, seen = torch.get_num_threads(), set[int]()
     monkeypatch.setattr(run, "forecast", forecast)
-    monkeypatch.setattr(run, "trial_seconds", lambda *_: seen.add(torch.get_num_threads()))
+    monkeypatch.setattr(run, "trial", lambda *_: str(seen.add(torch.get_num_threads())))
     for launch in (launchers.get("local").component(threads=before + 1), InProcess()):
         monkeypatch.setattr(run, "_prepared", lambda *_, launch=launch: (bench.checked, launch, tmp_path))
         run.dry_run(Path(), [], None, "cpu", None, None)

@@ -46,11 +46,11 @@ def left(plan: Plan, missing: list[str], seconds: tuple[float | None, float | No
         ((120.0, 120.0), 1, "about 8 min of training, one at a time"),
         ((120.0, 120.0), 2, "about 4 min of training, 2 at a time"),
         ((120.0, 120.0), 64, "about 2 min of training, 4 at a time"),
-        ((120.0, 120.0), 3, "about 3 min of training, 3 at a time"),  # at best 160 s
+        ((120.0, 120.0), 3, "about 2.7 min of training, 3 at a time"),  # at best 160 s
         ((6.0, 600.0), 3, "about 10 min of training, 3 at a time"),
-        ((None, 120.0), 2, "time unknown, as a step is too large to be tried here"),
+        ((None, 120.0), 2, "time unknown, as no step was tried"),
         ((14.0, 15.0), 1, "about 58 s of training, one at a time"),
-        ((3600.0, 3600.0), 1, "about 4.0 h of training, one at a time"),
+        ((3600.0, 3600.0), 1, "about 4 h of training, one at a time"),
     ],
 )
 def test_no_number_of_workers_shortens_the_longest_run(

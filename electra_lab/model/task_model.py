@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -46,14 +46,18 @@ class TaskModel(nn.Module):
         return self
 
     def forward(self, batch: Batch, rng: Streams) -> Losses:
+        outputs = self.outputs(batch)
+        terms = self.task.losses(outputs, batch) if batch.labels else {}
+        kept = getattr(self.task, "kept", dict)
+        return Losses(dict(terms), outputs={} if self.training else kept(outputs))
+
+    def outputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the complete outputs of the head, in float32."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             hidden = self.network.hidden(
                 batch.tokens, batch.attention_mask, batch.segments, batch.attention_document_ids
             )
-        outputs = self._outputs(self.head, hidden, batch)
-        terms = self.task.losses(outputs, batch) if batch.labels else {}
-        kept = getattr(self.task, "kept", dict)
-        return Losses(dict(terms), outputs={} if self.training else kept(outputs))
+        return self._outputs(self.head, hidden, batch)
 
     @torch.no_grad()
     def counts(self, batch: Batch, rng: Streams) -> dict[str, Tensor]:
@@ -67,6 +71,23 @@ class TaskModel(nn.Module):
         found: Tensor | Mapping[str, Tensor] = head(states, batch)
         named = {"logits": found} if isinstance(found, Tensor) else found
         return {name: each.float() for name, each in named.items()}
+
+
+class Predicting(nn.Module):
+    """One or several models of a task, whose outputs are averaged; without labels and losses.
+
+    models  with the same rows: of several seeds
+    """
+
+    def __init__(self, models: Sequence[TaskModel]) -> None:
+        super().__init__()
+        self.models, self.task = nn.ModuleList(models), models[0].task
+
+    def forward(self, batch: Batch, rng: Streams) -> Losses:
+        found = [model.outputs(batch) for model in self.models]  # type: ignore[operator]
+        outputs = found[0] if len(found) == 1 else self.task.average(found)  # type: ignore[attr-defined]
+        kept = dict if hasattr(self.task, "answers") else getattr(self.task, "kept", dict)
+        return Losses({}, outputs=kept(outputs))
 
 
 def with_layer_rates(optimizer: Optimizer, model: TaskModel, decay: float, rule: Rule) -> Optimizer:

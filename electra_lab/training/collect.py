@@ -53,10 +53,21 @@ class Collected:
     @cached_property
     def results(self) -> Results:
         """The results over all rows; read it after the last one."""
-        numbered = iter([self._outputs[number] for number in range(len(self._sizes))])
-        outputs = [list(islice(numbered, len(rows))) for rows in self._rows]
         with using_task(self._task):
-            return checked(self._task.results(self._examples, self._rows, outputs), self._examples)
+            return checked(self._task.results(self._examples, self._rows, self._of_examples()), self._examples)
+
+    def answers(self) -> Sequence[Mapping[str, Any]]:
+        """Return the predictions for new examples, after the last row."""
+        if not hasattr(self._task, "answers"):
+            return self.results.predictions
+        with using_task(self._task):
+            found: Sequence[Mapping[str, Any]] = self._task.answers(self._examples, self._rows, self._of_examples())
+            return found
+
+    def _of_examples(self) -> list[list[dict[str, Any]]]:
+        """Return the outputs of the rows of each example."""
+        numbered = iter([self._outputs[number] for number in range(len(self._sizes))])
+        return [list(islice(numbered, len(rows))) for rows in self._rows]
 
 
 def checked(found: object, examples: Sequence[Any]) -> Results:

@@ -11,9 +11,9 @@ from torch import nn
 
 from electra_lab.backbones.bert import Bert
 from electra_lab.backbones.transformer import Transformer
-from electra_lab.jobs.finetuning.model import TaskModel, with_layer_rates
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.model.task_model import TaskModel, with_layer_rates
 from electra_lab.optimizers.adamw import AdamW
 from electra_lab.training.random import Streams
 from registry import Batch, Term

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from electra_lab.jobs.finetuning.collect import Collected
+from electra_lab.training.collect import Collected
 from registry import Batch, Losses, Results, Row
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.jobs.finetuning.rows import IGNORED, TaskRows
+from electra_lab.data.task_rows import IGNORED, TaskRows
 from registry import Row
 from registry.errors import DataError
 

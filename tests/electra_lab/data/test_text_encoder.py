@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from electra_lab.data.encoding import encode
+from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.data.texts import tokenize
 from electra_lab.data.vocabulary import make_vocabulary
-from electra_lab.jobs.finetuning.encoder import TextEncoder
 from electra_lab.tokenizers.bpe import bpe
 from electra_lab.tokenizers.unigram import unigram
 from electra_lab.tokenizers.wordpiece import wordpiece

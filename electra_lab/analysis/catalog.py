@@ -1,0 +1,223 @@
+"""Runs, fine-tunings and ablations below a folder: state, progress and the metrics that can be compared. No torch."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+import yaml
+
+from electra_lab.analysis.records import last_evaluation, training_seconds
+from electra_lab.storage.catalog import DIVERGED, Kind, find, is_held, last_records
+from electra_lab.storage.files import read_as, read_json, read_text
+from electra_lab.storage.plan import Plan
+from electra_lab.storage.provenance import Provenance, flat
+from registry import Metric
+from registry.errors import CheckpointError, ConfigError, did_you_mean
+
+State = Literal["running", "finished", "stopped", "diverged", "failed", "damaged"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run, a fine-tuning or an ablation.
+
+    done, total  steps of a run, seeds of a fine-tuning, cells of an ablation
+    seconds      of training steps; those before the end of a long metrics.jsonl at the speed there
+    written      when it last wrote, in seconds since 1970
+    numbers      the metrics that can be compared, the most important one first
+    best         the label of an ablation's best cell, which `numbers` are of
+    """
+
+    path: Path
+    kind: Kind | None
+    name: str
+    state: State
+    done: int = 0
+    total: int = 0
+    seconds: float | None = None
+    started: str = ""
+    written: float = 0.0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    best: str = ""
+    error: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def leading(self) -> str:
+        """The name of the most important metric that it has; "" if it has none."""
+        return next(iter(self.numbers), "")
+
+    def matches(self, word: str) -> bool:
+        """Return True for its state, its kind, a pattern of its name or path, or KEY=VALUE of its config."""
+        key, equals, value = word.partition("=")
+        if equals and key in self.config:
+            try:
+                return bool(self.config[key] == yaml.safe_load(value)) or str(self.config[key]) == value
+            except yaml.YAMLError:
+                return False
+        return word in (self.state, self.kind) or fnmatchcase(self.name, word) or fnmatchcase(str(self.path), word)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values that JSON shows."""
+        hidden = {"config", "metrics"}
+        return {key: value for key, value in self.__dict__.items() if key not in hidden} | {"path": str(self.path)}
+
+
+def jobs(root: Path) -> Iterator[Job]:
+    """Yield the jobs at or below a folder. One that cannot be read has the state `damaged`, and an error."""
+    readers: Mapping[Kind, Callable[[Path], Job]] = {"run": _run, "fine-tuning": _finetuning, "ablation": _ablation}
+    for path, kind, problem in find(root):
+        try:
+            if kind:
+                job = readers[kind](path)
+                yield replace(job, written=_written(path))
+                continue
+        except (CheckpointError, ConfigError) as error:
+            problem = str(error)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError, RecursionError) as error:
+            problem = f"{path}: is damaged ({type(error).__name__})."
+        yield Job(path, kind, path.name, "damaged", error=problem)
+
+
+def ordered(found: Sequence[Job], by: str) -> list[Job]:
+    """Sort by `newest`, `name` or a metric, whose best number comes first. Raises ConfigError for another word."""
+    if by == "newest":
+        return sorted(found, key=lambda job: -job.written)
+    if by == "name":
+        return sorted(found, key=lambda job: (job.name, str(job.path)))
+    known, metric = {"newest", "name"}.union(*(job.numbers for job in found)), Metric()
+    for job in found:
+        metric = job.metrics.get(by, metric)
+    if not metric.comparable:
+        raise ConfigError(f"--sort {by}: is measured on each run's own task, so it does not order runs.")
+    if by not in known:
+        raise ConfigError(f"--sort {by}: is not a metric of these jobs.{did_you_mean(by, known)}")
+    sign = -1 if metric.higher_is_better else 1
+    return sorted(found, key=lambda job: sign * job.numbers[by] if by in job.numbers else math.inf)
+
+
+def _run(path: Path) -> Job:
+    if not (path / "provenance.json").is_file():
+        begun = (path / "metrics.jsonl").is_file() or (path / "checkpoints").is_dir()
+        state: State = "damaged" if begun else "running" if is_held(path / ".lock") else "stopped"
+        said = f"{path}: has no provenance.json." if begun else ""
+        return Job(path, "run", path.name, state, error=said)
+    began, records = read_as(Provenance, path / "provenance.json"), last_records(path / "metrics.jsonl")
+    if not (path / "config.yaml").is_file():
+        raise CheckpointError(f"{path / 'config.yaml'}: is missing.")
+    done = max((record["step"] for record in records), default=0)
+    tested = any(record["split"] == "test" and record["step"] >= began.steps for record in records)
+    config, metrics = began.config or _yaml(path / "config.yaml"), began.metrics
+    return Job(
+        path,
+        "run",
+        str(config["name"]),
+        _state(path, finished=tested or (path / "results.json").is_file()),
+        done,
+        began.steps,
+        training_seconds(records),
+        began.started,
+        numbers=_comparable(last_evaluation(records) or {}, metrics),
+        metrics=metrics,
+        config=flat(config),
+    )
+
+
+def _finetuning(path: Path) -> Job:
+    config = _yaml(path / "finetuning.yaml")
+    folders = [path / f"seed-{seed}" for seed in config["seeds"]]
+    begun = [folder for folder in folders if (folder / "provenance.json").is_file()]
+    finished = [folder / "results.json" for folder in begun if (folder / "results.json").is_file()]
+    seconds = [training_seconds(last_records(folder / "metrics.jsonl")) for folder in begun]
+    first = read_as(Provenance, begun[0] / "provenance.json") if begun else None
+    metrics = first.metrics if first else {}
+    # The mean over the seeds.
+    scores, means = [_labelled(read_json(file)["splits"]) for file in finished], dict[str, float]()
+    for name in metrics:
+        values = [score[name] for score in scores if score.get(name) is not None]
+        means |= {name: fmean(values)} if values else {}
+    return Job(
+        path,
+        "fine-tuning",
+        str(config["name"]),
+        _state(path, finished=len(finished) == len(folders)),
+        len(finished),
+        len(folders),
+        sum(filter(None, seconds)) or None,
+        first.started if first else "",
+        numbers=_comparable(means, metrics),
+        metrics=metrics,
+        config=flat(config),
+    )
+
+
+def _labelled(splits: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of the first held-out split with labels."""
+    return next((dict(split["metrics"]) for split in splits.values() if split["metrics"]), {})
+
+
+def _ablation(path: Path) -> Job:
+    plan = read_as(Plan, path / "plan.json")
+    leading, seconds, numbers, done, failed, held = plan.metrics[plan.metric], 0.0, dict[str, float](), 0, 0, False
+    for cell in plan.cells:
+        folder = path / "cells" / cell.id
+        measured = read_json(folder / "measures.json") if (folder / "measures.json").is_file() else {}
+        wanted = [measure.key for measure in plan.measures_of(cell)]
+        complete = all(key in measured for key in wanted)
+        done += complete
+        failed += not complete and (path / "failed" / f"{cell.id}.json").is_file()
+        held = held or (not complete and is_held(path / "claims" / cell.id))
+        for key in wanted:
+            value = measured.get(key, {}).get(cell.task or plan.metric)
+            if value is not None:
+                numbers[f"{cell.variant}, seed {cell.seed}{f', {cell.task}' * bool(cell.task)}"] = value
+        trained = folder / f"seed-{cell.seed}" if cell.task else folder
+        seconds += training_seconds(last_records(trained / "metrics.jsonl")) or 0
+    best = (max if leading.higher_is_better else min)(numbers, key=numbers.__getitem__, default="")
+    finished = done == len(plan.cells)
+    state: State = "running" if held else "finished" if finished else "failed" if failed else "stopped"
+    return Job(
+        path,
+        "ablation",
+        plan.name,
+        state,
+        done,
+        len(plan.cells),
+        seconds or None,
+        numbers={plan.metric: numbers[best]} if best and leading.comparable else {},
+        metrics=plan.metrics,
+        best=best if leading.comparable else "",
+    )
+
+
+def _state(path: Path, *, finished: bool) -> State:
+    if finished:
+        return "finished"
+    if is_held(path / ".lock"):
+        return "running"
+    folders = [path, *path.glob("seed-*")]
+    return "diverged" if any((folder / DIVERGED).is_file() for folder in folders) else "stopped"
+
+
+def _comparable(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """Return the numbers of the metrics that can be compared, without baselines."""
+    baselines = set[str]().union(*(metric.baselines for metric in metrics.values()))
+    names = [name for name, metric in metrics.items() if metric.comparable and name not in baselines]
+    return {name: float(record[name]) for name in names if record.get(name) is not None}
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    """Read a file that the lab wrote. The parser in C is ten times as fast."""
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(loader(read_text(file)).get_single_data())
+
+
+def _written(path: Path) -> float:
+    """Return when a job last wrote records, in seconds since 1970."""
+    files = [path, *path.glob("metrics.jsonl"), *path.glob("*/metrics.jsonl"), *path.glob("*/*/metrics.jsonl")]
+    return max(file.stat().st_mtime for file in files[1:] or files)

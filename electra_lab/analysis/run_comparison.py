@@ -1,0 +1,161 @@
+"""Runs side by side: what differs, what can be compared, and the test rows that all have."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from electra_lab.analysis.findings import declared, measured
+from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
+from electra_lab.storage.files import refuse_unusable
+from electra_lab.storage.finetuning_folder import config_of
+from electra_lab.storage.provenance import Provenance, flat
+from electra_lab.storage.run_directory import RunDirectory
+from registry import Metric
+from registry.errors import ConfigError, command
+
+# The sections that determine the test of a run: with other values, its losses are those of another task.
+TEST = "corpus.", "tokenizer.", "data.", "packing.", "masking.", "schedules.masking.", "objective.type", "evaluate."
+OF_A_TASK = "task.", "dataset."  # the same of a fine-tuning
+# Keys of these sections that change no number of a test.
+SAME_TEST = "data.store", "evaluate.every", "evaluate.batch_size"
+FEWEST = 8  # tokens of a test row that all runs show
+BY_TIME = re.compile(r"\d{8}-\d{6}-([0-9a-f]{4})")  # the folder of a run that was given no `--out`
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run that is compared with others."""
+
+    label: str
+    directory: RunDirectory
+    began: Provenance
+    records: Records
+    config: Mapping[str, Any]  # flat
+
+    @cached_property
+    def last(self) -> dict[str, Any]:
+        """Its last evaluation, of the test if it came to it; empty if there is none."""
+        return last_evaluation(self.records) or {}
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics of its last evaluation, without baselines; each has a title."""
+        return measured(self.last, declared(self.began.metrics))
+
+    @property
+    def costs(self) -> dict[str, float | None]:
+        """Parameters by part of the networks, and what the steps up to now took."""
+        done = max((record["step"] for record in self.records), default=0)
+        tokens, seconds = last_number(self.records, "train", "tokens"), training_seconds(self.records)
+        flops, paper = last_number(self.records, "train", "flops"), self.began.paper_flops
+        share = done / self.began.steps if self.began.steps else 0
+        return {
+            **{f"parameters, {part}": float(size) for part, size in self.began.parameters.items()},
+            "steps": done,
+            "tokens": tokens,
+            "FLOPs": flops if flops is not None else self.began.flops * share,
+            "FLOPs as the paper counts": None if paper is None else paper * share,
+            "seconds of training": seconds,
+            "tokens/s": tokens / seconds if tokens and seconds else None,
+        }
+
+
+def subjects(paths: Sequence[Path]) -> list[Subject]:
+    """Read the run directories. Raises ConfigError for other folders, CheckpointError for damaged ones."""
+    if len(paths) < 2:
+        raise ConfigError("give two or more run directories to compare.")
+    for path in paths:
+        refuse_unusable(path)
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigError("a run directory is given twice.")
+    for path in paths:
+        _refuse_other_jobs(path)
+    directories = [RunDirectory.open(path) for path in paths]
+    configs = [flat(config_of(path / "config.yaml")) for path in paths]
+    tuned = [path for path, config in zip(paths, configs, strict=True) if "task.type" in config]
+    if tuned and len(tuned) < len(paths):
+        raise ConfigError(f"{tuned[0]}: is a seed of a fine-tuning, which does not compare with pre-training runs.")
+    found, labels = list[Subject](), _labels(paths, [str(config.get("name")) for config in configs])
+    for label, directory, config in zip(labels, directories, configs, strict=True):
+        began = directory.provenance()
+        directory.refuse_other_format(began)
+        found.append(Subject(label, directory, began, directory.records(), config))
+    return found
+
+
+def _refuse_other_jobs(path: Path) -> None:
+    if (path / "plan.json").is_file():
+        raise ConfigError(
+            f"{path}: is the folder of an ablation, whose page compares its variants: {command('report', path)}. To "
+            f"compare cells, give their folders, such as {path / 'cells' / 'ID'}."
+        )
+    if (path / "finetuning.yaml").is_file():
+        raise ConfigError(f"{path}: is a fine-tuning. Give its seeds, such as {path / 'seed-0'}.")
+
+
+def _labels(paths: Sequence[Path], names: Sequence[str]) -> list[str]:
+    """Return the names of the configs if these differ, otherwise those of the folders, or the whole paths."""
+    folders = []
+    for path, name in zip(paths, names, strict=True):
+        folder = path.resolve().name
+        by_time = BY_TIME.fullmatch(folder)
+        folders.append(f"{name}-{by_time[1]}" if by_time else folder)
+    return next((list(some) for some in (names, folders) if len({*some}) == len(some)), [str(path) for path in paths])
+
+
+def side_by_side(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the value of each run by key, None where it has none."""
+    found = dict[str, list[Any]]()
+    for i, values in enumerate(of_runs):
+        for key, value in values.items():
+            found.setdefault(key, [None] * len(of_runs))[i] = value
+    return found
+
+
+def differing(of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the keys whose values differ, with the value of each run."""
+    rows = side_by_side(of_runs)
+    return {key: values for key, values in rows.items() if values.count(values[0]) < len(values)}
+
+
+def changes(found: Sequence[Subject]) -> dict[str, list[Any]]:
+    """Return the keys of the complete configs that differ, with the value of each run; names differ anyway."""
+    differ = differing([subject.config for subject in found])
+    return {key: values for key, values in differ.items() if key != "name"}
+
+
+def obstacles(found: Sequence[Subject]) -> list[str]:
+    """Return the keys by which the tests of the runs differ, so that their metrics do not compare the models."""
+    text = len({subject.began.data.store for subject in found}) > 1
+    keys = [key for key in changes(found) if key.startswith((*TEST, *OF_A_TASK)) and key not in SAME_TEST]
+    if not text:  # the same store has the same text, wherever its files lie
+        keys = [key for key in keys if not key.startswith(("corpus.", "tokenizer."))]
+    return keys or ["the text"] * text
+
+
+def common_rows(shown: Sequence[Sequence[Sequence[Any]]]) -> Iterator[list[Sequence[Any]]]:
+    """Yield, of each test row, the tokens that all runs show, by run. Excerpts of a row may begin elsewhere.
+
+    shown  by run and by row the tokens, each with its `original`
+    """
+    for rows in zip(*shown, strict=False):
+        texts = [*map(_text, rows)]
+        shared = texts[0]
+        for text in texts[1:]:
+            match = SequenceMatcher(None, shared, text, autojunk=False).find_longest_match()
+            shared = shared[match.a : match.a + match.size]
+        if len(shared) < FEWEST:
+            continue
+        cut = []
+        for row, text in zip(rows, texts, strict=True):
+            start = next(i for i in range(len(text)) if text[i : i + len(shared)] == shared)
+            cut.append(row[start : start + len(shared)])
+        yield cut
+
+
+def _text(row: Sequence[Any]) -> list[str]:
+    return [token.original for token in row]

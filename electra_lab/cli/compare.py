@@ -1,0 +1,58 @@
+"""electra-lab compare A B ..."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from electra_lab.cli._streams import answer, is_utf8, stdout
+from electra_lab.cli.run import Device, OnDevice
+from registry.errors import ConfigError
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="A B ...", help="Run directories, or seeds of fine-tunings (DIR/seed-0).")
+    ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="MEASURE",
+            help="Measure all runs on one task: fixed_corruption, detection_probe, or with options, "
+            "'{type: fixed_corruption, steps: 200}'. The numbers are kept in the run directories.",
+        ),
+    ] = None,
+    html: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("compare.html"),
+    json_: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of tables.")] = False,
+    device: OnDevice = Device.auto,
+) -> None:
+    """Compare runs: what differs in their configs, curves, results, costs, and the same test rows, on one page.
+
+    Metrics on a run's own task are marked: they do not compare runs. Nothing is tested, as one run of each setting
+    does not show how much the seed changes; `electra-lab ablate` repeats settings over seeds.
+    """
+    import shutil
+
+    from electra_lab.analysis.run_comparison import subjects
+    from electra_lab.presentation.compare_page import Comparison, page, text
+    from electra_lab.storage.files import refuse_unusable, write_text
+
+    refuse_unusable(html)
+    if html.is_dir() or not html.absolute().parent.is_dir():
+        raise ConfigError(f"--html {html}: is a folder, or its folder does not exist.")
+    read = subjects(runs)
+    measured = None
+    if on:
+        from electra_lab.jobs.measuring import measure
+
+        measured = measure(read, on, device.value)
+    found = Comparison(read, measured)
+    write_text(html, page(found))
+    if json_:
+        answer(json.dumps(found.as_dict() | {"page": str(html)}, indent=1, ensure_ascii=not is_utf8()))
+        return
+    width = shutil.get_terminal_size().columns if stdout().isatty() else None
+    answer(text(found, width), folds=True)
+    answer(f"\n{html}")

@@ -1,0 +1,81 @@
+"""electra-lab embed MODEL"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from electra_lab.cli._streams import answer, is_utf8
+from electra_lab.cli._texts import Batch, Best, File, Json, Model, OnError, Step, Texts, Wrong, step_of, texts_of
+from electra_lab.cli.run import Device, OnDevice
+from registry.errors import ConfigError
+
+
+class Pooling(StrEnum):
+    mean = "mean"
+    cls = "cls"
+
+
+def embed(
+    model: Model,
+    texts: Texts = None,
+    file: File = None,
+    pooling: Annotated[Pooling, typer.Option(help="The mean over all tokens, or the state of the first one.")] = (
+        Pooling.mean
+    ),
+    json_: Json = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the vectors to this file instead, as numpy's .npy.")
+    ] = None,
+    on_error: Wrong = OnError.stop,
+    step: Step = None,
+    best: Best = False,
+    batch_size: Batch = 32,
+    device: OnDevice = Device.auto,
+) -> None:
+    """Print a vector for each text, as numbers on a line, or with --json as `embedding`."""
+    import json
+    from contextlib import nullcontext
+    from itertools import tee
+
+    import numpy as np
+    from numpy.lib.format import dtype_to_descr, write_array_header_1_0
+
+    from electra_lab.api import load
+    from electra_lab.presentation.console import Console
+    from electra_lab.storage.files import new_file
+
+    if out and json_:
+        raise ConfigError("give either --json or --out.")
+    if out and (out.is_dir() or not out.absolute().parent.is_dir()):
+        raise ConfigError(f"--out {out}: is a folder, or its folder does not exist.")
+    read, kept = tee(texts_of(texts, file, on_error))
+    pair, console, number = load(model, device=device.value, step=step_of(step, best)), Console(), 0
+    vectors = pair.stream("embed", read, batch_size=batch_size, pooling=pooling.value)
+    writing: Any = new_file(out, "wb") if out else nullcontext()
+    with writing as stream, console.progress(0, None, "embed", "texts"):
+
+        def write_header(number: int) -> None:  # numpy leaves room for any number of rows
+            about = {
+                "descr": dtype_to_descr(np.dtype(np.float32)),
+                "fortran_order": False,
+                "shape": (number, pair.embeds.dim),
+            }
+            stream.seek(0)
+            write_array_header_1_0(stream, about)
+
+        if out:
+            write_header(0)
+        for number, (vector, text) in enumerate(zip(vectors, kept, strict=False), start=1):
+            console.advance(number)
+            if out:
+                stream.write(vector.numpy().tobytes())
+            else:
+                numbers = [str(value) for value in vector.numpy()]  # no more digits than float32 has
+                found = {"text": text, "embedding": list(map(float, numbers))}
+                answer(json.dumps(found, ensure_ascii=not is_utf8()) if json_ else " ".join(numbers))
+        if out:
+            write_header(number)
+    if out:
+        answer(out)

@@ -1,0 +1,126 @@
+"""electra-lab predict MODEL"""
+
+import csv
+import io
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Annotated, Any
+
+import typer
+
+from electra_lab.cli._items import ENDINGS, Format, Record, items_of
+from electra_lab.cli._streams import answer, is_utf8
+from electra_lab.cli._texts import Batch, File, Json, OnError, Texts, Wrong, answer_in_colour, colours, lines_of
+from electra_lab.cli.run import Device, OnDevice
+from registry.errors import ConfigError, command
+
+
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The folder of a fine-tuning, one of its seeds, or an ELECTRA or BERT in Hugging Face format with the "
+            "head of a task (a folder or a name on the hub)."
+        ),
+    ],
+    texts: Texts = None,
+    file: File = None,
+    pair: Annotated[
+        str | None,
+        typer.Option("--pair", "--context", metavar="TEXT", help="Second text of all texts; the context of questions."),
+    ] = None,
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            help="Of the file or of standard input. Default: by the file's ending, otherwise a text per line."
+        ),
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Field or column with the text, the question or the words; a second time, with the second text or the "
+            "context. Default: as in the training data, otherwise text and pair, question and context, or words.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of a fine-tuning. Default: the best on validation.")] = None,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Average all seeds of a fine-tuning.")] = False,
+    json_: Json = False,
+    csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
+    on_error: Wrong = OnError.stop,
+    batch_size: Batch = 32,
+    device: OnDevice = Device.auto,
+) -> None:
+    """Predict labels, numbers, tags or answers for new texts with a fine-tuned model."""
+    from electra_lab.inference.finetuned import FineTuned
+    from electra_lab.inference.opening import load
+    from electra_lab.presentation.console import Console
+
+    if json_ and csv_:
+        raise ConfigError("give either --json or --csv.")
+    if ensemble and seed is not None:
+        raise ConfigError("give either --seed or --ensemble.")
+    lines = lines_of(texts, file)
+    read = format or (Format.text if texts or file is None else ENDINGS.get(file.suffix.lower(), Format.text))
+    chosen = "all" if ensemble else "best" if seed is None else seed
+    tuned = load(model, device=device.value, seed=chosen)  # type: ignore[arg-type]
+    if not isinstance(tuned, FineTuned):
+        cure = command("finetune", "FILE", "--model", model)
+        raise ConfigError(f"{model}: is pre-trained and has no head of a task. Fine-tune it first: {cure}")
+    job = tuned.job
+    default = () if read == Format.text else job.fields or ()
+    given = items_of(lines, read, job.names, job.needs, field or default, pair, on_error)
+    waiting: deque[Record] = deque()  # the records of the items that are not predicted yet
+
+    def items() -> Iterator[Record]:
+        for record, item in given:
+            waiting.append(record)
+            yield item
+
+    table, terminal, console = _Table(), colours(), Console()
+    with nullcontext() if terminal.is_terminal else console.progress(0, None, "predict", "texts"):
+        for number, result in enumerate(tuned.stream("predict", items(), batch_size=batch_size), start=1):
+            console.advance(number)
+            record = waiting.popleft()
+            if csv_:
+                answer(table.line(record, result.answer))
+            elif json_:
+                answer(_json(record | result.answer))
+            else:
+                answer_in_colour(terminal, result)
+
+
+def _json(value: Record) -> str:
+    """Return a line of JSON; halves of characters, which only other fields may have, are escaped."""
+    line = json.dumps(value, ensure_ascii=not is_utf8())
+    return line if line.isascii() or not re.search("[\ud800-\udfff]", line) else json.dumps(value)
+
+
+class _Table:
+    """Rows of a CSV file whose columns are those of the first one; each probability has its own."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+
+    def line(self, record: Record, found: Record) -> str:
+        """Return a row, the first time below the header."""
+        cells = {name: self._cell(value) for name, value in record.items()}
+        for name, value in found.items():
+            if name == "probabilities" and isinstance(value, dict):
+                cells |= {f"probability_{label}": chance for label, chance in value.items()}
+            else:
+                cells[name] = self._cell(value)
+        first, self._columns = not self._columns, self._columns or [*cells]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
+        if first:
+            writer.writeheader()
+        writer.writerow(cells)
+        return text.getvalue().removesuffix("\n").encode("utf-8", "replace").decode()
+
+    @staticmethod
+    def _cell(value: Any) -> Any:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

@@ -1,0 +1,66 @@
+"""electra-lab push MODEL USER/NAME"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from electra_lab.cli._streams import answer
+from electra_lab.cli._texts import Best, Step, step_of
+
+
+def push(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A run directory, a fine-tuning, or a folder that `export` wrote.")
+    ],
+    repository: Annotated[str, typer.Argument(metavar="USER/NAME", help="The repository on the hub.")],
+    step: Step = None,
+    best: Best = False,
+    milestones: Annotated[
+        bool, typer.Option("--milestones", help="Also push each kept milestone as a branch, such as tokens-10M.")
+    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Let everybody see it. Without this it is private.")] = False,
+    license_: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="Its licence, such as mit or apache-2.0.")
+    ] = None,
+    language: Annotated[
+        list[str] | None, typer.Option(metavar="CODE", help="A language of its text, such as en. Repeatable.")
+    ] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A dataset of the hub that it learned from. Repeatable.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the files and their sizes, and send nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per branch.")] = False,
+) -> None:
+    """Upload a model to the Hugging Face hub, with a model card.
+
+    The token is that of `hf auth login` or HF_TOKEN. After a cut connection the same command continues.
+    """
+    from electra_lab.cli.export import judge
+    from electra_lab.export.push import push
+    from electra_lab.presentation.console import Console
+
+    metadata = {"license": license_, "language": language, "datasets": dataset}
+    for pushed in push(
+        model,
+        repository,
+        step=step_of(step, best),
+        public=public,
+        milestones=milestones,
+        metadata=metadata,
+        judge=judge,
+        dry_run=dry_run,
+        say=Console().say,
+    ):
+        if as_json:
+            answer(json.dumps({"repository": repository, "sent": not dry_run, **vars(pushed)}))
+            continue
+        of_step = "" if pushed.step is None else f" (step {pushed.step:,})"
+        verb = "would go to" if dry_run else "are in"
+        answer(f"{len(pushed.files)} files, {sum(pushed.files.values()):,} bytes {verb} {pushed.url or repository}"
+               f"{'' if pushed.url else f', branch {pushed.branch}'}{of_step}")  # fmt: skip
+        for name, size in pushed.files.items() if dry_run else ():
+            answer(f"{size:>14,}  {name}")

@@ -1,0 +1,204 @@
+"""A network as ONNX in int8, by onnxruntime's dynamic quantization, and what that changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from electra_lab.assembly.experiment import assemble
+from electra_lab.data.store import is_store, load_store
+from electra_lab.export.onnx import INPUTS, NamedOutputs, Size, open_onnx, quiet, random_inputs
+from electra_lab.pretrained.opening import run_config
+from electra_lab.pretrained.trained_model import TrainedModel
+from electra_lab.storage.checkpoint import read_model
+from electra_lab.tokenizers.pretrained import read_tokenizer
+from electra_lab.training.random import EVALUATION
+from registry.errors import LabError
+
+BATCH = 8  # rows at a time, if the file does not fix them
+MOST = 1 << 16  # tokens, padding included, that the two files are compared on
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs of a network, [B T] by name; which tokens are compared; and which were replaced, if that is known."""
+
+    inputs: dict[str, NDArray[np.int64]]
+    judged: NDArray[np.bool_]
+    replaced: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """The difference between two files on the same rows; pairs are fp32 and int8.
+
+    text       which rows
+    auc        of detecting the replaced tokens, if they are known
+    agreement  the share of equal verdicts, such as labels; None for numbers
+    outputs    the mean absolute difference
+    """
+
+    text: str
+    tokens: int
+    batch: int
+    length: int
+    threads: int
+    bytes: tuple[int, int]
+    seconds: tuple[float, float]
+    auc: tuple[float, float] | None
+    agreement: float | None
+    outputs: float
+
+    def __str__(self) -> str:
+        smaller, faster = self.bytes[0] / self.bytes[1], self.seconds[0] / self.seconds[1]
+        found = [f"{smaller:.1f} times smaller", f"{faster:.2f} times as fast"]
+        if self.auc:
+            found.append(f"AUC {self.auc[1]:.4f} instead of {self.auc[0]:.4f}")
+        if self.agreement is not None:
+            found.append(f"{self.agreement:.1%} of the verdicts equal")
+        found.append(f"outputs differ by {self.outputs:.2g} on average")
+        where = f"{self.tokens:,} tokens of {self.text}, {self.batch} x {self.length}, {self.threads} threads"
+        return f"{', '.join(found)} ({where})"
+
+
+def write_int8(
+    fp32: Path, module: NamedOutputs, rows: list[Rows], text: str, vocabulary_size: int, longest: int, size: Size | None
+) -> Change:
+    """Write model_int8.onnx beside a file, and compare them on these rows; on random tokens if there are none."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    int8, external = fp32.with_name("model_int8.onnx"), fp32.with_name(f"{fp32.name}.data").exists()
+    given: Any = fp32
+    if not external:  # some weights will be transposed, but not the shapes that the exporter noted of them
+        given = onnx.load(fp32)
+        del given.graph.value_info[:]
+    with quiet():
+        quantize_dynamic(given, int8, weight_type=QuantType.QInt8, use_external_data_format=external)
+    if not rows:
+        shape, text = size or (BATCH, min(longest, 128)), "random tokens, as there is no text"
+        rows = [_rows(*random_inputs(*shape, vocabulary_size, seed)) for seed in range(4)]
+    return _compared(fp32, int8, module, rows, text)
+
+
+def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], text: str) -> Change:
+    """Run both files on the same rows, in turns."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    sessions, seconds = [open_onnx(file, threads) for file in (fp32, int8)], [0.0, 0.0]
+    last, detects = [module.outputs[-1]], "replaced" in module.network.heads
+    outputs: list[Any] = [None, None]
+    scores, gaps, same = list[NDArray[Any]](), list[float](), list[float]()
+    for session in sessions:
+        session.run(last, rows[0].inputs)  # the first call allocates
+    for number, batch in enumerate(rows):
+        for which in (0, 1) if number % 2 else (1, 0):
+            began = time.perf_counter()
+            (outputs[which],) = sessions[which].run(last, batch.inputs)
+            seconds[which] += time.perf_counter() - began
+        one, other = (output if module.of_text else output[batch.judged] for output in outputs)
+        gaps.append(float(np.abs(one - other).mean()))
+        if detects:
+            same.append(float(((one > 0) == (other > 0)).mean()))
+            if batch.replaced is not None:
+                scores.append(np.stack([batch.replaced[batch.judged], one, other]))
+        elif len(module.outputs) == 2 and one.shape[-1] > 1:
+            same.append(float((one.argmax(-1) == other.argmax(-1)).mean()))
+    shape = max(batch.judged.shape for batch in rows)
+    return Change(
+        text=text,
+        tokens=sum(batch.judged.size for batch in rows),
+        batch=shape[0],
+        length=shape[1],
+        threads=threads,
+        bytes=(_bytes(fp32), _bytes(int8)),
+        seconds=(seconds[0], seconds[1]),
+        auc=_auc(*np.concatenate(scores, axis=1)) if scores else None,
+        agreement=float(np.mean(same)) if same else None,
+        outputs=float(np.mean(gaps)),
+    )
+
+
+def _auc(replaced: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> tuple[float, float] | None:
+    from sklearn.metrics import roc_auc_score
+
+    if not 0 < replaced.sum() < len(replaced):
+        return None
+    return float(roc_auc_score(replaced, one)), float(roc_auc_score(replaced, other))
+
+
+def _bytes(file: Path) -> int:
+    return sum(part.stat().st_size for part in (file, file.with_name(f"{file.name}.data")) if part.exists())
+
+
+def run_rows(model: TrainedModel, size: Size | None = None) -> list[Rows]:
+    """Return the test text of a run as its discriminator saw it, with the same replacements, if its store is there."""
+    assert model.run is not None
+    try:
+        loaded = run_config(model.run.directory.path)
+        root = loaded.config.data.store
+        folder = root if is_store(root) else root / model.run.provenance.data.store
+        if not is_store(folder):
+            return []
+        experiment = assemble(loaded, load_store(folder), torch.device("cpu"), restored=True)
+        learner, special = experiment.run.learner, experiment.vocabulary.is_special
+        read_model(model.run.directory.checkpoints, model.run.step).fill(learner.objective)
+    except LabError:  # such as a plug-in that is no longer there
+        return []
+    rows, found = size[0] if size else BATCH, list[Rows]()
+    with torch.no_grad(), learner.evaluating(loaded.config.seed):
+        batches = experiment.test.in_order(rows, experiment.device)
+        for batch in islice(batches, -(-MOST // (rows * loaded.config.data.sequence_length))):
+            seen = learner.losses(batch, loaded.config.seed, EVALUATION, "fp32").detection
+            if seen is None or (size and len(batch.tokens) < rows):
+                break
+            judged = batch.attention_mask & ~special[batch.tokens]
+            found.append(_rows(seen.inputs, batch.attention_mask, batch.segments, judged, seen.replaced, size=size))
+    return found
+
+
+def validation_rows(folder: Path, longest: int, size: Size | None = None) -> list[Rows]:
+    """Return the texts that a fine-tuning was validated on, if its predictions name them."""
+    file = folder.parent / "predictions-validation.jsonl"
+    if not file.is_file():
+        return []
+    with file.open(encoding="utf-8") as lines:
+        examples = [json.loads(line) for line in lines]
+    if not all("text" in example for example in examples):
+        return []
+    texts = [(example["text"], example["pair"]) if "pair" in example else example["text"] for example in examples]
+    rows, length = size or (BATCH, longest)
+    tokenizer, found = read_tokenizer(folder), list[Rows]()
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding(length=length if size else None)
+    for start in range(0, min(len(texts), MOST // length), rows):
+        encoded = tokenizer.encode_batch(texts[start : start + rows])
+        if len(encoded) == rows or not size:
+            parts = zip(*((row.ids, row.attention_mask, row.type_ids) for row in encoded), strict=True)
+            found.append(_rows(*map(torch.tensor, parts)))
+    return found
+
+
+def _rows(
+    tokens: Tensor, mask: Tensor, segments: Tensor, judged: Tensor | None = None, replaced: Tensor | None = None,
+    *, size: Size | None = None,
+) -> Rows:  # fmt: skip
+    """Return rows, padded or cut to the length of a file with fixed sizes."""
+
+    def fitted(part: Tensor) -> NDArray[Any]:
+        return (F.pad(part, (0, size[1] - part.shape[1])) if size else part).numpy()
+
+    inputs = {name: fitted(part.long()) for name, part in zip(INPUTS, (tokens, mask, segments), strict=True)}
+    return Rows(
+        inputs, fitted(mask.bool() if judged is None else judged), None if replaced is None else fitted(replaced)
+    )

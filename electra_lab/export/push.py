@@ -1,0 +1,238 @@
+"""`electra-lab push`: a model and its milestones in a repository of the Hugging Face hub.
+
+The discriminator is at the root, where transformers looks for it; its generator is in generator/. A milestone is a
+branch. The token comes from huggingface_hub's usual places and is neither printed nor stored.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
+
+from electra_lab.export.card import Judge, finetuned_card, with_metadata
+from electra_lab.export.export import export
+from electra_lab.pretrained.hugging_face import CONFIG, MARK, read_mark
+from electra_lab.pretrained.opening import model_of_finetuning
+from electra_lab.storage.best import Step
+from electra_lab.storage.checkpoint import steps
+from electra_lab.storage.files import MANIFEST, damage, read_json, refuse_unusable
+from electra_lab.storage.finetuning_folder import is_finetuning
+from electra_lab.storage.run_directory import RunDirectory, is_run
+from registry.errors import CheckpointError, ConfigError, DataError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+CARD, MAIN = "README.md", "main"
+REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+AGAIN = "Run the same command again: it continues, and files that the hub has are not sent again."
+REFUSALS = {
+    401: "your token is wrong or has expired. Log in with `hf auth login`, or set HF_TOKEN",
+    403: "your token may not write there. Use one with write access",
+    404: "it does not exist, or your token may not see it. Check its name and the token",
+    409: f"another change is in progress. {AGAIN}",
+    412: "somebody else has written to it since this command began, and that stays. Look at the change, then run the "
+    "same command again to push on top of it",
+    429: f"there were too many requests. Wait some minutes. {AGAIN}",
+}
+Files = dict[str, Path | bytes]  # by path in the repository
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A branch: the files that it has, with their sizes in bytes, and where it can be seen once it was sent."""
+
+    branch: str
+    step: int | None
+    files: dict[str, int]
+    url: str | None = None
+
+
+class Send(Protocol):
+    def __call__(self, branch: str, files: Files) -> str: ...
+
+
+def push(
+    model: Path,
+    repository: str,
+    *,
+    step: Step = None,
+    public: bool = False,
+    milestones: bool = False,
+    metadata: Mapping[str, Any],
+    judge: Judge | None = None,
+    dry_run: bool = False,
+    say: Callable[[str], None],
+) -> Iterator[Pushed]:
+    """Push a model to the hub, and yield each branch once it is there; main is the last one.
+
+    model       a run directory, a fine-tuning, one of its models, or a folder that `export` wrote
+    repository  user/name
+    public      if the repository is created; it may also be an existing public one only then
+    milestones  also push the kept milestones, or without any the other kept checkpoints, each as a branch
+    metadata    for the card, by the hub's keys, such as license
+    judge       see `export`
+    dry_run     send nothing and use no network
+
+    Raises ConfigError for what cannot be pushed, DataError if the hub refuses or cannot be reached, CheckpointError.
+    """
+    refuse_unusable(model)
+    if not REPO.fullmatch(repository) or re.search(r"--|\.\.|\.git$", repository) or len(repository) > 96:
+        raise ConfigError(f"{repository!r}: is not the name of a repository. Write it as USER/NAME.")
+    branches = _branches(model, step, milestones=milestones)
+    send = None if dry_run else _connected(repository, public=public, say=say)
+    for branch, chosen in branches.items():
+        with _files(model, chosen, metadata, judge) as (files, found):
+            sizes = {
+                name: len(held) if isinstance(held, bytes) else held.stat().st_size for name, held in files.items()
+            }
+            yield Pushed(branch, found, dict(sorted(sizes.items())), send(branch, files) if send else None)
+
+
+def _branches(model: Path, step: Step, *, milestones: bool) -> dict[str, Step]:
+    """Return the checkpoint of each branch, main last. Raises ConfigError, CheckpointError."""
+    if not is_run(model) or is_finetuning(model.parent):
+        if step is not None or milestones:
+            raise ConfigError(f"{model}: is not a run directory, so it has no checkpoints to choose from.")
+        return {MAIN: None}
+    if not milestones:
+        return {MAIN: step}
+    directory = RunDirectory.open(model)
+    kept, named = steps(directory.checkpoints), directory.provenance().milestones
+    found: dict[str, Step] = {name: at for name, at in sorted(named.items(), key=lambda pair: pair[1]) if at in kept}
+    if not named:
+        found = {f"step-{at}": at for at in kept[:-1]}
+    if not found:
+        raise CheckpointError(f"{model}: keeps no milestones. Set checkpoint.milestones, or push without --milestones.")
+    return {**found, MAIN: step}
+
+
+@contextmanager
+def _files(
+    model: Path, step: Step, metadata: Mapping[str, Any], judge: Judge | None
+) -> Iterator[tuple[Files, int | None]]:
+    """Yield the files of a branch, which are there within the block, and the step that they are of."""
+    if is_finetuning(model) or (is_finetuning(model.parent) and is_run(model)):
+        model = model_of_finetuning(model)
+    with TemporaryDirectory(prefix="electra-lab-") as temporary:
+        if is_run(model):
+            exported = Path(temporary) / "export"
+            export(model, exported, step, judge=judge)
+        else:
+            exported = model
+        files, found = _of_export(exported)
+        if CARD not in files:
+            files[CARD] = finetuned_card(exported.resolve()).encode()
+        card = files[CARD]
+        text = card.decode() if isinstance(card, bytes) else card.read_text(encoding="utf-8")
+        yield files | {CARD: with_metadata(text, metadata).encode()}, found
+
+
+def _of_export(folder: Path) -> tuple[Files, int | None]:
+    """Return the files of an export, of one of its networks or of a fine-tuned model. Raises ConfigError, DataError."""
+    mark = read_mark(folder)
+    if mark is None:
+        if not all((folder / name).is_file() for name in (CONFIG, MANIFEST)):
+            raise ConfigError(f"{folder}: is neither a run directory, a fine-tuning, nor a folder that export wrote.")
+        return _sealed(folder, ""), None
+    files: Files = {MARK: folder / MARK}
+    for number, network in enumerate(mark.networks):
+        files |= _sealed(folder / network, f"{network}/" if number else "")
+    return files, mark.step
+
+
+def _sealed(folder: Path, prefix: str) -> Files:
+    """Return the files of a network. Its card may have been edited since. Raises DataError if another is damaged."""
+    names = list(read_json(folder / MANIFEST))
+    if other := next((name for name in names if Path(name).name != name), None):
+        raise DataError(f"{folder}: {MANIFEST} names {other}, which is not a file there. Export it again.")
+    wrong = damage(folder, [name for name in names if name != CARD])
+    if not wrong and CARD in names and not (folder / CARD).is_file():
+        wrong = f"{CARD} is missing"
+    if wrong:
+        raise DataError(f"{folder}: {wrong}. Export it again.")
+    if (folder / CARD).is_file():
+        names.append(CARD)  # also one that was written by hand
+    return {f"{prefix}{name}": folder / name for name in names}
+
+
+def _connected(repository: str, *, public: bool, say: Callable[[str], None]) -> Send:
+    """Create the repository if it is not there; return the function that sends a branch.
+
+    A branch is written only if nobody else has written to it since. Raises ConfigError, DataError.
+    """
+    try:
+        from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+    except ImportError:
+        raise ConfigError("push needs huggingface_hub: pip install 'electra-lab[hugging-face]'") from None
+    if constants.HF_HUB_OFFLINE:
+        raise ConfigError("the hub is switched off by HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE. Unset it to push.")
+    if get_token() is None:
+        raise DataError("there is no token for the hub. Log in with `hf auth login`, or set HF_TOKEN.")
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    api = HfApi(library_name="electra_lab")
+    with _in_a_sentence(repository):
+        api.create_repo(repository, private=not public, exist_ok=True)
+        private = bool(api.repo_info(repository).private)
+        heads = _heads(api, repository)
+    if not private and not public:
+        raise ConfigError(
+            f"{repository}: is public already. To push there, add --public; otherwise choose another name."
+        )
+    if private and public:
+        say(f"note: {repository} is private and stays so. Its settings on the hub can change that.")
+
+    def send(branch: str, files: Files) -> str:
+        with _in_a_sentence(f"{repository}, branch {branch}"):
+            if branch not in heads:
+                api.create_branch(repository, branch=branch, exist_ok=True)
+                heads[branch] = heads.get(MAIN)
+            operations = [CommitOperationAdd(name, held) for name, held in sorted(files.items())]
+            message = "electra-lab push"
+            done = api.create_commit(
+                repository, operations, commit_message=message, revision=branch, parent_commit=heads.get(branch)
+            )
+            heads[branch] = done.oid
+        return f"{api.endpoint}/{repository}/tree/{branch}"
+
+    return send
+
+
+def _heads(api: HfApi, repository: str) -> dict[str, str | None]:
+    """Return the last commit of each branch."""
+    return {branch.name: branch.target_commit for branch in api.list_repo_refs(repository).branches}
+
+
+@contextmanager
+def _in_a_sentence(where: str) -> Iterator[None]:
+    """Turn what the package raises into a DataError with a cure."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HfHubHTTPError
+
+    transport: Any = HfHubHTTPError.__mro__[1]  # the base class of its HTTP client's errors
+    try:
+        yield
+    except (transport, OSError, RuntimeError, ValueError) as error:
+        # Threads that send files wrap the error that has a status.
+        cause: BaseException | None = error
+        while cause is not None and getattr(cause, "response", None) is None:
+            cause = cause.__cause__
+        status = getattr(getattr(cause, "response", None), "status_code", 0)
+        said = getattr(cause, "server_message", None) or (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        if token := get_token():
+            said = said.replace(token, "***")
+        if status >= 500:
+            reason = f"the hub has a problem ({status}). Wait some minutes. {AGAIN}"
+        elif status or isinstance(error, ValueError):
+            reason = f"the hub refused ({status or said}): {REFUSALS.get(status, said)}"
+        else:
+            reason = f"the connection to the hub failed ({said}). {AGAIN}"
+        raise DataError(f"{where}: {reason.rstrip('.')}.") from None

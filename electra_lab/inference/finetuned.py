@@ -1,0 +1,179 @@
+"""A fine-tuned model in use: predictions for new text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn, overload
+
+import torch
+
+from electra_lab.data.task_rows import TaskRows
+from electra_lab.data.text_encoder import TextEncoder
+from electra_lab.inference.pair import Pair
+from electra_lab.inference.results import Predicted, Results
+from electra_lab.model.task_model import Predicting, TaskModel
+from electra_lab.training.collect import Collected, using_task
+from electra_lab.training.device import Precision
+from electra_lab.training.random import EVALUATION
+from electra_lab.training.step import Learner
+from registry import QuestionExample, Task, TextExample, Vocabulary, WordsExample
+from registry.errors import ConfigError, command
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# The fields of an example of each type, the first one required.
+FIELDS: Mapping[type, tuple[str, ...]] = {
+    TextExample: ("text", "pair"),
+    WordsExample: ("words",),
+    QuestionExample: ("question", "context"),
+}
+SHOWN = {"id", "text", "pair", "words", "question"}  # what the predictions of a task repeat of their examples
+
+
+@dataclass(frozen=True)
+class Job:
+    """The task of a fine-tuned model, and how it was evaluated.
+
+    task    with the facts of its training
+    takes   the type of its examples
+    fields  the names of the fields with the text, and the second text, in its training data; None if unknown
+    length  of the longest row, in tokens
+    """
+
+    task: Task
+    takes: type
+    fields: Sequence[str] | None
+    length: int
+    precision: Precision = "fp32"
+    seed: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of its examples; of single texts, there is no second one."""
+        names = FIELDS[self.takes]
+        return names[:1] if self.takes is TextExample and self.fields and len(self.fields) == 1 else names
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Those that every item must have: both of questions and of trained pairs."""
+        both = self.takes is QuestionExample or len(self.fields or ()) > 1
+        return self.names if both else self.names[:1]
+
+
+class FineTuned(Pair):
+    """A fine-tuned model, or several that are averaged. `electra_lab.load` makes one.
+
+    An item is a text, a pair of texts, (question, context), or the words of a sentence; or a mapping with the fields
+    `text` and `pair`, `question` and `context`, or `words`. `embed` returns the states of the first model's encoder.
+    """
+
+    def __init__(
+        self, name: str, job: Job, models: Sequence[TaskModel], tokenizer: Tokenizer, vocabulary: Vocabulary
+    ) -> None:
+        if len(models) > 1 and not hasattr(job.task, "average"):
+            raise ConfigError(f"{name}: its task cannot average several models. Choose one by its seed.")
+        self.encoder = TextEncoder(tokenizer, vocabulary)
+        super().__init__(name, tokenizer, vocabulary, job.length, discriminator=models[0].network)
+        self.job, self._of_tokens = job, models[0].of_tokens
+        self._learner = Learner(Predicting(models).to(self.device).eval())
+
+    def __repr__(self) -> str:
+        number = len(self._learner.objective.models)  # type: ignore[arg-type]
+        return f"FineTuned({self.name!r}: {type(self.job.task).__name__}, {number} model{'s' * (number > 1)})"
+
+    @overload
+    def predict(self, texts: str | tuple[str, ...] | Mapping[str, Any], *, batch_size: int = ...) -> Predicted: ...
+    @overload
+    def predict(self, texts: list[Any], *, batch_size: int = ...) -> Results[Predicted]: ...
+    def predict(self, texts: Any, *, batch_size: int = 32) -> Predicted | Results[Predicted]:
+        """Return the predictions of the task: one for one item, and a list for a list of items.
+
+        A text, a tuple and a mapping are one item. Raises ConfigError for items of another kind.
+
+        batch_size  number of rows per batch; long contexts and sentences have several
+        """
+        self._refuse(batch_size)
+        items = texts if isinstance(texts, list) else [texts]
+        given = [self._fields(item, number) for number, item in enumerate(items, start=1)]
+        found = Results(self._predictions(given, batch_size) if given else [])
+        return found if isinstance(texts, list) else found[0]
+
+    def _fields(self, item: Any, number: int) -> dict[str, Any]:
+        """Return an item as the fields of an example; plain text of which words are wanted has the field `text`."""
+        names, words = self.job.names, self.job.takes is WordsExample
+        values: dict[str, Any] = {}
+        if isinstance(item, Mapping):
+            values = {name: item[name] for name in (*names, "text") if item.get(name) is not None}
+        elif isinstance(item, str):
+            values = {"text" if words else names[0]: item}
+        elif isinstance(item, tuple | list):
+            pairs = zip(names, item, strict=False) if len(item) <= len(names) else ()
+            values = {"words": list(item)} if words else dict(pairs)
+        if not self._is_complete(values):
+            kinds = "a text or its words" if words else "a text" if names == ("text",) else f"({', '.join(names)})"
+            raise ConfigError(f"item {number}: must be {kinds}, is {item!r:.60}.")
+        return values
+
+    def _is_complete(self, values: Mapping[str, Any]) -> bool:
+        """Return whether fields are an example."""
+        if "words" in values:
+            return isinstance(values["words"], list) and all(isinstance(word, str) for word in values["words"])
+        wanted = {"text"} if self.job.takes is WordsExample else {*self.job.needs}
+        return values.keys() >= wanted and all(isinstance(text, str) for text in values.values())
+
+    @torch.no_grad()
+    def _predictions(self, given: Sequence[dict[str, Any]], batch_size: int) -> list[Predicted]:
+        job = self.job
+        # Make examples, and their rows.
+        offsets: list[list[tuple[int, int]] | None] = [None] * len(given)
+        if job.takes is WordsExample:
+            offsets = self._split(given)
+        examples = [self._example(fields, str(number)) for number, fields in enumerate(given)]
+        with using_task(job.task):
+            rows = job.task.rows(examples, self.encoder, job.length)
+        # Read them, the longest first, as an evaluation does.
+        found = Collected(job.task, examples, rows, self._of_tokens)
+        batches = TaskRows([*chain.from_iterable(rows)])
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), self._learner.evaluating(job.seed):
+            for batch in batches.in_order(batch_size, self.device):
+                found.update(batch, self._learner.losses(batch, job.seed, EVALUATION, job.precision))
+        # Decode.
+        results = []
+        for fields, places, answer in zip(given, offsets, found.answers(), strict=True):
+            own = {name: value for name, value in answer.items() if name not in SHOWN and name != "prediction"}
+            results.append(Predicted.of(fields, answer["prediction"], places, own))
+        return results
+
+    def _split(self, given: Sequence[dict[str, Any]]) -> list[list[tuple[int, int]] | None]:
+        """Give plain texts the words that the tokenizer sees, and return their offsets; None for given words."""
+        plain = [fields for fields in given if "words" not in fields]
+        offsets: list[list[tuple[int, int]] | None] = [None] * len(given)
+        places = {id(fields): place for place, fields in enumerate(given)}
+        for fields, found in zip(plain, self.encoder.texts([fields["text"] for fields in plain]), strict=True):
+            spans: dict[int, tuple[int, int]] = {}
+            for word, (start, end) in zip(found.words, found.offsets, strict=True):
+                first, last = spans.get(word, (start, end))
+                spans[word] = min(first, start), max(last, end)
+            whole = [span for span in spans.values() if span[0] < span[1]]
+            fields["words"] = [fields["text"][start:end] for start, end in whole]
+            offsets[places[id(fields)]] = whole
+        return offsets
+
+    def _example(self, fields: Mapping[str, Any], id: str) -> Any:
+        if self.job.takes is WordsExample:
+            return WordsExample(tuple(fields["words"]), id=id)
+        if self.job.takes is QuestionExample:
+            return QuestionExample(fields["question"], fields["context"], labelled=False, id=id)
+        pair = fields.get("pair")
+        return TextExample(fields["text"].strip(), None if pair is None else pair.strip(), id=id)
+
+    def _refused(self, *_: Any) -> NoReturn:
+        cure = command("predict", self.name, "TEXT")
+        raise ConfigError(f"{self.name}: is fine-tuned and has the head of its task alone. To label text: {cure}")
+
+    _detector = _refused
+    _writer = _refused

@@ -1,0 +1,226 @@
+"""From a path or a name to a model in use: a pre-trained pair, or a fine-tuned model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from electra_lab.assembly.networks import build_networks, make_network, open_source
+from electra_lab.data.vocabulary import make_vocabulary
+from electra_lab.inference.finetuned import FineTuned, Job
+from electra_lab.inference.pair import Pair
+from electra_lab.inference.pair import load as load_pair
+from electra_lab.model.task_model import TaskModel
+from electra_lab.pretrained.hugging_face import locate, read_config
+from electra_lab.pretrained.opening import finetuned_config, open_model
+from electra_lab.pretrained.trained_model import Part
+from electra_lab.pretrained.writing import TASK_LAYERS
+from electra_lab.storage.best import Step
+from electra_lab.storage.checkpoint import read_model
+from electra_lab.storage.files import read_json
+from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
+from electra_lab.storage.run_directory import is_run
+from electra_lab.training.device import choose_device, choose_precision
+from registry import Vocabulary, datasets, tasks
+from registry.errors import CheckpointError, ConfigError, DataError, LabError, command
+
+Seed = int | Literal["best", "all"]
+# The layers of BERT's classes in transformers, by ours.
+BERT_LAYERS = {"dense": "bert.pooler.dense", "out": "classifier", "span": "qa_outputs"}
+
+
+def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, seed: Seed = "best") -> Pair | FineTuned:
+    """Open a model for use: a pre-trained pair, or a fine-tuned model, which has `predict`.
+
+    path_or_name  a run directory, a folder that `electra-lab export` wrote, an ELECTRA or BERT in Hugging Face's format
+                  (a folder, or a name on the hub, which needs the network), with or without the head of a task; or the
+                  folder of a fine-tuning or of one of its seeds
+    device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
+    step          of a run directory, the checkpoint to open, or "best"; by default the newest
+    seed          of a fine-tuning: "best" on validation data, "all", which averages their probabilities or numbers, or
+                  the number of one
+
+    Raises registry.errors.LabError.
+    """
+    if "\0" in str(path_or_name):
+        raise ConfigError(f"{str(path_or_name)!r}: cannot be a path.")
+    if step not in (None, "best") and not isinstance(step, int):
+        raise ConfigError(f"step must be a whole number or 'best', is {step!r}.")
+    if seed not in ("best", "all") and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ConfigError(f"seed must be 'best', 'all' or a whole number, is {seed!r}.")
+    path, where = Path(os.path.expanduser(path_or_name)), choose_device(device)
+    of_seed = is_run(path) and is_finetuning(path.parent) and path.resolve().name.removeprefix("seed-").isdecimal()
+    if step is not None and (of_seed or is_finetuning(path)):
+        raise ConfigError(f"{path_or_name}: is a fine-tuning, so it has no checkpoint to choose.")
+    if is_finetuning(path):
+        folder = FinetuningFolder(path)
+        return _finetuned(str(path_or_name), folder, _chosen(folder, seed), where)
+    if seed != "best":
+        raise ConfigError(f"{path_or_name}: is not the folder of a fine-tuning, so it has no seeds to choose.")
+    if of_seed:
+        number = int(path.resolve().name.removeprefix("seed-"))
+        return _finetuned(str(path_or_name), FinetuningFolder(path.resolve().parent), [number], where)
+    if step is None and not is_run(path) and (kind := _kind_of_head(path_or_name)):
+        return _of_transformers(path_or_name, kind, where)
+    return load_pair(path_or_name, device=device, step=step)
+
+
+# Folders of fine-tunings
+
+
+def _chosen(folder: FinetuningFolder, seed: Seed) -> list[int]:
+    """Return the seeds to use, of those that are finished. Raises ConfigError if there are none."""
+    done = [number for number in folder.seeds() if folder.results(number)]
+    if not done:
+        again = command("resume", folder.path)
+        raise ConfigError(f"{folder.path}: is a fine-tuning without a finished seed. Finish it with: {again}")
+    if seed == "all":
+        return done
+    if isinstance(seed, int):
+        if seed not in done:
+            raise ConfigError(f"{folder.path}: has no finished seed {seed}. It has: {', '.join(map(str, done))}.")
+        return [seed]
+    name, metric = next(iter(folder.seed(done[0]).provenance().metrics.items()))
+    values = folder.values("validation", name)
+    best = max if metric.higher_is_better else min
+    return [best(values, key=values.__getitem__)] if values else done[:1]
+
+
+def _finetuned(name: str, folder: FinetuningFolder, seeds: Sequence[int], device: torch.device) -> FineTuned:
+    """Open seeds of a fine-tuning, from their own files alone, unless an older release wrote them."""
+    models = []
+    for seed in seeds:
+        tokenizer, counts = folder.seed(seed).tokens()
+        vocabulary = make_vocabulary(tokenizer, counts, device)
+        try:
+            models.append(_of_seed(folder, seed, vocabulary, device))
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"does not describe its model ({type(error).__name__}: {error})"
+            raise CheckpointError(f"{folder.seed(seed).path / 'provenance.json'}: {reason}.") from None
+    if any(job.task.__dict__ != models[0][0].task.__dict__ for job, _ in models):
+        raise ConfigError(f"{folder.path}: its seeds have learned different labels. Choose one of them.")
+    return FineTuned(name, models[0][0], [model for _, model in models], tokenizer, vocabulary)
+
+
+def _of_seed(
+    folder: FinetuningFolder, seed: int, vocabulary: Vocabulary, device: torch.device
+) -> tuple[Job, TaskModel]:
+    """Return the task and the model of a seed, with the weights that its results are about."""
+    directory, results = folder.seed(seed), folder.results(seed)
+    if results is None:
+        raise ConfigError(f"{directory.path}: is not finished. Continue with: {command('resume', folder.path)}")
+    # The task.
+    loaded = finetuned_config(directory.path)
+    config, recorded = loaded.config, directory.provenance().model_extra or {}
+    if not config.trains:
+        raise ConfigError(f"{folder.path}: {config.task.type} trains nothing, so there is nothing to predict with.")
+    entry = tasks.get(config.task.type)
+    task: Any = entry.component(**config.task.keywords())
+    task.set_labels(recorded["facts"])
+    # The network, from its description.
+    sections = recorded.get("network")
+    if sections is None:  # of an older release
+        source = open_source(loaded)
+        part = source.model.parts[config.network]
+        sizes = {"vocabulary_size": part.vocabulary_size, "length": min(source.length, source.longest)}
+        sections = {"backbone": part.backbone, "embedding": part.embedding, **sizes}
+        sections["length"] = config.data.max_length or sections["length"]
+    with torch.random.fork_rng(devices=[]):
+        described = sections["backbone"], sections["embedding"], sections["vocabulary_size"]
+        network = make_network(*described, vocabulary.pad_id, ())
+        model = TaskModel(network, task, config.train.dropout)
+    # Its weights.
+    read_model(directory.checkpoints, results.step).fill(model)
+    fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
+    columns = fields(config.dataset.keywords()) if fields else None
+    precision = choose_precision(config.train.precision, device)
+    return Job(task, entry.declared["takes"], columns, int(sections["length"]), precision, seed), model
+
+
+# Folders of transformers
+
+
+def _kind_of_head(source: str | Path) -> str | None:
+    """Return the class of a folder of transformers that has the head of a task, None for anything else."""
+    try:
+        architectures = read_config(locate(str(source))).get("architectures")
+    except LabError:  # `load_pair` reports it
+        return None
+    first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    return next((kind for kind in TASK_LAYERS if first.endswith(kind)), None)
+
+
+def _of_transformers(source: str | Path, kind: str, device: torch.device) -> FineTuned:
+    """Open a folder of transformers with the head of a task. Raises DataError if its tensors do not fit."""
+    opened = build_networks(open_model(source), device)
+    [part], [network] = opened.model.parts.values(), opened.networks.values()
+    config = read_config(part.path)
+    names = {ours: BERT_LAYERS[ours] for ours in TASK_LAYERS[kind]}
+    if part.format != "bert":
+        names = {ours: theirs[0 if part.plain else 1] for ours, theirs in TASK_LAYERS[kind].items()}
+    last = part.tensors.get(f"{names.get('out', names.get('span'))}.weight")
+    if last is None:
+        raise DataError(f"{part.path}: is a model {kind}, but its tensors lack the layers of that class.")
+    name, task = _task_of(kind, config, len(last), part)
+    model = TaskModel(network, task, 0.0)
+    if part.format == "bert" and kind == "ForSequenceClassification":
+        model.head.activation = torch.tanh  # type: ignore[assignment]
+    _fill(model.head, names, part)
+    length = min(opened.length, _longest_of_tokenizer(part.path))
+    return FineTuned(
+        str(source),
+        Job(task, tasks.get(name).declared["takes"], None, length),
+        [model],
+        opened.tokenizer,
+        opened.vocabulary,
+    )
+
+
+def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> tuple[str, Any]:
+    """Return the task that a config.json describes, with its name."""
+    given = config.get("id2label") or {}
+    labels = [str(given.get(str(number), f"LABEL_{number}")) for number in range(outputs)]
+    problem = config.get("problem_type") or ("regression" if outputs == 1 else None)
+    if problem == "multi_label_classification":
+        raise ConfigError(f"{part.path}: gives several labels to a text, which the lab does not have.")
+    facts: dict[str, Any] = {"labels": labels}
+    if kind == "ForQuestionAnswering":
+        name, options, facts = (
+            "question_answering",
+            {"head": "independent", "no_answer": "cls"},
+            {"unanswerable": False},
+        )
+    elif kind == "ForTokenClassification":
+        entities = all(label == "O" or label[:2] in ("B-", "I-", "E-", "S-") for label in labels)
+        name, options = "token_classification", {"scheme": "entities" if entities else "plain"}
+        facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0]}
+    elif problem == "regression":
+        name, options, facts = "text_regression", {"head": "dense"}, {"low": 0.0, "high": 1.0}
+    else:
+        name, options = "text_classification", {"head": "dense"}
+    task: Any = tasks.get(name).component(**options)
+    task.set_labels(facts)
+    return name, task
+
+
+@torch.no_grad()
+def _fill(head: torch.nn.Module, names: Mapping[str, str], part: Part) -> None:
+    for ours, theirs in names.items():
+        for name, parameter in head.get_submodule(ours).named_parameters():
+            tensor: Tensor | None = part.tensors.get(f"{theirs}.{name}")
+            if tensor is None or tensor.shape != parameter.shape:
+                has = "is missing" if tensor is None else f"has the shape {tuple(tensor.shape)}"
+                raise DataError(f"{part.path}: {theirs}.{name} {has}, not {tuple(parameter.shape)}.")
+            parameter.copy_(tensor)
+
+
+def _longest_of_tokenizer(path: Path) -> int:
+    """Return the longest input of a tokenizer, which may be more than any network's."""
+    file = path / "tokenizer_config.json"
+    longest = read_json(file).get("model_max_length") if file.is_file() else None
+    return int(longest) if isinstance(longest, int | float) and longest >= 3 else 1 << 30

@@ -1,0 +1,189 @@
+"""Measure finished runs on one task that is the same for all, outside of an ablation; the numbers are kept.
+
+<run>/compared.json    numbers by measure, with the checkpoint that they are of
+<run>/compared/<key>/  of one of the runs: the reference runs of a measure, and shared/, the data that all runs read
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electra_lab.analysis.run_comparison import Subject
+from electra_lab.assembly.choices import Scale
+from electra_lab.config.component import Component
+from electra_lab.config.load import Loaded, load
+from electra_lab.config.source import BUDGETS, parse
+from electra_lab.jobs.pretraining import execute
+from electra_lab.jobs.sweeps.cells import as_measured, numbers_of
+from electra_lab.jobs.sweeps.file import decisive
+from electra_lab.jobs.sweeps.plan import rows_of
+from electra_lab.presentation.compare_page import Measured
+from electra_lab.presentation.console import Console
+from electra_lab.storage.checkpoint import damage as checkpoint_damage
+from electra_lab.storage.files import MANIFEST, damage, disk, new_folder, read_json, seal, sha256
+from electra_lab.storage.lock import lock
+from electra_lab.storage.run_directory import RunDirectory, is_run
+from registry import Entry, Trained, measures
+from registry.errors import CheckpointError, ConfigError, command
+from registry.signature import validate
+
+KEPT = "compared.json"
+
+
+def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
+    """Return the numbers of a measure, by its name or as `{type: NAME, ...}`, of each run. Raises LabError.
+
+    Those of the same measure and checkpoint are not measured again. The networks that replace tokens are trained first,
+    with the config of the run that began first.
+    """
+    # Refuse what cannot be measured.
+    configs = {subject.label: _config_of(subject) for subject in found}
+    entry, options = _component(wanted)
+    measuring = entry.component(**options.keywords())
+    if not measuring.same_rows:
+        raise ConfigError(
+            f"--on {entry.name}: does not show all runs the same rows. Use another measure, or an ablation."
+        )
+    first = min(found, key=lambda subject: subject.began.started)
+    base = configs[first.label]
+    _refuse_other_rows(found, configs, first)
+    # Everything that its numbers depend on.
+    references = _references(measuring.references, base, first)
+    depends = [options.dump(), [*map(decisive, references.values())], rows_of(base), sha256(entry.file)]
+    key = f"{entry.name}-{hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:10]}"
+    # Measure the rest.
+    numbers, say = {subject.label: _kept(subject, key) for subject in found}, Console().say
+    homes = [subject.directory.path / "compared" / key for subject in found]
+    home = next((path for path in homes if path.is_dir()), first.directory.path / "compared" / key)
+    for subject in found:
+        if numbers[subject.label] is None:
+            say(f"{subject.label}: measuring {entry.name}")
+            train = partial(execute.run, device=device, scale=Scale.of(base, first.began.flops))
+            shared = _shared(home, measuring, subject.directory.path, references, train, device)
+            run, precision = _open(subject.directory.path, device)
+            with torch.no_grad(), precision():
+                numbers[subject.label], _ = numbers_of(entry, measuring, measuring(run, shared))
+            _keep(subject, key, numbers[subject.label] or {}, say)
+    known = {label: of_run or {} for label, of_run in numbers.items()}
+    names = set[str]().union(*known.values())
+    metrics = {name: metric for name, metric in measuring.metrics.items() if name in names}
+    return Measured(entry.name, metrics, known)
+
+
+def _config_of(subject: Subject) -> Loaded:
+    """Raises ConfigError for a seed of a fine-tuning, CheckpointError for a run that is not finished."""
+    if "task.type" in subject.config:
+        raise ConfigError(f"--on: {subject.directory.path} is a seed of a fine-tuning; only pre-training is measured.")
+    if not subject.directory.has_checkpoint(subject.began.steps):
+        final, again = subject.directory.last_checkpoint(), command("resume", subject.directory.path)
+        raise CheckpointError(f"{final}: is not there, so the run cannot be measured. Finish it: {again}")
+    return load(subject.directory.path / "config.yaml")
+
+
+def _component(wanted: str) -> tuple[Entry[Any], Component]:
+    values: Any = parse(wanted, "--on", Path.cwd(), one_line=True).plain()
+    values = {"type": values} if isinstance(values, str) else values
+    if not isinstance(values, dict) or not isinstance(values.get("type"), str):
+        raise ConfigError(f"--on {wanted}: must be the name of a measure, or {{type: NAME, OPTION: VALUE}}.")
+    entry = measures.get(values.pop("type"))
+    try:
+        return entry, Component(entry.name, validate(entry.schema, values))
+    except ValueError as error:
+        raise ConfigError(f"--on {wanted}: {error}") from None
+
+
+def _refuse_other_rows(found: Sequence[Subject], configs: Mapping[str, Loaded], first: Subject) -> None:
+    """Raise ConfigError if a run does not read the rows of the first one."""
+    base = rows_of(configs[first.label])
+    for subject in found:
+        theirs = rows_of(configs[subject.label])
+        other = next((key for key in base if base[key] != theirs[key]), None)
+        if other or subject.began.data.store != first.began.data.store:
+            raise ConfigError(
+                f"--on: {subject.label} reads other rows than {first.label} ({other or 'the text'} differs), so they "
+                "cannot be measured on the same task. Compare them without --on."
+            )
+
+
+def _references(wanted: Any, base: Loaded, first: Subject) -> dict[str, dict[str, Any]]:
+    """Return, by name, the complete configs of the runs that the measure needs for itself."""
+    values = base.config.model_dump(mode="json")
+    values["train"] |= {**dict.fromkeys(BUDGETS), "steps": first.began.steps}
+    found = {}
+    for name, sections in wanted(values).items():
+        config = {**values, "name": f"reference-{name}", "trackers": [], **sections}
+        found[name] = config | {"init": {"distribution": values["init"]["distribution"]} | sections.get("init", {})}
+    return found
+
+
+def _kept(subject: Subject, key: str) -> dict[str, float] | None:
+    """Return the numbers that were measured of the final checkpoint; None for those that are damaged, too."""
+    try:
+        kept = read_json(subject.directory.path / KEPT)[key]
+        return dict(kept["numbers"]) if kept["checkpoint"] == _identity(subject) else None
+    except (CheckpointError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _keep(subject: Subject, key: str, numbers: Mapping[str, float], say: Any) -> None:
+    """Keep numbers for the next comparison, as far as the run directory can be written."""
+    try:
+        kept = read_json(subject.directory.path / KEPT)
+    except CheckpointError:
+        kept = {}
+    kept = kept if isinstance(kept, dict) else {}
+    try:
+        subject.directory.write_json(KEPT, kept | {key: {"checkpoint": _identity(subject), "numbers": numbers}})
+    except CheckpointError as error:
+        say(f"note: the numbers are not kept: {error}")
+
+
+def _identity(subject: Subject) -> str:
+    return sha256(subject.directory.last_checkpoint() / MANIFEST)
+
+
+def _shared(
+    home: Path, measuring: Any, run: Path, references: Mapping[str, Mapping[str, Any]], train: Any, device: str
+) -> Path:
+    """Return the folder with the data that all runs read; makes it if it is not there, and what it needs."""
+    final = home / "shared"
+    with ExitStack() as held:
+        with disk(home):
+            home.mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock(home / ".lock", wait=True))
+        if final.is_dir() and damage(final) is None:
+            return final
+        opened, precision = dict[str, Trained](), None
+        for name, config in references.items():
+            Console().say(f"training the reference {name} for this measure, in {home / name}")
+            _train(home / name, config, train, device)
+            opened[name], own = _open(home / name, device)
+            precision = precision or own
+        view, own = _open(run, device)
+        precision = precision or own
+        with torch.no_grad(), precision(), new_folder(final) as building:
+            measuring.prepare(view, opened, building)
+            seal(building)
+    return final
+
+
+def _train(path: Path, config: Mapping[str, Any], train: Any, device: str) -> None:
+    """Train a reference, or continue it."""
+    if not is_run(path):
+        train(config, [], path)
+    elif checkpoint_damage(RunDirectory.open(path).last_checkpoint()) is not None:
+        execute.resume(path, device)
+
+
+def _open(path: Path, device: str) -> tuple[Trained, Any]:
+    return as_measured(RunDirectory.open(path), device, _refuse_to_finetune)
+
+
+def _refuse_to_finetune(file: Path) -> float:
+    raise ConfigError(f"--on: {file}: runs are not fine-tuned by a comparison. Use: {command('ablate', 'FILE')}")

@@ -1,0 +1,219 @@
+"""The comparison of runs: one page, and the same tables for the terminal and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from electra_lab.analysis.findings import declared
+from electra_lab.analysis.records import curve, is_number, points
+from electra_lab.analysis.run_comparison import Subject, changes, common_rows, differing, obstacles, side_by_side
+from electra_lab.presentation.charts import Chart, drawing, finish, look, svg
+from electra_lab.presentation.findings import OWN_TASK, heading, verdicts
+from electra_lab.presentation.pages import render
+from electra_lab.presentation.run_page import CURVES, examples_of, excerpt
+from electra_lab.presentation.sweep_figures import keys
+from electra_lab.presentation.sweep_page import conditions
+from electra_lab.presentation.tables import Table
+from electra_lab.presentation.text import counted, listed, number, shown
+from registry import Metric
+
+AXES = {"step": "step", "tokens": "training tokens", "flops": "training FLOPs"}
+MOST_KEYS = 4  # that are named in a sentence
+MOST_CURVES = 5  # metrics that are drawn, over each of the axes
+UNTESTED = (
+    "Nothing is tested here. Training again with another seed changes every number, and one run of each setting does "
+    "not show by how much, so a difference may be due to the seed alone. To test one, repeat the settings over seeds: "
+    "electra-lab ablate, docs/ablations.md."
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of a measure that is the same for all runs, by the label of each."""
+
+    name: str
+    metrics: Mapping[str, Metric]
+    numbers: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The parts of a comparison."""
+
+    subjects: Sequence[Subject]
+    measured: Measured | None = None
+
+    @cached_property
+    def obstacles(self) -> list[str]:
+        return obstacles(self.subjects)
+
+    @property
+    def labels(self) -> list[str]:
+        return [subject.label for subject in self.subjects]
+
+    @property
+    def not_comparable(self) -> str:
+        """Say why no metric of the tests compares the runs; "" if they have the same test."""
+        if not self.obstacles:
+            return ""
+        keys, more = self.obstacles[:MOST_KEYS], len(self.obstacles) - MOST_KEYS
+        keys = [*keys, counted(more, "more key")] if more > 0 else keys
+        verb = "differs" if len(keys) == 1 else "differ"
+        return f"The runs were not tested on the same task: {listed(keys)} {verb}."
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return the metrics of the last evaluations, those that compare the runs first."""
+        found = dict[str, Metric]()
+        for subject in self.subjects:
+            found |= {name: metric for name, metric in subject.metrics.items() if name not in found}
+        return dict(sorted(found.items(), key=lambda item: not item[1].comparable))
+
+    def reading(self, metric: Metric) -> str:
+        """Say how the numbers of a metric may be read."""
+        if not metric.comparable:
+            return "not comparable (own task)"
+        return "not comparable (other test)" if self.obstacles else metric.direction
+
+    def tables(self) -> list[Table]:
+        """Return all tables; one without rows says that nothing differs."""
+        labels = self.labels
+        differ = [[key, *map(_value, values)] for key, values in changes(self.subjects).items()]
+        found = [Table("What differs in the config", ["key", *labels], differ, labels), self._conditions()]
+        if self.measured:
+            found.append(self._of_measure(self.measured))
+        lasts = [subject.last for subject in self.subjects]
+        rows = [["measured on", *(last.get("split", "-") for last in lasts), ""]]
+        rows += [["after step", *(f"{last['step']:,}" if last else "-" for last in lasts), ""]]
+        for name, metric in self.metrics().items():
+            numbers = [number(subject.last.get(name)) for subject in self.subjects]
+            rows.append([metric.title, *numbers, self.reading(metric)])
+        found.append(Table("Results of each run's own evaluation", ["metric", *labels, "reading"], rows, ["reading"]))
+        found.append(self._costs())
+        return found
+
+    def _conditions(self) -> Table:
+        differ = differing([dict(conditions(subject.began)) for subject in self.subjects])
+        rows = [[fact, *map(_value, values)] for fact, values in differ.items()]
+        return Table("What differs in data, code and machine", ["fact", *self.labels], rows, self.labels)
+
+    def _of_measure(self, measured: Measured) -> Table:
+        rows, trivial = [], set[str]().union(*(metric.baselines for metric in measured.metrics.values()))
+        for name, metric in measured.metrics.items():
+            numbers = [number(measured.numbers[label].get(name)) for label in self.labels]
+            rows.append([metric.title or name, *numbers, "needs no training" if name in trivial else metric.direction])
+        title = f"{measured.name}: the same task for all"
+        return Table(title, ["metric", *self.labels, "reading"], rows, ["reading"])
+
+    def _costs(self) -> Table:
+        costs = side_by_side([subject.costs for subject in self.subjects])
+        rows = [[name, *map(partial(_cost, name), values)] for name, values in costs.items()]
+        return Table("Costs", ["", *self.labels], rows)
+
+    def verdicts(self) -> dict[str, list[str]]:
+        """Return what each run has learned, by its label."""
+        return {s.label: [*map(str, verdicts(s.last, s.began))] if s.last else [] for s in self.subjects}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the pictures as plain data for JSON."""
+        differ, said, metrics, runs = changes(self.subjects), self.verdicts(), self.metrics(), []
+        facts = [row[0] for row in self._conditions().rows]
+        for i, subject in enumerate(self.subjects):
+            known = dict(conditions(subject.began))
+            run = {
+                "label": subject.label,
+                "path": str(subject.directory.path),
+                "config": {key: values[i] for key, values in differ.items()},
+                "conditions": {fact: known.get(fact) for fact in facts},
+                "measured": {"step": subject.last.get("step"), "split": subject.last.get("split")},
+                "metrics": {name: subject.last.get(name) for name in metrics},
+                "costs": subject.costs,
+                "verdicts": said[subject.label],
+            }
+            runs.append(run | ({"on": dict(self.measured.numbers[subject.label])} if self.measured else {}))
+        comparable = [name for name, metric in metrics.items() if metric.comparable and not self.obstacles]
+        return {"runs": runs, "comparable": comparable, "other_test": list(self.obstacles)}
+
+
+def text(found: Comparison, width: int | None) -> str:
+    """Return the comparison for a terminal of a width in characters; without one, tables are as wide as they are."""
+    lines = [f"{subject.label}  {subject.directory.path}" for subject in found.subjects]
+    for table in found.tables():
+        lines += ["", table.title, _fitting(table, width) if table.rows else "  nothing"]
+    lines += ["", *filter(None, [found.not_comparable])]
+    for label, said in found.verdicts().items():
+        lines += [f"{label}: {sentence}" for sentence in said]
+    rows = list(common_rows([examples_of(subject.directory) for subject in found.subjects]))
+    for row in rows:
+        lines += ["", *(f"{label}: {excerpt(tokens)}" for label, tokens in zip(found.labels, row, strict=True))]
+    return "\n".join([*lines, "", UNTESTED])
+
+
+def page(found: Comparison) -> str:
+    """Return the page, complete in itself."""
+    differ, facts, *others = found.tables()
+    rows = list(common_rows([examples_of(subject.directory) for subject in found.subjects]))
+    return render(
+        "compare.html.j2",
+        title=f"{len(found.subjects)} runs compared",
+        found=found,
+        untested=UNTESTED,
+        own_task=OWN_TASK,
+        keys=keys(found.labels),
+        differences=[differ, facts],
+        results=others[:-1],
+        costs=others[-1],
+        curves=_curves(found),
+        rows=[zip(found.labels, row, strict=True) for row in rows],
+    )
+
+
+def _curves(found: Comparison) -> dict[str, list[Chart]]:
+    """Return, by heading, a metric over steps, tokens and FLOPs: on validation text, or training text without it."""
+    metrics, pictures = dict[str, Metric](), dict[str, list[Chart]]()
+    for subject in found.subjects:
+        metrics |= declared(subject.began.metrics)
+    for name in sorted(metrics, key=lambda name: not metrics[name].comparable):
+        split = next((split for split in ("validation", "train") if _is_curve(found, split, name)), "")
+        if split and metrics[name].chart and len(pictures) < MOST_CURVES:
+            title = f"{heading(metrics[name])}, on {CURVES[split]} text: {found.reading(metrics[name])}"
+            pictures[title] = [_overlay(found, title, split, name, axis) for axis in AXES]
+    return pictures
+
+
+def _is_curve(found: Comparison, split: str, name: str) -> bool:
+    return any(len(points(subject.records, split, name)) > 1 for subject in found.subjects)
+
+
+def _overlay(found: Comparison, title: str, split: str, name: str, axis: str) -> Chart:
+    """Draw a metric of all runs over one axis."""
+    with drawing(3.4, 2.4) as figure:
+        axes = figure.subplots()
+        for i, subject in enumerate(found.subjects):
+            xs, ys = curve(subject.records, split, name, axis)
+            every = max(1, len(xs) // 5)  # a few markers, as colour alone must not identify the run
+            axes.plot(xs, ys, linewidth=1.2, markersize=4, alpha=0.85, markevery=every, **look(i))
+        finish(axes, AXES[axis], large=True)
+        return Chart(f"by {AXES[axis]}", svg(figure, f"{name}-{axis}", f"{title}, by {AXES[axis]}"))
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else shown(value)
+
+
+def _cost(name: str, value: float | None) -> str:
+    if not is_number(value):
+        return "-"
+    return f"{value:.2e}" if "FLOPs" in name else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _fitting(table: Table, width: int | None) -> str:
+    """Return a table, or a line for each number where the terminal is too narrow."""
+    text = table.text()
+    if width is None or max(map(len, text.splitlines())) <= width:
+        return text
+    lines = []
+    for name, *cells in table.rows:
+        lines.append(f"  {name}")
+        lines += [f"    {title}  {cell}" for title, cell in zip(table.columns[1:], cells, strict=True) if cell]
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""The table of `electra-lab list`: as many columns as the terminal has room for."""
+
+import os
+import time
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+
+from electra_lab.analysis.catalog import Job
+from electra_lab.presentation.tables import Table
+
+# The columns in the order in which they are shown; the first number is left out last.
+COLUMNS = {"path": 0, "kind": 5, "state": 1, "done": 2, "time": 3, "written": 4}
+SHORTEST = 24  # characters of a result
+UNITS = {"run": "", "fine-tuning": "seeds", "ablation": "cells"}
+
+
+def table(found: Sequence[Job], root: Path, sort: str, width: int | None) -> Table:
+    """Return a row per job with its leading metric, or the one that it is sorted by, last.
+
+    width  of the terminal in characters; without one, every column is there, and every metric
+    """
+    rows = [_row(job, root, sort) for job in found]
+    others = sorted(set[str]().union(*(job.numbers for job in found)) - {job.leading for job in found} - {sort})
+    for job, row in zip(found, rows, strict=True):
+        row |= {name: f"{job.numbers[name]:.4g}" if name in job.numbers else "" for name in others}
+    # Columns go, the least important first, until the rest fits.
+    kept = [*COLUMNS, "result", *others]
+    going = [*reversed(others), *sorted(COLUMNS, key=COLUMNS.__getitem__, reverse=True)[:-2]]
+    while width and going and _width(rows, kept) > width:
+        kept.remove(going.pop(0))
+    if width:
+        left = max(SHORTEST, width - _width(rows, [column for column in kept if column != "result"]) - 2)
+        rows = [row | {"result": row["result"][:left]} for row in rows]
+    lines = [itemgetter(*kept)(row) for row in rows]
+    return Table("Jobs", kept, lines, {"kind", "state", "result"})
+
+
+def _row(job: Job, root: Path, sort: str) -> dict[str, str]:
+    unit = UNITS[job.kind] if job.kind else ""
+    return {
+        "path": os.path.relpath(job.path, root) if job.path != root else str(job.path),
+        "kind": job.kind or "",
+        "state": job.state,
+        "done": f"{job.done:,}/{job.total:,} {unit}".rstrip() if job.total else "",
+        "time": duration(job.seconds),
+        "written": time.strftime("%Y-%m-%d %H:%M", time.localtime(job.written)) if job.written else "",
+        "result": _result(job, sort),
+    }
+
+
+def _result(job: Job, sort: str) -> str:
+    if job.error:
+        return job.error.removeprefix(f"{job.path}: ").removeprefix(f"{job.path}{os.sep}")
+    name = sort if sort in job.numbers else job.leading
+    if not name:
+        return ""
+    metric = job.metrics[name]
+    best = f", best: {job.best}" if job.best else ""
+    return f"{job.numbers[name]:.4g} {metric.brief or metric.title or name}{best}"
+
+
+def _width(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> int:
+    """Return the width of a table, in which a long result, such as an error, may be cut."""
+    widths = {column: max(map(len, [column, *map(itemgetter(column), rows)])) for column in columns}
+    if "result" in widths:
+        widths["result"] = min(widths["result"], SHORTEST)
+    return sum(widths.values()) + 2 * (len(columns) - 1)
+
+
+def duration(seconds: float | None) -> str:
+    """Format seconds as people say them: 45 s, 12 min, 3.5 h, 2.1 d."""
+    if seconds is None:
+        return ""
+    for size, unit in ((86400, "d"), (3600, "h")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -1,0 +1,39 @@
+"""Charts of the numbers that describe the course of a training."""
+
+from collections.abc import Mapping
+
+from electra_lab.analysis.records import Records, of_split, points
+from electra_lab.presentation import charts
+
+Lines = dict[str, charts.Points]
+COURSE = {  # by the key of the records
+    "learning_rate": "Learning rate",
+    "gradient_norm": "Gradient norm before and after clipping",
+    "tokens_per_second": "Tokens a second",
+    "peak_memory_bytes": "Peak memory, GB",
+}
+CLIPPED = "clipped_gradient_norm"  # is drawn with the other norm
+SCALE = {"peak_memory_bytes": 1e-9}
+
+
+def training_charts(runs: Mapping[str, Records], first: Mapping[str, str] = {}) -> list[charts.Chart]:
+    """Draw each of these numbers, and every scheduled one, that was recorded more than once.
+
+    runs   the records of each run that is drawn, by its label
+    first  further numbers of training with their titles
+    """
+    scheduled = dict[str, str]()
+    for records in runs.values():
+        for record in of_split(records, "train"):
+            scheduled |= {key: key for key in record if "." in key}  # the place of a number in the config
+    found = []
+    for key, title in {**first, **COURSE, **scheduled}.items():
+        lines = Lines()
+        for label, records in runs.items():
+            line = points(records, "train", key)
+            lines[label] = [(step, value * SCALE.get(key, 1)) for step, value in line]
+            if key == "gradient_norm" and (clipped := points(records, "train", CLIPPED)):
+                lines[f"{label}, clipped"] = clipped
+        if any(len(line) > 1 for line in lines.values()):
+            found.append(charts.curves(f"training-{key}", title, lines, {}))
+    return found

@@ -1,0 +1,125 @@
+"""What differs between runs, whether their tests compare, and the test rows that all show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from electra_lab.analysis.run_comparison import FEWEST, changes, common_rows, obstacles, subjects
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import CheckpointError, ConfigError
+from tests.electra_lab.presentation.finetuned import scores, write_finetuned
+from tests.electra_lab.presentation.synthetic import SCALES, write_cell, write_folder
+
+SIZES = {"generator": 10, "discriminator": 40, "shared": 3, "total": 47}
+
+
+def write(folder: Path, *names: str) -> list[Path]:
+    """Write runs, the later ones with fewer steps and more FLOPs."""
+    for i, name in enumerate(names):
+        cell = {"id": name, "seed": 3, "steps": 400 - 40 * i, "flops": (1 + i) * 1e12, "paper_flops": 1e13}
+        write_cell(folder, cell | {"parameters": SIZES}, i)
+    return [folder / "cells" / name for name in names]
+
+
+def change(path: Path, **values: Any) -> None:
+    """Change the config of a run."""
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(config | values))
+
+
+def test_only_what_differs_is_named(tmp_path: Path) -> None:
+    one, other = write(tmp_path, "one", "other")
+    change(other, name="x", generator={"scale": 0.25}, masking={"type": "span"}, train={"steps": None})
+    assert changes(subjects([one, other])) == {"generator.scale": [0.5, 0.25], "masking.type": [None, "span"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"masking": {"mask_prob": 0.2}}, ["masking.mask_prob"]), ({"seed": 4}, []), ({"train": {"steps": 2}}, []),
+        ({"objective": {"type": "mlm"}}, ["objective.type"]), ({"evaluate": {"every": 2}}, []),
+        ({"evaluate": {"test_tokens": 2}}, ["evaluate.test_tokens"]), ({"data": {"store": "elsewhere"}}, []),
+        ({"data": {"sequence_length": 64}}, ["data.sequence_length"]), ({"corpus": {"paths": ["moved"]}}, []),
+    ],
+)  # fmt: skip
+def test_what_makes_tests_incomparable(tmp_path: Path, changed: dict[str, Any], named: list[str]) -> None:
+    paths = write(tmp_path, "one", "other")
+    change(paths[1], **changed)
+    assert obstacles(subjects(paths)) == named
+
+
+def test_other_text_is_named_by_its_keys(tmp_path: Path) -> None:
+    paths = write(tmp_path, "one", "other")
+    provenance = json.loads((paths[1] / "provenance.json").read_text())
+    provenance["data"]["store"] = "another"
+    (paths[1] / "provenance.json").write_text(json.dumps(provenance))
+    assert obstacles(subjects(paths)) == ["the text"]
+    change(paths[1], corpus={"paths": ["other"]})
+    assert obstacles(subjects(paths)) == ["corpus.paths"]
+
+
+def test_labels_tell_runs_apart(tmp_path: Path) -> None:
+    by_time = write(tmp_path, "20261120-135056-1a2b", "20261120-135057-9c1e")
+    assert [s.label for s in subjects(by_time)] == ["generator_size-1a2b", "generator_size-9c1e"]
+    change(by_time[1], name="other")
+    assert [s.label for s in subjects(by_time)] == ["generator_size", "other"]
+    [same] = write(tmp_path / "there", "20261120-135056-1a2b")
+    assert [s.label for s in subjects([by_time[0], same])] == [str(by_time[0]), str(same)]
+
+
+def test_costs_are_those_up_to_the_last_record(tmp_path: Path) -> None:
+    _, path = write(tmp_path, "one", "other")
+    records = RunDirectory(path).records()
+    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records if r["step"] <= 180))
+    costs = subjects([path, tmp_path / "cells" / "one"])[0].costs
+    assert (costs["steps"], costs["tokens"], costs["FLOPs"]) == (180, 180 * 2048, 1e12)
+    assert costs["FLOPs as the paper counts"] == 5e12
+    assert costs["tokens/s"] == pytest.approx(8500)
+    assert costs["seconds of training"] == pytest.approx(180 * 2048 / 8500)
+
+
+@dataclass
+class Token:
+    original: str
+
+
+def tokens(text: str) -> list[Token]:
+    return [Token(word) for word in text.split()]
+
+
+def texts(found: Sequence[Sequence[Sequence[Token]]]) -> list[list[str]]:
+    return [[" ".join(token.original for token in row) for row in rows] for rows in found]
+
+
+def test_rows_are_cut_to_what_all_show() -> None:
+    row = "a b c d e f g h i j k l"
+    words = row.split()
+    early, late, other = " ".join(words[:10]), " ".join(words[1:]), "x y z " * 5
+    shown = [[tokens(row), tokens(row)], [tokens(early), tokens(other)], [tokens(late), tokens(row), tokens(row)]]
+    shared = " ".join(words[1:10])
+    assert texts(list(common_rows(shown))) == [[shared] * 3]
+    short = " ".join(words[: FEWEST - 1])
+    assert list(common_rows([[tokens(row)], [tokens(short)]])) == []
+    assert list(common_rows([[tokens(row)], []])) == []
+
+
+def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
+    one, other = write(tmp_path, "one", "other")
+    sweep = write_folder(tmp_path / "sweep", SCALES, (0,), ["generator.scale"])
+    tuned = write_finetuned(tmp_path / "tuned", scores("accuracy", 0.5))
+    for paths in ([one], [one, one], [one, sweep], [one, tuned], [one, tmp_path], [one, tmp_path / "absent"]):
+        with pytest.raises(ConfigError):
+            subjects(paths)
+    change(other, task={"type": "text_classification"})
+    with pytest.raises(ConfigError, match="other"):
+        subjects([one, other])
+    (one / "metrics.jsonl").write_text("{}\n{}\n")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+        subjects([one, write(tmp_path / "more", "more")[0]])

@@ -1,0 +1,88 @@
+"""electra-lab list and compare: answers, files, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from electra_lab.presentation import compare_page, listing
+from electra_lab.presentation.charts import Chart
+from tests.electra_lab.analysis.test_run_comparison import write
+from tests.electra_lab.cli.conftest import Lab
+from tests.electra_lab.presentation.finetuned import scores, write_finetuned
+from tests.electra_lab.presentation.synthetic import SCALES, write_folder
+from tests.pages import Page
+
+
+@pytest.fixture
+def runs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    monkeypatch.setattr(compare_page, "_overlay", lambda *_: Chart("", "<svg></svg>"))
+    return [path.relative_to(Path.cwd()) for path in write(Path.cwd() / "runs", "one", "other")]
+
+
+def test_a_listing_is_a_row_per_job(lab: Lab, runs: list[Path]) -> None:
+    write_finetuned(Path("runs/tuned"), scores("accuracy", 0.5, 0.75))
+    write_folder(Path("runs/sweep"), SCALES, (0, 1), ["generator.scale"])
+    code, out, err = lab("list", "--sort", "name")
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert [row[0] for row in rows[1:]] == ["tuned", "cells/one", "cells/other", "sweep"]
+    assert all("finished" in row for row in rows[1:])
+    found = json.loads(lab("list", "runs", "--json", "--filter", "run", "--filter", "seed=3")[1])
+    assert {Path(job["path"]) for job in found} == {*runs}
+    assert {(job["kind"], job["state"], job["done"]) for job in found} == {
+        ("run", "finished", 400),
+        ("run", "finished", 360),
+    }
+
+
+def test_nothing_found_is_no_answer(lab: Lab, runs: list[Path]) -> None:
+    code, out, err = lab("list", "--filter", "running")
+    assert (code, out, err.count("\n")) == (0, "", 1)
+    assert json.loads(lab("list", "--filter", "running", "--json")[1]) == []
+    for wrong in (["absent"], ["--sort", "discriminator_auc"], ["--sort", "nothing"]):
+        assert wrong[-1].partition("=")[0] in lab.fails(2, "list", *wrong)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_table_fits_the_terminal(lab: Lab, runs: list[Path], width: int) -> None:
+    from electra_lab.analysis.catalog import jobs
+
+    (runs[0] / "provenance.json").write_text("{")
+    found = list(jobs(Path("runs")))
+    lines = listing.table(found, Path("runs"), "newest", width).text(indent="").splitlines()
+    assert max(map(len, lines)) <= width
+    assert {"path", "state", "result"} <= {*lines[0].split()}
+    assert ("written" in lines[0]) == (width > 60)
+    assert any("damaged" in line and "provenance.json" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(None, ""), (45, "45 s"), (119, "119 s"), (720, "12 min"), (12600, "3.5 h"), (1e6, "11.6 d")]
+)
+def test_durations(seconds: float | None, said: str) -> None:
+    assert listing.duration(seconds) == said
+
+
+def test_a_comparison_is_tables_and_a_page(lab: Lab, runs: list[Path]) -> None:
+    code, out, err = lab("compare", *runs)
+    assert (code, err, out.splitlines()[-1]) == (0, "", "compare.html")
+    assert "generator loss" in out
+    assert "one" in Page(Path("compare.html")).text
+    code, out, _ = lab("compare", *runs, "--json", "--html", "other.html")
+    found = json.loads(out)
+    assert (code, found["page"]) == (0, "other.html")
+    assert [Path(run["path"]) for run in found["runs"]] == runs
+    assert Path("other.html").read_text() == Path("compare.html").read_text()
+
+
+def test_refusals_write_nothing(lab: Lab, runs: list[Path]) -> None:
+    tuned = write_finetuned(Path("tuned"), scores("accuracy", 0.5))
+    assert "seed-0" in lab.fails(2, "compare", runs[0], tuned)
+    for wrong in ([runs[0]], [runs[0], "absent"], [*runs, "--html", "no/page.html"], [*runs, "--html", "."]):
+        lab.fails(2, "compare", *wrong)
+    (runs[0] / "metrics.jsonl").write_text("{}\n{}\n")
+    assert str(runs[0] / "metrics.jsonl") in lab.fails(4, "compare", *runs)
+    assert not Path("compare.html").exists()

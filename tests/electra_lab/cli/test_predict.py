@@ -1,0 +1,152 @@
+"""predict: texts and records in, the same with predictions out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import electra_lab
+from electra_lab.inference.pair import CHUNK
+
+CPU = ("--device", "cpu")
+TABLE = 'n,review,prediction\n1,"the cat, sat",old\n2,3 dogs,old\n'
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give a command bytes as its standard input."""
+    return lambda data: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def rows(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_texts_are_labelled_from_every_source(lab: Any, tuned: dict[str, Path], given: Any, tmp_path: Path) -> None:
+    texts = ["the cat sat", "", "3 dogs"]
+    expected = [found.as_dict() for found in electra_lab.load(tuned["labels"], device="cpu").predict(texts)]
+    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
+    for words in (texts, ("--file", tmp_path / "a.txt"), ("-",)):
+        given("\n".join(texts).encode() + b"\n")
+        code, out, _ = lab("predict", tuned["labels"], *words, "--json", *CPU)
+        assert (code, [row["text"] for row in rows(out)]) == (0, texts)
+        for row, wanted in zip(rows(out), expected, strict=True):
+            assert row["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-5)
+    code, out, err = lab("predict", tuned["labels"], "the cat sat", "3 dogs", *CPU)
+    assert (code, err) == (0, "")
+    assert [line.split("  ")[1] for line in out.splitlines()] == ["the cat sat", "3 dogs"]
+    assert out.split(" ")[0] == expected[0]["prediction"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "semicolons", "jsonl"])
+def test_columns_are_kept_and_the_field_is_that_of_training(
+    lab, tuned, tmp_path: Path, given: Any, ending: str
+) -> None:
+    """A column with the name of an answer is replaced."""
+    read = list(csv.DictReader(io.StringIO(TABLE)))
+    tabs, semicolons = (TABLE.replace('"the cat, sat"', "the cat. sat").replace(",", mark) for mark in "\t;")
+    texts = {"csv": TABLE, "tsv": tabs.replace(". ", ", "), "semicolons": semicolons.replace(". ", ", ")}
+    text = texts.get(ending, "\n".join(map(json.dumps, read)) + "\n\n")
+    name = f"a.{'csv' if ending == 'semicolons' else ending}"
+    (tmp_path / name).write_text("\ufeff" + text, encoding="utf-8")
+    found = [
+        found.as_dict() for found in electra_lab.load(tuned["labels"], device="cpu").predict(["the cat, sat", "3 dogs"])
+    ]
+    code, out, _ = lab("predict", tuned["labels"], "--file", tmp_path / name, "--csv", *CPU)
+    table = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    columns = ["n", "review", "prediction", "probability", "probability_cat", "probability_dogs"]
+    assert [*table[0]] == columns
+    assert [(row["n"], row["review"]) for row in table] == [("1", "the cat, sat"), ("2", "3 dogs")]
+    for row, wanted in zip(table, found, strict=True):
+        assert row["prediction"] == wanted["prediction"]
+        assert float(row["probability_cat"]) == pytest.approx(wanted["probabilities"]["cat"], abs=1e-5)
+    given(text.encode())
+    format = "csv" if ending == "semicolons" else ending
+    code, again, _ = lab("predict", tuned["labels"], "-", "--format", format, "--json", *CPU)
+    for row, old, wanted in zip(rows(again), read, found, strict=True):
+        assert {**row, "prediction": "old"}.items() >= old.items()
+        assert row["prediction"] == wanted["prediction"]
+
+
+def test_fields_pairs_questions_and_words(lab: Any, tuned: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"q": "who?", "c": {"d": "the cat sat"}}\n')
+    options = ("--file", tmp_path / "a.jsonl", "--field", "q", "--field", "c.d", "--json")
+    code, out, _ = lab("predict", tuned["answers"], *options, *CPU)
+    [row] = rows(out)
+    assert (code, row["q"], "the cat sat"[row["start"] : row["end"]]) == (0, "who?", row["prediction"])
+    code, same, _ = lab("predict", tuned["answers"], "who?", "--context", "the cat sat", "--json", *CPU)
+    assert rows(same) == [{"question": "who?", "context": "the cat sat", **{k: row[k] for k in row if k not in "qc"}}]
+    (tmp_path / "a.txt").write_text("who?\tthe cat sat\n")
+    code, same, _ = lab("predict", tuned["answers"], "--file", tmp_path / "a.txt", "--json", *CPU)
+    assert rows(same)[0]["prediction"] == row["prediction"]
+    (tmp_path / "tab.txt").write_text("the\tcat\n")  # one text, as far as an exported model knows
+    code, out, _ = lab("predict", tuned["pairs"] / "seed-4" / "model", "--file", tmp_path / "tab.txt", "--json", *CPU)
+    assert (code, rows(out)[0]["text"], "pair" in rows(out)[0]) == (0, "the\tcat", False)
+    (tmp_path / "half.jsonl").write_text(
+        '{"a": {"b": "\\ud800"}, "c": "x"}\n{"a": {"b": "x"}, "c": "x", "d": "\\ud800"}\n'
+    )
+    for form in ("--json", "--csv"):
+        options = ("--file", tmp_path / "half.jsonl", form, "--on-error", "skip")
+        code, out, err = lab("predict", tuned["pairs"], *options, *CPU)
+        assert (code, out.count("\n"), err.count("half.jsonl:1")) == (0, 1 + (form == "--csv"), 1)
+    # Words, and texts in which they are found.
+    (tmp_path / "b.jsonl").write_text('{"tokens": ["the", "cat"]}\n{"text": "the  cat"}\n')
+    code, out, _ = lab("predict", tuned["tags"], "--file", tmp_path / "b.jsonl", "--json", *CPU)
+    one, other = rows(out)
+    assert (one["prediction"], other["offsets"]) == (other["prediction"], [[0, 3], [5, 8]])
+    assert "offsets" not in one
+
+
+def test_bad_rows_stop_after_the_answers_before_them_or_are_left_out(lab, tuned, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'review,n\nthe cat,1\nthree,columns,here\n\xff,2\n"no end,3\nlast,4\n')
+    code, out, err = lab("predict", tuned["labels"], "--file", path, "--json", *CPU)
+    assert (code, [row["n"] for row in rows(out)]) == (3, ["1"])
+    assert f"{path}:3: " in err
+    code, out, err = lab("predict", tuned["labels"], "--file", path, "--json", "--on-error", "skip", *CPU)
+    assert (code, [row["n"] for row in rows(out)]) == (0, ["1", "4"])
+    assert [f"{path}:{line}: " in err for line in (2, 3, 4, 5, 6)] == [False, True, True, True, False]
+    (tmp_path / "b.jsonl").write_text('{"review": 3}\n[]\n{"a": 1}\nno\n{"review": "the cat"}\n')
+    code, out, err = lab(
+        "predict", tuned["labels"], "--file", tmp_path / "b.jsonl", "--json", "--on-error", "skip", *CPU
+    )
+    assert (code, len(rows(out)), err.count("b.jsonl:")) == (0, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code", "part"),
+    [
+        ("labels", ("a", "--json", "--csv"), 2, "--csv"), ("labels", ("a", "--seed", "4", "--ensemble"), 2, "--seed"),
+        ("labels", ("a", "--seed", "9"), 2, "seed 9"), ("labels", ("a", "--pair", "b"), 2, "--pair"),
+        ("labels", (), 2, "--file"), ("labels", ("--file", "none.csv"), 3, "none.csv"),
+        ("labels", ("--file", "a.csv", "--field", "x"), 3, "a.csv:1"), ("labels", ("--file", "twice.csv"), 3, "'x'"),
+        ("pairs", ("--file", "a.csv", *("--field", "review") * 3), 2, "--field"),
+        ("answers", ("who?",), 3, "tab"), ("nowhere", ("a",), 3, "nowhere"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_sentences(lab, tuned: dict[str, Path], name: str, words: Any, code: int, part: str) -> None:
+    Path("a.csv").write_text("review,n\nthe cat,1\n")
+    Path("twice.csv").write_text("x,x\nthe cat,1\n")
+    assert part in lab.fails(code, "predict", tuned.get(name, name), *words, *CPU)
+
+
+def test_verbs_of_pairs_name_predict_and_predict_names_finetune(lab: Any, tuned: dict[str, Path]) -> None:
+    folder = tuned["labels"]
+    assert "electra-lab predict" in lab.fails(2, "detect", folder, "the cat", *CPU)
+    assert "electra-lab predict" in lab.fails(2, "fill", folder / "seed-4" / "model", "the [MASK]", *CPU)
+    assert "electra-lab finetune" in lab.fails(2, "predict", folder.parents[1] / "elsewhere", "the cat", *CPU)
+
+
+def test_answers_come_while_texts_are_read(tuned: dict[str, Path]) -> None:
+    """Memory does not grow with their number: no more than a chunk is read ahead."""
+    read = list[int]()
+    model = electra_lab.load(tuned["labels"], device="cpu")
+    results = model.stream("predict", (read.append(n) or f"the cat {n}" for n in range(1000)), batch_size=2)
+    assert [next(results).text for _ in range(3)] == ["the cat 0", "the cat 1", "the cat 2"]
+    assert len(read) == CHUNK * 2

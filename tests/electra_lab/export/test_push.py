@@ -1,0 +1,247 @@
+"""electra-lab push, against a hub on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HfHubHTTPError
+
+from electra_lab.export.export import export
+from electra_lab.export.push import REFUSALS, _in_a_sentence, push
+from electra_lab.jobs.finetuning.run import finetune
+from electra_lab.pretrained.opening import open_model
+from registry.errors import CheckpointError, ConfigError, DataError
+from tests.electra_lab.export.exports import finished
+from tests.electra_lab.export.hub import TOKEN, Hub
+from tests.electra_lab.jobs.finetuning.small import write_finetuning
+from tests.electra_lab.jobs.pretraining.tiny import for_a_module, lines
+from tests.scorecard.lab import Ended, Lab
+
+Push = Callable[..., Ended]
+COMMIT = "POST /api/models/me/x/commit/main"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run that keeps the steps 0, 5 and 12, of which the first two are milestones, and 8."""
+    with for_a_module():
+        checkpoint = "{every: 4, keep: 2, milestones: {tokens: [300]}}"
+        yield finished(tmp_path_factory.mktemp("pushed"), checkpoint=checkpoint)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    served = Hub()
+    yield served
+    served.shutdown()
+    served.server_close()
+
+
+@pytest.fixture
+def pushed(forks: Lab, hub: Hub, run: Path, tmp_path: Path) -> Push:
+    """`pushed("--milestones")` pushes the run to me/x; nothing that it prints has the token."""
+
+    def call(*words: object, model: Path = run, **environment: str) -> Ended:
+        here = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN,
+                "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}  # fmt: skip
+        ended = forks("push", model, "me/x", *words, cwd=tmp_path, environment=here | environment)
+        assert not ended.traced, ended.err
+        assert TOKEN not in ended.out + ended.err
+        assert not any(TOKEN in file.read_text(errors="ignore") for file in tmp_path.rglob("*") if file.is_file())
+        return ended
+
+    return call
+
+
+def test_a_new_repository_has_the_milestones_as_branches_and_main_last(
+    hub: Hub, pushed: Push, run: Path, tmp_path: Path
+) -> None:
+    ended = pushed("--milestones", "--license", "mit", "--language", "en", "--json")
+    assert ended.code == 0, ended
+    repository, answers = hub.repositories["me/x"], [json.loads(line) for line in ended.out.splitlines()]
+    branches = {"step-0": 0, "tokens-300": 5, "main": 12}
+    assert [(each["branch"], each["step"]) for each in answers] == list(branches.items())
+    assert repository.private
+    # A branch is there before its files are sent, and main is last.
+    words = [request.split("/me/x/")[-1] for request in hub.requests]
+    order = [word for word in words if word.startswith(("branch/", "preupload/", "commit/"))]
+    new = [f"{act}/{name}" for name in ("step-0", "tokens-300") for act in ("branch", "preupload", "commit")]
+    assert order == [*new, "preupload/main", "commit/main"]
+    # The weights are those of the steps. Their storage belongs to others and gets no token.
+    for (branch, step), answer in zip(branches.items(), answers, strict=True):
+        export(run, tmp_path / branch, step)
+        tree = repository.trees[branch]
+        assert tree.keys() == answer["files"].keys()
+        for name, place in {"": "discriminator", "generator/": "generator"}.items():
+            weights = (tmp_path / branch / place / "model.safetensors").read_bytes()
+            oid = hashlib.sha256(weights).hexdigest()
+            assert tree[f"{name}model.safetensors"] == oid
+            assert hub.objects[oid] == weights
+    assert hub.tokens_at_storage == [None] * 6
+    # The card has what was given, and the numbers that the run measured.
+    card = ModelCard(repository.trees["main"]["README.md"].decode()).data
+    assert (card.license, card.language, card.library_name) == ("mit", ["en"], "transformers")
+    test = lines(run, "test")[-1]
+    found = {result.metric_type: result.metric_value for result in card.eval_results}
+    assert found == {name: test[name] for name in found}
+    assert found.keys() == {name for name in test if name.startswith("discriminator")} - {
+        name for name in test if "gain" in name
+    }
+    # The same command again sends nothing.
+    hub.requests.clear()
+    assert pushed("--milestones", "--license", "mit", "--language", "en").code == 0
+    assert hub.said("PUT ") + hub.said("/commit/") + hub.said("/branch/") == []
+
+
+def test_after_a_cut_connection_the_same_command_continues(hub: Hub, pushed: Push) -> None:
+    hub.broken = {COMMIT: 0}
+    assert pushed("--milestones").code == 3
+    repository = hub.repositories["me/x"]
+    assert repository.trees["main"] == {}
+    assert repository.trees["tokens-300"]
+    hub.broken = {}
+    hub.requests.clear()
+    assert pushed("--milestones").code == 0
+    assert hub.said("PUT ") == []
+    assert hub.said("/commit/") == [COMMIT]
+    assert "model.safetensors" in repository.trees["main"]
+
+
+def test_what_another_writer_has_done_meanwhile_stays(hub: Hub, pushed: Push) -> None:
+    hub.meanwhile = "main"
+    ended = pushed()
+    assert ended.code == 3
+    assert "412" in ended.last
+    assert hub.repositories["me/x"].trees["main"] == {}
+    hub.meanwhile = None
+    assert pushed().code == 0
+
+
+def test_a_public_repository_is_used_only_on_request(hub: Hub, pushed: Push) -> None:
+    assert pushed("--public").code == 0
+    assert not hub.repositories["me/x"].private
+    hub.requests.clear()
+    ended = pushed("--step", "8")
+    assert (ended.code, "--public" in ended.err) == (2, True)
+    assert hub.said("preupload") + hub.said("PUT") + hub.said("commit") == []
+
+
+@pytest.mark.parametrize(("status", "environment"), [(401, {"HF_TOKEN": "hf_other"}), (404, {}), (429, {})])
+def test_the_hub_refuses(hub: Hub, pushed: Push, status: int, environment: dict[str, str]) -> None:
+    hub.broken = {} if environment else {COMMIT: status}
+    ended = pushed(**environment)
+    assert (ended.code, f"({status})" in ended.last) == (3, True)
+    assert len(ended.err.strip().splitlines()[-1]) > 50
+
+
+def test_nothing_is_sent_without_a_token_or_offline(hub: Hub, pushed: Push) -> None:
+    assert pushed(HF_TOKEN="").code == 3
+    ended = pushed(HF_HUB_OFFLINE="1")
+    assert (ended.code, "HF_HUB_OFFLINE" in ended.err) == (2, True)
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("status", [*REFUSALS, 400, 500, 503])
+def test_every_refusal_is_a_sentence_without_the_token(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """Threads that send files wrap the error; a server may repeat the token."""
+
+    class Response:
+        status_code, headers, request = status, {}, None
+
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    refused = HfHubHTTPError(f"no\n{TOKEN}", response=Response(), server_message=TOKEN)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=rf"^me/x: .*\({status}\).*\.$") as error, _in_a_sentence("me/x"):
+        raise RuntimeError("a thread failed") from refused
+    assert TOKEN not in str(error.value)
+
+
+def test_a_dry_run_lists_the_files_and_uses_no_network(
+    lab: Any,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", refused)
+    code, out, _ = lab("push", run, "me/x", "--dry-run", "--best", "--json")
+    answer = json.loads(out)
+    assert (code, answer["sent"], answer["url"], answer["branch"]) == (0, False, None, "main")
+    export(run, tmp_path / "out", "best")
+    for name in ("config.json", "model.safetensors"):
+        assert answer["files"][name] == (tmp_path / "out" / "discriminator" / name).stat().st_size
+        assert answer["files"][f"generator/{name}"] == (tmp_path / "out" / "generator" / name).stat().st_size
+    # An export has the same files, one network of it its own. Its card may have been edited; weights may not.
+    card = tmp_path / "out" / "discriminator" / "README.md"
+    card.write_text(card.read_text() + "\nMine.\n")
+    code, out, _ = lab("push", tmp_path / "out", "me/x", "--dry-run", "--json")
+    assert (code, json.loads(out)["files"].keys()) == (0, answer["files"].keys())
+    code, out, _ = lab("push", tmp_path / "out" / "generator", "me/x", "--dry-run", "--json")
+    assert set(json.loads(out)["files"]) == {name.removeprefix("generator/") for name in answer["files"] if "/" in name}
+    (tmp_path / "out" / "generator" / "model.safetensors").write_bytes(b"")
+    assert "model.safetensors" in lab.fails(3, "push", tmp_path / "out", "me/x", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("run", "x"), ("run", "me/a/b"), ("run", "me/a--b"), ("run", "me/x", "--step", "8", "--best"),
+     ("none", "me/x"), (".", "me/x"), ("out", "me/x", "--best")],
+)  # fmt: skip
+def test_what_cannot_be_pushed(lab: Any, run: Path, words: tuple[str, ...]) -> None:
+    if words[0] == "out":
+        export(run, Path("out"))
+    lab.fails(2, "push", run if words[0] == "run" else words[0], *words[1:], "--dry-run")
+
+
+def test_a_run_without_milestones_pushes_the_checkpoints_that_it_keeps(run: Path, tmp_path: Path) -> None:
+    plain = shutil.copytree(run, tmp_path / "plain")
+    written = json.loads((plain / "provenance.json").read_text())
+    (plain / "provenance.json").write_text(json.dumps({**written, "milestones": {}}))
+    found = push(plain, "me/x", milestones=True, metadata={}, dry_run=True, say=print)
+    assert [(each.branch, each.step) for each in found] == [("step-0", 0), ("step-5", 5), ("step-8", 8), ("main", 12)]
+    for step in (0, 5, 8):
+        shutil.rmtree(plain / "checkpoints" / f"step-{step:08d}")
+    with pytest.raises(CheckpointError, match=r"checkpoint\.milestones"):
+        list(push(plain, "me/x", milestones=True, metadata={}, dry_run=True, say=print))
+
+
+def test_a_pushed_pair_opens_again(run: Path, tmp_path: Path) -> None:
+    """The hub's layout: the discriminator at the root, where transformers looks, and the generator below."""
+    export(run, tmp_path / "out")
+    shutil.move(tmp_path / "out" / "discriminator", tmp_path / "repository")
+    shutil.move(tmp_path / "out" / "generator", tmp_path / "repository" / "generator")
+    alone = open_model(tmp_path / "repository")
+    assert list(alone.parts) == ["discriminator"]
+    shutil.move(tmp_path / "out" / "export.json", tmp_path / "repository" / "export.json")
+    opened, ours = open_model(tmp_path / "repository"), open_model(run)
+    assert (opened.parts.keys(), opened.length) == (ours.parts.keys(), ours.length)
+    for name, part in opened.parts.items():
+        assert part.backbone["dim"] == ours.parts[name].backbone["dim"]
+    assert list(open_model(tmp_path / "repository", network="generator").parts) == ["generator"]
+
+
+def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Path) -> None:
+    with for_a_module():
+        path = finetune(write_finetuning(tmp_path, run), ["task.head=dense"], tmp_path / "fine", "cpu")
+        (found,) = push(path, "me/x", metadata={}, dry_run=True, say=print)
+        assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= found.files.keys()
+        with pytest.raises(ConfigError, match="not a run directory"):
+            list(push(path, "me/x", step=3, metadata={}, dry_run=True, say=print))
+    from electra_lab.export.card import finetuned_card
+
+    card = ModelCard(finetuned_card(path / "seed-0" / "model"))
+    assert card.data.pipeline_tag == "text-classification"
+    results = json.loads((path / "seed-0" / "results.json").read_text())["splits"]
+    measured = {(split, name): value for split, each in results.items() for name, value in each["metrics"].items()}
+    found = {(each.dataset_split, each.metric_type): each.metric_value for each in card.data.eval_results}
+    assert found == {key: value for key, value in measured.items() if value is not None}
+    assert str(tmp_path) not in card.content

@@ -1,0 +1,206 @@
+"""Fine-tuned models in use: the predictions that the fine-tuning wrote, and those of transformers' pipelines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import BertConfig, BertForSequenceClassification
+
+import electra_lab
+from electra_lab.inference.finetuned import FineTuned
+from electra_lab.storage.finetuning_folder import FinetuningFolder
+from registry.errors import ConfigError, DataError
+from tests.electra_lab.inference.tuned import TASKS, TWICE
+
+EXPORTED = ["labels", "pairs", "numbers", "tags"]
+
+
+def items(name: str, folder: Path, seed: int = 4) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Return the predictions that were written for validation data, and these data as a user gives them."""
+    written = FinetuningFolder(folder).predictions(seed, "validation")
+    if name.endswith("answers"):
+        [file] = folder.parents[1].glob(f"{name.replace(' ', '_')}-validation.json")
+        [article] = json.loads(file.read_text())["data"]
+        contexts = {paragraph["qas"][0]["id"]: paragraph["context"] for paragraph in article["paragraphs"]}
+        return written, [(found["question"], contexts[found["id"]]) for found in written]
+    if name == "tags":
+        return written, [tuple(found["words"]) for found in written]
+    return written, [(found["text"], found["pair"]) if name == "pairs" else found["text"] for found in written]
+
+
+def opened(folder: Path, **options: Any) -> FineTuned:
+    model = electra_lab.load(folder, device="cpu", **options)
+    assert isinstance(model, FineTuned)
+    return model
+
+
+@pytest.mark.parametrize(("name", "seed"), [*((name, 4) for name in TASKS), *((name, 7) for name in TWICE)])
+def test_predictions_are_those_that_the_fine_tuning_wrote(tuned: dict[str, Path], name: str, seed: int) -> None:
+    """Whatever the batches are: the order, the neighbours and the padding. The pre-trained model is gone."""
+    written, given = items(name, tuned[name], seed)
+    model = opened(tuned[name], seed=seed)
+    labels = [each["prediction"] for each in written]
+    assert len({str(label) for label in labels}) > 1 or seed == 7
+    for found in (
+        model.predict(given[::-1], batch_size=3)[::-1],
+        [*model.stream("predict", iter(given), batch_size=1)],
+    ):
+        if name == "numbers":
+            assert [each.prediction for each in found] == pytest.approx(labels, abs=1e-3)
+            continue
+        certain = [each.probability for each in found]
+        if name == "tags":
+            certain = [sum(each.probabilities) / len(each.probabilities) for each in found]
+        assert [each.prediction for each in found] == labels
+        assert certain == pytest.approx([each["certainty"] for each in written], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_transformers_pipelines_agree(tuned: dict[str, Path], name: str) -> None:
+    """On the exported folder alone, whose rows may be as long as its network reads."""
+    exported = tuned[name] / "seed-4" / "model"
+    _, given = items(name, tuned[name])
+    model = opened(exported)
+    kind = "token-classification" if name == "tags" else "text-classification"
+    pipeline = transformers.pipeline(kind, model=str(exported), device="cpu")
+    if name == "tags":
+        texts = [" ".join(words) for words in given]
+        for text, found in zip(texts, model.predict(texts), strict=True):
+            theirs = [(e["entity_group"], e["start"], e["end"]) for e in pipeline(text, aggregation_strategy="first")]
+            assert [(e["type"], e["start"], e["end"]) for e in found.more["entities"]] == theirs
+            assert [text[start:end] for start, end in found.offsets] == found.given["words"]
+    else:
+        texts = [{"text": item[0], "text_pair": item[1]} if isinstance(item, tuple) else item for item in given]
+        for found, scores in zip(model.predict(given), pipeline(texts, top_k=None, truncation=True), strict=True):
+            expected = {score["label"]: score["score"] for score in scores}
+            assert (found.probabilities or {"LABEL_0": found.prediction}) == pytest.approx(expected, abs=1e-4)
+
+
+def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
+    """transformers 5 has no pipeline for questions, so its model is asked: the best span of the context."""
+    folder = tuned["answers"] / "seed-4" / "model"
+    _, given = items("answers", tuned["answers"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    network = transformers.AutoModelForQuestionAnswering.from_pretrained(folder)
+    for (question, context), found in zip(given, opened(folder).predict(given), strict=True):
+        read = tokenizer(question, context, return_offsets_mapping=True, return_tensors="pt")
+        offsets, of_text = read.pop("offset_mapping")[0].tolist(), read.sequence_ids(0)
+        with torch.no_grad():
+            logits = network(**read)
+        inside = torch.tensor([segment == 1 for segment in of_text])
+        allowed = inside | torch.tensor([n in (0, len(of_text) - 1) for n in range(len(of_text))])
+        start, end = (each[0].masked_fill(~allowed, -1e9).softmax(-1) * inside for each in (logits[0], logits[1]))
+        chances = (start[:, None] * end).triu()
+        first, last = divmod(int(chances.argmax()), len(of_text))
+        assert (found.more["start"], found.more["end"]) == (offsets[first][0], offsets[last][1])
+        assert found.prediction == context[offsets[first][0] : offsets[last][1]]
+        assert found.probability == pytest.approx(float(chances.max()), abs=1e-5)
+
+
+def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path]) -> None:
+    folder = FinetuningFolder(tuned["labels"])
+    _, given = items("labels", folder.path)
+    each = {seed: opened(folder.path, seed=seed).predict(given) for seed in (4, 7)}
+    assert each[4] != each[7]
+    values = folder.values("validation", "accuracy")
+    worst = min(values, key=values.__getitem__)
+    file = folder.seed(worst).path / "results.json"
+    before = file.read_text()
+    file.write_text(before.replace('"accuracy": ', '"accuracy": 1'))  # now it is the best
+    assert opened(folder.path).predict(given) == each[worst]
+    file.write_text(before)
+    assert opened(folder.path / "seed-7").predict(given) == each[7]
+    for one, other, both in zip(each[4], each[7], opened(folder.path, seed="all").predict(given), strict=True):
+        mean = {label: (one.probabilities[label] + other.probabilities[label]) / 2 for label in one.probabilities}
+        assert both.probabilities == pytest.approx(mean, abs=1e-6)
+    for wrong in (5, "none", True):
+        with pytest.raises(ConfigError):
+            electra_lab.load(folder.path, seed=wrong)
+
+
+def test_spans_of_several_seeds_are_averaged(tuned: dict[str, Path]) -> None:
+    """A span of one question has the mean of its probabilities, by the beams of the models."""
+    _, given = items("joint answers", tuned["joint answers"])
+    each = [opened(tuned["joint answers"], seed=seed).predict(given) for seed in (4, 7)]
+    both = opened(tuned["joint answers"], seed="all").predict(given)
+    agreed = [found for found in zip(*each, both, strict=True) if found[0].prediction == found[1].prediction != ""]
+    assert agreed
+    for one, other, mean in agreed:
+        if mean.prediction == one.prediction and one.more["start"] == other.more["start"]:
+            assert mean.probability == pytest.approx((one.probability + other.probability) / 2, abs=1e-5)
+
+
+def test_a_bert_of_transformers_has_its_pooler(tuned: dict[str, Path], tmp_path: Path) -> None:
+    """Three labels without names, and a number."""
+    source = tuned["labels"] / "seed-4" / "model"
+    size = json.loads((source / "config.json").read_text())["vocab_size"]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    for outputs in (3, 1):
+        torch.manual_seed(0)
+        made = BertForSequenceClassification(
+            BertConfig(vocab_size=size, initializer_range=0.5, num_labels=outputs, **sizes)
+        )
+        made.save_pretrained(tmp_path / str(outputs))
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(source / name, tmp_path / str(outputs))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / str(outputs))
+        with torch.no_grad():
+            logits = made.eval()(**tokenizer("the cat", "3 dogs", return_tensors="pt")).logits[0]
+        found = opened(tmp_path / str(outputs)).predict(("the cat", "3 dogs"))
+        if outputs == 1:
+            assert found.prediction == pytest.approx(float(logits[0]), abs=1e-5)
+        else:
+            assert [*found.probabilities.values()] == pytest.approx(logits.softmax(-1).tolist(), abs=1e-5)
+            assert found.prediction == f"LABEL_{int(logits.argmax())}"
+    file = tmp_path / "3" / "config.json"
+    file.write_text(file.read_text().replace("ForSequenceClassification", "ForQuestionAnswering"))
+    with pytest.raises(DataError, match="ForQuestionAnswering"):
+        opened(tmp_path / "3")
+
+
+def test_a_folder_of_an_older_release_is_opened_by_its_pretrained_model(tuned: dict[str, Path], tmp_path: Path) -> None:
+    """Its provenance.json does not describe the network."""
+    folder = shutil.copytree(tuned["labels"], tmp_path / "old")
+    file, config = folder / "seed-4" / "provenance.json", folder / "seed-4" / "config.yaml"
+    file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != "network"}))
+    model = tuned["labels"].parents[1] / "pretrained" / "run"
+    with pytest.raises(DataError, match=str(model)):
+        opened(folder, seed=4)
+    config.write_text(config.read_text().replace(str(model), str(model.parents[1] / "elsewhere")))
+    _, given = items("labels", tuned["labels"])
+    assert opened(folder, seed=4).predict(given) == opened(tuned["labels"], seed=4).predict(given)
+
+
+def test_items_of_each_kind(tuned: dict[str, Path]) -> None:
+    tags, pairs, labels = (opened(tuned[name]) for name in ("tags", "pairs", "labels"))
+    text = "the  cat,sat 3"
+    words = ["the", "cat", ",", "sat", "3"]
+    plain = tags.predict(text)
+    assert (plain.given["words"], plain.prediction) == (words, tags.predict(tuple(words)).prediction)
+    assert tags.predict([{"text": text}, words]) == [plain, tags.predict({"words": words})]
+    assert tags.predict("").prediction == []
+    assert labels.predict([]) == []
+    assert labels.predict(["the cat"]) == [labels.predict("the cat")]
+    assert pairs.predict({"text": "the cat", "pair": "dogs"}) == pairs.predict(("the cat", "dogs"))
+    assert opened(tuned["answers"]).predict(("who?", "")).more == {"start": None, "end": None}
+    for model, item in ((pairs, "one"), (labels, ("the", "cat")), (labels, 3), (tags, {"words": "cat"}), (labels, None),
+                        (pairs, ("a", "b", "c")), (pairs, ("a", 2))):  # fmt: skip
+        with pytest.raises(ConfigError, match="item 2"):
+            model.predict(["the cat" if model is not pairs else ("a", "b"), item])
+
+
+def test_the_encoder_is_that_of_the_pair_and_its_heads_are_gone(tuned: dict[str, Path]) -> None:
+    model = opened(tuned["labels"])
+    assert model.embed("the cat").shape == (16,)
+    for call in (model.detect, model.fill, model.corrupt):
+        with pytest.raises(ConfigError, match="electra-lab predict"):
+            call("the [MASK] cat")
+    state = torch.get_rng_state()
+    model.predict("the cat")
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,123 @@
+"""The time left of a training, against a simulated one whose time is known; and the bar on a real terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from electra_lab.jobs.progress import Pace
+from electra_lab.training.loop import splits_at
+from tests.electra_lab.training.test_loop import SETTINGS
+from tests.helpers import ROOT, write_experiment
+
+ROWS = {"validation": 50, "test": 300}
+STEP, ROW, SAVE = 2.0, 0.2, 7.0  # seconds
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def simulated(steps: int, every: int | None, save_every: int, milestones: tuple[int, ...]) -> list[tuple[float, float]]:
+    """Train by the clock; return the time and the estimate of the time left after each part."""
+    settings, clock = replace(SETTINGS, steps=steps, evaluate_every=every, evaluate_batch_size=10), Clock()
+    pace = Pace(settings, 0, ROWS, save_every, milestones, clock)
+    assert pace.left() is None
+    found = []
+
+    def note() -> None:
+        found.append((clock.now, pace.left() or 0.0))
+
+    for step in range(1, steps + 1):
+        clock.now += STEP * (10 if step == 1 else 1)  # the first one is slow
+        pace.stepped(step)
+        note()
+        if step % save_every == 0 or step in milestones or step == steps:
+            clock.now += SAVE
+            pace.saved()
+            note()
+        for split in splits_at(step, settings, tested=True):
+            for _ in range(ROWS[split] // 10):
+                clock.now += 10 * ROW
+                pace.evaluated(10)
+                note()
+    return found
+
+
+@pytest.mark.parametrize("every", [10, 25, None])
+@pytest.mark.parametrize(("save_every", "milestones"), [(20, ()), (200, ()), (33, (1, 50, 99))])
+def test_the_time_left_is_that_of_steps_evaluations_and_saves_to_come(
+    every: int | None, save_every: int, milestones: tuple[int, ...]
+) -> None:
+    found = simulated(100, every, save_every, milestones)
+    end = found[-1][0]
+    assert found[-1][1] == 0
+    # Once each part was measured, which is so after 40 steps if it comes more than once, it is exact.
+    later = [(now, left) for now, left in found if now > 40 * STEP + 300 * ROW]
+    if every and save_every < 100:
+        assert [left for _, left in later] == pytest.approx([end - now for now, _ in later])
+    # From the third step on it is near.
+    assert max(abs(left - (end - now)) for now, left in found[3:]) < 0.2 * end
+
+
+def test_the_speed_is_that_of_recent_steps_and_falls_between_them() -> None:
+    clock = Clock()
+    pace = Pace(replace(SETTINGS, steps=1000), 400, {"validation": 0}, 10**6, (), clock)
+    for step, seconds in enumerate([1.0] * 100 + [3.0] * 100, start=401):
+        clock.now += seconds
+        pace.stepped(step)
+    assert pace.left() == pytest.approx(400 * 3, rel=0.02)  # and not 400 * 2, the mean
+    clock.now += 100
+    assert pace.left() == pytest.approx(400 * 3 - 100, rel=0.02)
+    pace.paused()
+    clock.now += 3
+    pace.stepped(601)
+    assert pace.left() == pytest.approx(399 * 3, rel=0.02)  # the pause is no part of a step
+
+
+def test_the_bar_of_a_run_shows_its_phases_losses_speed_and_time_left(tmp_path: Path) -> None:
+    file = write_experiment(
+        tmp_path, train="{steps: 20, batch_size: 4, log_every: 5, precision: fp32}",
+        evaluate="{every: 10, batch_size: 4}", checkpoint="{every: 10}",
+        data=f"{{sequence_length: 16, held_out: 0.3, store: {tmp_path / 'store'}}}",
+    )  # fmt: skip
+    # Slow every part down, so that a bar which is drawn ten times a second shows it.
+    code = (
+        "import time; from electra_lab.jobs import progress; from electra_lab import cli; P = progress.Pace\n"
+        "from electra_lab.jobs.pretraining import execute\n"
+        "execute.write_report = lambda directory, *_: directory.path / 'report.html'\n"
+        "for name, seconds in {'stepped': 0.03, 'evaluated': 0.06, 'saved': 0.15}.items():\n"
+        "    setattr(P, name, lambda self, *a, s=seconds, f=getattr(P, name): (time.sleep(s), f(self, *a)))\n"
+        "cli.main()"
+    )
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", code, "run", str(file), "--out", str(tmp_path / "run")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
+    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.DEVNULL, env=environment, cwd=tmp_path)
+    os.close(theirs)
+    said = b""
+    while process.poll() is None or not said.endswith(b"report.html\r\n"):
+        try:
+            said += os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    assert process.wait() == 0
+    drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode()).splitlines()
+    bars = [line for line in drawn if " left " in line and " tok/s " in line]
+    assert all(len(line) <= 80 for line in bars)
+    assert {line.split()[0] for line in bars} == {"training", "saving", "evaluating", "testing"}
+    numbers = r"gen \d\.\d+  dis \d\.\d+  [\d,]+ tok/s left 0:00:\d\d$"
+    assert any(re.match(rf"training \S+ [1-9]\d*/20 {numbers}", line) for line in bars)
+    assert any(re.match(rf"testing \S+ [1-9]\d*/\d+ {numbers}", line) for line in bars)
+    assert not any(line.startswith("training") and "20/20" in line for line in bars)
