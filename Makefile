@@ -6,7 +6,7 @@ EXPERIMENT ?= experiments/reformer_small.yaml
 PICTURES ?= build/pictures
 BENCH ?= build/bench
 
-.PHONY: run test log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx notebooks check format docs clean
+.PHONY: run test log test-cluster test-parallel test-trackers bench soak scorecard scorecard-peers test-report test-wheel test-onnx test-encoders notebooks check format docs clean
 
 # Train the first experiment: about four minutes on two CPU cores.
 run: $(VENV)/run.stamp
@@ -24,6 +24,10 @@ test-report: $(VENV)/dev.stamp
 # ONNX of every backbone, and with weights in a separate file: about a minute.
 test-onnx: $(VENV)/dev.stamp
 	ELECTRA_LAB_ONNX=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/export/test_onnx.py
+
+# Every family of the backbone hugging_face under the laws of backbones, and beside transformers: some minutes.
+test-encoders: $(VENV)/dev.stamp
+	ELECTRA_LAB_ENCODERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/backbones/test_hugging_face.py
 
 # The wheel in a separate environment, away from the repository, with all its dependencies: a few minutes.
 test-wheel: $(VENV)/dev.stamp

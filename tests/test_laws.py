@@ -128,6 +128,20 @@ class TestTransformerModern(BackboneContract):
 
 TestTransformerUnfused = suite(BackboneContract, "transformer", flash=False)
 TestTransformerLocalHeads = suite(BackboneContract, "transformer", local_heads=1, window=4)
+TestDeberta = suite(BackboneContract, "deberta", buckets=8, max_distance=12)
+TestDebertaMaskDecoder = suite(BackboneContract, "deberta", buckets=8, max_distance=12, mask_decoder=True)
+TestDebertaConvolution = suite(
+    BackboneContract, "deberta", buckets=8, max_distance=12, convolution=3, share_projections=False
+)
+TestModernBert = suite(BackboneContract, "modernbert", local_attention=8, global_every=2)
+TestHuggingFaceRoberta = suite(BackboneContract, "hugging_face", model_type="roberta")
+TestHuggingFaceAlbert = suite(BackboneContract, "hugging_face", model_type="albert")
+TestHuggingFaceGemma = suite(
+    BackboneContract,
+    "hugging_face",
+    model_type="gemma3_text",
+    config={"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+)
 TestReformer = suite(BackboneContract, "reformer", bucket_size=4, hashes=2)
 TestReformerLearnedPositions = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, rotary=False)
 TestReformerReversible = suite(BackboneContract, "reformer", bucket_size=4, hashes=2, reversible=True)
@@ -151,7 +165,17 @@ class TestTokens(HeadContract):
     name, reads = "tokens", "masked"
 
 
+class TestDebertaTokens(HeadContract):
+    name, reads = "deberta_tokens", "masked"
+
+
+class TestModernBertTokens(HeadContract):
+    name, reads = "modernbert_tokens", "masked"
+
+
 TestReplaced = suite(HeadContract, "replaced")
+TestDebertaReplaced = suite(HeadContract, "deberta_replaced")
+TestModernBertReplaced = suite(HeadContract, "modernbert_replaced")
 TestElectra = suite(ObjectiveContract, "electra")
 
 

@@ -14,7 +14,7 @@ from electra_lab.analysis.records import last_evaluation, training_seconds
 from electra_lab.storage.catalog import DIVERGED, Kind, find, is_held, last_records
 from electra_lab.storage.files import read_as, read_json, read_text
 from electra_lab.storage.plan import Plan
-from electra_lab.storage.provenance import Provenance, flat
+from electra_lab.storage.provenance import Provenance, compared, flat
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -122,7 +122,7 @@ def _run(path: Path) -> Job:
         began.steps,
         training_seconds(records),
         began.started,
-        numbers=_comparable(last_evaluation(records) or {}, metrics),
+        numbers=compared(metrics, last_evaluation(records) or {}),
         metrics=metrics,
         config=flat(config),
     )
@@ -150,7 +150,7 @@ def _finetuning(path: Path) -> Job:
         len(folders),
         sum(filter(None, seconds)) or None,
         first.started if first else "",
-        numbers=_comparable(means, metrics),
+        numbers=compared(metrics, means),
         metrics=metrics,
         config=flat(config),
     )
@@ -202,13 +202,6 @@ def _state(path: Path, *, finished: bool) -> State:
         return "running"
     folders = [path, *path.glob("seed-*")]
     return "diverged" if any((folder / DIVERGED).is_file() for folder in folders) else "stopped"
-
-
-def _comparable(record: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Return the numbers of the metrics that can be compared, without baselines."""
-    baselines = set[str]().union(*(metric.baselines for metric in metrics.values()))
-    names = [name for name, metric in metrics.items() if metric.comparable and name not in baselines]
-    return {name: float(record[name]) for name in names if record.get(name) is not None}
 
 
 def _yaml(file: Path) -> dict[str, Any]:

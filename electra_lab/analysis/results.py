@@ -247,6 +247,19 @@ def is_ready(folder: AblationFolder, plan: Plan, measure: PlannedMeasure) -> boo
     return folder.shared(measure).is_dir() or not any(lacking)
 
 
+def left_to_do(folder: AblationFolder, plan: Plan) -> dict[str, CellResult]:
+    """Return the cells and references that are wanted and not done, by id."""
+    results = {id: cell_result(folder, plan, id) for id in plan.wanted}
+    return {id: result for id, result in results.items() if result.missing}
+
+
+def waiting_work(folder: AblationFolder, plan: Plan, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the missing work that can be done now: a measure waits until its references are trained."""
+    ready = {TRAINING, *(measure.key for measure in plan.measures if is_ready(folder, plan, measure))}
+    missing = {id: cell_result(folder, plan, id).missing for id in ids}
+    return {id: lacking for id, lacking in missing.items() if not ready.isdisjoint(lacking)}
+
+
 def _with_average(plan: Plan, cells: list[CellResult]) -> list[CellResult]:
     """Give the cells of a variant and a seed the mean over all tasks, if each of these has a number."""
     numbers = defaultdict[tuple[str, int], dict[str, float]](dict)

@@ -10,7 +10,7 @@ from typing import Any
 
 from electra_lab.analysis.findings import declared, measured
 from electra_lab.analysis.records import Records, last_evaluation, last_number, training_seconds
-from electra_lab.storage.files import refuse_unusable
+from electra_lab.storage.files import read_text, refuse_unusable
 from electra_lab.storage.finetuning_folder import config_of
 from electra_lab.storage.provenance import Provenance, flat
 from electra_lab.storage.run_directory import RunDirectory
@@ -21,7 +21,7 @@ from registry.errors import ConfigError, command
 TEST = "corpus.", "tokenizer.", "data.", "packing.", "masking.", "schedules.masking.", "objective.type", "evaluate."
 OF_A_TASK = "task.", "dataset."  # the same of a fine-tuning
 # Keys of these sections that change no number of a test.
-SAME_TEST = "data.store", "evaluate.every", "evaluate.batch_size"
+SAME_TEST = "data.store", "evaluate.every", "evaluate.batch_size", "evaluate.at_start", "evaluate.examples"
 FEWEST = 8  # tokens of a test row that all runs show
 BY_TIME = re.compile(r"\d{8}-\d{6}-([0-9a-f]{4})")  # the folder of a run that was given no `--out`
 
@@ -48,7 +48,7 @@ class Subject:
 
     @property
     def costs(self) -> dict[str, float | None]:
-        """Parameters by part of the networks, and what the steps up to now took."""
+        """Parameters by part of the networks, and the compute and time of the steps so far."""
         done = max((record["step"] for record in self.records), default=0)
         tokens, seconds = last_number(self.records, "train", "tokens"), training_seconds(self.records)
         flops, paper = last_number(self.records, "train", "flops"), self.began.paper_flops
@@ -130,11 +130,35 @@ def changes(found: Sequence[Subject]) -> dict[str, list[Any]]:
 
 def obstacles(found: Sequence[Subject]) -> list[str]:
     """Return the keys by which the tests of the runs differ, so that their metrics do not compare the models."""
-    text = len({subject.began.data.store for subject in found}) > 1
     keys = [key for key in changes(found) if key.startswith((*TEST, *OF_A_TASK)) and key not in SAME_TEST]
-    if not text:  # the same store has the same text, wherever its files lie
-        keys = [key for key in keys if not key.startswith(("corpus.", "tokenizer."))]
-    return keys or ["the text"] * text
+    if _one_store(found):  # the same text, wherever its files lie
+        keys = [key for key in keys if not key.startswith("corpus.")]
+    if same := same_tokens(found):
+        keys = [key for key in keys if not key.startswith("tokenizer.")]
+    return keys or ["the text"] * (not same)
+
+
+def same_tokens(found: Sequence[Subject]) -> bool:
+    """Return True if all read one token store, or have one tokenizer and as many documents and tokens of each split.
+
+    The latter as in continued pre-training, which reads the tokenizer of an earlier run.
+    """
+    if _one_store(found):
+        return True
+    files = {_text_of(subject.directory.path / "tokenizer.json") for subject in found}
+    texts = [subject.began.data.model_dump(include={"documents", "tokens", "overlap"}) for subject in found]
+    return files != {""} and len(files) == 1 and texts.count(texts[0]) == len(texts)
+
+
+def _one_store(found: Sequence[Subject]) -> bool:
+    return len({subject.began.data.store for subject in found}) == 1
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return read_text(file)
+    except (OSError, ValueError):
+        return ""
 
 
 def common_rows(shown: Sequence[Sequence[Sequence[Any]]]) -> Iterator[list[Sequence[Any]]]:

@@ -35,14 +35,14 @@ def training_flops(
 
 
 def steps_of(epochs: float, rows: int, batch_size: int) -> int:
-    """Return the number of steps of so many passes over `rows` rows: whole ones, at least one."""
+    """Return the number of steps in `epochs` passes over `rows` rows, rounded, at least one."""
     return max(1, round(epochs * rows / batch_size))
 
 
 def with_steps(loaded: Loaded, rows: int) -> Loaded:
     """Return the same with the steps of `train.epochs`, if given, for `rows` training rows. Raises ConfigError.
 
-    For building alone: the file of a run keeps what was written.
+    Only for building: the file of a run keeps the epochs.
     """
     config, train = loaded.config, loaded.config.train
     if train.epochs is None:

@@ -21,7 +21,7 @@ from electra_lab.data.vocabulary import stand_in_vocabulary
 from electra_lab.model.flops import MATRIX_PRODUCTS, PAPER
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
-from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, make_pair
+from electra_lab.model.pair import CURE_OF_ALL, EmbeddingSizes, make_pair, own_head
 from electra_lab.planning.memory import without_numbers
 from electra_lab.training.compilation import layers_of
 from electra_lab.training.device import Precision
@@ -155,9 +155,10 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
         source = (backbones if chosen.sizes else generators).get(chosen.type)
         brought |= brought_by(source, guessing.backbone if chosen.sizes else guessing)
     for network in networks.values():
-        own_heads: Any = getattr(network, "heads", {})
-        for name, head in own_heads.items():
-            brought |= brought_by(heads.get(name), head)
+        built_heads: Any = getattr(network, "heads", {})
+        for name, head in built_heads.items():
+            kind, _ = own_head(name, network.backbone)
+            brought |= brought_by(heads.get(kind), head)
     if seed is not None:
         initialise(parts, partial(weights_from, seed), config.init.distribution, brought)
     # Objective
@@ -202,16 +203,8 @@ def build(loaded: Loaded, vocabulary: Vocabulary, *, seed: int | None = None) ->
             assert guard is not None
             put = partial(guard.options.__setitem__, option)
         numbers.append(Number(value_of(schedule), put, key))
-    return Built(
-        Learner(objective, Schedules(numbers, steps or 1)),
-        networks,
-        model,
-        flops,
-        paper_flops,
-        steps,
-        vocabulary,
-        brought,
-    )
+    learner = Learner(objective, Schedules(numbers, steps or 1))
+    return Built(learner, networks, model, flops, paper_flops, steps, vocabulary, brought)
 
 
 def try_plugged_in_optimizer(loaded: Loaded) -> None:
@@ -264,7 +257,6 @@ def loop_settings(
         precision=precision,
         log_every=train.log_every,
         evaluate_every=config.evaluate.every,
-        evaluate_at_start=getattr(config.evaluate, "at_start", None) is True,
         evaluate_batch_size=config.evaluate.batch_size,
         on_non_finite=train.on_non_finite,
         skip_limit=getattr(train, "skip_limit", None),

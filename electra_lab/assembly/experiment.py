@@ -13,20 +13,12 @@ from typing import Any, cast
 import torch
 
 from electra_lab.assembly.budget import count_parameters, with_steps
-from electra_lab.assembly.build import (
-    Built,
-    build,
-    loop_settings,
-    make_optimizer,
-    sketch,
-    untrained_tokenizer,
-    used,
-)
+from electra_lab.assembly.build import Built, build, loop_settings, make_optimizer, sketch, untrained_tokenizer, used
 from electra_lab.assembly.choices import Choices, Scale, decide
 from electra_lab.assembly.initial_weights import load_initial_weights, origins, refuse_initial_weights
 from electra_lab.assembly.needs import rows_at_a_time
 from electra_lab.assembly.parallelize import parallelize, refuse_uneven
-from electra_lab.assembly.parent_runs import load_parents, parent_runs, refuse_other_parents
+from electra_lab.assembly.parent_runs import evaluates_at_start, load_parents, refuse_other_parents
 from electra_lab.assembly.rows import pack, random_rows
 from electra_lab.assembly.trackers import absent_tracker
 from electra_lab.checks.guards import rehearse
@@ -49,17 +41,7 @@ from electra_lab.training.compilation import compile_modules
 from electra_lab.training.device import Precision
 from electra_lab.training.evaluation import Accumulate
 from electra_lab.training.loop import Run, Settings
-from registry import (
-    Batches,
-    Corpus,
-    Launcher,
-    Vocabulary,
-    corpora,
-    launchers,
-    objectives,
-    tokenizers,
-    using,
-)
+from registry import Batches, Corpus, Launcher, Vocabulary, corpora, launchers, objectives, tokenizers, using
 from registry.component import entries_of
 from registry.errors import DataError, LabError, did_you_mean
 
@@ -176,18 +158,18 @@ def recipe_of(loaded: Loaded, corpus: Corpus | None, launcher: Launcher | None =
 
 
 def prepared(loaded: Loaded) -> Store | None:
-    """Open the token store of an experiment as it is, unverified, if it exists; nothing is written.
+    """Open the token store of an experiment, if it exists, without verifying it or writing anything.
 
     The corpus is hashed only if there is a store that could be its own. Raises DataError, ConfigError.
     """
     root = loaded.config.data.store
     if is_store(root):
         return _given_store(loaded, root, verify=False)
-    recipe, alike = _without_fingerprint(recipe_of(loaded, None).identity), False
+    recipe, found = _without_fingerprint(recipe_of(loaded, None).identity), False
     for file in root.glob(f"*/{MANIFEST}"):
         with suppress(DataError):  # a damaged store of others
-            alike = alike or _without_fingerprint(read_manifest(file.parent).identity) == recipe
-    folder = root / key_of(recipe_of(loaded, open_corpus(loaded)).identity) if alike else root
+            found = found or _without_fingerprint(read_manifest(file.parent).identity) == recipe
+    folder = root / key_of(recipe_of(loaded, open_corpus(loaded)).identity) if found else root
     return load_store(folder, verify=False) if is_store(folder) else None
 
 
@@ -278,8 +260,7 @@ def assemble(
         config, seed=config.seed, steps=built.steps, flops=built.flops, examples=config.evaluate.examples,
         precision=choices.precision,
     )  # fmt: skip
-    if config.evaluate.at_start == "auto":
-        settings = replace(settings, evaluate_at_start=bool(config.init.models or parent_runs(objective)))
+    settings = replace(settings, evaluate_at_start=evaluates_at_start(config, objective))
     if config.train.micro_batch_size == "auto":
         known = began.micro_batch_size if began is not None and began.processes == world.size else None
         size = known or rows_at_a_time(loaded, built, rows, device, world, choices.precision)

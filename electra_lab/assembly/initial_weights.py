@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
 from electra_lab.assembly.parent_runs import parent_runs, place_of
 from electra_lab.config.load import Loaded
 from electra_lab.config.source import mark_at
 from electra_lab.model.network import Network
-from electra_lab.model.weights import TABLE, VOCABULARY_SIZED, Account, account_for, fill, own_tensors
+from electra_lab.model.weights import TABLE, VOCABULARY_SIZED, Account, account_for, fill, own_tensors, with_all_names
 from electra_lab.pretrained.opening import config_with, open_model
 from electra_lab.pretrained.trained_model import Part
-from electra_lab.pretrained.transformers_names import FOREIGN
 from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import is_run
 from registry.errors import ConfigError, DataError, LabError
@@ -100,8 +99,7 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
             key = ".".join(map(str, place_of(loaded, run)))
             raise loaded.problem(loc, f"the {network} comes from {key} already. Remove one of the two keys.")
         try:
-            own = own_tensors(cast("Network", built.networks[network]))
-            found[network] = _beginning(loaded, source, network, own, tokenizer)
+            found[network] = _beginning(loaded, source, network, cast("Network", built.networks[network]), tokenizer)
         except ConfigError as error:
             raise loaded.problem(loc, str(error)) from None
         except LabError as error:
@@ -114,10 +112,8 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
     return found
 
 
-def _beginning(
-    loaded: Loaded, source: str, network: str, own: dict[str, Tensor], tokenizer: Tokenizer | None
-) -> Beginning:
-    """Read the part of a model for a network with the tensors `own`. Raises ValueError if they do not fit, LabError."""
+def _beginning(loaded: Loaded, source: str, network: str, module: Network, tokenizer: Tokenizer | None) -> Beginning:
+    """Read the part of a model for the network `module`. Raises ValueError if they do not fit, LabError."""
     if is_run(Path(source)):
         config_with(Path(source), network)  # one without a checkpoint has its own sentence
     folder = mark_at(loaded.marks, ("init", network)).folder
@@ -125,14 +121,14 @@ def _beginning(
     part = model.part(network)
     _refuse_other_sizes(loaded, source, part, network)
     _refuse_other_tokens(loaded, source, part, model.tokenizer, tokenizer)
+    part, own = replace(part, tensors=with_all_names(part.tensors, module)), own_tensors(module)
     # The networks may be sketches, with a vocabulary of any size.
     size = tokenizer.get_vocab_size() if tokenizer else _rows(part) or len(own[TABLE])
     own |= {name: torch.empty(size, *own[name].shape[1:], device="meta") for name in VOCABULARY_SIZED if name in own}
     padding: list[str] = []
     if model.tokenizer is not None and model.tokenizer.get_vocab_size() == size:
         part, padding = _without_padding(part, size)
-    foreign = None if part.format == "run" else FOREIGN
-    account = account_for(part.tensors, own, part.their_name, foreign)
+    account = account_for(part.tensors, own, part.their_name, part.foreign)
     for name in padding:
         if part.their_name(name) not in account.unused:
             rows = f"{part.their_name(name)}[{size}:{part.vocabulary_size}]"

@@ -14,6 +14,7 @@ from electra_lab.assembly.build import (
     vocabulary_size,
 )
 from electra_lab.assembly.choices import Scale, decide, precision_by_rule
+from electra_lab.assembly.parent_runs import evaluates_at_start
 from electra_lab.assembly.rows import counted, number_of_rows, pack, random_rows
 from electra_lab.checks.guards import on_trial
 from electra_lab.config.load import Loaded
@@ -68,6 +69,7 @@ def forecast(loaded: Loaded[ExperimentConfig], device: torch.device, store: Stor
         state_bytes=work.state_bytes(),
         working_bytes=work.working_bytes(),
         evaluation_bytes=work.evaluation_bytes(),
+        evaluates_at_start=evaluates_at_start(loaded.config, built.learner.objective),
     )
 
 
@@ -114,8 +116,9 @@ def trial(
     compile_modules(choices.compile, objective, built.networks.values())
     work = workload(loaded, built, choices.precision).at_a_time(needs.rows)
     # Evaluations and checkpoints
-    validations = -(-steps // config.evaluate.every) if config.evaluate.every else 1
-    checkpoints = -(-steps // config.checkpoint.every) + len(config.milestones)
+    validations = needs.evaluates_at_start + (-(-steps // config.evaluate.every) if config.evaluate.every else 1)
+    in_words = (config.checkpoint.milestones and config.checkpoint.milestones.words) or []
+    checkpoints = -(-steps // config.checkpoint.every) + len(config.milestones) + len(in_words)
     return duration(
         work.run,
         work.settings,

@@ -21,10 +21,9 @@ from electra_lab.config.source import mark_at
 from electra_lab.model.initialise import initialise
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
-from electra_lab.model.weights import account_for, fill, own_tensors, repeated
+from electra_lab.model.weights import account_for, fill, own_tensors, with_all_names
 from electra_lab.pretrained.opening import open_model, run_config
 from electra_lab.pretrained.trained_model import Part, TrainedModel
-from electra_lab.pretrained.transformers_names import FOREIGN
 from electra_lab.storage.provenance import Start
 from registry import Vocabulary, backbones, generators
 from registry.component import Sizes
@@ -135,14 +134,10 @@ def build_network(part: Part, pad_id: int) -> Network:
                 network = make(device="meta")
         except Exception:  # a component may read numbers while it is built; if the sizes are to blame, it comes again
             network = make()
-        given = dict(part.tensors)
-        for name, first in repeated(network).items():
-            if first in given:
-                given.setdefault(name, given[first])
-        foreign = None if part.format == "run" else FOREIGN
-        account_for(given, own_tensors(network), part.their_name, foreign)
+        given = with_all_names(part.tensors, network)
+        account_for(given, own_tensors(network), part.their_name, part.foreign)
         # `bert` holds nothing but its parameters, so that it need not be built again.
-        network = network.to_empty(device="cpu") if part.plain else make()
+        network = network.to_empty(device="cpu") if part.backbone["type"] == "bert" else make()
     except LabError:
         raise
     except Exception as error:  # torch, pydantic and backbones raise many types

@@ -10,6 +10,7 @@ from torch import nn
 
 from electra_lab.assembly.build import Built
 from electra_lab.config.load import Loaded
+from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc
 from electra_lab.data.store import Store
 from electra_lab.model.network import Network
@@ -26,6 +27,12 @@ def parent_runs(objective: nn.Module) -> Mapping[str, Path]:
     """Return the run directories that an objective starts from, by the name of its own network."""
     runs: Mapping[str, Path] = getattr(objective, "earlier_runs", dict)()
     return runs
+
+
+def evaluates_at_start(config: ExperimentConfig, objective: nn.Module) -> bool:
+    """Return True if validation text is evaluated before the first step: with `auto`, if weights are loaded."""
+    wanted = config.evaluate.at_start
+    return bool(config.init.models or parent_runs(objective)) if wanted == "auto" else wanted
 
 
 def refuse_other_parents(loaded: Loaded, objective: nn.Module) -> None:

@@ -200,7 +200,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
     def _in_one_pass(
         self, to_hash: Tensor, qk: Tensor, v: Tensor, input_mask: Tensor, query_len: int
     ) -> Float[Tensor, "BH t d"]:
-        """Do the same as `_by_length` for rows of all lengths at once: what a row lacks is sorted behind its end."""
+        """Do the same as `_by_length` for rows of all lengths at once: positions behind the end of a row come last."""
         length, rounds, pair = qk.shape[1], self.n_hashes, 2 * self.bucket_size
         places, memory = torch.arange(length, device=qk.device), (length - query_len) // pair
         ends = (input_mask[:, :query_len] * (places[:query_len] + 1)).amax(-1).clamp(min=1)

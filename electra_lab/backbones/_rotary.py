@@ -17,3 +17,11 @@ def turned(
     else:
         made = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cosine, sine))
     return made.flatten(-2).to(x.dtype)
+
+
+def halves_turned(
+    x: Float[Tensor, "*B T d"], cosine: Float[Tensor, "*#B T half"], sine: Float[Tensor, "*#B T half"]
+) -> Float[Tensor, "*B T d"]:
+    """Turn the pairs of numbers j and j + d/2 by their angles, in float32 at least, as transformers does."""
+    one, two = x.to(torch.promote_types(x.dtype, torch.float32)).chunk(2, dim=-1)
+    return torch.cat((one * cosine - two * sine, two * cosine + one * sine), dim=-1).to(x.dtype)

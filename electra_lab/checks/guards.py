@@ -186,6 +186,11 @@ def refuse_backbone(module: object, entry: Entry[Any]) -> None:
         raise _bad(entry, "has no parameters: there is nothing to train.")
     if module.positions not in ("lab", "own"):
         raise _bad(entry, f"has the positions {module.positions!r}, must be 'lab' or 'own'.")
+    if getattr(module, "bare_embeddings", False):
+        if module.positions != "own":
+            raise _bad(entry, "takes bare embeddings, so its positions must be 'own'.")
+        if not isinstance(getattr(module, "embedding_dropout", None), nn.Dropout):
+            raise _bad(entry, "takes bare embeddings, so it must have an nn.Dropout `embedding_dropout`.")
 
 
 def try_optimizer(entry: Entry[Any], learning_rate: float, options: Mapping[str, Any]) -> Any:

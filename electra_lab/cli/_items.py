@@ -117,7 +117,7 @@ def _columns(line: str, place: str, names: Sequence[str]) -> Record:
 
     parts = line.split("\t", 1) if len(names) > 1 else [line]
     if len(parts) < len(names):
-        raise BadInput(place, f"has no tab between {names[0]} and {names[1]}", "Add it, or give --pair TEXT.")
+        raise BadInput(place, f"has no tab between {names[0]} and {names[1]}", f"Add it, or give --{names[1]} TEXT.")
     return {"text" if name == "words" else name: part for name, part in zip(names, parts, strict=False)}
 
 
@@ -149,6 +149,6 @@ def _rows(
         if isinstance(row, BadInput):
             yield place, row
         elif len(row) != len(header):
-            yield place, BadInput(place, f"has {len(row)} columns, but the header has {len(header)}")
+            yield place, BadInput(place, f"has {len(row)} instead of {len(header)} columns")
         else:
             yield place, dict(zip(header, row, strict=True))

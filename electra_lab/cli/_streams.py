@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
@@ -71,6 +72,11 @@ def answering() -> Iterator[None]:
 def stdout() -> TextIO:
     """Return where answers go."""
     return _ANSWERS.get(sys.stdout)
+
+
+def width() -> int | None:
+    """Return the width of the terminal that answers go to, in characters; None if they go elsewhere."""
+    return shutil.get_terminal_size().columns if stdout().isatty() else None
 
 
 def is_utf8() -> bool:

@@ -28,14 +28,16 @@ class OnError(StrEnum):
 Model = Annotated[
     str,
     typer.Argument(
-        help="A run directory, an export, or an ELECTRA or BERT in Hugging Face format (a folder or a name on the hub)."
+        help="A run directory, an export, or a model in Hugging Face format (a folder or a name on the hub)."
     ),
 ]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts; - reads standard input.")]
 File = Annotated[Path | None, typer.Option(metavar="FILE", help="Read the texts from this file, one a line.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object per text.")]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a coloured page to this file instead.")]
-Wrong = Annotated[OnError, typer.Option("--on-error", help="For texts that are not UTF-8: stop, or skip with a note.")]
+Wrong = Annotated[
+    OnError, typer.Option("--on-error", help="For input that is not UTF-8 or has no text: stop, or skip it.")
+]
 Batch = Annotated[int, typer.Option(min=1, help="Number of windows per batch.")]
 Step = Annotated[int | None, typer.Option(min=0, help="Checkpoint of a run directory to use. Default: the newest.")]
 Best = Annotated[bool, typer.Option("--best", help="Use the best checkpoint; see checkpoint.best.")]
@@ -110,6 +112,12 @@ def step_of(step: int | None, best: bool) -> int | Literal["best"] | None:
     return "best" if best else step
 
 
+def refuse_place(option: str, file: Path | None) -> None:
+    """Raise ConfigError if a file cannot be written where an option says."""
+    if file and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise ConfigError(f"{option} {file}: is a folder, or its folder does not exist.")
+
+
 def show(
     verb: Literal["detect", "corrupt", "fill"],
     model: str,
@@ -130,8 +138,7 @@ def show(
 
     if json_ and html:
         raise ConfigError("give either --json or --html.")
-    if html and (html.is_dir() or not html.absolute().parent.is_dir()):
-        raise ConfigError(f"--html {html}: is a folder, or its folder does not exist.")
+    refuse_place("--html", html)
     pair = load(model, device=device.value, step=step)
     terminal, console = colours(), Console()
     ascii_ = not is_utf8()

@@ -23,8 +23,7 @@ def ablate(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Maximum number of cells at a time.")] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show the cells with parameters, FLOPs, memory and time without training."),
+        bool, typer.Option("--dry-run", help="Show the cells with parameters, FLOPs, memory and time without training.")
     ] = False,
     trial: Trial = True,
 ) -> None:

@@ -12,8 +12,7 @@ from electra_lab.cli.run import Set
 
 def check(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="The experiment, the fine-tuning or the ablation, a YAML file."),
+        Path, typer.Argument(metavar="FILE", help="The experiment, the fine-tuning or the ablation, a YAML file.")
     ],
     set_: Set = None,
 ) -> None:

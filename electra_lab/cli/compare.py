@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._streams import answer, is_utf8, stdout
+from electra_lab.cli._streams import answer, is_utf8, width
+from electra_lab.cli._texts import refuse_place
 from electra_lab.cli.run import Device, OnDevice
-from registry.errors import ConfigError
 
 
 def compare(
@@ -33,15 +33,12 @@ def compare(
     Metrics on a run's own task are marked: they do not compare runs. Nothing is tested, as one run of each setting
     does not show how much the seed changes; `electra-lab ablate` repeats settings over seeds.
     """
-    import shutil
-
     from electra_lab.analysis.run_comparison import subjects
     from electra_lab.presentation.compare_page import Comparison, page, text
     from electra_lab.storage.files import refuse_unusable, write_text
 
     refuse_unusable(html)
-    if html.is_dir() or not html.absolute().parent.is_dir():
-        raise ConfigError(f"--html {html}: is a folder, or its folder does not exist.")
+    refuse_place("--html", html)
     read = subjects(runs)
     measured = None
     if on:
@@ -53,6 +50,5 @@ def compare(
     if json_:
         answer(json.dumps(found.as_dict() | {"page": str(html)}, indent=1, ensure_ascii=not is_utf8()))
         return
-    width = shutil.get_terminal_size().columns if stdout().isatty() else None
-    answer(text(found, width), folds=True)
+    answer(text(found, width()), folds=True)
     answer(f"\n{html}")

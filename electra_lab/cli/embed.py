@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from electra_lab.cli._streams import answer, is_utf8
-from electra_lab.cli._texts import Batch, Best, File, Json, Model, OnError, Step, Texts, Wrong, step_of, texts_of
+from electra_lab.cli import _texts as given
+from electra_lab.cli._streams import answer, is_utf8, stdout
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError
 
@@ -18,20 +18,20 @@ class Pooling(StrEnum):
 
 
 def embed(
-    model: Model,
-    texts: Texts = None,
-    file: File = None,
+    model: given.Model,
+    texts: given.Texts = None,
+    file: given.File = None,
     pooling: Annotated[Pooling, typer.Option(help="The mean over all tokens, or the state of the first one.")] = (
         Pooling.mean
     ),
-    json_: Json = False,
+    json_: given.Json = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the vectors to this file instead, as numpy's .npy.")
     ] = None,
-    on_error: Wrong = OnError.stop,
-    step: Step = None,
-    best: Best = False,
-    batch_size: Batch = 32,
+    on_error: given.Wrong = given.OnError.stop,
+    step: given.Step = None,
+    best: given.Best = False,
+    batch_size: given.Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
     """Print a vector for each text, as numbers on a line, or with --json as `embedding`."""
@@ -48,22 +48,18 @@ def embed(
 
     if out and json_:
         raise ConfigError("give either --json or --out.")
-    if out and (out.is_dir() or not out.absolute().parent.is_dir()):
-        raise ConfigError(f"--out {out}: is a folder, or its folder does not exist.")
-    read, kept = tee(texts_of(texts, file, on_error))
-    pair, console, number = load(model, device=device.value, step=step_of(step, best)), Console(), 0
+    given.refuse_place("--out", out)
+    read, kept = tee(given.texts_of(texts, file, on_error))
+    pair, console, number = load(model, device=device.value, step=given.step_of(step, best)), Console(), 0
     vectors = pair.stream("embed", read, batch_size=batch_size, pooling=pooling.value)
     writing: Any = new_file(out, "wb") if out else nullcontext()
-    with writing as stream, console.progress(0, None, "embed", "texts"):
+    bar = console.progress(0, None, "embed", "texts") if out or not stdout().isatty() else nullcontext()
+    with writing as stream, bar:
 
         def write_header(number: int) -> None:  # numpy leaves room for any number of rows
-            about = {
-                "descr": dtype_to_descr(np.dtype(np.float32)),
-                "fortran_order": False,
-                "shape": (number, pair.embeds.dim),
-            }
+            about = {"descr": dtype_to_descr(np.dtype(np.float32)), "fortran_order": False}
             stream.seek(0)
-            write_array_header_1_0(stream, about)
+            write_array_header_1_0(stream, {**about, "shape": (number, pair.embeds.dim)})
 
         if out:
             write_header(0)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def export(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="The run directory, a fine-tuning, or a folder of transformers.")
+        Path, typer.Argument(metavar="RUN_DIR", help="A run directory, a fine-tuning, or a folder of transformers.")
     ],
     destination: Annotated[
         Path, typer.Argument(metavar="DEST", help="The folder to write: absent, empty, or an earlier export.")
@@ -37,7 +37,7 @@ def export(
             metavar="BATCHxLENGTH", help="The only size that the ONNX files take, such as 1x128. Default: any."
         ),
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Write ONNX in int8 too, and show what that changes.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write ONNX in int8, and show the difference.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
     """Write the networks of a run as Hugging Face models, with tokenizer and model card.
@@ -62,19 +62,15 @@ def export(
     if as_json:
         networks: dict[str, dict[str, Any]] = {}
         for path, network in folders.items():
-            networks[network.name] = {
-                "path": path,
-                "class": network.class_name,
-                "auto_class": network.auto_class,
-                "parameters": network.parameters,
-            }
-            if network.int8:
-                networks[network.name]["int8"] = asdict(network.int8[0])
+            classes = {"class": network.class_name, "auto_class": network.auto_class}
+            measured = {"int8": asdict(network.int8[0])} if network.int8 else {}
+            networks[network.name] = {"path": path, **classes, "parameters": network.parameters, **measured}
         answer(json.dumps({"path": str(destination), "step": exported.step, "networks": networks}, indent=1))
         return
     answer(f"{destination}: the networks after step {exported.step:,}")
     for network in exported.networks:
-        answer(f"  {network.name:<14}  {network.class_name}, {network.parameters:,} parameters")
+        also = "".join(f", {file.name}" for file in sorted((destination / network.name).glob("*.onnx")))
+        answer(f"  {network.name:<14}  {network.class_name}, {network.parameters:,} parameters{also}")
         for change in network.int8:
             answer(f"  {'':<14}  in int8: {change}")
     for limit in dict.fromkeys(chain.from_iterable(network.limits for network in exported.networks)):

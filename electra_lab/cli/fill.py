@@ -1,37 +1,22 @@
 """electra-lab fill MODEL"""
 
-from electra_lab.cli._texts import (
-    Batch,
-    Best,
-    File,
-    Html,
-    Json,
-    Model,
-    OnError,
-    Step,
-    Texts,
-    Top,
-    Wrong,
-    show,
-    step_of,
-    texts_of,
-)
+from electra_lab.cli import _texts as given
 from electra_lab.cli.run import Device, OnDevice
 
 
 def fill(
-    model: Model,
-    texts: Texts = None,
-    file: File = None,
-    top: Top = 5,
-    json_: Json = False,
-    html: Html = None,
-    on_error: Wrong = OnError.stop,
-    step: Step = None,
-    best: Best = False,
-    batch_size: Batch = 32,
+    model: given.Model,
+    texts: given.Texts = None,
+    file: given.File = None,
+    top: given.Top = 5,
+    json_: given.Json = False,
+    html: given.Html = None,
+    on_error: given.Wrong = given.OnError.stop,
+    step: given.Step = None,
+    best: given.Best = False,
+    batch_size: given.Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:
     """Fill every [MASK] of a text with the best tokens."""
-    show("fill", model, step_of(step, best), device, texts_of(texts, file, on_error), json_, html,
+    given.show("fill", model, given.step_of(step, best), device, given.texts_of(texts, file, on_error), json_, html,
          batch_size=batch_size, top=top)  # fmt: skip

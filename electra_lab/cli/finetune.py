@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from electra_lab.cli._streams import answer
-from electra_lab.cli.run import Device, OnDevice, Set
+from electra_lab.cli.run import Device, OnDevice, Set, Trial
+from registry.errors import ConfigError
 
 
 def finetune(
@@ -21,13 +22,16 @@ def finetune(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Its folder, absent or empty. Default: runs/<name>/<time>."),
+        Path | None, typer.Option(metavar="DIR", help="Its folder, absent or empty. Default: runs/<name>/<time>.")
     ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Start from the run directory's best checkpoint, as with --set step=best.")
     ] = False,
     device: OnDevice = Device.auto,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read the examples, and show the training and its time without it.")
+    ] = False,
+    trial: Trial = True,
 ) -> None:
     """Fine-tune a pre-trained model on a task, once per seed, or evaluate it without training.
 
@@ -38,5 +42,8 @@ def finetune(
     from electra_lab.jobs.kinds import FINETUNING
 
     overrides = [*(set_ or []), *([f"model={json.dumps(model)}"] if model else [])]
+    if best and any(override.partition("=")[0].strip() == "step" for override in overrides):
+        raise ConfigError("give either --best or --set step=N.")
     overrides += ["step=best"] * best
-    answer(FINETUNING.do("run", file, overrides, out, device.value))
+    verb, tries = ("dry_run", {"tries": trial}) if dry_run else ("run", {})
+    answer(FINETUNING.do(verb, file, overrides, out, device.value, **tries), folds=dry_run)

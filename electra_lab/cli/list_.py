@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from electra_lab.cli._streams import answer, is_utf8, stdout
+from electra_lab.cli._streams import answer, is_utf8, width
 
 
 def list_(
@@ -31,8 +31,6 @@ def list_(
     Cells of an ablation and seeds of a fine-tuning are part of it. Metrics on a run's own task, such as the AUC of
     detecting its own generator's replacements, are left out: they do not compare runs.
     """
-    import shutil
-
     from electra_lab.analysis.catalog import jobs, ordered
 
     found = list(jobs(folder))
@@ -47,5 +45,4 @@ def list_(
     if not found:
         print(f"{folder}: no job{' that fits' if filter_ else ''} is here.")  # a message, so not an answer
         return
-    width = shutil.get_terminal_size().columns if stdout().isatty() else None
-    answer(table(found, folder, sort, width).text(indent=""))
+    answer(table(found, folder, sort, width()).text(indent=""))

@@ -7,13 +7,14 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from electra_lab.cli._items import ENDINGS, Format, Record, items_of
 from electra_lab.cli._streams import answer, is_utf8
-from electra_lab.cli._texts import Batch, File, Json, OnError, Texts, Wrong, answer_in_colour, colours, lines_of
+from electra_lab.cli._texts import Batch, Json, OnError, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError, command
 
@@ -27,7 +28,9 @@ def predict(
         ),
     ],
     texts: Texts = None,
-    file: File = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read texts, one a line, or records from this file.")
+    ] = None,
     pair: Annotated[
         str | None,
         typer.Option("--pair", "--context", metavar="TEXT", help="Second text of all texts; the context of questions."),
@@ -50,7 +53,9 @@ def predict(
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Average all seeds of a fine-tuning.")] = False,
     json_: Json = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
-    on_error: Wrong = OnError.stop,
+    on_error: Annotated[
+        OnError, typer.Option("--on-error", help="For bad lines and records: stop, or skip with a note.")
+    ] = OnError.stop,
     batch_size: Batch = 32,
     device: OnDevice = Device.auto,
 ) -> None:

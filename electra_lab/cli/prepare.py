@@ -20,10 +20,7 @@ def prepare(
     ] = False,
     launcher: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Where shards are tokenized: {WHERE}. Default: all cores of this machine.",
-        ),
+        typer.Option(metavar="NAME", help=f"Where shards are tokenized: {WHERE}. Default: all cores of this machine."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of shards at a time, with --launcher.")] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild an existing token store.")] = False,

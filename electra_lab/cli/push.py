@@ -44,17 +44,11 @@ def push(
     from electra_lab.presentation.console import Console
 
     metadata = {"license": license_, "language": language, "datasets": dataset}
-    for pushed in push(
-        model,
-        repository,
-        step=step_of(step, best),
-        public=public,
-        milestones=milestones,
-        metadata=metadata,
-        judge=judge,
-        dry_run=dry_run,
-        say=Console().say,
-    ):
+    branches = push(
+        model, repository, step=step_of(step, best), public=public, milestones=milestones, metadata=metadata,
+        judge=judge, dry_run=dry_run, say=Console().say,
+    )  # fmt: skip
+    for pushed in branches:
         if as_json:
             answer(json.dumps({"repository": repository, "sent": not dry_run, **vars(pushed)}))
             continue

@@ -117,7 +117,7 @@ class FinetuningConfig(Strict):
     )
     imports: list[Path] = Field(default_factory=list, description="Plug-in files, relative to this file.")
     model: FolderOrName = Field(
-        description="The pre-trained model: a run directory, an export, or an ELECTRA or BERT in Hugging Face format, "
+        description="The pre-trained model: a run directory, an export, or a model in Hugging Face format, "
         "a folder relative to this file or a name on the hub."
     )
     step: Annotated[int, Field(ge=0)] | Literal["best"] | None = Field(

@@ -94,7 +94,7 @@ class Init(Strict):
     )
     discriminator: FolderOrName | None = Field(
         None,
-        description="Initial weights of the discriminator: an ELECTRA or BERT in Hugging Face format (a folder "
+        description="Initial weights of the discriminator: a model in Hugging Face format (a folder "
         "relative to this file, or a name on the hub) or a run directory.",
     )
     generator: FolderOrName | None = Field(None, description="Initial weights of the generator, given in the same way.")

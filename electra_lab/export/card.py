@@ -22,6 +22,7 @@ from registry.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from electra_lab.export.export import Exportable
 
+CARD = "README.md"
 Record = Mapping[str, Any]
 Value = tuple[str, str, float | None]  # a metric, its title, its value
 Values = Sequence[Value]
@@ -72,7 +73,8 @@ def finetuned_card(model: Path) -> str:
     """Return the card of the model that a fine-tuning saved for one seed. Raises CheckpointError."""
     folder, seed = FinetuningFolder(model.parent.parent), model.parent.name.removeprefix("seed-")
     if not is_finetuning(folder.path) or not seed.isdecimal() or (results := folder.results(int(seed))) is None:
-        raise CheckpointError(f"{model}: its fine-tuning has no results yet. Resume it first.")
+        cure = "Resume its fine-tuning, or write README.md there if it is a copy."
+        raise CheckpointError(f"{model}: has no results for a model card. {cure}")
     config, provenance = config_of(folder.path / "finetuning.yaml"), folder.seed(int(seed)).provenance()
     described = read_config(model)
     kind = next(task for ending, task in TASKS.items() if described["architectures"][0].endswith(ending))
@@ -177,7 +179,7 @@ def _metadata(model: TrainedModel, network: Exportable, findings: Findings | Non
             title = metric.title if metric.comparable else f"{metric.title} ({OWN})"
             values.append((name, title, last.get(name)))
     return {
-        "library_name": "transformers" if part.plain else "electra_lab",
+        "library_name": "transformers" if part.family else "electra_lab",
         "pipeline_tag": task,
         "base_model": start.source if start and not Path(start.source).is_absolute() else None,
         "datasets": names_on_the_hub(data),

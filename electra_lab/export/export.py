@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 
 from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import build_network
-from electra_lab.export.card import Judge, model_card
+from electra_lab.export.card import CARD, Judge, model_card
+from electra_lab.model.weights import head_of
 from electra_lab.pretrained.hugging_face import MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
@@ -63,7 +64,7 @@ class Exportable:
 
     def before_loading(self, folder: str) -> list[str]:
         """Return the lines of Python that must run before transformers can load `folder`."""
-        if self.part.plain:
+        if self.part.family:
             return []
         if not self.part.plugin_source:
             return [REGISTER]
@@ -91,10 +92,12 @@ def export(
 ) -> Exported:
     """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
 
+    Beside a discriminator whose class tasks have, too, destination/encoder is the same without its head.
+
     step   of the checkpoint, or "best"; the newest by default
     onnx   also write the model.onnx of each network
     size   the only batch and length that it takes; by default any
-    int8   write model_int8.onnx too, and measure what it changes
+    int8   also write model_int8.onnx, and measure the difference
     judge  words the run's records for the model card; without it the card has no results
 
     Raises ConfigError if something else is at the destination, or a network cannot become ONNX; CheckpointError.
@@ -105,7 +108,7 @@ def export(
     model = read_run(run, step)
     assert model.run is not None
     assert model.length is not None
-    networks = [exportable(model, part) for part in model.parts.values() if part.learned]
+    networks = [exportable(model, part) for part in (*model.parts.values(), *encoders(model)) if part.learned]
     rows: list[Rows] | None = None
     if int8:
         from electra_lab.export.int8 import run_rows
@@ -127,6 +130,15 @@ def export(
     return Exported(destination, model.run.step, networks)
 
 
+def encoders(model: TrainedModel) -> list[Part]:
+    """Return the discriminator without its head, if a class that tasks have, too, is written for it."""
+    part = model.parts.get("discriminator")
+    if part is None or part.class_ending in ("ForPreTraining", "ForMaskedLM", "Model"):
+        return []
+    tensors = {name: tensor for name, tensor in part.tensors.items() if not head_of(name)}
+    return [replace(part, name="encoder", tensors=tensors)]
+
+
 def exportable(model: TrainedModel, part: Part) -> Exportable:
     """Describe a network of a run. Raises CheckpointError if its tensors do not fit its config."""
     assert model.tokenizer is not None
@@ -138,16 +150,19 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     part = part.without_other_heads()
     longest = part.embedding["max_length"]
     parameters = sum(tensor.numel() for tensor in part.tensors.values())
-    if part.plain:
-        if part.embedding["dropout"] != part.backbone["dropout"]:
-            dropout = f"{part.embedding['dropout']} was used in training"
-            limits.append(f"ElectraConfig has no dropout of embeddings; {dropout}.")
-    else:  # only the backbone itself knows the lengths that it can read, and its buffers
+    if part.family:
+        limits += part.family.limits(part.backbone, part.embedding)
+    if part.backbone["type"] != "bert":  # only the backbone itself knows the lengths that it can read, and its buffers
         network = build_network(part, pad_id=0)
         longest = network.longest(longest)
         parameters = size_of(network)
-    found = Exportable(part, describe(part, model.tokenizer), parameters, longest, notes, limits)
-    if found.head == "replaced" and "tokens" in part.heads:
+    found = Exportable(part, describe(part, model.tokenizer, part.family), parameters, longest, notes, limits)
+    if part.class_ending == "ForTokenClassification":
+        limits.append(
+            "Classes of transformers for tasks would take the layers of detection for their own: to fine-tune there, "
+            "begin with the folder `encoder`."
+        )
+    elif found.head == "replaced" and "tokens" in part.heads:
         notes.append("The file has a masked language modelling head too, for `AutoModelForMaskedLM`.")
     if other := electra_options(model.tokenizer)[1]:
         notes.append(other)
@@ -198,11 +213,11 @@ def _write(
     judge: Judge | None,
 ) -> None:
     assert model.tokenizer is not None
-    write_network(folder, network.config, their_tensors(network.part), network.part)
+    write_network(folder, network.config, their_tensors(network.part, network.part.family), network.part)
     write_tokenizer(folder, model.tokenizer, network.longest)
     if onnx:
         _write_onnx(folder, network, size, rows)
-    (folder / "README.md").write_text(model_card(model, network, judge), encoding="utf-8")
+    (folder / CARD).write_text(model_card(model, network, judge), encoding="utf-8")
 
 
 def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list[Rows] | None) -> None:
@@ -220,7 +235,7 @@ def _write_onnx(folder: Path, network: Exportable, size: Size | None, rows: list
 
         change = write_int8(file, module, rows, "the run's test text", vocabulary_size, network.longest, size)
         network.int8.append(change)
-        network.notes.append(f"`model_int8.onnx`, beside it: {change}.")
+        network.notes.append(f"`model_int8.onnx` next to it: {change}.")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A network as ONNX in int8, by onnxruntime's dynamic quantization, and what that changes."""
+"""A network as ONNX in int8, by onnxruntime's dynamic quantization, compared with the original."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Change:
 def write_int8(
     fp32: Path, module: NamedOutputs, rows: list[Rows], text: str, vocabulary_size: int, longest: int, size: Size | None
 ) -> Change:
-    """Write model_int8.onnx beside a file, and compare them on these rows; on random tokens if there are none."""
+    """Write model_int8.onnx next to a file, and compare them on these rows; on random tokens if there are none."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -93,7 +93,7 @@ def write_int8(
 
 
 def _compared(fp32: Path, int8: Path, module: NamedOutputs, rows: list[Rows], text: str) -> Change:
-    """Run both files on the same rows, in turns."""
+    """Run both files on the same rows, alternating which one is first."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sessions, seconds = [open_onnx(file, threads) for file in (fp32, int8)], [0.0, 0.0]
     last, detects = [module.outputs[-1]], "replaced" in module.network.heads

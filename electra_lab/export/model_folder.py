@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from electra_lab.assembly.networks import build_network
+from electra_lab.export.card import CARD, finetuned_card
+from electra_lab.pretrained.families import FAMILIES, task_layers
 from electra_lab.pretrained.hugging_face import CONFIG, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
-from electra_lab.pretrained.writing import TASK_LAYERS
 from electra_lab.storage.files import MANIFEST, disk, new_folder, refuse_unusable, seal
-from electra_lab.storage.finetuning_folder import is_finetuning
+from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
 from registry.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def model_folder(path: Path) -> Path | None:
     """Return the folder with the model of a fine-tuning, or of one of its seeds; or `path`, if it is such a folder."""
     refuse_unusable(path)
-    if is_finetuning(path) or is_finetuning(path.parent):
+    if is_finetuning(path) or is_seed(path):
         return model_of_finetuning(path)
     return path if (path / CONFIG).is_file() else None
 
@@ -33,7 +34,7 @@ def model_folder(path: Path) -> Path | None:
 def copy_folder(
     model: Path, destination: Path, *, onnx: bool = False, size: Size | None = None, int8: bool = False
 ) -> Change | None:
-    """Copy a folder with a model, and write model.onnx and model_int8.onnx beside it; returns what int8 changes.
+    """Copy a folder with a model, and write model.onnx and model_int8.onnx; returns the difference that int8 makes.
 
     The options are those of `export`. Raises ConfigError if something else is at the destination, or the model cannot
     become ONNX; DataError, CheckpointError.
@@ -50,6 +51,8 @@ def copy_folder(
                 shutil.copy(file, folder)
         if onnx or size or int8:
             change = _write_onnx(folder, model, size, int8=int8)
+        if is_seed(model.resolve().parent) and not (folder / CARD).exists():
+            (folder / CARD).write_text(finetuned_card(model.resolve()), encoding="utf-8")
         seal(folder)
     return change
 
@@ -59,9 +62,10 @@ def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> 
 
     config, part = read_config(model), read_part(model, "discriminator")
     names: dict[str, str] = {}
-    for ending, of_task in TASK_LAYERS.items():
+    family = FAMILIES.get(part.format)
+    for ending, of_task in task_layers(family).items():
         if str((config.get("architectures") or [""])[0]).endswith(ending):
-            names = {ours: theirs[0 if part.plain else 1] for ours, theirs in of_task.items()}
+            names = dict(of_task)
     layers = {ours: _linear(part.tensors, name) for ours, name in names.items()}
     network = build_network(part, config.get("pad_token_id") or 0)
     module, longest = NamedOutputs(network, layers), network.longest(part.embedding["max_length"])

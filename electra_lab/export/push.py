@@ -13,23 +13,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from electra_lab.export.card import Judge, finetuned_card, with_metadata
+from electra_lab.export.card import CARD, Judge, finetuned_card, with_metadata
 from electra_lab.export.export import export
 from electra_lab.pretrained.hugging_face import CONFIG, MARK, read_mark
 from electra_lab.pretrained.opening import model_of_finetuning
 from electra_lab.storage.best import Step
 from electra_lab.storage.checkpoint import steps
 from electra_lab.storage.files import MANIFEST, damage, read_json, refuse_unusable
-from electra_lab.storage.finetuning_folder import is_finetuning
+from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-CARD, MAIN = "README.md", "main"
+MAIN = "main"
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 AGAIN = "Run the same command again: it continues, and files that the hub has are not sent again."
 REFUSALS = {
@@ -54,8 +54,7 @@ class Pushed:
     url: str | None = None
 
 
-class Send(Protocol):
-    def __call__(self, branch: str, files: Files) -> str: ...
+Send = Callable[[str, Files], str]  # sends the files of a branch, and returns its address
 
 
 def push(
@@ -97,7 +96,7 @@ def push(
 
 def _branches(model: Path, step: Step, *, milestones: bool) -> dict[str, Step]:
     """Return the checkpoint of each branch, main last. Raises ConfigError, CheckpointError."""
-    if not is_run(model) or is_finetuning(model.parent):
+    if not is_run(model) or is_seed(model):
         if step is not None or milestones:
             raise ConfigError(f"{model}: is not a run directory, so it has no checkpoints to choose from.")
         return {MAIN: None}
@@ -118,7 +117,7 @@ def _files(
     model: Path, step: Step, metadata: Mapping[str, Any], judge: Judge | None
 ) -> Iterator[tuple[Files, int | None]]:
     """Yield the files of a branch, which are there within the block, and the step that they are of."""
-    if is_finetuning(model) or (is_finetuning(model.parent) and is_run(model)):
+    if is_finetuning(model) or is_seed(model):
         model = model_of_finetuning(model)
     with TemporaryDirectory(prefix="electra-lab-") as temporary:
         if is_run(model):
@@ -213,7 +212,7 @@ def _heads(api: HfApi, repository: str) -> dict[str, str | None]:
 
 @contextmanager
 def _in_a_sentence(where: str) -> Iterator[None]:
-    """Turn what the package raises into a DataError with a cure."""
+    """Turn errors of huggingface_hub into a DataError with a cure."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError
 

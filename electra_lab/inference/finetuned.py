@@ -14,12 +14,13 @@ from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.inference.pair import Pair
 from electra_lab.inference.results import Predicted, Results
 from electra_lab.model.task_model import Predicting, TaskModel
+from electra_lab.storage.finetuning_folder import predict_command
 from electra_lab.training.collect import Collected, using_task
 from electra_lab.training.device import Precision
 from electra_lab.training.random import EVALUATION
 from electra_lab.training.step import Learner
 from registry import QuestionExample, Task, TextExample, Vocabulary, WordsExample
-from registry.errors import ConfigError, command
+from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,7 +31,7 @@ FIELDS: Mapping[type, tuple[str, ...]] = {
     WordsExample: ("words",),
     QuestionExample: ("question", "context"),
 }
-SHOWN = {"id", "text", "pair", "words", "question"}  # what the predictions of a task repeat of their examples
+SHOWN = {"id", "text", "pair", "words", "question"}  # fields of examples that the predictions of a task repeat
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class FineTuned(Pair):
 
     def _fields(self, item: Any, number: int) -> dict[str, Any]:
         """Return an item as the fields of an example; plain text of which words are wanted has the field `text`."""
-        names, words = self.job.names, self.job.takes is WordsExample
+        names, needs, words = self.job.names, self.job.needs, self.job.takes is WordsExample
         values: dict[str, Any] = {}
         if isinstance(item, Mapping):
             values = {name: item[name] for name in (*names, "text") if item.get(name) is not None}
@@ -114,7 +115,8 @@ class FineTuned(Pair):
             values = {"words": list(item)} if words else dict(pairs)
         if not self._is_complete(values):
             kinds = "a text or its words" if words else "a text" if names == ("text",) else f"({', '.join(names)})"
-            raise ConfigError(f"item {number}: must be {kinds}, is {item!r:.60}.")
+            mapping = " or ".join(f"'{name}'" for name in ("words", "text")) if words else ", ".join(map(repr, needs))
+            raise ConfigError(f"item {number}: must be {kinds}, or a mapping with {mapping}; is {item!r:.60}.")
         return values
 
     def _is_complete(self, values: Mapping[str, Any]) -> bool:
@@ -172,8 +174,8 @@ class FineTuned(Pair):
         return TextExample(fields["text"].strip(), None if pair is None else pair.strip(), id=id)
 
     def _refused(self, *_: Any) -> NoReturn:
-        cure = command("predict", self.name, "TEXT")
-        raise ConfigError(f"{self.name}: is fine-tuned and has the head of its task alone. To label text: {cure}")
+        cure = predict_command(self.name, self.job.needs)
+        raise ConfigError(f"{self.name}: is fine-tuned and has the head of its task alone. To use it: {cure}")
 
     _detector = _refused
     _writer = _refused

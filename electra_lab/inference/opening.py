@@ -16,28 +16,26 @@ from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.inference.pair import load as load_pair
 from electra_lab.model.task_model import TaskModel
+from electra_lab.pretrained.families import FAMILIES, task_layers
 from electra_lab.pretrained.hugging_face import locate, read_config
 from electra_lab.pretrained.opening import finetuned_config, open_model
 from electra_lab.pretrained.trained_model import Part
-from electra_lab.pretrained.writing import TASK_LAYERS
 from electra_lab.storage.best import Step
 from electra_lab.storage.checkpoint import read_model
 from electra_lab.storage.files import read_json
-from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
+from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
 from registry import Vocabulary, datasets, tasks
 from registry.errors import CheckpointError, ConfigError, DataError, LabError, command
 
 Seed = int | Literal["best", "all"]
-# The layers of BERT's classes in transformers, by ours.
-BERT_LAYERS = {"dense": "bert.pooler.dense", "out": "classifier", "span": "qa_outputs"}
 
 
 def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, seed: Seed = "best") -> Pair | FineTuned:
     """Open a model for use: a pre-trained pair, or a fine-tuned model, which has `predict`.
 
-    path_or_name  a run directory, a folder that `electra-lab export` wrote, an ELECTRA or BERT in Hugging Face's format
+    path_or_name  a run directory, a folder that `electra-lab export` wrote, a model in Hugging Face's format
                   (a folder, or a name on the hub, which needs the network), with or without the head of a task; or the
                   folder of a fine-tuning or of one of its seeds
     device        "cpu", "cuda", or "auto", which takes CUDA if there is a device
@@ -47,6 +45,8 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
 
     Raises registry.errors.LabError.
     """
+    if not isinstance(path_or_name, str | os.PathLike):
+        raise ConfigError(f"a model must be a path or a name, is {path_or_name!r:.60}.")
     if "\0" in str(path_or_name):
         raise ConfigError(f"{str(path_or_name)!r}: cannot be a path.")
     if step not in (None, "best") and not isinstance(step, int):
@@ -54,14 +54,15 @@ def load(path_or_name: str | Path, *, device: str = "auto", step: Step = None, s
     if seed not in ("best", "all") and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError(f"seed must be 'best', 'all' or a whole number, is {seed!r}.")
     path, where = Path(os.path.expanduser(path_or_name)), choose_device(device)
-    of_seed = is_run(path) and is_finetuning(path.parent) and path.resolve().name.removeprefix("seed-").isdecimal()
+    of_seed = is_seed(path)
     if step is not None and (of_seed or is_finetuning(path)):
         raise ConfigError(f"{path_or_name}: is a fine-tuning, so it has no checkpoint to choose.")
     if is_finetuning(path):
         folder = FinetuningFolder(path)
         return _finetuned(str(path_or_name), folder, _chosen(folder, seed), where)
     if seed != "best":
-        raise ConfigError(f"{path_or_name}: is not the folder of a fine-tuning, so it has no seeds to choose.")
+        what = "is one seed" if of_seed else "is not the folder"
+        raise ConfigError(f"{path_or_name}: {what} of a fine-tuning, so it has no seeds to choose.")
     if of_seed:
         number = int(path.resolve().name.removeprefix("seed-"))
         return _finetuned(str(path_or_name), FinetuningFolder(path.resolve().parent), [number], where)
@@ -148,11 +149,14 @@ def _of_seed(
 def _kind_of_head(source: str | Path) -> str | None:
     """Return the class of a folder of transformers that has the head of a task, None for anything else."""
     try:
-        architectures = read_config(locate(str(source))).get("architectures")
+        config = read_config(locate(str(source)))
     except LabError:  # `load_pair` reports it
         return None
+    family, architectures = FAMILIES.get(str(config["model_type"])), config.get("architectures")
     first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    return next((kind for kind in TASK_LAYERS if first.endswith(kind)), None)
+    if family and family.detects(config):
+        return None
+    return next((kind for kind in task_layers(family) if first.endswith(kind)), None)
 
 
 def _of_transformers(source: str | Path, kind: str, device: torch.device) -> FineTuned:
@@ -160,9 +164,7 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     opened = build_networks(open_model(source), device)
     [part], [network] = opened.model.parts.values(), opened.networks.values()
     config = read_config(part.path)
-    names = {ours: BERT_LAYERS[ours] for ours in TASK_LAYERS[kind]}
-    if part.format != "bert":
-        names = {ours: theirs[0 if part.plain else 1] for ours, theirs in TASK_LAYERS[kind].items()}
+    names = task_layers(FAMILIES.get(part.format))[kind]
     last = part.tensors.get(f"{names.get('out', names.get('span'))}.weight")
     if last is None:
         raise DataError(f"{part.path}: is a model {kind}, but its tensors lack the layers of that class.")
@@ -172,13 +174,8 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
         model.head.activation = torch.tanh  # type: ignore[assignment]
     _fill(model.head, names, part)
     length = min(opened.length, _longest_of_tokenizer(part.path))
-    return FineTuned(
-        str(source),
-        Job(task, tasks.get(name).declared["takes"], None, length),
-        [model],
-        opened.tokenizer,
-        opened.vocabulary,
-    )
+    job = Job(task, tasks.get(name).declared["takes"], None, length)
+    return FineTuned(str(source), job, [model], opened.tokenizer, opened.vocabulary)
 
 
 def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> tuple[str, Any]:
@@ -190,11 +187,8 @@ def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> 
         raise ConfigError(f"{part.path}: gives several labels to a text, which the lab does not have.")
     facts: dict[str, Any] = {"labels": labels}
     if kind == "ForQuestionAnswering":
-        name, options, facts = (
-            "question_answering",
-            {"head": "independent", "no_answer": "cls"},
-            {"unanswerable": False},
-        )
+        name, options = "question_answering", {"head": "independent", "no_answer": "cls"}
+        facts = {"unanswerable": False}
     elif kind == "ForTokenClassification":
         entities = all(label == "O" or label[:2] in ("B-", "I-", "E-", "S-") for label in labels)
         name, options = "token_classification", {"scheme": "entities" if entities else "plain"}

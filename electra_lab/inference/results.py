@@ -181,7 +181,7 @@ class Filled(Result):
 
 @dataclass(frozen=True)
 class Predicted(Result):
-    """What a fine-tuned model predicts.
+    """The prediction of a fine-tuned model for an item.
 
     text           the text, the first text of a pair, the question, or the words with spaces between them
     prediction     a label, a number, a tag for each word, or an answer, which is "" if there is none

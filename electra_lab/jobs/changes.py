@@ -63,12 +63,20 @@ def keep_changes(
     if same and earlier == began.changes and began.steps == facts.get("steps", began.steps):
         return
     before = began.config or content(load(directory.path / "config.yaml"))  # older releases did not store it
-    if found := changes(before, now):
+    found = {key: values for key, values in changes(before, now).items() if not _is_new(loaded.config, key, values)}
+    if found:
         say(f"changed after step {step}: {described(found)}")
     change = Change(step=step, values=found, config_sha256=began.config_sha256)
     kept = {"config_sha256": sha, "config": now, "changes": [*earlier, change], **facts}
     directory.write_json("provenance.json", began.model_copy(update=kept).model_dump(mode="json"))
     directory.write("config.yaml", config)
+
+
+def _is_new(config: Any, key: str, values: tuple[Any, Any]) -> bool:
+    """Return True for the default of a key that the release that began the run did not have, or left unset."""
+    section, _, name = key.rpartition(".")
+    field = getattr(type(getattr(config, section, None)), "model_fields", {}).get(name)
+    return values[0] is None and field is not None and bool(field.default == values[1])
 
 
 def refuse_other_data(loaded: Loaded, directory: RunDirectory) -> None:

@@ -156,12 +156,7 @@ def train_to_the_end(job: Job, *, evaluated: bool) -> Saver:
 
 
 def consume_records(
-    records: Iterable[Record],
-    job: Job,
-    saver: Saver,
-    trackers: Trackers | None,
-    progress: Progress,
-    page: LivePage,
+    records: Iterable[Record], job: Job, saver: Saver, trackers: Trackers | None, progress: Progress, page: LivePage
 ) -> None:
     """Consume the records of a training up to its last step.
 

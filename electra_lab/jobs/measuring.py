@@ -12,21 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from electra_lab.analysis.run_comparison import Subject
+from electra_lab.analysis.run_comparison import Subject, same_tokens
 from electra_lab.assembly.choices import Scale
 from electra_lab.config.component import Component
 from electra_lab.config.load import Loaded, load
 from electra_lab.config.source import BUDGETS, parse
+from electra_lab.jobs.identity import decisive, rows_of
+from electra_lab.jobs.measured import as_measured, measured, prepare, reference
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.sweeps.cells import as_measured, numbers_of
-from electra_lab.jobs.sweeps.file import decisive
-from electra_lab.jobs.sweeps.plan import rows_of
 from electra_lab.presentation.compare_page import Measured
 from electra_lab.presentation.console import Console
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
-from electra_lab.storage.files import MANIFEST, damage, disk, new_folder, read_json, seal, sha256
+from electra_lab.storage.files import MANIFEST, damage, disk, read_json, sha256
 from electra_lab.storage.lock import lock
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Entry, Trained, measures
@@ -67,8 +64,7 @@ def measure(found: Sequence[Subject], wanted: str, device: str) -> Measured:
             train = partial(execute.run, device=device, scale=Scale.of(base, first.began.flops))
             shared = _shared(home, measuring, subject.directory.path, references, train, device)
             run, precision = _open(subject.directory.path, device)
-            with torch.no_grad(), precision():
-                numbers[subject.label], _ = numbers_of(entry, measuring, measuring(run, shared))
+            numbers[subject.label], _ = measured(entry, measuring, run, precision, shared)
             _keep(subject, key, numbers[subject.label] or {}, say)
     known = {label: of_run or {} for label, of_run in numbers.items()}
     names = set[str]().union(*known.values())
@@ -100,11 +96,11 @@ def _component(wanted: str) -> tuple[Entry[Any], Component]:
 
 def _refuse_other_rows(found: Sequence[Subject], configs: Mapping[str, Loaded], first: Subject) -> None:
     """Raise ConfigError if a run does not read the rows of the first one."""
-    base = rows_of(configs[first.label])
+    base, same = rows_of(configs[first.label]), same_tokens(found)
     for subject in found:
         theirs = rows_of(configs[subject.label])
-        other = next((key for key in base if base[key] != theirs[key]), None)
-        if other or subject.began.data.store != first.began.data.store:
+        other = next((key for key in base if base[key] != theirs[key] and (key != "tokenizer" or not same)), None)
+        if other or not same:
             raise ConfigError(
                 f"--on: {subject.label} reads other rows than {first.label} ({other or 'the text'} differs), so they "
                 "cannot be measured on the same task. Compare them without --on."
@@ -115,11 +111,8 @@ def _references(wanted: Any, base: Loaded, first: Subject) -> dict[str, dict[str
     """Return, by name, the complete configs of the runs that the measure needs for itself."""
     values = base.config.model_dump(mode="json")
     values["train"] |= {**dict.fromkeys(BUDGETS), "steps": first.began.steps}
-    found = {}
-    for name, sections in wanted(values).items():
-        config = {**values, "name": f"reference-{name}", "trackers": [], **sections}
-        found[name] = config | {"init": {"distribution": values["init"]["distribution"]} | sections.get("init", {})}
-    return found
+    values["trackers"] = []
+    return {name: reference(values, f"reference-{name}", sections) for name, sections in wanted(values).items()}
 
 
 def _kept(subject: Subject, key: str) -> dict[str, float] | None:
@@ -151,7 +144,7 @@ def _identity(subject: Subject) -> str:
 def _shared(
     home: Path, measuring: Any, run: Path, references: Mapping[str, Mapping[str, Any]], train: Any, device: str
 ) -> Path:
-    """Return the folder with the data that all runs read; makes it if it is not there, and what it needs."""
+    """Return the folder with the data that all runs read; makes it, and the references that it needs, if absent."""
     final = home / "shared"
     with ExitStack() as held:
         with disk(home):
@@ -166,10 +159,7 @@ def _shared(
             opened[name], own = _open(home / name, device)
             precision = precision or own
         view, own = _open(run, device)
-        precision = precision or own
-        with torch.no_grad(), precision(), new_folder(final) as building:
-            measuring.prepare(view, opened, building)
-            seal(building)
+        prepare(measuring, final, view, opened, precision or own)
     return final
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from electra_lab.config.checkpoint import Checkpoint
 from electra_lab.config.finetune import FinetuningCheckpoint
-from electra_lab.storage.best import AUTO, best_of, ranked
+from electra_lab.storage.best import AUTO, Best, ranked
 from electra_lab.storage.checkpoint import (
     BestUpTo,
     checkpoint_path,
@@ -91,7 +90,7 @@ class Saver:
         world = self._run.learner.world
         if self._chosen == AUTO:
             if world.first and self.saved == record["step"]:
-                self._note_best()
+                self._pool.submit(self._note_best) if self._pool else self._note_best()  # one after the other
             return False
         return world.once(lambda: str(self._best()(record["step"]) == record["step"])) == "True"
 
@@ -166,25 +165,29 @@ class Saver:
 
     def best_step(self) -> int:
         """Return the first step of the best value of the chosen metric on validation text."""
-        return min(self._ranked())[1]
+        return min(self._ranked()).step
 
-    def _ranked(self) -> list[tuple[float, int]]:
+    def _ranked(self, among: Collection[int] | None = None) -> list[Best]:
         found = ranked(self._directory.records(), self._chosen, self._metrics)
-        return [(value, best.step) for value, best in found]
+        return [best for best in found if among is None or best.step in among]
 
     def _note_best(self) -> None:
         """Write best.json, which says which checkpoint is the best."""
         directory = self._directory
-        best = best_of(directory.records(), steps(directory.checkpoints), self._chosen, self._metrics)
-        if best:
+        if best := min(self._ranked(steps(directory.checkpoints)), default=None):
             path = checkpoint_path(directory.checkpoints, best.step).relative_to(directory.path)
-            directory.write_json("best.json", {"checkpoint": path.as_posix(), **asdict(best)})
+            found = {"checkpoint": path.as_posix(), "step": best.step, "metric": best.metric, "value": best.value}
+            directory.write_json("best.json", found)
         else:
             with suppress(OSError):
                 (directory.path / "best.json").unlink(missing_ok=True)
 
     def _best(self) -> BestUpTo:
         """Find the best of the available steps: those with a checkpoint, and the current one."""
-        there = {self._run.step, *steps(self._directory.checkpoints)}
-        ranked = [(value, step) for value, step in self._ranked() if step in there]
-        return lambda last: min((pair for pair in ranked if pair[1] <= last), default=(0.0, None))[1]
+        there = self._ranked({self._run.step, *steps(self._directory.checkpoints)})
+
+        def up_to(last: int) -> int | None:
+            best = min((best for best in there if best.step <= last), default=None)
+            return best.step if best else None
+
+        return up_to

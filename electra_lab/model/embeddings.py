@@ -1,5 +1,7 @@
 """Token, position and segment embeddings with LayerNorm, as in google-research/electra's modeling.py."""
 
+from typing import Self
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -13,21 +15,38 @@ class Embeddings(nn.Module):
     """Turn tokens and segments Int[B T] into vectors Float[B T E].
 
     positions=False leaves out the position table, for backbones that handle positions themselves.
+    bare=True returns the vectors of the token table alone, for backbones that do all the rest themselves.
     """
 
-    def __init__(self, vocabulary_size: int, dim: int, max_length: int, *, positions: bool, dropout: float) -> None:
+    def __init__(
+        self, vocabulary_size: int, dim: int, max_length: int, *, positions: bool, dropout: float, bare: bool = False
+    ) -> None:
         super().__init__()
         self.tokens: nn.Embedding | Shifted = nn.Embedding(vocabulary_size, dim)
         self.positions = nn.Embedding(max_length, dim) if positions else None
+        self.bare = bare
+        if bare:
+            return
         self.segments = nn.Embedding(SEGMENTS, dim)
         self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.dropout = nn.Dropout(dropout)
+
+    @classmethod
+    def of(cls, backbone: nn.Module, vocabulary_size: int, dim: int, max_length: int, dropout: float) -> Self:
+        """Return the embeddings that a backbone declares to need. One that takes bare vectors is told the dropout."""
+        lab, bare = backbone.positions == "lab", bool(getattr(backbone, "bare_embeddings", False))
+        if bare:
+            backbone.embedding_dropout.p = dropout  # type: ignore[union-attr]
+        return cls(vocabulary_size, dim, max_length, positions=lab, dropout=dropout, bare=bare)
 
     def forward(
         self, tokens: Int[Tensor, "B T"], segments: Int[Tensor, "B T"], documents: Int[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T E"]:
         """With `documents`, positions count from the beginning of each document instead of the row's."""
-        x = self.tokens(tokens) + self.segments(segments)
+        x: Tensor = self.tokens(tokens)
+        if self.bare:
+            return x
+        x = x + self.segments(segments)
         if self.positions is not None:
             places = torch.arange(tokens.shape[1], device=tokens.device)
             x = x + self.positions(places if documents is None else within_documents(places, documents))

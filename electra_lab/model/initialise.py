@@ -48,10 +48,10 @@ def initialise(
                 nn.init.zeros_(part.bias)
 
 
-def truncated_normal_(weight: torch.Tensor, generator: Generator | None = None) -> torch.Tensor:
-    """Draw normal numbers of deviation 0.02, truncated at two deviations, which leaves a deviation of 0.0176."""
-    most = 2 * STANDARD_DEVIATION
-    return nn.init.trunc_normal_(weight, std=STANDARD_DEVIATION, a=-most, b=most, generator=generator)
+def truncated_normal_(weight: torch.Tensor, generator: Generator | None = None, *, scale: float = 1.0) -> torch.Tensor:
+    """Draw normal numbers of deviation 0.02 * scale, truncated at two deviations, which leaves 0.0176 * scale."""
+    deviation = STANDARD_DEVIATION * scale
+    return nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
 
 
 def glorot_layers(module: nn.Module) -> set[nn.Module]:

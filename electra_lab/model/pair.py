@@ -17,13 +17,23 @@ Tie = Literal["none", "tokens", "embeddings", "all", "gradient_disentangled"]
 CURE_OF_ALL = "Write generator: {scale: 1.0}, without further options, or use tie: embeddings."
 
 
+def own_head(name: str, backbone: Any) -> tuple[str, dict[str, Any]]:
+    """Return the registered name of the head that a backbone has for `name`, and its options."""
+    options = dict(getattr(backbone, "own_heads", {}).get(name, {}))
+    return options.pop("type", name), options
+
+
 def make_heads(
-    asked: Heads, dim: int, sizes: EmbeddingSizes, vocabulary: Vocabulary | None = None
+    asked: Heads, dim: int, sizes: EmbeddingSizes, vocabulary: Vocabulary | None = None, backbone: Any = None
 ) -> dict[str, nn.Module]:
-    """Build heads on states of width `dim`, by name. Raises UnknownName, BadResult."""
+    """Build heads on states of width `dim`, by name. Raises UnknownName, BadResult.
+
+    backbone  may replace heads by its own; see `own_heads` of registry.contracts.Backbone
+    """
     made: dict[str, nn.Module] = {}
-    for name, options in options_by_name(asked).items():
-        entry = registry.heads.get(name)
+    for name, given in options_by_name(asked).items():
+        kind, options = own_head(name, backbone)
+        entry, options = registry.heads.get(kind), {**options, **given}
         try:
             head: Any = entry.component(dim, sizes, vocabulary, **dict(validate(entry.schema, options)))
         except ValueError as error:
@@ -63,21 +73,22 @@ def make_pair(
     """
 
     def embeddings(backbone: nn.Module) -> Embeddings:
-        table, lab = (sizes.vocabulary_size, sizes.dim, sizes.max_length), backbone.positions == "lab"
-        return Embeddings(*table, positions=lab, dropout=sizes.dropout)
+        return Embeddings.of(backbone, sizes.vocabulary_size, sizes.dim, sizes.max_length, sizes.dropout)
 
     own = embeddings(discriminator)
-    made = make_heads(heads, discriminator_dim, sizes, vocabulary)
+    made = make_heads(heads, discriminator_dim, sizes, vocabulary, discriminator)
     model = Network(own, discriminator, discriminator_dim, pad_id=pad_id, heads=made)
     if generator is None:
         return None, model
 
-    if tie == "embeddings" and generator.positions != discriminator.positions:
+    shared = embeddings(generator)
+    if tie == "embeddings" and _parts(shared) != _parts(own):
         raise ValueError(
-            "tie: embeddings shares positions, but only one of the two backbones uses the lab's. "
-            "Use tie: tokens, or two backbones of the same kind."
+            "tie: embeddings shares tokens, positions, segments and LayerNorm, but only one of the two backbones uses "
+            "all that the other does. Use tie: tokens, or two backbones of the same kind."
         )
-    shared = own if tie in ("embeddings", "all") else embeddings(generator)
+    if tie in ("embeddings", "all"):
+        shared = own
     if tie == "tokens":
         shared.tokens = own.tokens
     if tie == "gradient_disentangled":
@@ -86,11 +97,15 @@ def make_pair(
     if tie == "all":
         _refuse_unequal(generator, generator_dim, discriminator, discriminator_dim)
         generator = discriminator
-    made = make_heads(generator_heads, generator_dim, sizes, vocabulary)
+    made = make_heads(generator_heads, generator_dim, sizes, vocabulary, generator)
     guessing = Network(shared, generator, generator_dim, pad_id=pad_id, heads=made)
     if tie == "all":
         guessing.project = model.project
     return guessing, model
+
+
+def _parts(embeddings: Embeddings) -> list[str]:
+    return [name for name, _ in embeddings.named_children()]
 
 
 def _refuse_unequal(generator: nn.Module, generator_dim: int, discriminator: nn.Module, discriminator_dim: int) -> None:

@@ -41,6 +41,15 @@ def repeated(module: nn.Module) -> dict[str, str]:
     return {name: first[tensor] for name, tensor in named if first.setdefault(tensor, name) != name}
 
 
+def with_all_names(given: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """Return tensors of a file, which has one with several names under the first, under all names of a module."""
+    found = dict(given)
+    for name, first in repeated(module).items():
+        if first in found:
+            found.setdefault(name, found[first])
+    return found
+
+
 def account_for(
     given: Mapping[str, Tensor],
     own: Mapping[str, Tensor],

@@ -43,6 +43,7 @@ class Forecast:
     state_bytes: int  # weights and the optimizer's state
     working_bytes: int | None  # training on a batch, micro-batch by micro-batch, gradients included
     evaluation_bytes: int | None  # evaluation of evaluate.batch_size rows
+    evaluates_at_start: bool = False  # before the first step
 
     @property
     def bytes(self) -> int | None:

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 PAGE = mmap.PAGESIZE
 # Names of the files with the limit and the used memory, and the line of memory.stat with memory that the kernel would
 # drop: of version 2 and version 1.
-CONTROL_GROUPS = (
-    ("max", "current", "inactive_file"),
-    ("limit_in_bytes", "usage_in_bytes", "total_inactive_file"),
-)
+CONTROL_GROUPS = (("max", "current", "inactive_file"), ("limit_in_bytes", "usage_in_bytes", "total_inactive_file"))
 
 
 class _Unfilled(TorchFunctionMode):

@@ -11,7 +11,7 @@ from electra_lab.analysis.run_comparison import Subject, changes, common_rows, d
 from electra_lab.presentation.charts import Chart, drawing, finish, look, svg
 from electra_lab.presentation.findings import OWN_TASK, heading, verdicts
 from electra_lab.presentation.pages import render
-from electra_lab.presentation.run_page import CURVES, examples_of, excerpt
+from electra_lab.presentation.run_page import CURVES, Token, examples_of, excerpt
 from electra_lab.presentation.sweep_figures import keys
 from electra_lab.presentation.sweep_page import conditions
 from electra_lab.presentation.tables import Table
@@ -47,6 +47,11 @@ class Comparison:
     @cached_property
     def obstacles(self) -> list[str]:
         return obstacles(self.subjects)
+
+    @cached_property
+    def rows(self) -> list[list[Sequence[Token]]]:
+        """The tokens of each test row that all runs show, by run."""
+        return list(common_rows([examples_of(subject.directory) for subject in self.subjects]))
 
     @property
     def labels(self) -> list[str]:
@@ -111,7 +116,7 @@ class Comparison:
         return Table("Costs", ["", *self.labels], rows)
 
     def verdicts(self) -> dict[str, list[str]]:
-        """Return what each run has learned, by its label."""
+        """Return the sentences on what was learned, by the label of the run."""
         return {s.label: [*map(str, verdicts(s.last, s.began))] if s.last else [] for s in self.subjects}
 
     def as_dict(self) -> dict[str, Any]:
@@ -136,15 +141,14 @@ class Comparison:
 
 
 def text(found: Comparison, width: int | None) -> str:
-    """Return the comparison for a terminal of a width in characters; without one, tables are as wide as they are."""
+    """Return the comparison for a terminal of a width in characters; without one, tables have their full width."""
     lines = [f"{subject.label}  {subject.directory.path}" for subject in found.subjects]
     for table in found.tables():
         lines += ["", table.title, _fitting(table, width) if table.rows else "  nothing"]
     lines += ["", *filter(None, [found.not_comparable])]
     for label, said in found.verdicts().items():
         lines += [f"{label}: {sentence}" for sentence in said]
-    rows = list(common_rows([examples_of(subject.directory) for subject in found.subjects]))
-    for row in rows:
+    for row in found.rows:
         lines += ["", *(f"{label}: {excerpt(tokens)}" for label, tokens in zip(found.labels, row, strict=True))]
     return "\n".join([*lines, "", UNTESTED])
 
@@ -152,7 +156,6 @@ def text(found: Comparison, width: int | None) -> str:
 def page(found: Comparison) -> str:
     """Return the page, complete in itself."""
     differ, facts, *others = found.tables()
-    rows = list(common_rows([examples_of(subject.directory) for subject in found.subjects]))
     return render(
         "compare.html.j2",
         title=f"{len(found.subjects)} runs compared",
@@ -164,7 +167,7 @@ def page(found: Comparison) -> str:
         results=others[:-1],
         costs=others[-1],
         curves=_curves(found),
-        rows=[zip(found.labels, row, strict=True) for row in rows],
+        rows=[zip(found.labels, row, strict=True) for row in found.rows],
     )
 
 
@@ -204,7 +207,9 @@ def _value(value: Any) -> str:
 def _cost(name: str, value: float | None) -> str:
     if not is_number(value):
         return "-"
-    return f"{value:.2e}" if "FLOPs" in name else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    if "FLOPs" in name:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
 
 
 def _fitting(table: Table, width: int | None) -> str:

@@ -110,7 +110,7 @@ class Console:
             self._progress.update(task.id, completed=done, amount=self._amount(done, task.total))
 
     def phase(self, title: str, total: int | None = None, unit: str = "") -> None:
-        """Name what is done now; one with a `total` is long: it has a bar, and a line where there are no bars."""
+        """Name the current phase; one with a `total` is long, and has a bar, or a line where there are no bars."""
         if self._progress:
             [task] = self._progress.tasks
             self._progress.update(task.id, description=self._titled(title))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from electra_lab.analysis.catalog import Job
 from electra_lab.presentation.tables import Table
+from electra_lab.presentation.text import seconds
 
 # The columns in the order in which they are shown; the first number is left out last.
 COLUMNS = {"path": 0, "kind": 5, "state": 1, "done": 2, "time": 3, "written": 4}
@@ -43,7 +44,7 @@ def _row(job: Job, root: Path, sort: str) -> dict[str, str]:
         "kind": job.kind or "",
         "state": job.state,
         "done": f"{job.done:,}/{job.total:,} {unit}".rstrip() if job.total else "",
-        "time": duration(job.seconds),
+        "time": "" if job.seconds is None else seconds(job.seconds),
         "written": time.strftime("%Y-%m-%d %H:%M", time.localtime(job.written)) if job.written else "",
         "result": _result(job, sort),
     }
@@ -57,7 +58,7 @@ def _result(job: Job, sort: str) -> str:
         return ""
     metric = job.metrics[name]
     best = f", best: {job.best}" if job.best else ""
-    return f"{job.numbers[name]:.4g} {metric.brief or metric.title or name}{best}"
+    return f"{job.numbers[name]:.4g} {metric.title or name}{best}"
 
 
 def _width(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> int:
@@ -66,13 +67,3 @@ def _width(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> int:
     if "result" in widths:
         widths["result"] = min(widths["result"], SHORTEST)
     return sum(widths.values()) + 2 * (len(columns) - 1)
-
-
-def duration(seconds: float | None) -> str:
-    """Format seconds as people say them: 45 s, 12 min, 3.5 h, 2.1 d."""
-    if seconds is None:
-        return ""
-    for size, unit in ((86400, "d"), (3600, "h")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

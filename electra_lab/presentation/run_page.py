@@ -105,7 +105,7 @@ def closing(directory: RunDirectory, report: Path, seconds: float | None) -> str
         lines.append(f"  {said}")
     if best := best_checkpoint(directory):
         path = checkpoint_path(directory.checkpoints, best.step)
-        lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path} (--best)")
+        lines.append(f"  best checkpoint by {best.metric} {best.value:.4f}: {path}, which --best chooses")
     if examples := examples_of(directory):
         lines += ["", "test text as the discriminator saw it: [original > replacement, probability of replaced];",
                   "a bare (probability) follows an original token that it wrongly suspects"]  # fmt: skip

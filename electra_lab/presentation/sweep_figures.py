@@ -136,12 +136,7 @@ def _rows(
 
 
 def _mark(
-    axes: Axes,
-    at: float,
-    values: Sequence[float],
-    style: dict[str, Any],
-    across: bool,
-    found: Estimate | None = None,
+    axes: Axes, at: float, values: Sequence[float], style: dict[str, Any], across: bool, found: Estimate | None = None
 ) -> None:
     """Draw a mean with its interval, and its values."""
     found, colour, marker = found or estimate(values), style["color"], style["marker"]

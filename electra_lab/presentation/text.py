@@ -1,13 +1,16 @@
 """Numbers, names and facts in words, for the terminal and for pages."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from electra_lab.analysis.intervals import ALPHA, Estimate
-from electra_lab.storage.provenance import Data, Environment
+if TYPE_CHECKING:
+    from electra_lab.analysis.intervals import Estimate
+    from electra_lab.storage.provenance import Data, Environment
 
 Facts = Sequence[tuple[str, str]]  # titles with texts
 
@@ -68,6 +71,8 @@ def interval(found: Estimate) -> str:
 
 def p_text(p: float | None) -> str:
     """`p = 0.31`, `p < 0.001`, `p = 0.0504`, which is not below the limit."""
+    from electra_lab.analysis.intervals import ALPHA  # here, as listings need no numpy
+
     if p is None:
         return "p undefined"
     if p < 0.001:
@@ -122,7 +127,7 @@ def seconds(number: float) -> str:
         if number >= least:
             value = number / size
             return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
-    return f"{number:.0f} s" if number >= 1 else "below 1 s"
+    return f"{number:.0f} s" if number >= 1 else "< 1 s"
 
 
 def device(environment: Environment) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from zipfile import is_zipfile
 
 import torch
@@ -22,10 +22,11 @@ from pydantic import BaseModel, Field
 from safetensors.torch import load_file
 from torch import Tensor
 
+from electra_lab.pretrained.families import FAMILIES, Config
 from electra_lab.pretrained.trained_model import LAB, NETWORKS, Part, TrainedModel
-from electra_lab.pretrained.transformers_names import Kind, in_our_names
 from electra_lab.storage.files import open_regular, read_as
 from registry import tokenizers
+from registry.contracts.tokenizer import TOKENIZER_FILES
 from registry.errors import CheckpointError, ConfigError, DataError
 from registry.folder_or_name import FolderOrName
 
@@ -34,22 +35,14 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 MARK = "export.json"
-TOKENIZER = ("tokenizer.json", "vocab.txt")
 TENSORS = ("model.safetensors", "pytorch_model.bin")  # the first that is there, whole or in pieces with an index
-# How the encoder of the lab computes. A file that lacks one of these keys means the same.
-FIXED = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "type_vocab_size": 2, "position_embedding_type": "absolute",
-         "is_decoder": False, "add_cross_attention": False}  # fmt: skip
-SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads",
-         "intermediate_size")  # fmt: skip
-LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
-MOST_LAYERS = 1_000  # as in an experiment
-KINDS = get_args(Kind)
 # Our classes for transformers, by the head that they have of the network.
 CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}
 AGAIN = "Download the model again."
 # The token table of a network; the first group is the prefix of a wrapper.
 _TABLE = re.compile(
-    r"((?:\w+\.)*?)(?:electra\.|bert\.|electra_lab\.)?(?:network\.)?embeddings\.(?:word_embeddings|tokens)\.weight"
+    r"((?:\w+\.)*?)(?:(?:electra\.|bert\.|deberta\.|electra_lab\.)?(?:network\.)?embeddings\.(?:word_embeddings|tokens)"
+    r"|(?:model\.)?embeddings\.tok_embeddings)\.weight"
 )
 
 
@@ -60,7 +53,7 @@ class Mark(BaseModel, strict=True):
     run: str
     step: int
     length: Annotated[int, Field(ge=3)]  # of the rows of training, in tokens; later positions were never trained
-    networks: dict[Annotated[str, Field(pattern=f"^({'|'.join(NETWORKS)})$")], dict[str, Any]]
+    networks: dict[Annotated[str, Field(pattern=f"^({'|'.join((*NETWORKS, 'encoder'))})$")], dict[str, Any]]
 
 
 def read_folders(source: str, base: Path | None = None, network: str | None = None) -> TrainedModel:
@@ -93,18 +86,25 @@ def read_part(path: Path, name: str) -> Part:
     """Read a folder with one network. Raises DataError, ConfigError."""
     config = read_config(path)
     kind = config["model_type"]
-    if kind != LAB and kind not in KINDS:
-        raise ConfigError(f"{path / CONFIG}: model_type is {kind!r}; electra and bert are supported.")
-    backbone, embedding, size = of_the_lab(config, path) if kind == LAB else sections(config, path / CONFIG)
-    given = read_tensors(path)
-    if kind == LAB:
-        prefixes = f"{LAB}.", "network."
-        tensors = {key.removeprefix(prefixes[0]).removeprefix(prefixes[1]): tensor for key, tensor in given.items()}
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None and kind != LAB:
+        known = ", ".join(FAMILIES)
+        raise ConfigError(f"{path / CONFIG}: model_type is {kind!r}; the lab reads {known}, and its own exports.")
+    if family:
+        backbone, embedding, size = family.read(Config(config, str(path / CONFIG)))
     else:
+        backbone, embedding, size = of_the_lab(config, path)
+    given, names = read_tensors(path), None
+    if family:
+        head = family.head_of(config, given)
+        names = family.names(head)
         try:
-            tensors = in_our_names(given, cast("Kind", kind))
+            tensors = family.tensors_in(names.ours(given), head)
         except ValueError as error:
             raise DataError(f"{path}: does not fit: {error}") from None
+    else:
+        prefixes = f"{LAB}.", "network."
+        tensors = {key.removeprefix(prefixes[0]).removeprefix(prefixes[1]): tensor for key, tensor in given.items()}
     plugin = str(config["plugin"]) if _is_file_name(config.get("plugin")) else None
     code = path / plugin if plugin and plugin.endswith(".py") else None
     part = Part(
@@ -118,6 +118,7 @@ def read_part(path: Path, name: str) -> Part:
         files={file.name: file for file in files_of(path)},
         plugin=plugin,
         plugin_source=code.read_bytes() if code and code.is_file() else b"",
+        names=names,
     )
     for head, ending in CLASSES.items():
         if head and config.get("architectures") == [f"ElectraLab{ending}"] and head not in part.heads:
@@ -135,7 +136,7 @@ def of_the_lab(config: Mapping[str, Any], path: Path) -> tuple[dict[str, Any], d
 
 
 def _tokenizer(path: Path) -> Tokenizer | None:
-    if not any(os.path.lexists(path / name) for name in TOKENIZER):
+    if not any(os.path.lexists(path / name) for name in TOKENIZER_FILES):
         return None
     made: Tokenizer = tokenizers.get("pretrained").component((), path=path)
     return made
@@ -205,7 +206,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: is neither a model in Hugging Face format (it has no {CONFIG}) nor a run directory.")
     config = _json(path / CONFIG)
     if config.get("model_type") is None:
-        roots = {name.partition(".")[0] for name in read_tensors(path)} & {*KINDS, LAB}
+        roots = {name.partition(".")[0] for name in read_tensors(path)} & {*FAMILIES, LAB}
         if len(roots) != 1:
             cure = 'Add "model_type": "electra" or "bert".'
             raise ConfigError(f"{path / CONFIG}: lacks model_type, and the names of the tensors do not show it. {cure}")
@@ -221,36 +222,6 @@ def read_mark(path: Path) -> Mark | None:
         raise DataError(str(error)) from None
 
 
-def sections(config: Mapping[str, Any], place: object = CONFIG) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Return backbone, embedding and size of the vocabulary, as in an experiment, that a config.json describes.
-
-    place  the beginning of errors
-
-    Raises ConfigError if the backbone `bert` cannot be that model.
-    """
-    for key, ours in FIXED.items():
-        if (theirs := config.get(key, ours)) != ours:
-            raise ConfigError(f"{place}: {key} is {theirs!r}, but the lab's `bert` computes with {ours!r}.")
-    sizes = {key: config.get(key) for key in SIZES}
-    usual = 128 if config.get("model_type") == "electra" else sizes["hidden_size"]  # as in transformers
-    sizes["embedding_size"] = config.get("embedding_size", usual)
-    for key, size in sizes.items():
-        most = MOST_LAYERS if key == "num_hidden_layers" else LARGEST
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
-            raise ConfigError(f"{place}: {key} is {size!r}; it must be a whole number from 1 to {most:,}.")
-    given = cast("dict[str, int]", sizes)
-    dim, heads = given["hidden_size"], given["num_attention_heads"]
-    if dim % heads:
-        raise ConfigError(f"{place}: num_attention_heads {heads} does not divide hidden_size {dim}.")
-    dropout = config.get("hidden_dropout_prob", 0.1)
-    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ConfigError(f"{place}: hidden_dropout_prob is {dropout!r}; it must be at least 0 and below 1.")
-    backbone = {"type": "bert", "dim": dim, "depth": given["num_hidden_layers"], "heads": heads}
-    backbone |= {"ff_mult": given["intermediate_size"] / dim, "dropout": float(dropout)}
-    embedding = {"dim": given["embedding_size"], "max_length": given["max_position_embeddings"]}
-    return backbone, embedding | {"dropout": float(dropout)}, given["vocab_size"]
-
-
 def _downloaded(name: str) -> Path:
     """Return the folder of a model of the hub: its copy in the local cache if there is no newer one. Raises DataError.
 
@@ -262,7 +233,7 @@ def _downloaded(name: str) -> Path:
     except ImportError:
         cure = "To download it: pip install 'electra-lab[hugging-face]'"
         raise DataError(f"{name}: is not a folder, and models of the Hugging Face hub cannot be read. {cure}") from None
-    wanted = ["*.json", "*.txt", "*.safetensors", "*.py"]  # a plug-in, for the user to read
+    wanted = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]  # a plug-in, for the user to read
     try:
         path = Path(snapshot_download(name, allow_patterns=wanted))
         folders = path, path / NETWORKS[0], path / NETWORKS[1]

@@ -18,7 +18,7 @@ from electra_lab.pretrained.hugging_face import read_folders
 from electra_lab.pretrained.trained_model import NETWORKS, Origin, Part, TrainedModel
 from electra_lab.storage.best import Step, best_step
 from electra_lab.storage.checkpoint import read_model
-from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning
+from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetuning, is_seed
 from electra_lab.storage.provenance import Provenance
 from electra_lab.storage.run_directory import RunDirectory, is_run
 from registry import Plugin, backbones
@@ -30,12 +30,7 @@ SHARED = {"none": (), "tokens": (TABLE,), "embeddings": ("embeddings.",), "all":
 
 
 def open_model(
-    source: str | Path,
-    *,
-    step: Step = None,
-    base: Path | None = None,
-    network: str | None = None,
-    plugins: bool = True,
+    source: str | Path, *, step: Step = None, base: Path | None = None, network: str | None = None, plugins: bool = True
 ) -> TrainedModel:
     """Open a trained model: a run directory, a fine-tuning or one of its seeds, an export, or a model of transformers.
 
@@ -49,7 +44,7 @@ def open_model(
     """
     name = os.path.expanduser(source)
     path = Path(name) if base is None else base / name
-    if is_finetuning(path) or (is_finetuning(path.parent) and is_run(path)):
+    if is_finetuning(path) or is_seed(path):
         name = str(model_of_finetuning(path))
     elif is_run(path):
         return read_run(path, step, plugins=plugins)

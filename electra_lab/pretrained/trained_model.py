@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.model.weights import head_of
-from electra_lab.pretrained.transformers_names import transformers_name
+from electra_lab.pretrained.families import WRITTEN, Family
+from electra_lab.pretrained.families.names import Names
 from electra_lab.storage.files import sha256
 from registry import heads
 from registry.errors import CheckpointError, DataError, LabError
@@ -34,7 +36,7 @@ class Part:
 
     name: str  # `discriminator` or `generator`
     path: Path  # the checkpoint or the folder
-    format: Literal["run", "electra_lab", "electra", "bert"]
+    format: str  # "run", "electra_lab", or the model type of a family of transformers
     backbone: dict[str, Any]  # type, dim, depth, heads, options; a generator that learns nothing has no sizes
     embedding: dict[str, Any]  # dim, max_length, dropout
     vocabulary_size: int  # rows of the token table; some tables are padded
@@ -42,6 +44,7 @@ class Part:
     files: dict[str, Path | str]  # those with the tensors, by name; or their checksums, if they were read already
     plugin: str | None = None  # the file, or the installed package, that defines the backbone
     plugin_source: bytes = field(default=b"", repr=False)  # of a plug-in that is a file
+    names: Names | None = None  # of the tensors in files of a family
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -56,13 +59,19 @@ class Part:
     @property
     def class_head(self) -> str:
         """The head that decides the class in transformers, or '' for the encoder alone."""
+        if self.family:
+            return next((head for head in self.family.classes if head in self.heads), "")
         by_class = {heads.get(name).declared["exports_as"]: name for name in self.heads}
         return next((by_class[ending] for ending in HEAD_CLASSES if ending in by_class), "")
 
     @property
     def class_ending(self) -> str:
         """The end of the name of its class in transformers."""
-        return str(heads.get(self.class_head).declared["exports_as"]) if self.class_head else "Model"
+        if not self.class_head:
+            return "Model"
+        return (
+            self.family.classes[self.class_head] if self.family else heads.get(self.class_head).declared["exports_as"]
+        )
 
     def without_other_heads(self) -> Part:
         left_out = tuple(f"heads.{name}." for name in self.other_heads)
@@ -75,9 +84,17 @@ class Part:
         return "dim" in self.backbone
 
     @property
-    def plain(self) -> bool:
-        """True if transformers has the architecture itself."""
-        return bool(self.backbone["type"] == "bert")
+    def family(self) -> Family | None:
+        """What transformers has for this network, None if it lacks the architecture."""
+        family = WRITTEN.get(self.backbone["type"])
+        return family if family and family.writes(self.backbone, self.embedding) else None
+
+    @property
+    def foreign(self) -> re.Pattern[str] | None:
+        """Names of tensors, among ours, for which no network of the lab has a place."""
+        if self.format == LAB:  # the layers of a task
+            return re.compile(r"(classifier|qa_outputs)\..*")
+        return re.compile(self.names.foreign) if self.names else None
 
     def sums(self) -> dict[str, str]:
         """Return the checksum of each file with tensors."""
@@ -85,8 +102,8 @@ class Part:
 
     def their_name(self, name: str) -> str:
         """Return the name that one of our tensors has in the files."""
-        if self.format == "electra" or self.format == "bert":
-            return transformers_name(name, self.format)
+        if self.names:
+            return self.names.theirs(name)
         return f"{LAB}.network.{name}" if self.format == LAB else name
 
     def misfit(self, reason: str) -> LabError:
@@ -128,7 +145,7 @@ class TrainedModel:
         """Raises DataError if there is no tokenizer, or if it has more tokens than a network."""
         if self.tokenizer is None:
             path = next(iter(self.parts.values())).path
-            raise DataError(f"{path}: has neither tokenizer.json nor vocab.txt. Save the tokenizer there.")
+            raise DataError(f"{path}: has no tokenizer, such as tokenizer.json, vocab.txt or spm.model. Save it there.")
         size = self.tokenizer.get_vocab_size()
         for part in self.parts.values():
             if part.learned and size > part.vocabulary_size:

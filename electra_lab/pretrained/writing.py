@@ -13,27 +13,17 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra_lab.data.vocabulary import masks_take_words, special_ids
-from electra_lab.model.embeddings import LAYER_NORM_EPS, SEGMENTS
 from electra_lab.model.initialise import STANDARD_DEVIATION
 from electra_lab.model.network import Network
-from electra_lab.model.weights import TABLE, not_finite, own_tensors
-from electra_lab.pretrained.hugging_face import CONFIG, TOKENIZER
+from electra_lab.model.weights import TABLE, head_of, not_finite, own_tensors
+from electra_lab.pretrained.families import Family, task_layers
+from electra_lab.pretrained.hugging_face import CONFIG
 from electra_lab.pretrained.trained_model import LAB, Part
-from electra_lab.pretrained.transformers_names import transformers_name
 from electra_lab.storage.files import disk, new_folder, seal
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# The layers of tasks, by class: their names in transformers' ELECTRA, and in the lab's own classes.
-TASK_LAYERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "ForSequenceClassification": {
-        "dense": ("classifier.dense", "classifier.1"),
-        "out": ("classifier.out_proj", "classifier.4"),
-    },
-    "ForTokenClassification": {"out": ("classifier", "classifier.1")},
-    "ForQuestionAnswering": {"span": ("qa_outputs", "qa_outputs")},
-}
 BERT_WORDS = ({"type": "BertPreTokenizer"}, "WordPiece", "##", 100)
 OPTIONS = {"lowercase": "do_lower_case", "strip_accents": "strip_accents",
            "handle_chinese_chars": "tokenize_chinese_chars"}  # fmt: skip
@@ -65,15 +55,17 @@ def write_finetuned(
 
     part     the network before it was fine-tuned
     head     the task's own layers
-    kind     the class, a key of TASK_LAYERS
+    kind     the class of the task
     longest  input in tokens
     """
     tuned = replace(part, tensors=own_tensors(network))
-    tensors = their_tensors(tuned)
-    for ours, names in TASK_LAYERS[kind].items():
+    family = part.family if part.family and kind in part.family.task_layers else None
+    tensors = their_tensors(tuned, family)
+    for ours, theirs in task_layers(family)[kind].items():
         for name, parameter in head.get_submodule(ours).named_parameters():
-            tensors[f"{names[0 if part.plain else 1]}.{name}"] = parameter
-    config = {**describe(tuned, tokenizer), "architectures": [class_name(part, kind)], "classifier_dropout": dropout}
+            tensors[f"{theirs}.{name}"] = parameter
+    described = describe(tuned, tokenizer, family)
+    config = {**described, "architectures": [class_name(family, kind)], "classifier_dropout": dropout}
     if kind == "ForSequenceClassification" and not labels:
         labels, config = ["LABEL_0"], config | {"problem_type": "regression"}
     if labels:
@@ -84,51 +76,55 @@ def write_finetuned(
         seal(folder)
 
 
-def class_name(part: Part, ending: str) -> str:
-    return f"{'Electra' if part.plain else 'ElectraLab'}{ending}"
+def class_name(family: Family | None, ending: str) -> str:
+    return f"{family.prefix if family else 'ElectraLab'}{ending}"
 
 
-def their_tensors(part: Part) -> dict[str, Tensor]:
+def their_tensors(part: Part, family: Family | None) -> dict[str, Tensor]:
     """Return the tensors by the names that transformers knows; a tensor that has several names goes by the first."""
+    head = part.class_head
+    names = family.names(head) if family else None
     found: dict[str, Tensor] = {}
     seen = set[int]()
     for name, tensor in part.tensors.items():
+        if names and head_of(name) and names.theirs(name) == name:  # a head that this class does not have
+            continue
         if id(tensor) not in seen:
-            found[transformers_name(name, "electra") if part.plain else f"{LAB}.network.{name}"] = tensor
+            found[names.theirs(name) if names else f"{LAB}.network.{name}"] = tensor
         seen.add(id(tensor))
-    return found
+    return family.tensors_out(found, head) if family else found
 
 
-def describe(part: Part, tokenizer: Tokenizer) -> dict[str, Any]:
+def describe(part: Part, tokenizer: Tokenizer, family: Family | None) -> dict[str, Any]:
     """Return the config.json of a network. Raises CheckpointError, DataError if its tensors are others."""
     backbone, embedding = part.backbone, part.embedding
-    config: dict[str, Any] = {"architectures": [class_name(part, part.class_ending)]}
-    if part.plain:
+    config: dict[str, Any] = {"architectures": [class_name(family, part.class_ending)]}
+    ids = special_ids(tokenizer)
+    if family:
         _refuse_other_sizes(part)
         config |= {
-            "model_type": "electra",
-            "embedding_size": embedding["dim"],
+            "model_type": family.model_type,
             "hidden_size": backbone["dim"],
             "num_hidden_layers": backbone["depth"],
             "num_attention_heads": backbone["heads"],
-            "intermediate_size": len(part.tensors["backbone.layers.0.expand.weight"]),
-            "hidden_act": "gelu",
-            "hidden_dropout_prob": backbone["dropout"],
-            "attention_probs_dropout_prob": backbone["dropout"],
+            "intermediate_size": part.tensors["backbone.layers.0.contract.weight"].shape[1],
             "max_position_embeddings": embedding["max_length"],
-            "type_vocab_size": SEGMENTS,
             "initializer_range": STANDARD_DEVIATION,
-            "layer_norm_eps": LAYER_NORM_EPS,
             "tie_word_embeddings": True,
+            **family.write(backbone, embedding, ids, part.class_head),
         }
     else:
         config |= {"model_type": LAB, "backbone": backbone, "embedding": embedding, "plugin": part.plugin}
-    pad = special_ids(tokenizer)["pad"]
-    return config | {"vocab_size": part.vocabulary_size, "pad_token_id": pad, "dtype": "float32"}
+    return config | {"vocab_size": part.vocabulary_size, "pad_token_id": ids["pad"], "dtype": "float32"}
 
 
 def _refuse_other_sizes(part: Part) -> None:
-    """Raise CheckpointError or DataError if the tensors of a `bert` are not those that its sections describe."""
+    """Raise CheckpointError or DataError if the tensors of a `bert` are not those that its sections describe.
+
+    Networks around other backbones are built before they are written.
+    """
+    if part.backbone["type"] != "bert":
+        return
     width, rows, dim = part.embedding["dim"], part.embedding["max_length"], part.backbone["dim"]
     shapes = {TABLE: (part.vocabulary_size, width), "embeddings.positions.weight": (rows, width)}
     for layer in range(part.backbone["depth"]):
@@ -186,7 +182,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int) -> None
         special_tokens=[(cls, ids["cls"]), (sep, ids["sep"])],
     )
     # Not by its own `save`, whose errors are bare Exceptions.
-    (folder / TOKENIZER[0]).write_text(exported.to_str(pretty=True), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(exported.to_str(pretty=True), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,

@@ -1,11 +1,11 @@
 """The best checkpoint of a run, by its records of validation."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal
 
 from electra_lab.storage.checkpoint import steps
+from electra_lab.storage.provenance import compared
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
 from registry.errors import CheckpointError
@@ -16,52 +16,36 @@ Step = int | Literal["best"] | None  # of a checkpoint; None is the newest
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Best:
-    """The best checkpoint of a run, by the validation value of a metric."""
+    """A step by the validation value of a metric; the best and then the earliest is the smallest."""
 
+    rank: float  # the value, negated if higher is better
     step: int
     metric: str
     value: float
 
 
-def leading(metrics: Mapping[str, Metric], record: Record) -> str | None:
-    """Return the first metric of a record that compares the steps of a run; baselines are constants."""
-    baselines = set(chain.from_iterable(metric.baselines for metric in metrics.values()))
-    for name, metric in metrics.items():
-        if metric.comparable and name not in baselines and record.get(name) is not None:
-            return name
-    return None
-
-
-def ranked(
-    records: Sequence[Record], chosen: str | None, metrics: Mapping[str, Metric]
-) -> Iterator[tuple[float, Best]]:
-    """Yield each validation with a value of the chosen metric, after its value, negated if higher is better."""
+def ranked(records: Sequence[Record], chosen: str | None, metrics: Mapping[str, Metric]) -> list[Best]:
+    """Return the validations that have a value of the chosen metric."""
     validated = [record for record in records if record["split"] == "validation"]
     if chosen == AUTO:
-        chosen = leading(metrics, validated[0]) if validated else None
+        chosen = next(iter(compared(metrics, validated[0])), None) if validated else None
     if chosen is None or chosen not in metrics:
-        return
-    sign = -1 if metrics[chosen].higher_is_better else 1
+        return []
+    sign, found = -1 if metrics[chosen].higher_is_better else 1, list[Best]()
     for record in validated:
         if (value := record.get(chosen)) is not None:
-            yield sign * value, Best(record["step"], chosen, value)
-
-
-def best_of(
-    records: Sequence[Record], kept: Collection[int], chosen: str | None, metrics: Mapping[str, Metric]
-) -> Best | None:
-    """Return the best of the kept steps, the earliest of equals; None if none has a value."""
-    found = [(value, best.step, best) for value, best in ranked(records, chosen, metrics) if best.step in kept]
-    return min(found, key=lambda each: each[:2])[2] if found else None
+            found.append(Best(sign * value, record["step"], chosen, value))
+    return found
 
 
 def best_checkpoint(directory: RunDirectory) -> Best | None:
     """Return the best checkpoint that a run of pre-training keeps. Raises CheckpointError if its files are damaged."""
     provenance = directory.provenance()
     chosen = provenance.config.get("checkpoint", {}).get("best")
-    return best_of(directory.records(), steps(directory.checkpoints), chosen, provenance.metrics)
+    kept = steps(directory.checkpoints)
+    return min((b for b in ranked(directory.records(), chosen, provenance.metrics) if b.step in kept), default=None)
 
 
 def best_step(directory: RunDirectory) -> int:

@@ -14,36 +14,29 @@ from registry.errors import CheckpointError, ConfigError
 Kind = Literal["run", "fine-tuning", "ablation"]
 DIVERGED = "diverged.json"  # in a run directory, why its training ended; resuming removes it
 EVALUATIONS = b'"split": "test"', b'"split": "validation"'
-TAIL = 1 << 15  # bytes at the end of metrics.jsonl
+TAIL = 1 << 13  # bytes at the end of metrics.jsonl
 
 
 def find(root: Path) -> Iterator[tuple[Path, Kind | None, str]]:
     """Yield the folder, the kind and an error of each job at or below a folder; nothing inside a job is listed.
 
-    Links below it are not followed.
-
-    A folder that cannot be read has no kind, but an error. Raises ConfigError if there is no such folder.
+    Links below it are not followed. A folder that cannot be read has no kind, but an error, and comes last. Raises
+    ConfigError if there is no such folder.
     """
     refuse_unusable(root)
     if not root.is_dir():
         raise ConfigError(f"{root}: is not a folder. Give the folder that your runs lie in.")
-    folders = [root]
-    while folders:
-        folder = folders.pop()
-        try:
-            with os.scandir(folder) as entries:
-                found = {entry.name: entry for entry in entries}
-        except OSError as error:
-            yield folder, None, f"{folder}: cannot be read ({reason(error)})."
-            continue
-        if kind := _kind(found.keys()):
-            yield folder, kind, ""
-        else:
-            below = [entry.name for entry in found.values() if entry.is_dir(follow_symlinks=False)]
-            folders += [folder / name for name in below if not name.startswith(".")]
+    unreadable = list[OSError]()
+    for folder, below, files in os.walk(root, onerror=unreadable.append):
+        if kind := _kind({*below, *files}):
+            yield Path(folder), kind, ""
+            below.clear()
+        below[:] = [name for name in below if not name.startswith(".")]
+    for error in unreadable:
+        yield Path(error.filename), None, f"{error.filename}: cannot be read ({reason(error)})."
 
 
-def _kind(names: Any) -> Kind | None:
+def _kind(names: set[str]) -> Kind | None:
     if "plan.json" in names:
         return "ablation"
     if "finetuning.yaml" in names:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MANIFEST = "MANIFEST.json"
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, unless its reader knows better
 MOST_TOKENS = 1 << 29  # bytes of tokenizer.json
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # what a write raises, without the name of its file
 T = TypeVar("T")
 
 
@@ -58,6 +59,10 @@ def new_file(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
         flush(temporary)
         temporary.replace(path)
         flush(path.parent)
+    except OSError as error:
+        if error.filename is None and error.errno in FULL:
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -100,12 +105,17 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
         raise
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Return a regular file's text, without a BOM. Raises OSError, also for more bytes than `most`, and ValueError."""
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file. Raises OSError, also for more bytes than `most`."""
     with open_regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
-        return stream.read(most + 1).decode("utf-8-sig")
+        return stream.read(most + 1)
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Return a regular file's text, without a BOM. Raises OSError, also for more bytes than `most`, and ValueError."""
+    return read_bytes(path, most).decode("utf-8-sig")
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

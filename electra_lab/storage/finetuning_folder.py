@@ -7,6 +7,8 @@ seed-<n>/  a run directory of each seed, with predictions-<split>.jsonl, submiss
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ import yaml
 from pydantic import BaseModel
 
 from electra_lab.storage.files import open_regular, read_as, read_text, reason
-from electra_lab.storage.run_directory import RunDirectory
-from registry.errors import CheckpointError
+from electra_lab.storage.run_directory import RunDirectory, is_run
+from registry.errors import CheckpointError, command
 
 
 class SplitResults(BaseModel):
@@ -91,6 +93,12 @@ def is_finetuning(path: Path) -> bool:
     return (path / "finetuning.yaml").is_file()
 
 
+def is_seed(path: Path) -> bool:
+    """Return True for the run directory of one seed of a fine-tuning."""
+    path = Path(os.path.realpath(path))  # `.` has no name; resolve() refuses links in a circle
+    return is_run(path) and is_finetuning(path.parent) and path.name.removeprefix("seed-").isdecimal()
+
+
 def config_of(file: Path) -> dict[str, Any]:
     """Return the complete config in a file that the lab wrote. Raises CheckpointError."""
     try:
@@ -100,3 +108,9 @@ def config_of(file: Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError, TypeError, ValueError, RecursionError):
         raise CheckpointError(f"{file}: is damaged.") from None
     return found
+
+
+def predict_command(model: object, needs: Sequence[str]) -> str:
+    """Return the command that predicts for a new item, which has the fields `needs`: one, or two texts."""
+    second = (f"--{needs[1]}", "TEXT") if len(needs) > 1 else ()
+    return command("predict", model, "QUESTION" if needs[0] == "question" else "TEXT", *second)

@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from registry.errors import ConfigError
 
+PATIENCE = 0.05  # seconds, as `reading` keeps a lock from others for a moment
 UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
@@ -21,7 +22,7 @@ def lock(path: Path, *, wait: bool = False) -> Iterator[bool]:
     Raises ConfigError if the file system has no locks or something else is there, OSError if it cannot be written.
     """
     _refuse_others(path)
-    held = FileLock(path, timeout=-1 if wait else 0, poll_interval=0.02, fallback_to_soft=False)
+    held = FileLock(path, timeout=-1 if wait else PATIENCE, poll_interval=0.02, fallback_to_soft=False)
     try:
         with suppress(Timeout):
             held.acquire()

@@ -133,6 +133,11 @@ class Plan(BaseModel):
         return references | {cell.id: cell for cell in self.cells}
 
     @property
+    def wanted(self) -> list[str]:
+        """The ids of the cells and references, except for tasks whose data is not here."""
+        return [cell.id for cell in self.by_id.values() if cell.task not in self.gaps]
+
+    @property
     def tasks(self) -> list[str]:
         """The tasks, if the cells are fine-tunings."""
         return list(dict.fromkeys(cell.task for cell in self.cells if cell.task))

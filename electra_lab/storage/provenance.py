@@ -60,6 +60,13 @@ class Start(BaseModel):
 Changes = dict[str, tuple[Any, Any]]  # by key, the value before and now
 
 
+def compared(metrics: Mapping[str, Metric], record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a record that can be compared between runs and steps; baselines are constants."""
+    baselines = set[str]().union(*(metric.baselines for metric in metrics.values()))
+    names = [name for name, metric in metrics.items() if metric.comparable and name not in baselines]
+    return {name: float(record[name]) for name in names if record.get(name) is not None}
+
+
 def flat(values: Any, above: str = "") -> dict[str, Any]:
     """Turn `{a: {b: 1}}` into `{a.b: 1}`; an empty mapping is a value."""
     if not isinstance(values, Mapping) or not values:

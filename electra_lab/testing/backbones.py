@@ -34,7 +34,7 @@ class BackboneContract(Contract):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             backbone: Any = self.component()(dim, depth, heads, 64)
-            embeddings = Embeddings(size, dim, 64, positions=backbone.positions == "lab", dropout=0.0)
+            embeddings = Embeddings.of(backbone, size, dim, 64, 0.0)
             network = Network(embeddings, backbone, dim, pad_id=PAD)
             initialise(network, keep=set(backbone.parameters()))
             for parameter in network.parameters():  # away from symmetric points such as zero biases and gates

@@ -1,24 +1,28 @@
-"""An existing tokenizer, from a Hugging Face folder, a tokenizer.json or a vocab.txt."""
+"""An existing tokenizer, from a Hugging Face folder, a tokenizer.json, a vocab.txt or a .model of SentencePiece."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field, RootModel, ValidationError
 
-from electra_lab.storage.files import read_text, reason
+from electra_lab.storage.files import read_bytes, reason
+from electra_lab.tokenizers._sentencepiece import tokenizer_of
 from electra_lab.tokenizers.wordpiece import bert_wordpiece
 from registry import tokenizers
-from registry.contracts.tokenizer import SPECIAL_TOKENS, UNKNOWN
+from registry.contracts.tokenizer import SPECIAL_TOKENS, TOKENIZER_FILES, UNKNOWN
 from registry.errors import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SETTINGS, ADDED = "tokenizer_config.json", "added_tokens.json"
+SETTINGS, ADDED, CONFIG = "tokenizer_config.json", "added_tokens.json", "config.json"
+# Kinds of models whose tokenizer counts the pieces of its .model in another order, as fairseq does.
+RENUMBERED = re.compile("xlm-?roberta|xmod|camembert|bart|mbart|plbart|nllb|m2m|xglm|m?luke|layoutxlm", re.IGNORECASE)
 LARGEST = 1 << 29  # bytes of a file
 SAVE = "Save the tokenizer again, for example by save_pretrained of transformers."
 
@@ -27,24 +31,26 @@ SAVE = "Save the tokenizer again, for example by save_pretrained of transformers
 def pretrained(documents: Iterable[str], /, *, path: Path) -> Tokenizer:
     """An existing tokenizer, such as that of a published model; it is not trained.
 
-    path  a folder with tokenizer.json or vocab.txt, or one of these files
+    path  a folder with tokenizer.json, vocab.txt, spm.model, sentencepiece.bpe.model or tokenizer.model, or such a file
     """
     return read_tokenizer(path)
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Return the tokenizer at `path`: a folder with tokenizer.json or vocab.txt, or one of these files.
+    """Return the tokenizer at `path`: a folder with one of TOKENIZER_FILES, or such a file.
 
     A tokenizer.json keeps its settings, except that it neither pads nor truncates. A vocab.txt is WordPiece of BERT and
-    ELECTRA, with the settings and the added tokens of the files next to it. Raises DataError.
+    ELECTRA, with the settings and the added tokens of the files next to it. A .model is SentencePiece's Unigram or BPE,
+    with the added tokens of these files and, after them, those special tokens that it lacks. Raises DataError.
     """
     file = path
     if os.path.isdir(path):
-        found = [path / name for name in ("tokenizer.json", "vocab.txt") if os.path.lexists(path / name)]
+        found = [path / name for name in TOKENIZER_FILES if os.path.lexists(path / name)]
         if not found:
-            raise DataError(f"{path}: has neither tokenizer.json nor vocab.txt. {SAVE}")
+            raise DataError(f"{path}: has neither {', '.join(TOKENIZER_FILES[:-1])} nor {TOKENIZER_FILES[-1]}. {SAVE}")
         file = found[0]
-    tokenizer = _of_json(file) if file.suffix == ".json" else _of_vocabulary(file)
+    readers = {".json": _of_json, ".model": _of_sentencepiece}
+    tokenizer = readers.get(file.suffix, _of_vocabulary)(file)
     # The special tokens that it has. If its model has no unknown token, it can encode all text without one.
     unknown = getattr(tokenizer.model, "unk_token", None)
     special, missing = [], []
@@ -92,13 +98,16 @@ class _Added(BaseModel, strict=True):
 
 
 class _Settings(BaseModel, strict=True):
-    """The part of a tokenizer_config.json that is needed for a vocab.txt."""
+    """The part of a tokenizer_config.json, or a config.json, that is needed for a vocab.txt or a .model."""
 
     do_lower_case: bool = True
     strip_accents: bool | None = None  # None means as do_lower_case
     tokenize_chinese_chars: bool = True
     word_tokenizer_type: Literal["basic"] = "basic"  # Japanese models have others, which need their own libraries
     added_tokens_decoder: dict[Annotated[str, Field(pattern=r"^\d+$")], _Added] = {}
+    split_by_punct: Literal[False] = False  # DeBERTa has it as an option
+    tokenizer_class: str | None = None
+    model_type: str | None = None
 
 
 class _OldAdded(RootModel[dict[str, int]], strict=True):
@@ -124,8 +133,32 @@ def _of_vocabulary(file: Path) -> Tokenizer:
     return tokenizer
 
 
-def _add(tokenizer: Tokenizer, file: Path, settings: _Settings) -> None:
-    """Add the tokens after those of the vocab.txt, which are in the settings or, in older folders, in another file."""
+def _of_sentencepiece(file: Path) -> Tokenizer:
+    from tokenizers import AddedToken, normalizers
+
+    settings, config = (_read(_Settings, file.with_name(name)) for name in (SETTINGS, CONFIG))
+    for kind in (settings.tokenizer_class, config.tokenizer_class, config.model_type):
+        if kind and RENUMBERED.match(kind):
+            raise DataError(f"{file}: does not have the ids of {kind}, which numbers pieces in another way. {SAVE}")
+    content = _bytes(file)
+    try:
+        tokenizer = tokenizer_of(content)
+    except Exception as error:  # the library raises bare Exception
+        raise DataError(f"{file}: is not a SentencePiece model that can be read ({reason(error)}). {SAVE}") from None
+    if settings.do_lower_case and "do_lower_case" in settings.model_fields_set:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), tokenizer.normalizer])
+    # Found in the text as it is written: the normalizer would put the mark of a word before their names.
+    _add(tokenizer, file, settings, normalized=False)
+    # DeBERTa's [MASK] is in none of its files.
+    style = 0 if any(tokenizer.token_to_id(names[0]) is not None for names in SPECIAL_TOKENS.values()) else 1
+    for names in SPECIAL_TOKENS.values():
+        if all(tokenizer.token_to_id(name) is None for name in names):
+            tokenizer.add_special_tokens([AddedToken(names[style], normalized=False)])
+    return tokenizer
+
+
+def _add(tokenizer: Tokenizer, file: Path, settings: _Settings, **changed: bool) -> None:
+    """Add the tokens after those of the file, which are in the settings or, in older folders, in another file."""
     from tokenizers import AddedToken
 
     older = _read(_OldAdded, file.with_name(ADDED)).root
@@ -133,8 +166,12 @@ def _add(tokenizer: Tokenizer, file: Path, settings: _Settings) -> None:
     added |= {int(id): token for id, token in settings.added_tokens_decoder.items()}
     for id, token in sorted(added.items()):
         if id < tokenizer.get_vocab_size():
-            continue  # it is in the vocab.txt
-        tokenizer.add_tokens([AddedToken(**token.model_dump())])
+            if (there := tokenizer.id_to_token(id)) != token.content:
+                raise DataError(
+                    f"{file}: the id {id} is that of '{there}', not of the added token '{token.content}'. {SAVE}"
+                )
+            continue  # it is in the file
+        tokenizer.add_tokens([AddedToken(**token.model_dump() | changed)])
         if tokenizer.token_to_id(token.content) != id:
             raise DataError(f"{file}: the id {id} of the added token '{token.content}' is not the next one. {SAVE}")
 
@@ -152,10 +189,15 @@ def _read(kind: type[M], file: Path) -> M:
         raise DataError(f"{file}: {key}{first['msg']}. Correct it, or use a tokenizer.json.") from None
 
 
-def _text(file: Path) -> str:
+def _bytes(file: Path) -> bytes:
     try:
-        return read_text(file, LARGEST)
+        return read_bytes(file, LARGEST)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({reason(error)}). Name a file or folder on this machine.") from None
+
+
+def _text(file: Path) -> str:
+    try:
+        return _bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: byte {error.start} is not UTF-8. {SAVE}") from None

@@ -2,7 +2,8 @@
 
 import re
 import sys
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, cast
 
@@ -65,3 +66,14 @@ def peak_memory(device: torch.device) -> dict[str, int]:
         if found := re.search(r"VmHWM:\s+(\d+) kB", status):  # ru_maxrss would be the parent's, if that is larger
             return {"peak_memory_bytes": 1024 * int(found[1])}
     return {}
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Let torch use a number of threads within the block; None changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -311,11 +311,7 @@ def _line(run: Run, settings: Settings, rate: float, device: torch.device) -> di
 
 
 def _evaluated(
-    run: Run,
-    settings: Settings,
-    held_out: Mapping[str, Batches],
-    accumulate: Accumulate,
-    device: torch.device,
+    run: Run, settings: Settings, held_out: Mapping[str, Batches], accumulate: Accumulate, device: torch.device
 ) -> Iterator[Record]:
     """Run the evaluations that are due after run.step."""
     for split in splits_at(run.step, settings, tested="test" in held_out):

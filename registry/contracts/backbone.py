@@ -17,6 +17,11 @@ class Backbone(Protocol):
     layers               the modules of each depth
     length_multiple      the lab pads T up to a multiple of it
     positions            "lab": the lab adds learned positions; "own": the backbone handles positions itself
+    bare_embeddings      optional: True if the lab passes vectors of the token table alone, and the backbone does the
+                         rest: positions, segments, LayerNorm, dropout. `positions` is then "own", and the lab
+                         sets the rate of the backbone's nn.Dropout `embedding_dropout`
+    own_heads            optional: the heads that take the place of others, by the name of the other: their type and
+                         options, such as {"tokens": {"type": "modernbert_tokens", "depth": 12}}
     separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only;
                          its own positions are relative, or restart at each document
     before_export(length)  optional: prepares for a graph of ONNX that reads rows of up to that length

@@ -17,6 +17,8 @@ SPECIAL_TOKENS = {
     "sep": ("[SEP]", "</s>", "<sep>", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
     "mask": ("[MASK]", "<mask>", "<|mask|>", "<mask_1>"),
 }
+# The files of a folder that are tokenizers; the first that is there is read.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
 UNKNOWN = ("[UNK]", "<unk>", "<|unk|>")
 
 

@@ -22,6 +22,9 @@ USES: dict[str, dict[str, dict[str, str]]] = {
     "backbones": {
         "bert": {},
         "transformer": {"discriminator": "{type: transformer, dim: 16, depth: 1, heads: 2}"},
+        "modernbert": {"discriminator": "{type: modernbert, dim: 16, depth: 2, heads: 2, local_attention: 4}"},
+        "deberta": {"discriminator": "{type: deberta, dim: 16, depth: 1, heads: 2, buckets: 8, max_distance: 16}"},
+        "hugging_face": {"discriminator": "{type: hugging_face, model_type: roberta, dim: 16, depth: 1, heads: 2}"},
         "reformer": {"discriminator": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 4, hashes: 1}"},
         "performer": {
             "discriminator": "{type: performer, dim: 16, depth: 1, heads: 2, features: 8, redraw_every: 2}"

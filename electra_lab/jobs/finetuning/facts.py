@@ -7,23 +7,31 @@ from electra_lab.assembly.budget import size_of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
 from electra_lab.jobs.finetuning.experiment import TRAIN, Finetuning
-from electra_lab.jobs.pretraining.facts import weights
+from electra_lab.jobs.pretraining.facts import time_of, weights
+from electra_lab.planning.forecast import Duration
 from electra_lab.presentation.text import fact_lines
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.pretrained.writing import class_name
-from electra_lab.storage.finetuning_folder import FinetuningFolder
-from registry import datasets, tasks
-from registry.errors import command
+from electra_lab.storage.finetuning_folder import FinetuningFolder, predict_command
+from registry import QuestionExample, datasets, tasks
 
 
-def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path: Path) -> str:
-    """Describe the training that begins, with the file behind each name."""
+def opening(
+    loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path: Path | None, time: Duration | str = ""
+) -> str:
+    """Describe the training that begins, with the file behind each name.
+
+    path  of the seed, None for a dry run
+    time  of one seed, for a dry run
+    """
     config, settings, rows = loaded.config, built.settings, built.splits[TRAIN].batches
     size = size_of(built.model)
     held_out = ", ".join(f"{name} {len(built.splits[name].examples):,}" for name in built.held_out)
     frozen = ", frozen" if config.train.frozen else ""
+    origin = built.source.model.run
+    at = f" at step {origin.step:,}" if origin else ""
     facts = [
-        ("model", f"{config.network} of {config.model}, weights {config.init}{frozen}; {size:,} parameters"),
+        ("model", f"{config.network} of {config.model}{at}, weights {config.init}{frozen}; {size:,} parameters"),
         *weights(built.weights),
         ("task", f"{config.task.type + '  ':<14}{tasks.get(config.task.type).place}"),
         ("dataset", f"{config.dataset.type + '  ':<14}{datasets.get(config.dataset.type).place}"),
@@ -37,9 +45,12 @@ def opening(loaded: Loaded[FinetuningConfig], built: Finetuning, seed: int, path
     for split, share in built.lost().get("unseen_labels", {}).items():
         facts.append(("note", f"{share:.1%} of the labels of {split} are in no training example: errors"))
     facts.append(("export", _export(built.task, built.source.model.parts[config.network])))
+    if time:
+        needed = f"{time_of(time, counted=True)}; {len(config.seeds)} seeds" if isinstance(time, Duration) else time
+        facts.append(("time", needed))
     rows_of = f"{settings.steps:,} steps of {settings.batch_size} rows"
-    title = f"{config.name}, seed {seed}: {rows_of} on {built.device}, {settings.precision}, into {path}"
-    return fact_lines(title, facts)
+    title = f"{config.name}, seed {seed}: {rows_of} on {built.device}, {settings.precision}"
+    return fact_lines(f"{title}, into {path}" if path else title, facts)
 
 
 def _export(task: Any, part: Part) -> str:
@@ -47,16 +58,21 @@ def _export(task: Any, part: Part) -> str:
     kind, cure = getattr(task, "exports_as", None), getattr(task, "exports_if", None)
     if kind is None:
         instead = f"; it has those of task: {{{cure}}}" if cure else ""
-        return f"none: transformers has no class with these layers{instead}. `electra-lab predict` needs none"
-    name = class_name(part, kind)
-    if part.plain:
+        return f"none: transformers has no class with these layers{instead}. `electra-lab predict` works without it"
+    family = part.family if part.family and kind in part.family.task_layers else None
+    name = class_name(family, kind)
+    if family:
         return f"model/ in the folder of each seed, an {name} of transformers"
     code = f" and the plug-in {part.plugin}" if part.plugin else ""
     return f"model/ in the folder of each seed, an {name}: transformers needs electra_lab.interop.hugging_face{code}"
 
 
-def what_is_left(folder: FinetuningFolder) -> str:
+def what_is_left(folder: FinetuningFolder, config: FinetuningConfig) -> str:
     """Name the models, and the command that applies them to new text."""
+    fields = getattr(datasets.get(config.dataset.type).component, "fields", None)
+    pairs = fields is not None and len(fields(config.dataset.keywords())) > 1
+    questions = tasks.get(config.task.type).declared["takes"] is QuestionExample
+    needs = ("question", "context") if questions else ("text", "pair") if pairs else ("text",)
     models = [path for seed in folder.seeds() if (path := folder.seed(seed).path / "model").is_dir()]
     lines = [f"for transformers: {', '.join(map(str, models))}"] if models else []
-    return "\n".join([*lines, f"for new text: {command('predict', folder.path, 'TEXT')}"])
+    return "\n".join([*lines, f"for new text: {predict_command(folder.path, needs)}"])

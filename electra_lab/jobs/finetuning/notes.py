@@ -29,19 +29,16 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
         if seen:
             other = sum(_label(example) not in (None, training[_content(example)]) for example in seen)
             with_another = f", {other:,} of them with another label" if other else ""
-            place = seen[0].place or seen[0].id
             share = f"{len(seen):,} of {len(of_split):,} examples of {split} are in train too"
-            yield f"{share}{with_another} (the first is {place}). Results on them are too good. Remove them from train."
+            yield f"{share}{with_another} ({_first(seen)}). Results on them are too good. Remove them from train."
     differing = [each for each in examples.get(TRAIN, ()) if _label(each) != training[_content(each)]]
     if differing:
-        place = differing[0].place or differing[0].id
-        yield f"{len(differing):,} examples of train have a copy with another label (the first is {place})."
+        yield f"{len(differing):,} examples of train have a copy with another label ({_first(differing)})."
     # Texts without content.
     for split, of_split in examples.items():
         empty = [example for example in of_split if "" in _texts(example)]
         if empty:
-            place = empty[0].place or empty[0].id
-            yield f"{len(empty):,} of {len(of_split):,} examples of {split} have an empty text (the first is {place})."
+            yield f"{len(empty):,} of {len(of_split):,} examples of {split} have an empty text ({_first(empty)})."
     # Labels of a single example, and a label that most examples have.
     words = [label for example in examples.get(TRAIN, ()) if isinstance(label := _label(example), str)]
     counts = Counter(words).most_common()
@@ -50,6 +47,10 @@ def notes(examples: Mapping[str, Sequence[AnyExample]]) -> Iterator[str]:
     if counts and counts[0][1] >= SHARE * len(words):
         share = f"{counts[0][1] / len(words):.0%} of the training examples have the label '{counts[0][0]}'"
         yield f"{share}: compare accuracy with that share, or use another metric as evaluate.metric."
+
+
+def _first(found: Sequence[AnyExample]) -> str:
+    return f"the first is {found[0].place or found[0].id}"
 
 
 def _texts(example: AnyExample) -> list[str]:

@@ -124,7 +124,7 @@ def run_remaining_seeds(folder: FinetuningFolder, loaded: Loaded[FinetuningConfi
     seconds = sum(training_seconds(folder.seed(seed).records()) or 0 for seed in folder.seeds())
     console.say(closing(folder, page, seconds))
     if config.trains:
-        console.say(what_is_left(folder))
+        console.say(what_is_left(folder, config))
 
 
 def _begun(folder: FinetuningFolder) -> dict[int, Provenance]:
@@ -239,16 +239,12 @@ def _keep_model(directory: RunDirectory, config: FinetuningConfig, built: Finetu
 
 
 def _results(built: Finetuning, split: str, console: Console) -> Results:
-    found, batches, size = built.accumulate(split), built.splits[split].batches, built.settings.evaluate_batch_size
+    found, batches, settings = built.accumulate(split), built.splits[split].batches, built.settings
+    size = settings.evaluate_batch_size
     phases = evaluation(
-        built.run.learner,
-        batches,
-        lambda _: found,
-        seed=built.settings.seed,
-        batch_size=size,
-        precision=built.settings.precision,
-        device=built.device,
-    )
+        built.run.learner, batches, lambda _: found, seed=settings.seed, batch_size=size,
+        precision=settings.precision, device=built.device,
+    )  # fmt: skip
     with console.progress(0, len(batches), f"testing on {split}", "rows"):
         for number, _ in enumerate(phases, start=1):
             console.advance(min(number * size, len(batches)))

@@ -44,7 +44,7 @@ def opening(loaded: Loaded, experiment: Experiment, path: Path) -> str:
         ("data", f"{data['data']}; vocabulary {experiment.vocabulary.size:,}"),
         ("", data["overlap"]),
         ("epochs", epochs(settings.steps, settings.batch_size, len(experiment.train))),
-        ("evaluation", _evaluation(config, settings.steps, *_read(config, experiment))),
+        ("evaluation", _evaluation(config, settings.steps, settings.evaluate_at_start, *_read(config, experiment))),
         ("compute", compute(settings.flops.total(settings.steps), experiment.paper_flops)),
     ]
     best = experiment.accumulate(()).metrics.get(config.checkpoint.best)
@@ -103,11 +103,11 @@ def _read(config: ExperimentConfig, experiment: Experiment) -> tuple[str, str]:
     return read[0], read[1]
 
 
-def _evaluation(config: ExperimentConfig, steps: int | None, validation: str, test: str) -> str:
-    every = config.evaluate.every
+def _evaluation(config: ExperimentConfig, steps: int | None, at_start: bool, validation: str, test: str) -> str:
+    every, before = config.evaluate.every, "; validation also before the first step" * at_start
     if every is None or (steps is not None and every >= steps):
-        return f"at the end: validation {validation} tokens, test {test} tokens"
-    return f"validation {validation} tokens every {every:,} steps; test {test} tokens at the end"
+        return f"at the end: validation {validation} tokens, test {test} tokens{before}"
+    return f"validation {validation} tokens every {every:,} steps; test {test} tokens at the end{before}"
 
 
 def _account(start: Start) -> str:
@@ -142,14 +142,15 @@ def planned(loaded: Loaded, needs: Forecast, device: torch.device, time: Duratio
             lines.append(f"    {network:<14}{needs.parameters[network]:>14,}  {parts}".rstrip())
     most = [f"at most {number:,}" for number in (config.evaluate.tokens, config.evaluate.test_tokens)]
     shared, total = needs.parameters["shared"], needs.parameters["total"]
+    took = time if isinstance(time, str) else time_of(time, counted=needs.epoch is not None)
     lines += [f"    {'shared':<14}{shared:>14,}  counted in both", f"    {'total':<14}{total:>14,}", "",
               f"  tokens          {tokens:,} per step{'' if steps is None else f', {steps * tokens:.4g} in total'}",
               f"  epochs          {_epochs(needs, config.train.batch_size)}",
               f"  compute         {_price(needs.flops, steps)} (matrix products)",
               f"                  {_price(needs.paper_flops, steps)} (as the ELECTRA paper counts)",
-              f"  evaluation      {_evaluation(config, steps, *most)}",
+              f"  evaluation      {_evaluation(config, steps, needs.evaluates_at_start, *most)}",
               f"  memory          {_memory(needs, device, config.evaluate.batch_size)}",
-              f"  time            {time if isinstance(time, str) else _time(time)}"]  # fmt: skip
+              f"  time            {took}"]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -165,8 +166,10 @@ def _price(flops: Flops, steps: int | None) -> str:
     return f"{first}{flops.per_step:.4g} FLOPs per step{total}"
 
 
-def _time(found: Duration) -> str:
-    parts = f"evaluations {seconds(found.evaluation)}, checkpoints {seconds(found.saving)}"
+def time_of(found: Duration, *, counted: bool) -> str:
+    """Word the time that a training takes here; `counted` is False if evaluations may be shorter."""
+    most = "" if counted else "at most "
+    parts = f"evaluations {most}{seconds(found.evaluation)}, checkpoints {seconds(found.saving)}"
     return f"about {seconds(found.total)} on this machine: {found.step:.2g} s per step on average; {parts}"
 
 

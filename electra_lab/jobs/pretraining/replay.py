@@ -149,12 +149,7 @@ def _repeated(directory: RunDirectory, loaded: Loaded, experiment: Experiment) -
 
 
 def _diagnosed(
-    directory: RunDirectory,
-    loaded: Loaded,
-    experiment: Experiment,
-    result: StepResult,
-    step: int,
-    scale: float | None,
+    directory: RunDirectory, loaded: Loaded, experiment: Experiment, result: StepResult, step: int, scale: float | None
 ) -> Finding:
     """Recompute a refused step, which left the weights unchanged."""
     run, settings, device = experiment.run, experiment.settings, experiment.device

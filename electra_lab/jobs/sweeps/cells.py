@@ -3,50 +3,35 @@
 import glob
 import hashlib
 import json
-import math
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from functools import cache, partial
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from electra_lab.analysis.records import of_split
 from electra_lab.analysis.results import cell_result, is_ready
 from electra_lab.assembly.choices import Scale
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, load, load_finetuning
-from electra_lab.data.rows import Rows
 from electra_lab.jobs.errors import known
 from electra_lab.jobs.finetuning.experiment import declared, identity
 from electra_lab.jobs.finetuning.run import run_remaining_seeds
+from electra_lab.jobs.identity import digest
+from electra_lab.jobs.measured import as_measured, measured, prepare
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.sweeps.file import digest
 from electra_lab.storage.ablation_folder import AblationFolder
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
-from electra_lab.storage.files import damage, disk, new_folder, seal
+from electra_lab.storage.files import damage, disk
 from electra_lab.storage.finetuning_folder import FinetuningFolder
 from electra_lab.storage.plan import Cell, Plan, PlannedMeasure
-from electra_lab.storage.run_directory import RunDirectory
-from electra_lab.training.device import autocast, choose_device
-from registry import Batch, Entry, MetricWithDocuments, Outcome, Trained, load_plugin, measures
-from registry.errors import (
-    BadResult,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    InUse,
-    LabError,
-    OutOfMemoryError,
-    Stopped,
-    shown,
-)
+from electra_lab.training.device import choose_device
+from registry import Outcome, Trained, load_plugin, measures
+from registry.errors import CheckpointError, ConfigError, DataError, InUse, LabError, OutOfMemoryError, Stopped, shown
 from registry.signature import validate
 
 # By the id of a run, its view for measures and the precision that it was trained in
@@ -193,11 +178,7 @@ def _measure(folder: AblationFolder, plan: Plan, id: str, device: str) -> None:
             options = Component(entry.name, validate(entry.schema, planned.options)).keywords()
             measure = entry.component(**options)
             shared = _shared(folder, planned, measure, id, opened)
-            run, precision = opened(id)
-            with torch.no_grad(), precision():
-                found = measure(run, shared)
-            numbers, documents = numbers_of(entry, measure, found)
-            folder.note_measure(id, planned.key, numbers, documents)
+            folder.note_measure(id, planned.key, *measured(entry, measure, *opened(id), shared))
         except Stopped:
             raise
         except (Exception, SystemExit) as error:
@@ -216,21 +197,6 @@ def _note_task(folder: AblationFolder, cell: Cell) -> None:
     folder.note_measure(cell.id, cell.task, {cell.task: found[cell.seed]})
 
 
-def numbers_of(entry: Entry[Any], measure: Any, found: object) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Return the finite numbers, and the contributions of documents to them. Raises BadResult."""
-    returned = f"{entry.place}: measure '{entry.name}' returned"
-    if not isinstance(found, Mapping) or not all(isinstance(value, Real) for value in found.values()):
-        raise BadResult(f"{returned} {found!r:.80}, must be numbers by their names.")
-    if unknown := sorted(found.keys() - measure.metrics.keys()):
-        raise BadResult(f"{returned} {unknown[0]}, which it does not declare.")
-    documents = {}
-    for name, value in found.items():
-        by_document = list(value.documents) if isinstance(value, MetricWithDocuments) else []
-        if by_document and all(map(math.isfinite, by_document)):
-            documents[name] = by_document
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}, documents
-
-
 def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: str, opened: Opened) -> Path:
     """Return the folder that all cells share for a measure: the first cell makes it, whole or not at all.
 
@@ -243,35 +209,12 @@ def _shared(folder: AblationFolder, planned: PlannedMeasure, measure: Any, id: s
         if not final.is_dir():
             run, references = opened(id)[0], {name: opened(other)[0] for name, other in planned.references.items()}
             _, precision = opened(next(iter(planned.references.values()), id))
-            with new_folder(final) as building:
-                with torch.no_grad(), precision():
-                    measure.prepare(run, references, building)
-                seal(building)
+            prepare(measure, final, run, references, precision)
     return final
 
 
 def _open(folder: AblationFolder, device: str, id: str) -> tuple[Trained, Callable[[], Any]]:
     return as_measured(folder.run(id), device, partial(_finetune, folder, id, device))
-
-
-def as_measured(
-    directory: RunDirectory, device: str, finetune: Callable[[Path], float]
-) -> tuple[Trained, Callable[[], Any]]:
-    """Return a run as measures see it, and a context with its precision."""
-    loaded, experiment = execute.reopen(directory.path, device)
-    experiment.run.learner.objective.eval()
-    tested = of_split(directory.records(), "test")
-    trained = Trained(
-        model=experiment.model,
-        detects="replaced" in loaded.config.needs.heads,
-        test=partial(experiment.test.in_order, device=experiment.device),
-        train=partial(_rows, experiment.train, experiment.device),
-        train_rows=len(experiment.train),
-        vocabulary=experiment.vocabulary,
-        metrics=tested[-1] if tested else {},
-        finetune=finetune,
-    )
-    return trained, partial(autocast, experiment.device, experiment.settings.precision)
 
 
 def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
@@ -285,10 +228,3 @@ def _finetune(folder: AblationFolder, id: str, name: str, file: Path) -> float:
     if found := own.judged_by(leading):
         return sum(found.values()) / len(found)
     raise DataError(f"{file}: no held-out split has labels, so there is no {leading}.")
-
-
-def _rows(text: Rows, device: torch.device, size: int, rows: Sequence[int]) -> Iterator[Batch]:
-    """Yield these rows, `size` at a time; a row's number is its example id."""
-    for start in range(0, len(rows), size):
-        numbers = np.array(rows[start : start + size], dtype=np.int64)
-        yield text.batch(numbers, numbers, device)

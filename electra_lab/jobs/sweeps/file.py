@@ -1,7 +1,5 @@
 """The ablation file, read: every variant with every seed, validated, with the lines that wrote them."""
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,30 +17,17 @@ from electra_lab.config.budget import Budget
 from electra_lab.config.component import Component
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded, absolute, imports, kind_of, located, refuse_other_kind, validated_as
+from electra_lab.config.overlay import closed, keys_of, laid_over, leaves, overlay
 from electra_lab.config.problems import sentences
 from electra_lab.config.schema import ExperimentConfig
 from electra_lab.config.source import Loc, Mark, Node, mark_at, read_file, with_change, with_overrides
-from electra_lab.jobs.sweeps.variants import Problems, Variant, closed, keys_of, laid_over, leaves, overlay, variants_of
+from electra_lab.jobs.identity import NO_RESULT, SEEDS, content_of, identity_of
+from electra_lab.jobs.sweeps.variants import Problems, Variant, variants_of
 from electra_lab.storage.plan import Cell
 from registry import ALL, Metric, Plugin, launchers, measures
 from registry.errors import ConfigError, LabError, did_you_mean
 from registry.signature import validate
 
-# The keys that no number depends on, and why they cannot be varied.
-NO_RESULT: dict[Loc, str] = {
-    ("name",): "is set by the ablation, for every cell",
-    ("imports",): "cannot be varied: list plug-ins under the ablation's own `imports`",
-    ("data", "store"): "cannot be varied: the place of token stores changes no result",
-    ("evaluate", "at_start"): "cannot be varied: it changes no result; write it under `set`",
-    ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
-}
-# Keys of later releases with the value that earlier runs would have had: it does not count, so that cells of earlier
-# folders are found again. The best of the checkpoints that are saved anyway changes no result.
-LATER: dict[Loc, Any] = {("train", "epochs"): None, ("checkpoint", "best"): "auto", ("step",): None}
-SEEDS: dict[Loc, str] = {
-    ("seed",): "cannot be changed here: list the seeds under `seeds`",
-    ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",
-}
 # The keys that an ablation sets for every cell.
 OWN: dict[Loc, str] = {("name",): NO_RESULT["name",], **SEEDS}
 SCHEMAS: dict[str, Any] = {"experiment": ExperimentConfig, "fine-tuning": FinetuningConfig}
@@ -263,49 +248,6 @@ def _changes(
         found.add(error)
     found.refuse()
     return changed, nodes
-
-
-def decisive(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a complete config without the keys that no number depends on."""
-    kept = {key: value for key, value in values.items() if (key,) not in NO_RESULT and not _is_later((key,), value)}
-    for section in {"data", "evaluate", "train"} & kept.keys():
-        inner = kept[section].items()
-        kept[section] = {
-            key: value
-            for key, value in inner
-            if (section, key) not in NO_RESULT and not _is_later((section, key), value)
-        }
-    if _is_later(("checkpoint", "best"), kept.get("checkpoint", {}).get("best")):
-        kept["checkpoint"] = {**kept["checkpoint"], "best": None}  # as it was by default
-    return kept
-
-
-def _is_later(loc: Loc, value: Any) -> bool:
-    return loc in LATER and value == LATER[loc]
-
-
-def content_of(loaded: Loaded[Any]) -> str:
-    """Return everything that the outcome of a run depends on, except for the seed."""
-    values = decisive(loaded.config.model_dump(mode="json"))
-    values = {key: value for key, value in values.items() if (key,) not in SEEDS}
-    return json.dumps({**values, "plugins": sorted({plugin.sha256 for plugin in loaded.plugins})}, sort_keys=True)
-
-
-def digest(loaded: Loaded[Any]) -> str:
-    """Return a hash that is equal for equal runs, whatever their names and places."""
-    return hashlib.sha256(f"[{content_of(loaded)}, {seed_of(loaded)}]".encode()).hexdigest()[:10]
-
-
-def seed_of(loaded: Loaded[Any]) -> int:
-    seed: int = loaded.config.seeds[0] if isinstance(loaded.config, FinetuningConfig) else loaded.config.seed
-    return seed
-
-
-def identity_of(words: str, loaded: Loaded[Any]) -> str:
-    """Return an id: readable words, the seed and the digest."""
-    ascii_words = re.findall(r"[a-z0-9_.=+]+", words.lower())
-    readable = "-".join(ascii_words)[:48].strip("-.=+") or "variant"
-    return f"{readable}-s{seed_of(loaded)}-{digest(loaded)}"
 
 
 def _repeated(variants: Sequence[Variant], contents: Mapping[str, str]) -> Iterator[str]:

@@ -21,7 +21,9 @@ from electra_lab.config.load import Loaded, absolute, dump, load_finetuning, val
 from electra_lab.config.source import BUDGETS, mark_at, parse
 from electra_lab.jobs.finetuning.experiment import absent_examples, declared, identity
 from electra_lab.jobs.finetuning.experiment import check as check_finetuning
-from electra_lab.jobs.sweeps.file import Ablation, decisive, digest, identity_of, metrics_of, seed_of, unknown_metric
+from electra_lab.jobs.identity import digest, identity_of, rows_of, seed_of
+from electra_lab.jobs.measured import reference
+from electra_lab.jobs.sweeps.file import Ablation, metrics_of, unknown_metric
 from electra_lab.jobs.sweeps.variants import Problems
 from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_folder
 from electra_lab.storage.plan import FORMAT, Cell, Expected, Plan, PlannedMeasure, PlannedVariant
@@ -103,9 +105,7 @@ def _references(ablation: Ablation, number: int, chosen: Component) -> dict[str,
     contents = {cell.id.rpartition("-")[2] for cell in ablation.cells}
     for name, sections in wanted.items():
         label = f"reference of {chosen.type} ({name})"
-        # References do not start from weights of the base.
-        values = {**base, "name": ablation.config.name, **sections}
-        values["init"] = {"distribution": base["init"]["distribution"]} | sections.get("init", {})
+        values = reference(base, ablation.config.name, sections)
         try:
             loaded = validated(parse(json.dumps(values), f"{mark}: the {label}", Path.cwd(), one_line=True))
         except ConfigError as error:
@@ -134,12 +134,6 @@ def _other_rows(ablation: Ablation) -> Iterator[str]:
                 f"{variant.mark}: vary: {variant.label} reads other rows than the base ({other} differs), so {wanting} "
                 f"cannot show all cells the same. Remove {wanting} from `measure`, or change {other} under `set`."
             )
-
-
-def rows_of(loaded: Loaded[Any]) -> dict[str, Any]:
-    """Return everything that the rows of text depend on."""
-    values: dict[str, Any] = loaded.config.model_dump(mode="json", include={"corpus", "tokenizer", "data"})
-    return decisive(values)
 
 
 def _finetunings(measure: Component) -> list[Loaded[FinetuningConfig]]:

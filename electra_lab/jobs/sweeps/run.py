@@ -3,14 +3,14 @@
 import signal
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from electra_lab.analysis.results import TRAINING, CellResult, cell_result, is_ready
+from electra_lab.analysis.results import CellResult, cell_result, left_to_do, waiting_work
 from electra_lab.assembly.build import sketch
 from electra_lab.assembly.experiment import open_data, prepared
 from electra_lab.assembly.launcher import launcher_options, make_launcher
@@ -20,12 +20,13 @@ from electra_lab.config.load import Loaded
 from electra_lab.config.source import read_file
 from electra_lab.data.store import Store
 from electra_lab.jobs.changes import changes, content
+from electra_lab.jobs.identity import decisive, rows_of
 from electra_lab.jobs.lifecycle import enough_memory, refuse_several_processes
 from electra_lab.jobs.live_page import LivePage
 from electra_lab.jobs.signals import handled, name_of
 from electra_lab.jobs.sweeps.cells import quarantine_damaged, scale_of, work
-from electra_lab.jobs.sweeps.file import Ablation, decisive, load_ablation
-from electra_lab.jobs.sweeps.plan import checked, plan_of, rows_of, write_plan
+from electra_lab.jobs.sweeps.file import Ablation, load_ablation
+from electra_lab.jobs.sweeps.plan import checked, plan_of, write_plan
 from electra_lab.presentation import sweep_summary as summary
 from electra_lab.presentation.console import Console, Phases
 from electra_lab.presentation.sweep_page import write_report
@@ -33,7 +34,7 @@ from electra_lab.storage.ablation_folder import AblationFolder, is_ablation_fold
 from electra_lab.storage.plan import Cell, Plan
 from electra_lab.storage.provenance import described
 from electra_lab.storage.run_directory import refuse_to_hold
-from electra_lab.training.device import choose_device
+from electra_lab.training.device import choose_device, threads
 from registry import Launcher, Outcome
 from registry.errors import CellsFailed, CheckpointError, ConfigError, DataError, Interrupted, LabError, Preempted
 
@@ -47,7 +48,7 @@ def ablate(
     refuse_several_processes()
     ablation, launch, path = _prepared(file, overrides, out, launcher, workers)
     console, folder = Console(), AblationFolder(path)
-    if _left(folder, plan_of(ablation, folder)):
+    if left_to_do(folder, plan_of(ablation, folder)):
         launch.check()
     if launch.here:
         choose_device(device)  # once, and not by each cell
@@ -59,7 +60,7 @@ def ablate(
         plan = write_plan(ablation, folder)
     quarantine_damaged(folder, plan, console.say)
     references = f" and {len(plan.references)} for measures" if plan.references else ""
-    done = len(_wanted(plan)) - len(_left(folder, plan))
+    done = len(plan.wanted) - len(left_to_do(folder, plan))
     console.say(f"{plan.name}: {len(plan.cells)} cells{references}, {done} already done, in {path}")
     for line in summary.gaps(plan):
         console.say(line)
@@ -106,16 +107,17 @@ def dry_run(
             stores[text] = prepared(loaded)
         _count(ablation, label, stores[text])
     plan = plan_of(ablation, folder)
+    first = ablation.loaded[plan.cells[0].id]
     for label in ablation.sketches:
-        loaded, first = _sketched(ablation, label), ablation.loaded[plan.cells[0].id]
+        loaded = _sketched(ablation, label)
         store = stores[_text_of(loaded)]
         found = forecast(loaded, target, store)
-        with _threads(getattr(launch, "threads", None)), enough_memory():
+        with threads(getattr(launch, "threads", None)), enough_memory():
             time = trial(loaded, found, target, store, scale_of(plan, first)) if tries else ""
         title = label if label in ablation.firsts else ablation.served[label].variant
         costs = found.parameters, found.steps, found.total_flops, found.bytes
         needs[label] = summary.Need(title, *costs, None if isinstance(time, str) else time.total)
-    missing = {id: cell_result(folder, plan, id).missing for id in _wanted(plan)}
+    missing = {id: cell_result(folder, plan, id).missing for id in plan.wanted}
     return summary.forecast(plan, needs, missing, path, getattr(launch, "workers", workers or 1))
 
 
@@ -199,7 +201,7 @@ def _refuse_other_text(folder: AblationFolder, cell: Cell, key: str) -> None:
 
 def _refuse_unfinished(folder: AblationFolder, plan: Plan) -> None:
     """Raise CellsFailed if something is left to do."""
-    if not (left := _left(folder, plan)):
+    if not (left := left_to_do(folder, plan)):
         return
     failed = sum(result.status == "failed" for result in left.values())
     lacking = len(left) - failed
@@ -210,39 +212,11 @@ def _refuse_unfinished(folder: AblationFolder, plan: Plan) -> None:
     )
 
 
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Let torch use this many threads, as the cells of the ablation will."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _wanted(plan: Plan) -> list[str]:
-    """Return the ids of the cells and references, except for tasks whose data is not here."""
-    return [cell.id for cell in plan.by_id.values() if cell.task not in plan.gaps]
-
-
-def _left(folder: AblationFolder, plan: Plan) -> dict[str, CellResult]:
-    """Return the cells and references that are wanted and not done, by id."""
-    results = {id: cell_result(folder, plan, id) for id in _wanted(plan)}
-    return {id: result for id, result in results.items() if result.missing}
-
-
 def _work(
-    folder: AblationFolder,
-    plan: Plan,
-    retries: int,
-    launch: Launcher,
-    device: str,
-    console: Console,
-    page: LivePage,
+    folder: AblationFolder, plan: Plan, retries: int, launch: Launcher, device: str, console: Console, page: LivePage
 ) -> None:
     """Launch missing work until all is done, or the rest has failed more often than `retries` allows."""
-    left, attempts, names = list(_left(folder, plan)), dict.fromkeys(plan.by_id, 0), dict[str, str]()
+    left, attempts, names = list(left_to_do(folder, plan)), dict.fromkeys(plan.by_id, 0), dict[str, str]()
     for cell in plan.by_id.values():
         task = f" on {cell.task}" if cell.task else ""
         names[cell.id] = cell.id if cell.id in plan.references else f"{cell.variant}{task}, seed {cell.seed}"
@@ -258,7 +232,7 @@ def _work(
         console.say(f"{names[id]}: {error}{' Trying again.' if id in left else ''}")
 
     with console.progress(len(names) - len(left), len(names), "ablation", "cells"):
-        while waiting := _waiting(folder, plan, left):
+        while waiting := waiting_work(folder, plan, left):
             moved = False
             free = [id for id in waiting if not folder.is_claimed(id)]
             for id, outcome in _launched(launch, folder, free, device):
@@ -288,13 +262,6 @@ def _launched(launch: Launcher, folder: AblationFolder, ids: list[str], device: 
     outcomes = launch(partial(work, device=device), str(folder.path.resolve()), ids)
     with closing(outcomes) if isinstance(outcomes, Generator) else nullcontext():
         yield from outcomes
-
-
-def _waiting(folder: AblationFolder, plan: Plan, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the missing work that can be done now: a measure waits until its references are trained."""
-    ready = {TRAINING, *(measure.key for measure in plan.measures if is_ready(folder, plan, measure))}
-    missing = {id: cell_result(folder, plan, id).missing for id in ids}
-    return {id: lacking for id, lacking in missing.items() if not ready.isdisjoint(lacking)}
 
 
 def _stop(number: int) -> None:

@@ -44,7 +44,7 @@ def test_only_what_differs_is_named(tmp_path: Path) -> None:
     ("changed", "named"),
     [
         ({"masking": {"mask_prob": 0.2}}, ["masking.mask_prob"]), ({"seed": 4}, []), ({"train": {"steps": 2}}, []),
-        ({"objective": {"type": "mlm"}}, ["objective.type"]), ({"evaluate": {"every": 2}}, []),
+        ({"objective": {"type": "mlm"}}, ["objective.type"]), ({"evaluate": {"every": 2, "at_start": True}}, []),
         ({"evaluate": {"test_tokens": 2}}, ["evaluate.test_tokens"]), ({"data": {"store": "elsewhere"}}, []),
         ({"data": {"sequence_length": 64}}, ["data.sequence_length"]), ({"corpus": {"paths": ["moved"]}}, []),
     ],
@@ -63,6 +63,22 @@ def test_other_text_is_named_by_its_keys(tmp_path: Path) -> None:
     assert obstacles(subjects(paths)) == ["the text"]
     change(paths[1], corpus={"paths": ["other"]})
     assert obstacles(subjects(paths)) == ["corpus.paths"]
+
+
+def test_the_tokenizer_of_a_run_and_its_copy_are_the_same(tmp_path: Path) -> None:
+    """As in continued pre-training: another recipe, so another token store, with the same tokens."""
+    paths = write(tmp_path, "one", "other")
+    provenance = json.loads((paths[1] / "provenance.json").read_text())
+    provenance["data"]["store"] = "another"
+    (paths[1] / "provenance.json").write_text(json.dumps(provenance))
+    change(paths[1], tokenizer={"type": "pretrained", "path": "one/tokenizer.json"})
+    for tokenizers, tokens, same in ((("a", "a"), 0, True), (("a", "b"), 0, False), (("a", "a"), 1, False)):
+        for path, text in zip(paths, tokenizers, strict=True):
+            (path / "tokenizer.json").write_text(text)
+        provenance["data"]["tokens"]["test"] += tokens
+        (paths[1] / "provenance.json").write_text(json.dumps(provenance))
+        assert (not obstacles(subjects(paths))) == same
+    assert "tokenizer.type" in obstacles(subjects(paths))
 
 
 def test_labels_tell_runs_apart(tmp_path: Path) -> None:

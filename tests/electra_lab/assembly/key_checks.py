@@ -42,6 +42,13 @@ def check_micro_batch_size(file: Path, out: Path) -> None:
     assert equal(by_hand(file), tensors(path))
 
 
+def check_at_start(file: Path, out: Path) -> None:
+    """An evaluation before the first step, which changes no weight."""
+    path, _, _ = seen(file, out, {"evaluate.at_start": True})
+    assert [record["split"] for record in lines(path) if record["step"] == 0] == ["validation"]
+    assert equal(by_hand(file), tensors(path))
+
+
 def check_parallel(file: Path, out: Path) -> None:
     """In one process nothing is shared; several are the matter of tests/electra_lab/parallel."""
     path, _, _ = seen(file, out, {"train.parallel": "fsdp"})
@@ -210,7 +217,7 @@ OTHERS: dict[str, Callable[[Path, Path], None]] = {
     "train.attention": check_attention, "train.activation_checkpointing": check_activation_checkpointing,
     "train.precision": check_precision, "train.on_non_finite": check_on_non_finite,
     "train.skip_limit": check_skip_limit, "train.most_rollbacks": check_most_rollbacks, "train.spike": check_spike,
-    "evaluate.batch_size": check_evaluate_batch_size,
+    "evaluate.at_start": check_at_start, "evaluate.batch_size": check_evaluate_batch_size,
     "evaluate.examples": check_evaluate_examples, "checkpoint.best": check_checkpoint_best,
     "checkpoint.asynchronous": check_checkpoint_asynchronous, "run.max_minutes": check_max_minutes,
     **{key: partial(check_rhythm, key) for key in RHYTHMS},

@@ -170,7 +170,7 @@ LOCAL = "{type: transformer, dim: 16, depth: 1, heads: 2, local_heads: 1}"
          "embedding.tie: all shares the whole encoder, but generator and discriminator differ."),
         ({"embedding": "{dim: 8, max_length: 16, tie: embeddings}",
           "generator": "{type: transformer, dim: 8, depth: 1, heads: 2, rotary: true}"},
-         "embedding", "embedding.tie: tie: embeddings shares positions"),
+         "embedding", "embedding.tie: tie: embeddings shares tokens"),
         ({"data": "{sequence_length: 14}",
           "discriminator": "{type: reformer, dim: 16, depth: 1, heads: 2, bucket_size: 16}",
           "generator": "{type: bert, dim: 8, depth: 1, heads: 2}"},

@@ -15,10 +15,10 @@ from transformers import BertForPreTraining
 
 from electra_lab.assembly.experiment import check
 from electra_lab.config.load import dump, load
+from electra_lab.jobs.identity import content_of
 from electra_lab.jobs.pretraining import execute
-from electra_lab.jobs.sweeps.file import content_of
 from electra_lab.presentation.console import Console
-from electra_lab.pretrained.transformers_names import transformers_name
+from electra_lab.pretrained.families import FAMILIES
 from electra_lab.storage.run_directory import RunDirectory
 from electra_lab.training.random import Streams
 from electra_lab.training.step import backward
@@ -106,7 +106,7 @@ def test_a_step_has_the_losses_and_gradients_of_transformers(tmp_path: Path, tie
     for theirs, network in ((guesses, ours["generator"]), (detects, ours["discriminator"])):
         gradients = {name: p.grad for name, p in theirs.named_parameters()}
         for name, parameter in network.named_parameters():
-            expected = gradients.pop(transformers_name(name, "electra"))
+            expected = gradients.pop(FAMILIES["electra"].names("").theirs(name))
             torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-5, msg=name)
             compared.add(name)
         assert not gradients

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.backbones._windows import local_attention
+from electra_lab.backbones._windows import local_attention, sliding_attention, sliding_mask
 from electra_lab.model.attention import KERNELS, Kernel
 from electra_lab.testing import on_each_device
 from electra_lab.testing.common import law
@@ -48,6 +48,33 @@ def test_it_is_softmax_attention_over_a_window_and_those_beside(
     torch.testing.assert_close(found * seeing.to(device), expected * seeing.to(device), rtol=1e-9, atol=1e-9)
     for one, other in zip(given_, wanted, strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-9)
+
+
+@on_each_device
+@law
+@given(
+    seed=st.integers(0, 2**32), reach=st.integers(1, 8), length=st.integers(1, 40), share=st.sampled_from([0.2, 1.0])
+)
+@pytest.mark.parametrize("separate", [False, True])
+def test_sliding_attention_sees_what_is_near(
+    device: str, separate: bool, seed: int, reach: int, length: int, share: float
+) -> None:
+    """Visible keys at most `reach` away, of the same document if there are documents; any length."""
+    source = torch.Generator().manual_seed(seed)
+    visible = torch.rand(2, length, generator=source) < share
+    documents = torch.randint(2, (2, length), generator=source).cumsum(-1) if separate else None
+    places = torch.arange(length)
+    allowed = ((places[:, None] - places).abs() <= reach) & visible.unsqueeze(1)  # [2 T T]
+    if documents is not None:
+        allowed = allowed & (documents[:, :, None] == documents[:, None, :])
+    seeing = allowed.any(-1)[:, None, :, None]
+    q, k, v = drawn(seed, length)
+    expected = F.scaled_dot_product_attention(q, k, v, (allowed | ~allowed.any(-1, keepdim=True)).unsqueeze(1))
+    moved = None if documents is None else documents.to(device)
+    seen = sliding_mask(visible.to(device), reach, moved)
+    found = sliding_attention(q.to(device), k.to(device), v.to(device), seen, reach, 0.0).cpu()
+    assert found.isfinite().all()
+    torch.testing.assert_close(found * seeing, expected * seeing, rtol=1e-9, atol=1e-9)
 
 
 def test_what_hidden_keys_hold_does_not_matter() -> None:

@@ -236,6 +236,8 @@ class Good(nn.Module):
         ({"flops": lambda self, length: 1.5}, "returned 1.5 from flops(1), must be an integer."),
         ({"parameters": lambda self: iter(())}, "has no parameters: there is nothing to train."),
         ({"positions": "learned"}, "has the positions 'learned', must be 'lab' or 'own'."),
+        ({"positions": "lab", "bare_embeddings": True}, "takes bare embeddings, so its positions must be 'own'."),
+        ({"bare_embeddings": True}, "takes bare embeddings, so it must have an nn.Dropout `embedding_dropout`."),
     ],
 )  # fmt: skip
 def test_a_backbone_without_what_the_lab_reads(members: dict[str, Any], reason: str) -> None:

@@ -131,7 +131,7 @@ WRONG: dict[str, tuple[dict[str, str | None], list[str]]] = {
         {"set": "{sampler.temperature: 1.0, sampler: {temperature: 0.5}}"},
         ["{f}:3: set: sampler.temperature and sampler set the same key; keep one of them."],
     ),
-    "two budgets": ({"budget": "{steps: 3, flops: 1.0e9}"}, ["{f}:7: budget: set one of steps, tokens, flops, *"]),
+    "two budgets": ({"budget": "{steps: 3, flops: 1.0e9}"}, ["{f}:7: budget: set one of steps, epochs, *"]),
     "a budget and varied steps": (
         {"budget": "{flops: 1.0e9}", "vary": "{train.steps: [1, 2]}"},
         ["{f}:4: vary: train.steps is set by `budget`; keep one of them."],

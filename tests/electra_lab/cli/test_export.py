@@ -40,6 +40,11 @@ def test_it_says_what_it_wrote_and_how_to_load_it(lab: Lab, runs: dict[str, Path
     )
 
 
+def test_it_names_the_onnx_files(lab: Lab, runs: dict[str, Path]) -> None:
+    code, out, _ = lab("export", runs["plain"], "out", "--onnx-size", "1x8")
+    assert (code, out.splitlines()[1].endswith(", model.onnx")) == (0, True)
+
+
 def test_the_code_that_it_prints_loads_both_networks(lab: Lab, runs: dict[str, Path]) -> None:
     code, out, _ = lab("export", runs["plug_in"], "out")
     assert code == 0

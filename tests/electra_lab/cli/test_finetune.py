@@ -25,6 +25,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pretrained(tmp_path_factory.mktemp("pretrained"))
 
 
+def test_a_dry_run_says_how_long_it_takes_and_writes_nothing(lab: Lab, tmp_path: Path, model: Path) -> None:
+    file = write_finetuning(tmp_path, model, **QUICK)
+    before = sorted(tmp_path.rglob("*"))
+    code, out, _ = lab("finetune", file, "--dry-run", "--set", "seeds=[4, 5]", "--out", tmp_path / "out")
+    assert code == 0
+    assert re.search(r"^  time +about .* s.* per step on average; .*; 2 seeds$", out, re.MULTILINE)
+    assert "seed 4: " in out
+    assert "(--no-trial)" in lab("finetune", file, "--dry-run", "--no-trial")[1]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_prints_the_folder_and_takes_another_model(lab: Lab, tmp_path: Path, model: Path) -> None:
     file = write_finetuning(tmp_path, Path("nowhere"), **QUICK)
     code, out, err = lab("finetune", file, "--model", model, "--set", "seeds=[4]", "--out", tmp_path / "out")
@@ -116,15 +127,14 @@ def test_an_interruption_says_how_to_resume(lab, tmp_path: Path, model: Path, mo
 
 def test_a_seed_is_not_taken_for_a_pre_training_run(lab: Lab, tmp_path: Path, model: Path) -> None:
     lab("finetune", write_finetuning(tmp_path, model, **QUICK), "--out", tmp_path / "out")
-    seed = tmp_path / "out" / "seed-0"
-    for command in (("export", seed, tmp_path / "exported"), ("report", seed)):
-        code, out, err = lab(*command)
-        assert (code, out) == (2, "")
-        assert "is a seed of a fine-tuning, not a pre-training run" in err
+    code, out, err = lab("report", tmp_path / "out" / "seed-0")
+    assert (code, out) == (2, "")
+    assert "is a seed of a fine-tuning, not a pre-training run" in err
 
 
 def test_other_commands_name_the_right_one(lab: Lab, tmp_path: Path, model: Path) -> None:
     file = write_finetuning(tmp_path, model)
+    assert "--best" in lab.fails(2, "finetune", file, "--best", "--set", "step=3")
     assert lab("run", file)[2] == f"{file}: is a fine-tuning. To run it: electra-lab finetune {file}\n"
     experiment = model.parent / "tiny.yaml"
     assert lab("finetune", experiment)[2].endswith(f"To run an experiment: electra-lab run {experiment}\n")

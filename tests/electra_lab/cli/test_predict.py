@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 
 import electra_lab
 from electra_lab.inference.pair import CHUNK
+from electra_lab.jobs.finetuning.facts import what_is_left
+from electra_lab.pretrained.opening import finetuned_config
+from electra_lab.storage.finetuning_folder import FinetuningFolder
 
 CPU = ("--device", "cpu")
 TABLE = 'n,review,prediction\n1,"the cat, sat",old\n2,3 dogs,old\n'
@@ -127,7 +131,7 @@ def test_bad_rows_stop_after_the_answers_before_them_or_are_left_out(lab, tuned,
         ("labels", (), 2, "--file"), ("labels", ("--file", "none.csv"), 3, "none.csv"),
         ("labels", ("--file", "a.csv", "--field", "x"), 3, "a.csv:1"), ("labels", ("--file", "twice.csv"), 3, "'x'"),
         ("pairs", ("--file", "a.csv", *("--field", "review") * 3), 2, "--field"),
-        ("answers", ("who?",), 3, "tab"), ("nowhere", ("a",), 3, "nowhere"),
+        ("answers", ("who?",), 3, "--context"), ("pairs", ("a",), 3, "--pair"), ("nowhere", ("a",), 3, "nowhere"),
     ],
 )  # fmt: skip
 def test_mistakes_are_sentences(lab, tuned: dict[str, Path], name: str, words: Any, code: int, part: str) -> None:
@@ -141,6 +145,16 @@ def test_verbs_of_pairs_name_predict_and_predict_names_finetune(lab: Any, tuned:
     assert "electra-lab predict" in lab.fails(2, "detect", folder, "the cat", *CPU)
     assert "electra-lab predict" in lab.fails(2, "fill", folder / "seed-4" / "model", "the [MASK]", *CPU)
     assert "electra-lab finetune" in lab.fails(2, "predict", folder.parents[1] / "elsewhere", "the cat", *CPU)
+
+
+@pytest.mark.parametrize("name", ["labels", "pairs", "tags", "answers"])
+def test_the_commands_that_are_named_work(lab: Any, tuned: dict[str, Path], name: str) -> None:
+    """At the end of a fine-tuning, and in refusals: with a second text where the task needs one."""
+    folder = FinetuningFolder(tuned[name])
+    ends = what_is_left(folder, finetuned_config(folder.seed(folder.seeds()[0]).path).config)
+    for said in (ends, lab.fails(2, "detect", tuned[name], "the cat", *CPU)):
+        verb, *words = shlex.split(said.partition("electra-lab ")[2])
+        assert (verb, lab(verb, *words, *CPU)[0]) == ("predict", 0)
 
 
 def test_answers_come_while_texts_are_read(tuned: dict[str, Path]) -> None:

@@ -86,6 +86,7 @@ def test_an_export_has_the_discriminator(tmp_path: Path, monkeypatch: pytest.Mon
         ("transformer", {"local_heads": 1, "window": 4}),
         ("performer", {"local_heads": 1, "window": 4}),
         ("reformer", {"local_heads": 2, "bucket_size": 4, "hashes": 1}),
+        ("hugging_face", {"model_type": "roberta"}),
     ],
 )
 def test_other_backbones_are_written(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:

@@ -164,10 +164,7 @@ def test_every_refusal_is_a_sentence_without_the_token(monkeypatch: pytest.Monke
 
 
 def test_a_dry_run_lists_the_files_and_uses_no_network(
-    lab: Any,
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
         raise AssertionError("a socket was opened")
@@ -237,8 +234,11 @@ def test_a_fine_tuned_model_has_a_card_with_its_results(run: Path, tmp_path: Pat
         with pytest.raises(ConfigError, match="not a run directory"):
             list(push(path, "me/x", step=3, metadata={}, dry_run=True, say=print))
     from electra_lab.export.card import finetuned_card
+    from electra_lab.export.model_folder import copy_folder
 
     card = ModelCard(finetuned_card(path / "seed-0" / "model"))
+    copy_folder(path / "seed-0" / "model", tmp_path / "copy")  # away from its results
+    assert (tmp_path / "copy" / "README.md").read_text() == finetuned_card(path / "seed-0" / "model")
     assert card.data.pipeline_tag == "text-classification"
     results = json.loads((path / "seed-0" / "results.json").read_text())["splits"]
     measured = {(split, name): value for split, each in results.items() for name, value in each["metrics"].items()}

@@ -103,7 +103,7 @@ def test_answers_of_the_exported_model(tuned: dict[str, Path]) -> None:
         assert found.probability == pytest.approx(float(chances.max()), abs=1e-5)
 
 
-def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path]) -> None:
+def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = FinetuningFolder(tuned["labels"])
     _, given = items("labels", folder.path)
     each = {seed: opened(folder.path, seed=seed).predict(given) for seed in (4, 7)}
@@ -116,6 +116,8 @@ def test_the_best_seed_one_seed_and_all_seeds(tuned: dict[str, Path]) -> None:
     assert opened(folder.path).predict(given) == each[worst]
     file.write_text(before)
     assert opened(folder.path / "seed-7").predict(given) == each[7]
+    monkeypatch.chdir(folder.path / "seed-7")
+    assert opened(Path()).predict(given) == each[7]
     for one, other, both in zip(each[4], each[7], opened(folder.path, seed="all").predict(given), strict=True):
         mean = {label: (one.probabilities[label] + other.probabilities[label]) / 2 for label in one.probabilities}
         assert both.probabilities == pytest.approx(mean, abs=1e-6)
@@ -193,6 +195,12 @@ def test_items_of_each_kind(tuned: dict[str, Path]) -> None:
                         (pairs, ("a", "b", "c")), (pairs, ("a", 2))):  # fmt: skip
         with pytest.raises(ConfigError, match="item 2"):
             model.predict(["the cat" if model is not pairs else ("a", "b"), item])
+    with pytest.raises(ConfigError, match="'text', 'pair'"):
+        pairs.predict({"text": "one"})
+    with pytest.raises(ConfigError, match="None"):
+        electra_lab.load(None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="is one seed"):
+        electra_lab.load(tuned["labels"] / "seed-4", device="cpu", seed=4)
 
 
 def test_the_encoder_is_that_of_the_pair_and_its_heads_are_gone(tuned: dict[str, Path]) -> None:

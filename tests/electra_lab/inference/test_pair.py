@@ -237,6 +237,7 @@ BACKBONES = {
     "reformer": ", bucket_size: 2, hashes: 2, memory: 4, local_heads: 1",
     "performer": ", features: 24, local_heads: 1, window: 4",
     "transformer": ", local_heads: 1, window: 4",
+    "hugging_face": ", model_type: roberta",
 }
 
 

@@ -324,7 +324,8 @@ def test_a_reference_is_one_network_with_its_own_seed_and_budget() -> None:
     """It keeps the schedule of the learning rate and no other, as it has no sampler."""
     alone = {"seed": 5, "embedding": {"dim": 8, "tie": "none"}, "objective": {"type": "mlm"}, "generator": None,
              "sampler": None, "schedules": {"learning_rate": {"type": "warmup_linear", "warmup_steps": 7}}}  # fmt: skip
-    budget = {"flops": None, "paper_flops": None, "tokens": None, "steps": 7, "batch_size": 2}
+    lengths = dict.fromkeys(("epochs", "flops", "paper_flops", "tokens"))
+    budget = {**lengths, "steps": 7, "batch_size": 2}
     for steps in (None, 7):
         references = FixedCorruption(seed=5, steps=steps).references(base(8, 2))
         assert list(references) == ["small", "large"]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from electra_lab.backbones.modernbert import ModernBert
 from electra_lab.model.embeddings import Embeddings, Shifted
 
 SIZE, LENGTH = 30, 32
@@ -30,6 +31,16 @@ def test_tables_are_added_up_and_normalised(positions: bool) -> None:
     torch.testing.assert_close(embeddings(tokens, segments), expected)
     assert (embeddings.positions is not None) == positions
     assert embeddings.dim == 8
+
+
+def test_a_backbone_may_ask_for_the_token_table_alone() -> None:
+    """It drops what it makes of them at the rate of the config."""
+    backbone = ModernBert(8, 1, 2, LENGTH)
+    embeddings = Embeddings.of(backbone, SIZE, 8, LENGTH, 0.5)
+    assert backbone.embedding_dropout.p == 0.5
+    tokens = torch.randint(SIZE, (3, 10))
+    assert torch.equal(embeddings(tokens, torch.ones_like(tokens)), embeddings.tokens.weight[tokens])
+    assert [name for name, _ in embeddings.named_parameters()] == ["tokens.weight"]
 
 
 def test_positions_restart_at_each_document() -> None:

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from electra_lab.backbones.bert import Bert
+from electra_lab.backbones.modernbert import ModernBert
 from electra_lab.backbones.reformer import Reformer
 from electra_lab.backbones.transformer import Transformer
 from electra_lab.model.initialise import initialise
@@ -252,3 +253,15 @@ def test_positions_cannot_be_shared_by_one(generator_knows: bool) -> None:
         make_pair(backbones[0], 64, backbones[1], 64, SIZES, "embeddings", pad_id=0)
     networks = make_pair(backbones[0], 64, backbones[1], 64, SIZES, "tokens", pad_id=0)
     assert [network.embeddings.positions is None for network in networks] == [generator_knows, not generator_knows]
+
+
+@pytest.mark.parametrize("generator_is_bare", [True, False])
+def test_a_norm_cannot_be_shared_with_a_backbone_that_has_its_own(generator_is_bare: bool) -> None:
+    backbones: list[nn.Module] = [ModernBert(64, 1, 2, 32), Transformer(64, 1, 2, 32, rotary=True)]
+    if not generator_is_bare:
+        backbones.reverse()
+    with pytest.raises(ValueError, match="Use tie: tokens, or two backbones of the same kind"):
+        make_pair(backbones[0], 64, backbones[1], 64, SIZES, "embeddings", pad_id=0)
+    networks = make_pair(backbones[0], 64, backbones[1], 64, SIZES, "tokens", pad_id=0)
+    assert [network.embeddings.bare for network in networks] == [generator_is_bare, not generator_is_bare]
+    assert networks[0].embeddings.tokens is networks[1].embeddings.tokens

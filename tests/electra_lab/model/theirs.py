@@ -1,5 +1,6 @@
 """Random models of transformers, in memory and in folders, and networks of ours of the same sizes."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from electra_lab.backbones.bert import Bert
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
 from electra_lab.model.weights import Account, account_for, fill, own_tensors
-from electra_lab.pretrained.hugging_face import sections
-from electra_lab.pretrained.transformers_names import FOREIGN, Kind, in_our_names, transformers_name
+from electra_lab.pretrained.families import FAMILIES, Config
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -47,7 +47,7 @@ def saved(made: Any, folder: Path) -> Path:
 
 def network(config: dict[str, Any], *heads: str) -> Network:
     """A network around `bert`, of a config of transformers, whose weights are all 0.5."""
-    backbone, tables, size = sections(config)
+    backbone, tables, size = FAMILIES[config.get("model_type", "electra")].read(Config(config, "config.json"))
     dim, length = backbone["dim"], tables["max_length"]
     with torch.device("meta"):  # random weights of a large one would take seconds
         options = {"ff_mult": backbone["ff_mult"], "dropout": backbone["dropout"]}
@@ -59,16 +59,17 @@ def network(config: dict[str, Any], *heads: str) -> Network:
     return made
 
 
-def from_transformers(given: dict[str, Tensor], ours: Network, kind: Kind) -> Account:
+def from_transformers(given: dict[str, Tensor], ours: Network, kind: str) -> Account:
     """Fill a network from the tensors of a file of transformers, as assembly does."""
-    named = in_our_names(given, kind)
-    account = account_for(named, own_tensors(ours), lambda name: transformers_name(name, kind), FOREIGN)
+    names = FAMILIES[kind].names("")
+    named = names.ours(given)
+    account = account_for(named, own_tensors(ours), names.theirs, re.compile(names.foreign))
     fill(ours, named)
     return account
 
 
 def to_transformers(ours: Network) -> dict[str, Tensor]:
-    return {transformers_name(name, "electra"): tensor.detach() for name, tensor in own_tensors(ours).items()}
+    return {FAMILIES["electra"].names("").theirs(name): tensor.detach() for name, tensor in own_tensors(ours).items()}
 
 
 def inputs(vocabulary: int, length: int = 16) -> tuple[Tensor, Tensor, Tensor]:

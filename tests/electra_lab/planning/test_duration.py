@@ -29,7 +29,8 @@ def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path
     """A clock by hand: 1 s a step of the first stage, 10 s of the second, 7 s a batch; 100 s more for the first."""
     sections = {"embedding": "{dim: 8, max_length: 16, tie: none}", "evaluate": "{every: 2}"}
     file = write_experiment(tmp_path, objective="{type: two_stage, generator_steps: 2}", **sections)
-    loaded = load(file, ["train.steps=5", "checkpoint={every: 3, milestones: {tokens: [64]}}"])
+    milestones = "milestones: {tokens: [64], words: [40, 90]}"
+    loaded = load(file, ["train.steps=5", f"checkpoint={{every: 3, {milestones}}}", "evaluate.at_start=true"])
     found = needs.forecast(loaded, CPU)
     clock, steps = [0.0], list[int]()
 
@@ -49,9 +50,10 @@ def test_every_stage_every_evaluation_and_every_checkpoint_counts(tmp_path: Path
     assert steps == [0, 1, 0, 1, 0, 1, 0, 2, 3, 4]  # never one of another stage; five seconds are enough
     assert time.training == pytest.approx(101 + 1 + 110 + 2 * 10)
     assert time.step == pytest.approx(time.training / 5)
-    rows = 3 * 65_536 // 16 + 262_144 // 16  # validation after the steps 2, 4 and 5, then the test
+    rows = 4 * 65_536 // 16 + 262_144 // 16  # validation after the steps 0, 2, 4 and 5, then the test
     assert time.evaluation == pytest.approx(7 * rows / 32)
-    assert time.saving == pytest.approx(4 * found.state_bytes / module.DISK)  # the steps 0, 2, 3 and 5
+    saves = 4 + 2  # after the steps 0, 2, 3 and 5, and two numbers of words
+    assert time.saving == pytest.approx(saves * found.state_bytes / module.DISK)
     assert time.total == time.training + time.evaluation + time.saving
 
 

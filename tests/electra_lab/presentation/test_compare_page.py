@@ -83,7 +83,7 @@ def test_test_rows_stand_below_each_other(tmp_path: Path, plain: None) -> None:
     marked = [node.text.split() for node in Page(page(found)).all("span") if node["class"] == "replaced"]
     assert marked == [["man", "cat"], ["sat", "cat"], ["on", "cat"]]
     (found.subjects[1].directory.path / "examples.json").unlink()
-    assert not [node for node in Page(page(found)).all("span") if node["class"] == "replaced"]
+    assert not [node for node in Page(page(Comparison(found.subjects))).all("span") if node["class"] == "replaced"]
 
 
 def test_runs_without_records_and_examples_have_a_page(tmp_path: Path, plain: None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from electra_lab.presentation.text import data_facts, number, p_text
+from electra_lab.presentation.text import data_facts, number, p_text, seconds
 from electra_lab.storage.provenance import Data
 
 
@@ -26,6 +26,11 @@ def test_signs_and_probabilities() -> None:
 
 DOCUMENTS = {"train": 13010, "validation": 341, "test": 377}
 TOKENS = {"train": 1402118, "validation": 42013, "test": 40120}
+
+
+def test_durations_are_said_as_people_say_them() -> None:
+    told = [seconds(number) for number in (0.3, 45, 119, 720, 12600, 1e6)]
+    assert told == ["< 1 s", "45 s", "2 min", "12 min", "3.5 h", "12 days"]
 
 
 def test_counts_and_overlap_are_named_by_split() -> None:

@@ -17,15 +17,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertForPreTraining, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
+from electra_lab.pretrained.families import FAMILIES, Config
+from electra_lab.pretrained.families.electra import FIXED
 from electra_lab.pretrained.hugging_face import (
     CONFIG,
-    FIXED,
     files_of,
     locate,
     read_config,
     read_folders,
     read_tensors,
-    sections,
 )
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.files import sha256
@@ -34,6 +34,10 @@ from tests.electra_lab.model.theirs import TINY, model, saved
 from tests.helpers import pipe, python
 
 WHOLE = "model.safetensors"
+
+
+def sections(values: dict[str, Any], place: object = CONFIG) -> Any:
+    return FAMILIES[values.get("model_type", "electra")].read(Config(values, str(place)))
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +310,9 @@ def test_a_damaged_config_is_refused(copy: Path, content: str) -> None:
 @pytest.mark.parametrize("kind", ["roberta", "", ["electra"]])
 def test_other_kinds_are_refused_with_those_that_are_supported(copy: Path, kind: object) -> None:
     (copy / CONFIG).write_text(json.dumps({"model_type": kind}))
-    assert refusal(ConfigError, copy).startswith(f"{copy / CONFIG}: model_type is {kind!r}; electra and bert are ")
+    said = refusal(ConfigError, copy)
+    assert said.startswith(f"{copy / CONFIG}: model_type is {kind!r}; ")
+    assert all(family in said for family in FAMILIES)
 
 
 @pytest.mark.parametrize(("made", "kind"), [(ElectraForMaskedLM, "electra"), (BertForPreTraining, "bert")])
@@ -406,7 +412,7 @@ def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path
     """From a hub of this machine; .bin files only if there is nothing else."""
     for name in ("both", "old", "other"):
         (tmp_path / "org" / name).mkdir(parents=True)
-        for file in (CONFIG, "vocab.txt", "tf_model.h5", "pytorch_model.bin", WHOLE):
+        for file in (CONFIG, "spm.model", "tf_model.h5", "pytorch_model.bin", WHOLE):
             (tmp_path / "org" / name / file).write_bytes(b"x")
         (tmp_path / "org" / name / CONFIG).write_bytes((folder / CONFIG).read_bytes())
     for name in ("old", "other"):
@@ -419,9 +425,9 @@ def test_of_a_model_of_the_hub_what_is_read_is_downloaded(folder: Path, tmp_path
     assert done.returncode == 0, done.stderr
     number = len(load_file(folder / WHOLE))
     assert done.stdout.splitlines() == [
-        f"config.json model.safetensors vocab.txt {number}",
-        f"config.json pytorch_model.bin vocab.txt {number}",
-        f"adapter.safetensors config.json pytorch_model.bin vocab.txt {number}",
+        f"config.json model.safetensors spm.model {number}",
+        f"config.json pytorch_model.bin spm.model {number}",
+        f"adapter.safetensors config.json pytorch_model.bin spm.model {number}",
         "org/none: is neither a folder here, such as a run directory or an export, nor a model that can be downloaded: "
         "the Hugging Face hub has no model of that name that you may read. Check the name, or name a folder.",
     ]

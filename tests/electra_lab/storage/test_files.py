@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,21 @@ def test_a_file_that_was_not_finished_does_not_appear(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         half()
     assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_named_by_the_file(tmp_path: Path) -> None:
+    """By the file that was asked for: writing raises an error without one."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with (
+            pytest.raises(OSError, match="vectors") as caught,
+            files.new_file(tmp_path / "vectors.npy", "wb") as stream,
+        ):
+            stream.write(bytes(1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (caught.value.filename, os.listdir(tmp_path)) == (str(tmp_path / "vectors.npy"), [])
 
 
 def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path: Path) -> None:

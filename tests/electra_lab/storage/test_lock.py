@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from electra_lab.storage.lock import lock
+from electra_lab.storage.lock import lock, reading
 from registry.errors import ConfigError
 from tests.helpers import ROOT
 
@@ -104,3 +104,21 @@ def test_another_error_of_the_file_system_stays_what_it_is(tmp_path: Path) -> No
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"exists|Not a directory"), lock(tmp_path / "file" / "lock"):
         pytest.fail("it is not held")
+
+
+def test_a_listing_that_looks_at_a_lock_keeps_nobody_out(tmp_path: Path) -> None:
+    (file := tmp_path / ".lock").touch()
+    with reading(file) as free, lock(file) as held:
+        assert (free, held) == (True, False)
+
+    def look() -> None:
+        with reading(file):
+            looked.set()
+            time.sleep(0.01)
+
+    looked, thread = threading.Event(), threading.Thread(target=look)
+    thread.start()
+    looked.wait()
+    with lock(file) as held:
+        assert held
+    thread.join()

@@ -287,7 +287,7 @@ def lines(*tokens: str) -> str:
 NEEDED, SAVE, UNUSED = "The lab needs tokens for padding", "Save the tokenizer again", "Replace it by a token"
 WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "missing": ({}, "none", "none: cannot be read (No such file or directory). Name a file or folder"),
-    "a folder without either": ({"config.json": "{}"}, "", f": has neither tokenizer.json nor vocab.txt. {SAVE}"),
+    "a folder without either": ({"config.json": "{}"}, "", f": has neither tokenizer.json, vocab.txt, ... {SAVE}"),
     "a damaged JSON": ({"tokenizer.json": '{"version": '}, "", f"tokenizer.json: is not a tokenizer (EOF ...). {SAVE}"),
     "another JSON": ({"tokenizer.json": "{}"}, "", f"tokenizer.json: is not a tokenizer (Model missing. ...). {SAVE}"),
     "bytes": ({"vocab.txt": "\udcff"}, "", f"vocab.txt: byte 0 is not UTF-8. {SAVE}"),

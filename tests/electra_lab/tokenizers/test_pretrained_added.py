@@ -57,6 +57,7 @@ def test_added_tokens_are_those_of_transformers(
     [
         ("added_tokens.json", {"[ENT1]": SIZE + 4}, f"id {SIZE + 4} of the added token '[ENT1]' is not the next one."),
         ("added_tokens.json", {"the": SIZE}, f"the id {SIZE} of the added token 'the' is not the next one."),
+        ("added_tokens.json", {"[ENT1]": 4}, "id 4 is that of '[MASK]', not of the added token '[ENT1]'."),
         ("added_tokens.json", {"[ENT1]": "x"}, "added_tokens.json: [ENT1]: Input should be a valid integer"),
         ("added_tokens.json", [1], "added_tokens.json: Input should be "),
         ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}, "added_tokens_decoder: x: "),

@@ -69,10 +69,12 @@ def test_the_opening_names_every_part(tmp_path: Path, model: Path) -> None:
     lengths = [len(row.tokens) for each in built.splits["train"].rows for row in each]
     parameters = sum(p.numel() for p in built.model.network.parameters())
     parameters += sum(p.numel() for p in built.model.head.parameters())
+    step = max(int(path.name.removeprefix("step-")) for path in (model / "checkpoints").glob("step-*"))
     lines = opening(loaded, built, 5, tmp_path / "out").splitlines()
     assert lines == [
         f"animals, seed 5: 12 steps of 6 rows on cpu, fp32, into {tmp_path / 'out'}",
-        f"  model         discriminator of {model}, weights pretrained, frozen; {parameters:,} parameters",
+        f"  model         discriminator of {model} at step {step}, weights pretrained, frozen; "
+        f"{parameters:,} parameters",
         f"  weights       discriminator: loaded from {model}",
         "                head: initialized by the lab",
         f"  task          text_classification  {registry.tasks.get('text_classification').place}",
@@ -80,6 +82,6 @@ def test_the_opening_names_every_part(tmp_path: Path, model: Path) -> None:
         "  examples      24 to train; validation 12, test 6",
         f"  rows          24 of at most 12 tokens, {np.mean(lengths):.0f} on average",
         "  export        none: transformers has no class with these layers; it has those of task: {head: dense}. "
-        "`electra-lab predict` needs none",
+        "`electra-lab predict` works without it",
     ]
     assert max(lengths) <= 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -173,6 +174,20 @@ def test_a_run_whose_config_was_not_kept_tells_only_what_changes(stopped: Path, 
     file.write_text(json.dumps({**json.loads(file.read_text()), "config": {}}))
     execute.resume(stopped, "cpu", ["train.log_every=3"])
     assert "changed after step 7: train.log_every 5 -> 3\n" in capsys.readouterr().err
+
+
+def test_keys_that_an_earlier_release_did_not_know_are_no_changes(stopped: Path, capsys) -> None:
+    provenance = json.loads((stopped / "provenance.json").read_text())
+    del provenance["config"]["evaluate"]["at_start"], provenance["config"]["checkpoint"]["best"]
+    text = yaml.safe_dump(provenance["config"])
+    (stopped / "config.yaml").write_text(text)
+    provenance["config_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (stopped / "provenance.json").write_text(json.dumps(provenance))
+    execute.resume(stopped, "cpu", ["train.log_every=3", "checkpoint.minutes=9"])
+    said = "changed after step 7: train.log_every 5 -> 3; checkpoint.minutes unset -> 9"
+    assert said in capsys.readouterr().err
+    assert RunDirectory(stopped).provenance().changes[-1].values.keys() == {"train.log_every", "checkpoint.minutes"}
+    assert config(stopped)["evaluate"]["at_start"] == "auto"
 
 
 def test_more_steps_continue_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

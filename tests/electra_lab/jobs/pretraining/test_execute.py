@@ -220,7 +220,7 @@ def test_a_full_disk_is_a_sentence(finished: Path, tmp_path: Path, monkeypatch: 
 def test_the_run_directory_holds_what_it_promises(finished: Path) -> None:
     path = finished / "run"
     promised = {"config.yaml", "source.yaml", "provenance.json", "metrics.jsonl", "examples.json", "checkpoints",
-                "tokenizer.json", "vocabulary.safetensors", "saved.json"}  # fmt: skip
+                "tokenizer.json", "vocabulary.safetensors", "saved.json", "best.json"}  # fmt: skip
     assert promised == {p.name for p in path.iterdir() if not p.name.startswith(".")}
     assert (path / "source.yaml").read_text() == (finished / "tiny.yaml").read_text()
     assert {p.name for p in (path / "checkpoints").iterdir()} == {"step-00000008", "step-00000012"}

@@ -21,8 +21,8 @@ from electra_lab.jobs.saving import Saver
 from electra_lab.presentation.console import Console
 from electra_lab.presentation.run_page import closing
 from electra_lab.pretrained.opening import open_model, read_run
-from electra_lab.storage.best import leading
 from electra_lab.storage.checkpoint import damage as checkpoint_damage
+from electra_lab.storage.provenance import compared
 from electra_lab.storage.run_directory import RunDirectory
 from registry import Metric
 from registry.errors import CheckpointError, ConfigError, DivergedError, Preempted
@@ -156,8 +156,9 @@ def test_by_default_the_best_of_the_saved_ones_stays(
 def test_the_leading_metric_compares_steps_and_is_no_baseline() -> None:
     own, constant, loss = Metric(comparable=False), Metric(), Metric(baselines=("constant",))
     metrics = {"own": own, "constant": constant, "absent": Metric(), "loss": loss, "later": Metric()}
-    assert leading(metrics, {"own": 1.0, "constant": 1.0, "absent": None, "loss": 2.0, "later": 3.0}) == "loss"
-    assert leading(metrics, {"own": 1.0, "constant": 1.0}) is None
+    record = {"own": 1.0, "constant": 1.0, "absent": None, "loss": 2.0, "later": 3.0}
+    assert [*compared(metrics, record)] == ["loss", "later"]
+    assert compared(metrics, {"own": 1.0, "constant": 1.0}) == {}
 
 
 @pytest.mark.parametrize("asynchronous", ["false", "true"])

@@ -213,9 +213,13 @@ def test_a_forecast_in_words_has_the_numbers_of_the_forecast(tmp_path: Path) -> 
     took = Duration(step=0.0625, training=5000.0, evaluation=90.0, saving=0.5)
     text = planned(loaded, replace(large, epoch=10_000), torch.device("cpu"), took)
     assert "\n  epochs          0.40, of 10,000 rows each\n" in text
-    said = "0.062 s per step on average; evaluations 1.5 min, checkpoints below 1 s"
+    said = "0.062 s per step on average; evaluations 1.5 min, checkpoints < 1 s"
     assert text.endswith(f"\n  time            about 85 min on this machine: {said}")
     assert text.startswith("tiny: 1,000 steps of 4 x 16 tokens\n")
+    # Of text that is not tokenized yet, nobody knows how much an evaluation reads.
+    unread = planned(loaded, replace(large, evaluates_at_start=True), torch.device("cpu"), took)
+    assert "evaluations at most 1.5 min" in unread
+    assert "; validation also before the first step\n" in unread
     assert "about 4.50 GB on cpu in fp32: 3.00 GB of weights and optimizer" in text
     assert "1.50 GB of a step, 2 rows at a time (train.micro_batch_size)" in text
     assert "2.0 MB of evaluation, 32 rows at a time (evaluate.batch_size)" in text

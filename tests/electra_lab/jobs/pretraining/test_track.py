@@ -17,15 +17,7 @@ from electra_lab.jobs.track import FILE, tracking
 from electra_lab.storage.run_directory import RunDirectory
 from registry.errors import DivergedError
 from tests.electra_lab.jobs.pretraining.test_divergence import rolling
-from tests.electra_lab.jobs.pretraining.tiny import (
-    SPY,
-    assert_same,
-    experiment,
-    for_a_module,
-    lines,
-    run,
-    stop_at,
-)
+from tests.electra_lab.jobs.pretraining.tiny import SPY, assert_same, experiment, for_a_module, lines, run, stop_at
 from tests.scorecard.lab import Lab
 
 DIARY = Path(__file__).with_name("diary.py")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from electra_lab.assembly.experiment import open_data
 from electra_lab.config.load import load
+from electra_lab.jobs.measured import numbers_of
 from electra_lab.jobs.sweeps import cells
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.storage.ablation_folder import AblationFolder
@@ -309,21 +310,16 @@ def test_a_measure_that_is_preempted_ends_the_piece(out: Path) -> None:
 def test_a_result_must_be_numbers_that_the_measure_declares() -> None:
     entry = measures.get("pretraining")
     measure = Broken()
-    assert cells.numbers_of(entry, measure, {"broken": 1}) == ({"broken": 1.0}, {})
-    assert cells.numbers_of(entry, measure, {"broken": np.float32(0.5)}) == ({"broken": 0.5}, {})
-    assert (
-        cells.numbers_of(entry, measure, {"broken": float("inf")}) == cells.numbers_of(entry, measure, {}) == ({}, {})
-    )
-    sampled = cells.numbers_of(entry, measure, {"broken": MetricWithDocuments(0.5, [0.25, 0.75])})
+    assert numbers_of(entry, measure, {"broken": 1}) == ({"broken": 1.0}, {})
+    assert numbers_of(entry, measure, {"broken": np.float32(0.5)}) == ({"broken": 0.5}, {})
+    assert numbers_of(entry, measure, {"broken": float("inf")}) == numbers_of(entry, measure, {}) == ({}, {})
+    sampled = numbers_of(entry, measure, {"broken": MetricWithDocuments(0.5, [0.25, 0.75])})
     assert sampled == ({"broken": 0.5}, {"broken": [0.25, 0.75]})
     assert type(sampled[0]["broken"]) is float
     for documents in ([], [0.5, float("nan")]):
-        assert cells.numbers_of(entry, measure, {"broken": MetricWithDocuments(0.5, documents)}) == (
-            {"broken": 0.5},
-            {},
-        )
+        assert numbers_of(entry, measure, {"broken": MetricWithDocuments(0.5, documents)}) == ({"broken": 0.5}, {})
     for wrong in (1.0, [("broken", 1.0)], {"broken": torch.ones(1)}, {"broken": None}):
         with pytest.raises(BadResult, match="must be numbers by their names"):
-            cells.numbers_of(entry, measure, wrong)
+            numbers_of(entry, measure, wrong)
     assert issubclass(BadResult, ConfigError)
     assert issubclass(PluginError, ConfigError)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electra_lab.config.load import Loaded, load
+from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.config.source import Value
-from electra_lab.jobs.sweeps.file import digest, identity_of
+from electra_lab.jobs.finetuning.experiment import identity, open_dataset
+from electra_lab.jobs.identity import digest, identity_of
 from registry import discovery
 from tests.electra_lab.jobs.sweeps.test_file import SAFE, ablation, ids
 from tests.helpers import write_experiment
@@ -78,6 +81,23 @@ def test_cells_of_earlier_releases_are_found_again(tmp_path: Path):
     file.write_text(PLAIN)
     assert digest(load(file)) == "645ae8584d"
     assert digest(load(file, ["checkpoint.best=own_task_auc"])) != "645ae8584d"
+    assert digest(load(file, ["checkpoint.milestones={tokens: [64]}"])) == "660fc55d99"
+
+
+def test_fine_tunings_of_earlier_releases_are_found_again(tmp_path: Path):
+    """The identity that these files had before `step`."""
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(f"text,label\na b {name},x\nc d {name},y\n")
+    file = tmp_path / "tuning.yaml"
+    file.write_text(
+        "name: t\nmodel: nowhere\nseeds: [0]\ntask: {type: text_classification}\n"
+        "dataset: {type: table, train: a.csv, validation: b.csv, text: text, label: label}\n"
+    )
+    loaded = load_finetuning(file)
+    config = loaded.config.model_dump(mode="json", exclude={"model", "trackers", "step"})
+    before = json.dumps([config, [], open_dataset(loaded).fingerprint()], sort_keys=True)
+    assert identity(loaded) == hashlib.sha256(before.encode()).hexdigest()[:10]
+    assert identity(load_finetuning(file, ["step=best"])) != identity(loaded)
 
 
 def test_a_plug_in_that_changed_changes_the_digest(tmp_path: Path):

@@ -48,7 +48,7 @@ GOOD: list[Any] = [
 BAD: list[Any] = [
     {"name": "Size"}, {"sedes": [0]}, {"base": 3}, {"question": None}, {"retries": -1}, {"imports": "a.py"},
     {"seeds": []}, {"seeds": ["0"]}, {"seeds": [-1]}, {"seeds": 3}, {"seeds": [2**63]}, {"quality": "probe_auc"},
-    {"budget": {"steps": 0}}, {"budget": {"epochs": 3}}, {"vary": []}, {"set": []}, {"sampler": {"type": "gumbel"}},
+    {"budget": {"steps": 0}}, {"budget": {"epoch": 3}}, {"vary": []}, {"set": []}, {"sampler": {"type": "gumbel"}},
     {"measure": []}, {"measure": {"type": "pretraining"}}, {"measure": [{"type": "loss"}]},
     {"measure": [{"type": "pretraining", "rows": 3}]}, {"measure": [{"type": "fixed_corruption", "mask_prob": 0}]},
     {"launcher": {"type": "local", "workers": 0}}, {"launcher": {"type": "slrum"}}, {"launcher": "slurm"},

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from electra_lab.analysis.run_comparison import Subject, subjects
 from electra_lab.jobs import measuring
@@ -52,6 +53,18 @@ def test_the_numbers_are_those_of_an_ablation_and_are_kept(out: Path, monkeypatc
     cells[2].directory.write(measuring.KEPT, "[1]")
     assert measuring.measure(cells[1:], ON, "cpu").numbers == found.numbers
     assert opened[1:] == [cells[1].directory.path, cells[2].directory.path]
+
+    # A run that reads the tokenizer of another one, as continued pre-training does, reads the same rows.
+    path, tokenizer = cells[2].directory.path, cells[1].directory.path / "tokenizer.json"
+    config, provenance = yaml.safe_load((path / "config.yaml").read_text()), path / "provenance.json"
+    config["tokenizer"] = {"type": "pretrained", "path": str(tokenizer)}
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    provenance.write_text(provenance.read_text().replace(cells[2].began.data.store, "another"))
+    paths = [cell.directory.path for cell in cells[1:]]
+    assert measuring.measure(subjects(paths), ON, "cpu").numbers == found.numbers
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    with pytest.raises(ConfigError, match="reads other rows"):
+        measuring.measure(subjects(paths), ON, "cpu")
 
 
 def test_refusals(out: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from electra_lab.analysis.results import TRAINING, CellResult, cell_result, is_ready
+from electra_lab.analysis.results import TRAINING, CellResult, cell_result, is_ready, waiting_work
 from electra_lab.jobs.sweeps import cells, run
 from electra_lab.jobs.sweeps.cells import work
 from electra_lab.jobs.sweeps.file import Ablation, load_ablation
@@ -193,7 +193,7 @@ def test_ablate_would_do_the_same(laid: AblationFolder, bench: Bench, monkeypatc
     plan, found = bench.plan, states(laid, bench.plan)
     keys = [measure.key for measure in plan.measures]
     ready = [measure.key for measure in plan.measures if is_ready(laid, plan, measure)]
-    waiting = run._waiting(laid, plan, found)
+    waiting = waiting_work(laid, plan, found)
     assert waiting == {id: state.missing for id, state in found.items() if {TRAINING, *ready} & set(state.missing)}
 
     did: dict[str, list[str]] = {}
@@ -267,11 +267,11 @@ def test_a_measure_waits_for_all_of_its_references(one: tuple[AblationFolder, Pl
     ready = ["r" in trained, {"q", "r"} <= {*trained}, "q" in trained, True]
     assert [is_ready(folder, plan, each) for each in plan.measures] == ready
     lay(folder, "v", "trained", "nothing", False, ["", ""])
-    waiting = run._waiting(folder, plan, ["v"])
+    waiting = waiting_work(folder, plan, ["v"])
     assert waiting == {"v": ("a-1", "b-1", "c-1", "d-1")}  # d needs none
     folder.note_measure("v", "d-1", {})
     missing = ("a-1", "b-1", "c-1")
-    assert run._waiting(folder, plan, ["v"]) == ({"v": missing} if trained else {})
+    assert waiting_work(folder, plan, ["v"]) == ({"v": missing} if trained else {})
 
 
 def test_metrics_of_a_state_are_finite_and_declared_by_the_measure_that_noted_them(

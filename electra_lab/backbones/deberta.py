@@ -1,0 +1,235 @@
+"""The encoder of DeBERTa-v2 and DeBERTa-v3."""
+
+import math
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.model.embeddings import within_documents
+from electra_lab.model.residual import add_feed_forward
+from registry import backbones
+
+EPS = 1e-7
+Share = Annotated[float, Field(ge=0, lt=1)]
+Places = tuple[Int[Tensor, "T T"], slice]  # of each query and key, the row of the cut table; what is cut out of it
+
+
+class _Layer(nn.Module):
+    """BERT's layer with disentangled attention (He et al. 2021, section 3)."""
+
+    def __init__(
+        self, dim: int, heads: int, inner: int, *, shares: bool, dropout: float, attention_dropout: float
+    ) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.attended = (nn.Linear(dim, dim) for _ in range(4))
+        # Projections of the relative positions.
+        self.position_key = None if shares else nn.Linear(dim, dim)
+        self.position_query = None if shares else nn.Linear(dim, dim)
+        self.attention_norm = nn.LayerNorm(dim, eps=EPS)
+        self.expand, self.contract = nn.Linear(dim, inner), nn.Linear(inner, dim)
+        self.output_norm = nn.LayerNorm(dim, eps=EPS)
+        self.heads, self.dropout, self.attention_dropout = heads, dropout, attention_dropout
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        visible: Bool[Tensor, "B 1 #T T"],
+        positions: Float[Tensor, "R D"],
+        places: Places,
+        queries: Float[Tensor, "B T D"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """queries  states that look at x, by default x itself"""
+        p = self.dropout if self.training else 0.0
+        asking = x if queries is None else queries
+        q, k, v = self._by_head(self.query(asking)), self._by_head(self.key(x)), self._by_head(self.value(x))
+        weights = self._scores(q, k, positions, places).masked_fill(~visible, float("-inf")).softmax(-1)
+        weights = F.dropout(weights, self.attention_dropout, self.training)
+        attended = (weights.to(v.dtype) @ v).transpose(1, 2).flatten(2)
+        y = asking + F.dropout(self.attended(attended), p)
+        normed: Tensor = self.output_norm(
+            add_feed_forward(y, self.attention_norm, self.expand, self.contract, p, pre=False)
+        )
+        return normed
+
+    def _by_head(self, columns: Float[Tensor, "*B T D"]) -> Float[Tensor, "*B H T d"]:
+        heads: Tensor = columns.unflatten(-1, (self.heads, -1))  # type: ignore[no-untyped-call]
+        return heads.transpose(-2, -3)
+
+    def _scores(
+        self,
+        q: Float[Tensor, "B H T d"],
+        k: Float[Tensor, "B H T d"],
+        positions: Float[Tensor, "R D"],
+        places: Places,
+    ) -> Float[Tensor, "B H T T"]:
+        """Return (content to content + content to position + position to content) / sqrt(3 d), in float32 at least.
+
+        Tables of positions are not repeated for the rows of the batch.
+        """
+        index, cut = places
+        positions = F.dropout(positions, self.dropout, self.training)[cut]
+        key, query = self.position_key or self.key, self.position_query or self.query
+        position_keys, position_queries = self._by_head(key(positions)), self._by_head(query(positions))  # [H R d]
+        scale = (3 * q.shape[-1]) ** -0.5
+        q = q * scale
+        every = index.expand(*q.shape[:2], -1, -1)  # [B H T T]
+        scores = (q @ k.transpose(-2, -1)).to(torch.promote_types(q.dtype, torch.float32))
+        scores = scores + (q @ position_keys.transpose(-2, -1)).gather(-1, every)
+        of_keys = (k @ (position_queries * scale).transpose(-2, -1)).gather(-1, every.transpose(-2, -1))
+        whole: Tensor = scores + of_keys.transpose(-2, -1)
+        return whole
+
+
+class _Convolution(nn.Module):
+    """A convolution over the encoder's input, which is added to the output of the first layer."""
+
+    def __init__(self, dim: int, kernel: int, dropout: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(dim, dim, kernel, padding=(kernel - 1) // 2)
+        self.norm, self.dropout = nn.LayerNorm(dim, eps=EPS), dropout
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], first: Float[Tensor, "B T D"], real: Bool[Tensor, "B T 1"]
+    ) -> Float[Tensor, "B T D"]:
+        mixed = self.conv(x.transpose(1, 2)).transpose(1, 2).masked_fill(~real, 0.0)
+        mixed = F.gelu(F.dropout(mixed, self.dropout, self.training))
+        normed: Tensor = self.norm(first + mixed)
+        return normed.masked_fill(~real, 0.0)
+
+
+@backbones.register("deberta", initialized_by_lab=True)
+class Deberta(nn.Module):
+    """DeBERTa's encoder with the buckets of version 2 (He et al. 2021 and 2023): disentangled attention.
+
+    Its weights map one to one onto those of transformers' DebertaV2Model. The defaults are those of DeBERTa-v3, whose
+    heads are 64 wide. The token vectors are normalized here, so the lab's embeddings are bare.
+
+    buckets             of each direction: distances up to half of it have their own, longer ones share by logarithm
+    max_distance        that the last bucket begins at; longer ones fall into it, and rows may be longer
+    share_projections   project relative positions by the layers' own keys and queries
+    normalize_positions by a LayerNorm, once for all layers
+    convolution         width of the kernel over the input that deberta-v2-xlarge has (3), 0 for none
+    mask_decoder        run the last layer twice, with queries that begin as absolute positions plus the states below:
+                        the enhanced mask decoder, which DeBERTa's generators have and transformers lacks
+    """
+
+    length_multiple = 1
+    positions = "own"
+    bare_embeddings = True
+    bucket_of: Int[Tensor, " distances"]
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        max_length: int,
+        /,
+        *,
+        ff_mult: Annotated[float, Field(gt=0, le=1000)] = 4.0,
+        buckets: Annotated[int, Field(ge=4, le=1 << 15)] = 256,
+        max_distance: Annotated[int, Field(ge=4, le=1 << 16)] = 512,
+        share_projections: bool = True,
+        normalize_positions: bool = True,
+        convolution: Annotated[int, Field(ge=0, le=99)] = 0,
+        mask_decoder: bool = False,
+        dropout: Share = 0.1,
+        attention_dropout: Share = 0.1,
+    ) -> None:
+        super().__init__()
+        self.dim, self.inner, self.buckets, self.max_distance = dim, round(dim * ff_mult), buckets, max_distance
+        if self.inner < 1:
+            raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
+        if max_distance <= buckets // 2 + 1:
+            raise ValueError(f"max_distance {max_distance} must be above half of the {buckets} buckets, plus 1.")
+        if convolution and not convolution % 2:
+            raise ValueError(f"convolution {convolution} must be odd, or 0 for none.")
+        self.embedding_norm = nn.LayerNorm(dim, eps=EPS)
+        self.embedding_dropout = nn.Dropout(0.0)  # the lab sets it to embedding.dropout
+        self.relative_positions = nn.Embedding(2 * buckets, dim)
+        self.position_norm = nn.LayerNorm(dim, eps=EPS) if normalize_positions else None
+        self.convolution = _Convolution(dim, convolution, dropout) if convolution else None
+        self.absolute_positions = nn.Embedding(max_length, dim) if mask_decoder else None
+        self.layers = nn.ModuleList()
+        for _ in range(depth):
+            rates = {"dropout": dropout, "attention_dropout": attention_dropout}
+            self.layers.append(_Layer(dim, heads, self.inner, shares=share_projections, **rates))
+        self.separates_documents = not convolution  # which mixes neighbours
+        numbers = [_bucket(distance, buckets, max_distance) for distance in range(max_distance + 1)]
+        self.register_buffer("bucket_of", torch.tensor(numbers), persistent=False)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        attention_mask: Bool[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        real = attention_mask.unsqueeze(-1)
+        visible = attention_mask[:, None, :]
+        if documents is not None:
+            visible = visible & (documents[:, :, None] == documents[:, None, :])
+        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
+        visible = (visible | ~visible.any(-1, keepdim=True))[:, None]
+        positions, places = self.relative_positions.weight, self._places(x.shape[1], x.device)
+        if self.position_norm is not None:
+            positions = self.position_norm(positions)
+        x = given = self.embedding_dropout(self.embedding_norm(x).masked_fill(~real, 0.0))
+        decodes = self.absolute_positions is not None
+        for number, layer in enumerate(self.layers[:-1] if decodes else self.layers):
+            x = layer(x, visible, positions, places)
+            if self.convolution is not None and number == 0:
+                x = self.convolution(given, x, real)
+        if self.absolute_positions is not None:
+            # Two passes of the last layer; keys and values are the states below it in both.
+            row = torch.arange(x.shape[1], device=x.device)
+            queries = x + self.absolute_positions(row if documents is None else within_documents(row, documents))
+            for _ in range(2):
+                queries = self.layers[-1](x, visible, positions, places, queries)
+            x = queries
+        return x
+
+    def _places(self, length: int, device: torch.device) -> Places:
+        """Return the rows of the table for all pairs, and which rows a length can reach."""
+        last = len(self.relative_positions.weight) - 1
+        cut = slice(0, last + 1) if torch.compiler.is_exporting() else self._reached(length)
+        distances = torch.arange(1 - length, length, device=device)
+        buckets = distances.sign() * self.bucket_of[distances.abs().clamp(max=self.max_distance)]
+        rows = (buckets + self.buckets).clamp(0, last) - cut.start  # [2T - 1], by distance
+        row = torch.arange(length, device=device)
+        return rows[row[:, None] - row + length - 1], cut
+
+    def _reached(self, length: int) -> slice:
+        """Return the rows of the table that the pairs of a row use."""
+        farthest = _bucket(min(length - 1, self.max_distance), self.buckets, self.max_distance)
+        return slice(max(self.buckets - farthest, 0), min(self.buckets + farthest + 1, 2 * self.buckets))
+
+    @property
+    def own_heads(self) -> dict[str, dict[str, Any]]:
+        return {name: {"type": f"deberta_{name}"} for name in ("tokens", "replaced")}
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Nothing changes over time."""
+
+    def flops(self, length: int) -> int:
+        """Per layer: four projections 8 T D^2, attention 4 T^2 D, positions 4 T R D and 4 R D^2 for R rows of the table
+        that the length reaches, feed-forward 4 T D F; a mask decoder runs the last layer once more."""
+        dim, passes = self.dim, len(self.layers) + (self.absolute_positions is not None)
+        cut = self._reached(length)
+        reached = cut.stop - cut.start
+        attention = 4 * length**2 * dim + 4 * length * reached * dim + 4 * reached * dim**2
+        total: int = passes * (8 * length * dim**2 + attention + 4 * length * dim * self.inner)
+        if self.convolution is not None:
+            total += 2 * length * dim**2 * int(self.convolution.conv.kernel_size[0])
+        return total
+
+
+def _bucket(distance: int, buckets: int, max_distance: int) -> int:
+    """Return the bucket of a distance from 0 on: half of them have one each, the others share by logarithm."""
+    half = buckets // 2
+    if distance <= half:
+        return distance
+    return math.ceil(math.log(distance / half) / math.log((max_distance - 1) / half) * (half - 1)) + half

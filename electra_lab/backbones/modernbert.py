@@ -1,0 +1,171 @@
+"""The encoder of ModernBERT."""
+
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electra_lab.backbones._rotary import halves_turned
+from electra_lab.backbones._windows import sliding_attention, sliding_mask
+from electra_lab.model.attention import Kernel, attend
+from electra_lab.model.initialise import truncated_normal_
+from registry import backbones
+
+EPS = 1e-5
+Turn = tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]]  # cosines and sines of every position
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Layer(nn.Module):
+    """Pre-norm attention and a gated feed-forward network. `reach` is how far a position sees, None for the row."""
+
+    def __init__(
+        self, dim: int, heads: int, inner: int, *, first: bool, reach: int | None, dropouts: tuple[float, float, float]
+    ) -> None:
+        super().__init__()
+        # The norm of the embeddings comes right before the first layer.
+        self.attention_norm = nn.Identity() if first else nn.LayerNorm(dim, eps=EPS, bias=False)
+        self.qkv, self.attended = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.feed_forward_norm = nn.LayerNorm(dim, eps=EPS, bias=False)
+        self.expand, self.contract = nn.Linear(dim, 2 * inner, bias=False), nn.Linear(inner, dim, bias=False)
+        self.heads, self.reach, self.dropouts = heads, reach, dropouts
+        self.kernel: Kernel = "fused"
+
+    @torch.no_grad()
+    def initialise(self, depth: int) -> None:
+        truncated_normal_(self.qkv.weight)
+        truncated_normal_(self.expand.weight)
+        for into_residual in (self.attended, self.contract):
+            truncated_normal_(into_residual.weight, scale=(2 * depth) ** -0.5)
+
+    def forward(self, x: Float[Tensor, "B T D"], turn: Turn, seen: Bool[Tensor, "..."]) -> Float[Tensor, "B T D"]:
+        """seen  Bool[B 1 #T T] for the whole row, or sliding_mask(...) for a layer with a reach"""
+        on_weights, on_attended, on_gated = self.dropouts if self.training else (0.0, 0.0, 0.0)
+        # Attention: [B T 3D] -> three of [B H T d]
+        columns = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
+        q, k, v = columns.permute(2, 0, 3, 1, 4).unbind()
+        q, k = halves_turned(q, *turn), halves_turned(k, *turn)
+        if self.reach is not None and seen.dim() == 5:
+            attended = sliding_attention(q, k, v, seen, self.reach, on_weights, self.kernel)
+        else:
+            attended = attend(q, k, v, seen, on_weights, self.kernel)
+        x = x + F.dropout(self.attended(attended.transpose(1, 2).flatten(2)), on_attended)
+        # Feed-forward: the first half is activated, and gates the second.
+        gate, linear = self.expand(self.feed_forward_norm(x)).chunk(2, dim=-1)
+        fed: Tensor = x + self.contract(F.dropout(F.gelu(gate) * linear, on_gated))
+        return fed
+
+
+@backbones.register("modernbert")
+class ModernBert(nn.Module):
+    """ModernBERT's encoder (Warner et al. 2024): rotary positions, global and local layers, GeGLU, no biases.
+
+    Its weights map one to one onto those of transformers' ModernBERT, and have that model's initial distribution:
+    normal of deviation 0.02, for the two projections into the residual stream 0.02 / sqrt(2 depth), cut at two
+    deviations. The token vectors are normalized here, so the lab's embeddings are bare.
+
+    ff_mult            width of the gated product in multiples of `dim`
+    global_every       layers 0, n, 2n, ... see the whole row, the others `local_attention` positions around their own
+    dropout            of attention's output, 0.1 in the authors' pre-training
+    """
+
+    length_multiple = 1
+    positions = "own"
+    bare_embeddings = True
+    separates_documents = True
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        max_length: int,
+        /,
+        *,
+        ff_mult: Annotated[float, Field(gt=0, le=1000)] = 1.5,
+        global_every: Annotated[int, Field(ge=1, le=1000)] = 3,
+        local_attention: Annotated[int, Field(ge=2, le=1 << 20)] = 128,
+        global_theta: Annotated[float, Field(gt=0)] = 160_000.0,
+        local_theta: Annotated[float, Field(gt=0)] = 10_000.0,
+        dropout: Share = 0.1,
+        attention_dropout: Share = 0.0,
+        ff_dropout: Share = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim // heads % 2:
+            raise ValueError(f"rotary positions need an even head width; dim {dim} / heads {heads} is {dim // heads}.")
+        self.dim, self.inner, self.reach = dim, round(dim * ff_mult), local_attention // 2
+        if self.inner < 1:
+            raise ValueError(f"ff_mult {ff_mult} leaves the feed-forward no width at dim {dim}.")
+        self.embedding_norm = nn.LayerNorm(dim, eps=EPS, bias=False)
+        self.embedding_dropout = nn.Dropout(0.0)  # the lab sets it to embedding.dropout
+        dropouts = attention_dropout, dropout, ff_dropout
+        self.layers = nn.ModuleList()
+        for number in range(depth):
+            reach = None if number % global_every == 0 else self.reach
+            self.layers.append(_Layer(dim, heads, self.inner, first=not number, reach=reach, dropouts=dropouts))
+        self.final_norm = nn.LayerNorm(dim, eps=EPS, bias=False)
+        self.width, self.global_theta, self.local_theta = dim // heads, global_theta, local_theta
+        for layer in self.layers:
+            layer.initialise(depth)  # type: ignore[operator]
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        attention_mask: Bool[Tensor, "B T"],
+        documents: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        length = x.shape[1]
+        visible = attention_mask[:, None, :]
+        if documents is not None:
+            visible = visible & (documents[:, :, None] == documents[:, None, :])
+        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
+        whole = (visible | ~visible.any(-1, keepdim=True))[:, None]  # [B 1 #T T]
+        near, local_turn = whole, None
+        if any(layer.reach is not None for layer in self.layers):
+            local_turn = self._turn(length, self.local_theta, x.device)
+            if length > self.reach + 1:
+                near = self._near(visible, attention_mask, documents)
+        turn = self._turn(length, self.global_theta, x.device)
+        x = self.embedding_dropout(self.embedding_norm(x))
+        for layer in self.layers:
+            x = layer(x, turn, whole) if layer.reach is None else layer(x, local_turn, near)
+        normed: Tensor = self.final_norm(x)
+        return normed
+
+    def _near(
+        self, visible: Bool[Tensor, "_ _ T"], attention_mask: Bool[Tensor, "B T"], documents: Tensor | None
+    ) -> Bool[Tensor, "..."]:
+        """Return the mask of local layers: in blocks, or dense [B 1 T T] for an export, whose length may change."""
+        if not torch.compiler.is_exporting():
+            return sliding_mask(attention_mask, self.reach, documents)
+        places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+        near = visible & ((places[:, None] - places).abs() <= self.reach)
+        return (near | ~near.any(-1, keepdim=True))[:, None]
+
+    def _turn(self, length: int, theta: float, device: torch.device) -> Turn:
+        steps = torch.arange(0, self.width, 2, device=device, dtype=torch.float32) / self.width
+        angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * (1.0 / theta**steps)
+        return angles.cos(), angles.sin()
+
+    @property
+    def own_heads(self) -> dict[str, dict[str, Any]]:
+        return {name: {"type": f"modernbert_{name}", "depth": len(self.layers)} for name in ("tokens", "replaced")}
+
+    def at_step(self, seed: int, step: int) -> None:
+        """Nothing changes over time."""
+
+    def flops(self, length: int) -> int:
+        """Per layer: projections 8 T D^2, gated feed-forward 6 T D F, attention 4 T^2 D; in a local layer with a reach
+        of R below T - 1, blocks of R queries with 3 R keys: 12 R D for each position of whole blocks."""
+        total = 0
+        for layer in self.layers:
+            total += 8 * length * self.dim**2 + 6 * length * self.dim * self.inner
+            if layer.reach is None or length <= self.reach + 1:
+                total += 4 * length**2 * self.dim
+            else:
+                total += 12 * (length + -length % self.reach) * self.reach * self.dim
+        return total

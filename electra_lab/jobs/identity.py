@@ -1,0 +1,68 @@
+"""The identity of a run: a hash of everything that its outcome depends on."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from electra_lab.config.finetune import FinetuningConfig
+from electra_lab.config.load import Loaded
+from electra_lab.config.source import Loc
+
+# The keys that no number depends on, and why they cannot be varied.
+NO_RESULT: dict[Loc, str] = {
+    ("name",): "is set by the ablation, for every cell",
+    ("imports",): "cannot be varied: list plug-ins under the ablation's own `imports`",
+    ("data", "store"): "cannot be varied: the place of token stores changes no result",
+    ("evaluate", "at_start"): "cannot be varied: it changes no result; write it under `set`",
+    ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
+}
+# Keys of later releases: without a value they do not count, so that cells of earlier folders are found again.
+LATER: set[Loc] = {("train", "epochs"), ("checkpoint", "milestones", "words"), ("step",)}
+SEEDS: dict[Loc, str] = {
+    ("seed",): "cannot be changed here: list the seeds under `seeds`",
+    ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",
+}
+
+
+def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
+    """Return a complete config without the keys that no number depends on; `above` is the place of a section."""
+    kept = dict[str, Any]()
+    for key, value in values.items():
+        loc = (*above, key)
+        if loc == ("checkpoint", "best") and value == "auto":
+            value = None  # the default of earlier releases
+        if loc not in NO_RESULT and (loc not in LATER or value is not None):
+            kept[key] = decisive(value, loc) if isinstance(value, dict) else value
+    return kept
+
+
+def rows_of(loaded: Loaded[Any]) -> dict[str, Any]:
+    """Return everything that the rows of text depend on."""
+    values: dict[str, Any] = loaded.config.model_dump(mode="json", include={"corpus", "tokenizer", "data"})
+    return decisive(values)
+
+
+def content_of(loaded: Loaded[Any]) -> str:
+    """Return everything that the outcome of a run depends on, except for the seed."""
+    values = decisive(loaded.config.model_dump(mode="json"))
+    values = {key: value for key, value in values.items() if (key,) not in SEEDS}
+    return json.dumps({**values, "plugins": sorted({plugin.sha256 for plugin in loaded.plugins})}, sort_keys=True)
+
+
+def digest(loaded: Loaded[Any]) -> str:
+    """Return a hash that is equal for equal runs, whatever their names and places."""
+    return hashlib.sha256(f"[{content_of(loaded)}, {seed_of(loaded)}]".encode()).hexdigest()[:10]
+
+
+def seed_of(loaded: Loaded[Any]) -> int:
+    seed: int = loaded.config.seeds[0] if isinstance(loaded.config, FinetuningConfig) else loaded.config.seed
+    return seed
+
+
+def identity_of(words: str, loaded: Loaded[Any]) -> str:
+    """Return an id: readable words, the seed and the digest."""
+    ascii_words = re.findall(r"[a-z0-9_.=+]+", words.lower())
+    readable = "-".join(ascii_words)[:48].strip("-.=+") or "variant"
+    return f"{readable}-s{seed_of(loaded)}-{digest(loaded)}"

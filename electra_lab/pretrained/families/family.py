@@ -1,0 +1,123 @@
+"""A family of transformers' encoders that the lab reads and writes around one of its own backbones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from electra_lab.pretrained.families.names import Names
+from registry.errors import ConfigError
+
+LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
+MOST_LAYERS = 1_000  # as in an experiment
+Sections = tuple[dict[str, Any], dict[str, Any], int]  # backbone, embedding, size of the vocabulary
+
+
+@dataclass(frozen=True)
+class Config:
+    """A config.json that is read key by key. Errors begin with its place."""
+
+    values: Mapping[str, Any]
+    place: str
+
+    def refuse_others(self, fixed: Mapping[str, Any], backbone: str) -> None:
+        """Raise ConfigError if a key says that the model computes otherwise than the backbone. A key may be absent."""
+        for key, ours in fixed.items():
+            if (theirs := self.values.get(key, ours)) != ours:
+                raise ConfigError(
+                    f"{self.place}: {key} is {theirs!r}, but the lab's `{backbone}` computes with {ours!r}."
+                )
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """Return a whole number from 1 on. Raises ConfigError."""
+        size, most = self.values.get(key, default), MOST_LAYERS if key == "num_hidden_layers" else LARGEST
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
+            raise ConfigError(f"{self.place}: {key} is {size!r}; it must be a whole number from 1 to {most:,}.")
+        return size
+
+    def rate(self, key: str, default: float) -> float:
+        """Return a rate of dropout. Raises ConfigError."""
+        rate = self.values.get(key, default)
+        if not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise ConfigError(f"{self.place}: {key} is {rate!r}; it must be at least 0 and below 1.")
+        return float(rate)
+
+    def shape(self) -> dict[str, Any]:
+        """Return the sizes that all backbones have: dim, depth, heads. Raises ConfigError."""
+        dim, depth, heads = (self.size(f) for f in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
+        if dim % heads:
+            raise ConfigError(f"{self.place}: num_attention_heads {heads} does not divide hidden_size {dim}.")
+        return {"dim": dim, "depth": depth, "heads": heads}
+
+
+# The layers of tasks, by class: their names in the lab's own classes.
+TASK_LAYERS: Mapping[str, Mapping[str, str]] = {
+    "ForSequenceClassification": {"dense": "classifier.1", "out": "classifier.4"},
+    "ForTokenClassification": {"out": "classifier.1"},
+    "ForQuestionAnswering": {"span": "qa_outputs"},
+}
+
+
+class Family:
+    """What transformers has for one backbone of the lab. Subclasses are stateless.
+
+    model_type  in config.json
+    backbone    the lab's name of the encoder
+    prefix      of the names of its classes
+    classes     by head, the ending of the class that has this head
+    task_layers for each class of a task, the module of our task's head and the name of its place
+    """
+
+    model_type: ClassVar[str]
+    backbone: ClassVar[str]
+    prefix: ClassVar[str]
+    classes: ClassVar[Mapping[str, str]]
+    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+
+    def names(self, head: str) -> Names:
+        """Return the names in the class for a head, '' for the encoder alone."""
+        raise NotImplementedError
+
+    def detects(self, config: Mapping[str, Any]) -> bool:
+        """Return True if a class that tasks have, too, is that of a discriminator."""
+        return False
+
+    def head_of(self, config: Mapping[str, Any], given: Mapping[str, Tensor]) -> str:
+        """Return the head that decides what the names of a file mean."""
+        return ""
+
+    def read(self, config: Config) -> Sections:
+        """Return the sections of an experiment that describe the model. Raises ConfigError if there is no such one."""
+        raise NotImplementedError
+
+    def write(
+        self, backbone: Mapping[str, Any], embedding: Mapping[str, Any], ids: Mapping[str, int], head: str
+    ) -> dict[str, Any]:
+        """Return the keys of config.json for these sections.
+
+        ids   of the special tokens, by role
+        head  that decides the class
+        """
+        raise NotImplementedError
+
+    def writes(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> bool:
+        """Return True if the family has such a model."""
+        return True
+
+    def limits(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> list[str]:
+        """Return sentences on what config.json cannot say."""
+        return []
+
+    def tensors_in(self, tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
+        """Return the tensors of a file in the lab's form, under our names."""
+        return tensors
+
+    def tensors_out(self, tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
+        """Return tensors under transformers' names in the form of its class."""
+        return tensors
+
+
+def task_layers(family: Family | None) -> Mapping[str, Mapping[str, str]]:
+    """Return, by class, the names of the layers of tasks in a family, or in the lab's own classes."""
+    return family.task_layers if family else TASK_LAYERS

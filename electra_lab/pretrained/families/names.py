@@ -1,0 +1,78 @@
+"""Names of tensors: those of a network of the lab, and those of a family of transformers' encoders."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_BUFFERS = (".position_ids", ".token_type_ids")  # constants that old versions saved
+_OLD = {"gamma": "weight", "beta": "bias"}  # of LayerNorms that were converted from TensorFlow
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names that one class of a family has for the parts of a network.
+
+    root     the encoder's name in a class with a head; the file of an encoder alone lacks it
+    layers   the list of layers inside the encoder
+    parts    of the encoder outside its layers: ours, theirs
+    layer    of one layer: ours, theirs
+    heads    outside the encoder: ours, theirs
+    copies   second names of a tensor, which some files have next to the first one or instead of it
+    foreign  pattern of names for which a network of the lab has no place
+    """
+
+    root: str
+    layers: str
+    parts: Mapping[str, str]
+    layer: Mapping[str, str]
+    heads: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    foreign: str = r"(?!)"  # nothing
+
+    def theirs(self, name: str) -> str:
+        """Return the name of one of our tensors in transformers; an unknown name is returned unchanged."""
+        part, dot, last = name.rpartition(".")
+        if (found := re.fullmatch(r"backbone\.layers\.(\d+)\.(\w+)", part)) and found[2] in self.layer:
+            return f"{self.root}.{self.layers}.{found[1]}.{self.layer[found[2]]}.{last}"
+        return f"{dict(self._outside()).get(part, part)}{dot}{last}"
+
+    def ours(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a file under our names, copies once; unknown names are unchanged.
+
+        Raises ValueError if a tensor appears twice.
+        """
+        found: dict[str, Tensor] = {}
+        for name, tensor in given.items():
+            if (modern := self._modern(name)) in found:
+                raise ValueError(f"{modern} appears twice, under an old name and a new one.")
+            if not name.endswith(_BUFFERS):
+                found[modern] = tensor
+        for copy in found.keys() & self.copies.keys():
+            original = found.setdefault(self.copies[copy], found[copy])
+            if original.shape == found[copy].shape and torch.equal(original, found[copy]):
+                del found[copy]
+        return {self._our_name(name): tensor for name, tensor in found.items()}
+
+    def _outside(self) -> Iterator[tuple[str, str]]:
+        """Yield our name and theirs of all parts outside the layers."""
+        for ours, theirs in self.parts.items():
+            yield ours, f"{self.root}.{theirs}"
+        yield from self.heads.items()
+
+    def _our_name(self, name: str) -> str:
+        part, dot, last = name.rpartition(".")
+        layer = {theirs: ours for ours, theirs in self.layer.items()}
+        if (found := re.fullmatch(rf"{self.root}\.{self.layers}\.(\d+)\.(.+)", part)) and found[2] in layer:
+            return f"backbone.layers.{found[1]}.{layer[found[2]]}.{last}"
+        outside = {theirs: ours for ours, theirs in self._outside()}
+        return f"{outside.get(part, part)}{dot}{last}"
+
+    def _modern(self, name: str) -> str:
+        """Return the current name for a tensor of an encoder alone, which has no prefix, or of an old conversion."""
+        part, dot, last = name.rpartition(".")
+        name = f"{part}{dot}{_OLD.get(last, last)}"
+        inside = {"embeddings", "pooler", *(path.split(".")[0] for path in (*self.parts.values(), self.layers))}
+        return f"{self.root}.{name}" if name.split(".")[0] in inside else name
