@@ -207,7 +207,7 @@ class HashedAttention(library.LSHAttention):  # type: ignore[misc]
         pairs = (ends + pair - 1) // pair  # [BH]
         kept = (places < (pairs * pair).unsqueeze(1)) | (places >= query_len)  # [BH T], the row and the memory
 
-        # Hash each row by the rotations of its own length.
+        # Hash each row by the rotations for its length.
         rotated = torch.einsum("btf,bfhi->bhti", to_hash, self.rotations[pairs - 1])
         number = self.rotations.shape[-1]
         absent = torch.arange(number, device=qk.device) >= (pairs + memory).unsqueeze(1)  # [BH N]

@@ -92,7 +92,7 @@ def export(
 ) -> Exported:
     """Write the networks of a run to destination/discriminator and destination/generator, all or nothing.
 
-    Beside a discriminator whose class tasks have, too, destination/encoder is the same without its head.
+    If the discriminator's class is also one for tasks, destination/encoder holds the discriminator without its head.
 
     step   of the checkpoint, or "best"; the newest by default
     onnx   also write the model.onnx of each network

@@ -93,7 +93,7 @@ def _unigram(pieces: Sequence[Piece], unknown: int, has_bytes: bool) -> Model:
 
 
 def _apart(pieces: Sequence[Piece]) -> list[PreTokenizer]:
-    """Return what splits the names of other pieces where they have an unknown character, which would lose even more."""
+    """Return the pre-tokenizer that splits the names of other pieces at unknown characters, which loses less."""
     from tokenizers import Regex, pre_tokenizers
 
     known = {piece.text for piece in pieces if piece.in_texts}

@@ -79,7 +79,7 @@ class Deberta(Family):
         inner, shape = config.size("intermediate_size"), config.shape()
         terms = values.get("pos_att_type") or []
         terms = terms.split("|") if isinstance(terms, str) else terms
-        if sorted(terms) != ["c2p", "p2c"]:
+        if not isinstance(terms, list) or set(map(str, terms)) != {"c2p", "p2c"}:
             raise ConfigError(f"{config.place}: pos_att_type is {terms!r}, but `deberta` computes with p2c and c2p.")
         if (width := values.get("embedding_size", shape["dim"])) != shape["dim"]:
             raise ConfigError(f"{config.place}: embedding_size is {width!r}; it must be hidden_size {shape['dim']}.")
@@ -96,7 +96,7 @@ class Deberta(Family):
             "max_distance": distance if isinstance(distance, int) and distance > 0 else longest,
             "share_projections": bool(values.get("share_att_key", False)),
             "normalize_positions": "layer_norm" in str(values.get("norm_rel_ebd", "none")),
-            "convolution": int(values.get("conv_kernel_size", 0) or 0),
+            "convolution": config.size("conv_kernel_size") if values.get("conv_kernel_size") else 0,
             "mask_decoder": False,
             "dropout": dropout,
             "attention_dropout": config.rate("attention_probs_dropout_prob", 0.1),

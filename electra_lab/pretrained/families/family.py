@@ -1,5 +1,6 @@
-"""A family of transformers' encoders that the lab reads and writes around one of its own backbones."""
+"""A family of transformers' encoders that the lab reads into one of its backbones, and writes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -59,7 +60,7 @@ TASK_LAYERS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-class Family:
+class Family(ABC):
     """What transformers has for one backbone of the lab. Subclasses are stateless.
 
     model_type  in config.json
@@ -75,9 +76,9 @@ class Family:
     classes: ClassVar[Mapping[str, str]]
     task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
+    @abstractmethod
     def names(self, head: str) -> Names:
         """Return the names in the class for a head, '' for the encoder alone."""
-        raise NotImplementedError
 
     def detects(self, config: Mapping[str, Any]) -> bool:
         """Return True if a class that tasks have, too, is that of a discriminator."""
@@ -87,10 +88,11 @@ class Family:
         """Return the head that decides what the names of a file mean."""
         return ""
 
+    @abstractmethod
     def read(self, config: Config) -> Sections:
         """Return the sections of an experiment that describe the model. Raises ConfigError if there is no such one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(
         self, backbone: Mapping[str, Any], embedding: Mapping[str, Any], ids: Mapping[str, int], head: str
     ) -> dict[str, Any]:
@@ -99,7 +101,6 @@ class Family:
         ids   of the special tokens, by role
         head  that decides the class
         """
-        raise NotImplementedError
 
     def writes(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> bool:
         """Return True if the family has such a model."""
