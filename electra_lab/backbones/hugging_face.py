@@ -110,7 +110,7 @@ class HuggingFace(nn.Module):
     def _mask(
         self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None
     ) -> Any:
-        """Return the model's mask: Int[B T], or Float[B 1 #T T] that is added to the scores, or one for each layer type."""
+        """Return the mask: Int[B T], or Float[B 1 #T T] that is added to the scores, or one for each layer type."""
         if self.masks == "rows":
             return attention_mask.long()
         visible = attention_mask[:, None, :]

@@ -93,9 +93,7 @@ class ModernBert(Family):
         thetas = {}
         given: Any = config.values.get("rope_parameters") or {}
         if not isinstance(given, dict) or not all(isinstance(rope, dict) for rope in given.values()):
-            raise ConfigError(
-                f"{config.place}: rope_parameters is {given!r}; it must map layer types to a theta."
-            )
+            raise ConfigError(f"{config.place}: rope_parameters is {given!r}; it must map layer types to a theta.")
         for ours, kind, usual in (("global", "full", 160_000.0), ("local", "sliding", 10_000.0)):
             old = config.values.get(f"{ours}_rope_theta", usual)
             rope = given.get(f"{kind}_attention") or {}
