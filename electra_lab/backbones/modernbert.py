@@ -127,7 +127,7 @@ class ModernBert(nn.Module):
         near, local_turn = whole, None
         if any(layer.reach is not None for layer in self.layers):
             local_turn = self._turn(length, self.local_theta, x.device)
-            if length > self.reach + 1:
+            if torch.compiler.is_exporting() or length > self.reach + 1:
                 near = self._near(visible, attention_mask, documents)
         turn = self._turn(length, self.global_theta, x.device)
         x = self.embedding_dropout(self.embedding_norm(x))

@@ -17,8 +17,8 @@ def finetune(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="The pre-trained model instead of the file's: a run directory, an exported folder, or an ELECTRA or "
-            "BERT in Hugging Face's format.",
+            help="The pre-trained model instead of the file's: a run directory, an exported folder, or an ELECTRA, "
+            "BERT, ModernBERT or DeBERTa in Hugging Face's format.",
         ),
     ] = None,
     out: Annotated[

@@ -23,8 +23,8 @@ def predict(
     model: Annotated[
         str,
         typer.Argument(
-            help="The folder of a fine-tuning, one of its seeds, or an ELECTRA or BERT in Hugging Face format with the "
-            "head of a task (a folder or a name on the hub)."
+            help="The folder of a fine-tuning, one of its seeds, or an ELECTRA, BERT, ModernBERT or DeBERTa in Hugging "
+            "Face format with the head of a task (a folder or a name on the hub)."
         ),
     ],
     texts: Texts = None,

@@ -14,7 +14,7 @@ import yaml
 from electra_lab.config.source import to_yaml
 from electra_lab.data.overlap import RUN
 from electra_lab.pretrained.hugging_face import read_config
-from electra_lab.pretrained.trained_model import Origin, TrainedModel
+from electra_lab.pretrained.trained_model import LAB, Origin, TrainedModel
 from electra_lab.storage.finetuning_folder import FinetuningFolder, config_of, is_finetuning
 from electra_lab.storage.provenance import Provenance
 from registry.errors import CheckpointError, ConfigError
@@ -88,7 +88,7 @@ def finetuned_card(model: Path) -> str:
         measured |= {name for name, _, value in values if value is not None}
         indexed += model_index(config["name"], kind, config["dataset"], split, values)
     metadata = {
-        "library_name": "transformers" if described["model_type"] == "electra" else "electra_lab",
+        "library_name": "transformers" if described["model_type"] != LAB else "electra_lab",
         "pipeline_tag": kind,
         "base_model": None if Path(config["model"]).is_absolute() else config["model"],
         "datasets": names_on_the_hub(config["dataset"]),
@@ -101,7 +101,7 @@ def finetuned_card(model: Path) -> str:
         front_matter=front_matter(metadata),
         config=config,
         provenance=provenance,
-        plain=described["model_type"] == "electra",
+        plain=described["model_type"] != LAB,
         results=results,
         rows=rows,
         selected=config["evaluate"]["select"] == "best",

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
-
 from electra_lab.assembly.networks import build_network
+from electra_lab.assembly.task_head import fill_head, kind_of_head, outputs_of, task_of
 from electra_lab.export.card import CARD, finetuned_card
-from electra_lab.pretrained.families import FAMILIES, task_layers
 from electra_lab.pretrained.hugging_face import CONFIG, read_config, read_part
 from electra_lab.pretrained.opening import model_of_finetuning
 from electra_lab.storage.files import MANIFEST, disk, new_folder, refuse_unusable, seal
 from electra_lab.storage.finetuning_folder import is_finetuning, is_seed
-from registry.errors import ConfigError, DataError
+from registry.errors import ConfigError
 
 if TYPE_CHECKING:
     from electra_lab.export.int8 import Change
-    from electra_lab.export.onnx import Size
+    from electra_lab.export.onnx import NamedOutputs, Size
+    from electra_lab.pretrained.trained_model import Part
 
 
 def model_folder(path: Path) -> Path | None:
@@ -57,18 +55,28 @@ def copy_folder(
     return change
 
 
-def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> Change | None:
-    from electra_lab.export.onnx import NamedOutputs, write_onnx
+def with_head(model: Path, part: Part) -> NamedOutputs:
+    """Return the network of a folder with its head. Raises ConfigError, DataError."""
+    from electra_lab.export.onnx import NamedOutputs
 
-    config, part = read_config(model), read_part(model, "discriminator")
-    names: dict[str, str] = {}
-    family = FAMILIES.get(part.format)
-    for ending, of_task in task_layers(family).items():
-        if str((config.get("architectures") or [""])[0]).endswith(ending):
-            names = dict(of_task)
-    layers = {ours: _linear(part.tensors, name) for ours, name in names.items()}
+    config = read_config(model)
     network = build_network(part, config.get("pad_token_id") or 0)
-    module, longest = NamedOutputs(network, layers), network.longest(part.embedding["max_length"])
+    kind = kind_of_head(config)
+    if kind is None:
+        return NamedOutputs(network)
+    labels = [str(number) for number in range(outputs_of(kind, part))]
+    task = task_of(kind, part, {"labels": labels, "tags": labels, "usual": "", "unanswerable": False})
+    head = task.head(network.dim, 0.0)
+    fill_head(head, kind, part, config)
+    return NamedOutputs(network, head, kind)
+
+
+def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> Change | None:
+    from electra_lab.export.onnx import write_onnx
+
+    part = read_part(model, "discriminator")
+    module = with_head(model, part)
+    longest = module.network.longest(part.embedding["max_length"])
     write_onnx(folder / "model.onnx", module, part.vocabulary_size, longest, size)
     if not int8:
         return None
@@ -76,13 +84,3 @@ def _write_onnx(folder: Path, model: Path, size: Size | None, *, int8: bool) -> 
 
     rows = validation_rows(model, longest, size)
     return write_int8(folder / "model.onnx", module, rows, "validation text", part.vocabulary_size, longest, size)
-
-
-def _linear(tensors: Mapping[str, Tensor], name: str) -> nn.Linear:
-    try:
-        weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
-    except KeyError as error:
-        raise DataError(f"the model has no tensor {error}: its head is another one than that of ELECTRA.") from None
-    layer = nn.Linear(weight.shape[1], weight.shape[0])
-    layer.load_state_dict({"weight": weight, "bias": bias})
-    return layer

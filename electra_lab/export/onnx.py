@@ -6,16 +6,16 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from electra_lab.model.network import Network, everywhere
+from registry import Batch
 from registry.errors import ConfigError
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -29,28 +29,28 @@ LARGEST = 1_800_000_000  # bytes of weights in one file, as protobuf's limit is 
 class NamedOutputs(nn.Module):
     """A network with the interface of transformers: integers in, states and the output of its head out.
 
-    layers  of a fine-tuned head by name, as in TASK_LAYERS; without them, the head is the network's own
+    head  of a task, for the class `kind`; without it, the head is the network's own
     """
 
-    def __init__(self, network: Network, layers: Mapping[str, nn.Linear] | None = None) -> None:
+    def __init__(self, network: Network, head: nn.Module | None = None, kind: str = "") -> None:
         super().__init__()
-        self.network, self.layers = network, nn.ModuleDict(layers or {})
-        self.of_text = "dense" in self.layers
-        found = ("logits",) if layers or {"replaced", "tokens"} & {*network.heads} else ()
-        self.outputs = ("last_hidden_state", *(("start_logits", "end_logits") if "span" in self.layers else found))
+        self.network, self.head = network, head
+        self.of_text, self.of_spans = kind == "ForSequenceClassification", kind == "ForQuestionAnswering"
+        found = ("logits",) if head is not None or {"replaced", "tokens"} & {*network.heads} else ()
+        self.outputs = ("last_hidden_state", *(("start_logits", "end_logits") if self.of_spans else found))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
-        states = self.network.hidden(input_ids, attention_mask.bool(), token_type_ids)
-        return states, *self._head(states)
+        batch = Batch(input_ids, attention_mask.bool(), token_type_ids, input_ids[:, 0])
+        states = self.network.hidden(batch.tokens, batch.attention_mask, batch.segments)
+        return states, *self._head(states, batch)
 
-    def _head(self, states: Tensor) -> Sequence[Tensor]:
-        if "span" in self.layers:
-            start, end = self.layers["span"](states).unbind(-1)
+    def _head(self, states: Tensor, batch: Batch) -> Sequence[Tensor]:
+        head: Any = self.head
+        if self.of_spans:
+            start, end = head.span(head.prepared(states)).unbind(-1)
             return [start, end]
-        if self.of_text:
-            return [self.layers["out"](F.gelu(self.layers["dense"](states[:, 0])))]
-        if "out" in self.layers:
-            return [self.layers["out"](states)]
+        if head is not None:
+            return [head(states, batch)]
         if "replaced" in self.network.heads:
             return [self.network.replaced_logits(states)]
         if "tokens" in self.network.heads:
@@ -154,11 +154,19 @@ def _compare(file: Path, module: NamedOutputs, vocabulary_size: int, longest: in
 
 @torch.no_grad()
 def _difference(session: Any, module: NamedOutputs, inputs: Sequence[Tensor]) -> tuple[float, str]:
-    """Return the largest difference between onnxruntime's numbers and torch's, and the output that has it."""
+    """Return the largest difference between onnxruntime's numbers and torch's, and the output that has it.
+
+    The states of padding mean nothing: they need only be numbers.
+    """
     given = {name: tensor.numpy() for name, tensor in zip(INPUTS, inputs, strict=True)}
     found = zip(module.outputs, module(*inputs), session.run(list(module.outputs), given), strict=True)
-    gaps = [(name, (torch.from_numpy(theirs) - ours).abs().nan_to_num(nan=torch.inf)) for name, ours, theirs in found]
-    return max((gap.max().item(), name) for name, gap in gaps)
+    gaps = []
+    for name, ours, theirs in found:
+        gap = (torch.from_numpy(theirs) - ours).abs()
+        if name != "logits" or not module.of_text:  # [B T ...]
+            gap = gap * inputs[1].reshape(*inputs[1].shape, *[1] * (gap.dim() - 2))
+        gaps.append((gap.nan_to_num(nan=torch.inf).max().item(), name))
+    return max(gaps)
 
 
 def _refusal(module: NamedOutputs, size: Size | None, what: str, error: Exception | None = None) -> ConfigError:

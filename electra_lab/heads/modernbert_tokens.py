@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from electra_lab.heads._modernbert import Transform
+from electra_lab.model.transform import Transform
 from registry import Vocabulary, heads
 from registry.contracts.head import EmbeddingSizes
 

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from electra_lab.assembly.networks import build_networks, make_network, open_source
+from electra_lab.assembly.task_head import TASKS, fill_head, kind_of_head, outputs_of, task_of
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.inference.pair import load as load_pair
 from electra_lab.model.task_model import TaskModel
-from electra_lab.pretrained.families import FAMILIES, task_layers
+from electra_lab.pretrained.families import WRITTEN, prepare
 from electra_lab.pretrained.hugging_face import locate, read_config
 from electra_lab.pretrained.opening import finetuned_config, open_model
 from electra_lab.pretrained.trained_model import Part
@@ -27,7 +27,7 @@ from electra_lab.storage.finetuning_folder import FinetuningFolder, is_finetunin
 from electra_lab.storage.run_directory import is_run
 from electra_lab.training.device import choose_device, choose_precision
 from registry import Vocabulary, datasets, tasks
-from registry.errors import CheckpointError, ConfigError, DataError, LabError, command
+from registry.errors import CheckpointError, ConfigError, LabError, command
 
 Seed = int | Literal["best", "all"]
 
@@ -131,6 +131,8 @@ def _of_seed(
         sizes = {"vocabulary_size": part.vocabulary_size, "length": min(source.length, source.longest)}
         sections = {"backbone": part.backbone, "embedding": part.embedding, **sizes}
         sections["length"] = config.data.max_length or sections["length"]
+    family = WRITTEN.get(sections["backbone"]["type"])
+    prepare(task, family if family and family.writes(sections["backbone"], sections["embedding"]) else None)
     with torch.random.fork_rng(devices=[]):
         described = sections["backbone"], sections["embedding"], sections["vocabulary_size"]
         network = make_network(*described, vocabulary.pad_id, ())
@@ -152,11 +154,7 @@ def _kind_of_head(source: str | Path) -> str | None:
         config = read_config(locate(str(source)))
     except LabError:  # `load_pair` reports it
         return None
-    family, architectures = FAMILIES.get(str(config["model_type"])), config.get("architectures")
-    first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    if family and family.detects(config):
-        return None
-    return next((kind for kind in task_layers(family) if first.endswith(kind)), None)
+    return kind_of_head(config)
 
 
 def _of_transformers(source: str | Path, kind: str, device: torch.device) -> FineTuned:
@@ -164,15 +162,9 @@ def _of_transformers(source: str | Path, kind: str, device: torch.device) -> Fin
     opened = build_networks(open_model(source), device)
     [part], [network] = opened.model.parts.values(), opened.networks.values()
     config = read_config(part.path)
-    names = task_layers(FAMILIES.get(part.format))[kind]
-    last = part.tensors.get(f"{names.get('out', names.get('span'))}.weight")
-    if last is None:
-        raise DataError(f"{part.path}: is a model {kind}, but its tensors lack the layers of that class.")
-    name, task = _task_of(kind, config, len(last), part)
+    name, task = _task_of(kind, config, outputs_of(kind, part), part)
     model = TaskModel(network, task, 0.0)
-    if part.format == "bert" and kind == "ForSequenceClassification":
-        model.head.activation = torch.tanh  # type: ignore[assignment]
-    _fill(model.head, names, part)
+    fill_head(model.head, kind, part, config)
     length = min(opened.length, _longest_of_tokenizer(part.path))
     job = Job(task, tasks.get(name).declared["takes"], None, length)
     return FineTuned(str(source), job, [model], opened.tokenizer, opened.vocabulary)
@@ -185,32 +177,15 @@ def _task_of(kind: str, config: Mapping[str, Any], outputs: int, part: Part) -> 
     problem = config.get("problem_type") or ("regression" if outputs == 1 else None)
     if problem == "multi_label_classification":
         raise ConfigError(f"{part.path}: gives several labels to a text, which the lab does not have.")
-    facts: dict[str, Any] = {"labels": labels}
     if kind == "ForQuestionAnswering":
-        name, options = "question_answering", {"head": "independent", "no_answer": "cls"}
-        facts = {"unanswerable": False}
-    elif kind == "ForTokenClassification":
+        return TASKS[kind], task_of(kind, part, {"unanswerable": False})
+    if kind == "ForTokenClassification":
         entities = all(label == "O" or label[:2] in ("B-", "I-", "E-", "S-") for label in labels)
-        name, options = "token_classification", {"scheme": "entities" if entities else "plain"}
         facts = {"tags": labels, "usual": "O" if "O" in labels else labels[0]}
-    elif problem == "regression":
-        name, options, facts = "text_regression", {"head": "dense"}, {"low": 0.0, "high": 1.0}
-    else:
-        name, options = "text_classification", {"head": "dense"}
-    task: Any = tasks.get(name).component(**options)
-    task.set_labels(facts)
-    return name, task
-
-
-@torch.no_grad()
-def _fill(head: torch.nn.Module, names: Mapping[str, str], part: Part) -> None:
-    for ours, theirs in names.items():
-        for name, parameter in head.get_submodule(ours).named_parameters():
-            tensor: Tensor | None = part.tensors.get(f"{theirs}.{name}")
-            if tensor is None or tensor.shape != parameter.shape:
-                has = "is missing" if tensor is None else f"has the shape {tuple(tensor.shape)}"
-                raise DataError(f"{part.path}: {theirs}.{name} {has}, not {tuple(parameter.shape)}.")
-            parameter.copy_(tensor)
+        return TASKS[kind], task_of(kind, part, facts, scheme="entities" if entities else "plain")
+    if problem == "regression":
+        return "text_regression", task_of(kind, part, {"low": 0.0, "high": 1.0}, "text_regression")
+    return TASKS[kind], task_of(kind, part, {"labels": labels})
 
 
 def _longest_of_tokenizer(path: Path) -> int:

@@ -19,7 +19,7 @@ NO_RESULT: dict[Loc, str] = {
     ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
 # Keys of later releases: without a value they do not count, so that cells of earlier folders are found again.
-LATER: set[Loc] = {("train", "epochs"), ("checkpoint", "milestones", "words"), ("step",)}
+LATER: set[Loc] = {("train", "epochs"), ("checkpoint", "milestones", "words"), ("step",), ("task", "head")}
 SEEDS: dict[Loc, str] = {
     ("seed",): "cannot be changed here: list the seeds under `seeds`",
     ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",

@@ -16,7 +16,7 @@ from electra_lab.data.vocabulary import masks_take_words, special_ids
 from electra_lab.model.initialise import STANDARD_DEVIATION
 from electra_lab.model.network import Network
 from electra_lab.model.weights import TABLE, head_of, not_finite, own_tensors
-from electra_lab.pretrained.families import Family, task_layers
+from electra_lab.pretrained.families import Family, task_class
 from electra_lab.pretrained.hugging_face import CONFIG
 from electra_lab.pretrained.trained_model import LAB, Part
 from electra_lab.storage.files import disk, new_folder, seal
@@ -51,7 +51,7 @@ def write_finetuned(
     dropout: float,
     longest: int,
 ) -> None:
-    """Write a fine-tuned network as a folder that transformers loads, whole or not at all.
+    """Write a fine-tuned network as a folder that transformers loads, whole or not at all, if it has such a class.
 
     part     the network before it was fine-tuned
     head     the task's own layers
@@ -59,13 +59,16 @@ def write_finetuned(
     longest  input in tokens
     """
     tuned = replace(part, tensors=own_tensors(network))
-    family = part.family if part.family and kind in part.family.task_layers else None
+    if (found := task_class(part.family, kind, head)) is None:
+        return
+    family, layers = found
     tensors = their_tensors(tuned, family)
-    for ours, theirs in task_layers(family)[kind].items():
+    for ours, theirs in layers.items():
         for name, parameter in head.get_submodule(ours).named_parameters():
             tensors[f"{theirs}.{name}"] = parameter
     described = describe(tuned, tokenizer, family)
-    config = {**described, "architectures": [class_name(family, kind)], "classifier_dropout": dropout}
+    config = {**described, "architectures": [class_name(family, kind)]}
+    config |= dict.fromkeys(family.dropouts if family else Family.dropouts, dropout)
     if kind == "ForSequenceClassification" and not labels:
         labels, config = ["LABEL_0"], config | {"problem_type": "regression"}
     if labels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.tasks._texts import transform_of
 from electra_lab.tasks._windows import Window
 from registry import Batch, Encoded
 
@@ -32,19 +33,28 @@ def choices(batch: Batch) -> Bool[Tensor, "B T"]:
 
 
 class Independent(nn.Module):
-    """Independent logits of the start and the end of an answer; with `classifier` also of no answer."""
+    """Independent logits of the start and the end of an answer; with `classifier` also of no answer.
 
-    def __init__(self, dim: int, dropout: float, *, classifier: bool) -> None:
+    layers  by name, for those of `transform_of`
+    """
+
+    def __init__(self, dim: int, dropout: float, layers: Collection[str] = (), *, classifier: bool) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
+        self.transform = transform_of(dim, layers)
         self.span = nn.Linear(dim, 2)
         self.no_answer = NoAnswer(dim) if classifier else None
 
     def forward(self, states: Float[Tensor, "B T D"], batch: Batch) -> dict[str, Tensor]:
-        states, hidden = self.dropout(states), ~choices(batch)
+        states, hidden = self.prepared(states), ~choices(batch)
         start, end = self.span(states).float().masked_fill(hidden.unsqueeze(-1), NEVER).unbind(-1)  # [B T] each
         outputs = {"start": start, "end": end}
         return outputs if self.no_answer is None else outputs | {"no_answer": self.no_answer(states, start)}
+
+    def prepared(self, states: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        """Return what the last layers read."""
+        found: Tensor = self.dropout(states if self.transform is None else self.transform.transformed(states))
+        return found
 
 
 class Joint(nn.Module):

@@ -1,16 +1,18 @@
 """Shared by the tasks for a text or a pair of texts: rows, and layers on the state of the first token."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.model.transform import Transform
 from registry import Batch, Encoder, Metric, Row, TextExample
 from registry.contracts.task import RowsOfExamples
 
-Head = Literal["linear", "dense"]
+Head = Literal["linear", "dense", "transformers"]
+DENSE = ("dense", "out")  # the layers of most classes of transformers
 CUT, EMPTY = "cut_examples", "empty_examples"
 CUT_METRIC = {
     CUT: Metric("share of the examples that were longer than a row, and cut", "cut examples", higher_is_better=False),
@@ -21,21 +23,39 @@ CUT_METRIC = {
 class FirstState(nn.Module):
     """The layers on the state of [CLS]: dropout and a linear one, as in google-research/electra.
 
-    dense  put dropout, a linear layer and GELU before them, as in transformers' ElectraForSequenceClassification
+    layers  by name; `dense` puts dropout, a linear layer and GELU before them, as in transformers' classes for ELECTRA
+            and DeBERTa, `transform.dense` and `transform.norm` the layers of those for ModernBERT
     """
 
-    def __init__(self, dim: int, outputs: int, dropout: float, *, dense: bool) -> None:
+    def __init__(self, dim: int, outputs: int, dropout: float, layers: Collection[str]) -> None:
         super().__init__()
         self.dropout, self.out = nn.Dropout(dropout), nn.Linear(dim, outputs)
-        self.dense = nn.Linear(dim, dim) if dense else None
+        self.dense = nn.Linear(dim, dim) if "dense" in layers else None
+        self.transform = transform_of(dim, layers)
         self.activation: Callable[[Tensor], Tensor] = F.gelu
+        self.mean = False  # pool the states of all tokens instead, as some fine-tuned ModernBERTs do
 
     def forward(self, states: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B O"]:
-        first = states[:, 0]
+        pooled = states[:, 0]
+        if self.mean:
+            real = batch.attention_mask.unsqueeze(-1)
+            pooled = (states * real).sum(1) / real.sum(1)
+        if self.transform is not None:
+            pooled = self.transform.transformed(pooled)
         if self.dense is not None:
-            first = self.activation(self.dense(self.dropout(first)))
-        logits: Tensor = self.out(self.dropout(first))
+            pooled = self.activation(self.dense(self.dropout(pooled)))
+        logits: Tensor = self.out(self.dropout(pooled))
         return logits
+
+
+def transform_of(dim: int, layers: Collection[str]) -> Transform | None:
+    """Return the layers before the last one that transformers' classes for ModernBERT have, if they are wanted."""
+    return Transform(dim, dim, 1) if "transform.dense" in layers else None
+
+
+def chosen_layers(head: Head, of_class: Collection[str]) -> Collection[str]:
+    """Return the names of the layers for the option `head`, given those of transformers' class."""
+    return {"linear": ("out",), "dense": DENSE, "transformers": of_class}[head]
 
 
 def text_rows(

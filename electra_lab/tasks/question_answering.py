@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -46,10 +46,12 @@ class QuestionAnswering:
     answer if the lowest such number of its windows is above `threshold`. If all training questions have an answer,
     questions without one count as errors.
 
-    head              joint: the end depends on the start; independent: it does not, as in transformers
+    head              joint: the end depends on the start; independent: it does not; transformers: nor here, with the
+                      layers of transformers' class for the encoder, so that the fine-tuned model can be exported. It
+                      has no classifier: no_answer is cls
     beam              number of starts, the most likely ones, that the joint head tries in each window
     no_answer         classifier: the number is the logit of a classifier; cls: as in BERT, the sum of the logits at
-                      [CLS] minus that of the best span in any window, only for the independent head
+                      [CLS] minus that of the best span in any window, not for the joint head
     no_answer_weight  weight of the classifier's loss
     threshold         the official one is -2.75, for the classifier
     stride            tokens from one window to the next; at most half of a window
@@ -81,7 +83,7 @@ class QuestionAnswering:
         self,
         /,
         *,
-        head: Literal["joint", "independent"] = "joint",
+        head: Literal["joint", "independent", "transformers"] = "joint",
         beam: Annotated[int, Field(gt=0, le=10**9)] = 20,
         no_answer: Literal["classifier", "cls"] = "classifier",
         no_answer_weight: Annotated[float, Field(gt=0)] = 0.5,
@@ -92,9 +94,9 @@ class QuestionAnswering:
         segmentation: Segmentation = "words",
     ) -> None:
         if (head, no_answer) == ("joint", "cls"):
-            raise ValueError("no_answer: cls needs head: independent.")
-        self.joint, self.beam = head == "joint", beam
-        self.classifier, self.weight = no_answer != "cls", no_answer_weight
+            raise ValueError("no_answer: cls needs head: independent or transformers.")
+        self.joint, self.of_class, self.beam = head == "joint", head == "transformers", beam
+        self.classifier, self.weight = no_answer != "cls" and not self.of_class, no_answer_weight
         self.threshold, self.stride, self.max_query, self.max_answer = threshold, stride, max_query, max_answer
         self.segmentation: Segmentation = segmentation
         self.unanswerable = False
@@ -107,7 +109,8 @@ class QuestionAnswering:
     def set_labels(self, facts: Mapping[str, Any]) -> None:
         self.unanswerable = bool(facts["unanswerable"])
 
-    exports_if = "head: independent and, if some questions have no answer, no_answer: cls"
+    exports_if = "head: transformers"
+    layers: Collection[str] = ("span",)
 
     @property
     def exports_as(self) -> str | None:
@@ -158,7 +161,7 @@ class QuestionAnswering:
         classifier = self.unanswerable and self.classifier
         if self.joint:
             return Joint(dim, dropout, classifier=classifier, beam=self.beam, longest=self.max_answer)
-        return Independent(dim, dropout, classifier=classifier)
+        return Independent(dim, dropout, self.layers if self.of_class else (), classifier=classifier)
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
         count, terms = torch.tensor(len(batch), device=batch.tokens.device), {}

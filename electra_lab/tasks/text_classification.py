@@ -19,7 +19,16 @@ from electra_lab.tasks._classification import (
     confusion,
     unseen_share,
 )
-from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
+from electra_lab.tasks._texts import (
+    CUT_METRIC,
+    DENSE,
+    FirstState,
+    Head,
+    chosen_layers,
+    cut_share,
+    shown,
+    text_rows,
+)
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
@@ -32,16 +41,16 @@ class TextClassification:
     The labels are those of the training examples; examples with others count as errors. Examples that are longer than a
     row lose tokens at the end, of pairs the longer text first. The shares of both are reported.
 
-    head  dense puts a linear layer and GELU before the last one, as in transformers: only then can the fine-tuned model
-          be exported to transformers
+    head  linear; dense: a linear layer and GELU before the last one, as in transformers' classes for ELECTRA and
+          DeBERTa; transformers: the layers of its class for the encoder, so that the fine-tuned model can be exported
     """
 
+    exports_if = "head: transformers"
     metrics: ClassVar[Mapping[str, Metric]] = {**CLASSIFICATION, **CUT_METRIC, **UNSEEN_METRIC}
 
     def __init__(self, /, *, head: Head = "linear") -> None:
-        self.dense = head == "dense"
-        self.exports_as = "ForSequenceClassification" if self.dense else None
-        self.exports_if = "head: dense"
+        self.layers, self.chosen = DENSE, head
+        self.exports_as = "ForSequenceClassification" if head != "linear" else None
         self.labels: list[str] = []
 
     def fit_labels(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
@@ -70,7 +79,7 @@ class TextClassification:
         return cut_share(rows) | unseen_share([row.labels.get("label") == IGNORED for (row,) in rows])
 
     def head(self, dim: int, dropout: float) -> nn.Module:
-        return FirstState(dim, len(self.labels), dropout, dense=self.dense)
+        return FirstState(dim, len(self.labels), dropout, chosen_layers(self.chosen, self.layers))
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B L"]], batch: Batch) -> Mapping[str, Term]:
         labels = batch.labels["label"]

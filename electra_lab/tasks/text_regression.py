@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electra_lab.tasks._classification import REGRESSION, regression
-from electra_lab.tasks._texts import CUT_METRIC, FirstState, Head, cut_share, shown, text_rows
+from electra_lab.tasks._texts import (
+    CUT_METRIC,
+    DENSE,
+    FirstState,
+    Head,
+    chosen_layers,
+    cut_share,
+    shown,
+    text_rows,
+)
 from registry import Batch, Encoder, Metric, Results, Row, Term, TextExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
 from registry.errors import DataError, listed
@@ -25,16 +34,16 @@ class TextRegression:
     google-research/electra. Examples that are longer than a row lose tokens at the end, of pairs the longer text first;
     their share is reported.
 
-    head  dense puts a linear layer and GELU before the last one, as in transformers: only then can the fine-tuned model
-          be exported to transformers
+    head  linear; dense: a linear layer and GELU before the last one, as in transformers' classes for ELECTRA and
+          DeBERTa; transformers: the layers of its class for the encoder, so that the fine-tuned model can be exported
     """
 
+    exports_if = "head: transformers"
     metrics: ClassVar[Mapping[str, Metric]] = {**REGRESSION, **CUT_METRIC}
 
     def __init__(self, /, *, head: Head = "linear") -> None:
-        self.dense = head == "dense"
-        self.exports_as = "ForSequenceClassification" if self.dense else None
-        self.exports_if = "head: dense"
+        self.layers, self.chosen = DENSE, head
+        self.exports_as = "ForSequenceClassification" if head != "linear" else None
         self.low, self.high = 0.0, 1.0
 
     def fit_labels(self, examples: Sequence[TextExample]) -> Mapping[str, Any]:
@@ -65,7 +74,7 @@ class TextRegression:
         return cut_share(rows)
 
     def head(self, dim: int, dropout: float) -> nn.Module:
-        return FirstState(dim, 1, dropout, dense=self.dense)
+        return FirstState(dim, 1, dropout, chosen_layers(self.chosen, self.layers))
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B 1"]], batch: Batch) -> Mapping[str, Term]:
         guess = outputs["logits"].squeeze(1)

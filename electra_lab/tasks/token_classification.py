@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, product
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from electra_lab.tasks._averages import mean_logits
 from electra_lab.tasks._classification import IGNORED, UNSEEN_METRIC, unseen_share
 from electra_lab.tasks._entities import ENTITY_TAG, compare, entities, single_words, total
+from electra_lab.tasks._texts import Head, chosen_layers, transform_of
 from electra_lab.tasks._windows import windows
 from registry import Batch, Encoded, Encoder, Metric, Results, Row, Table, Term, WordsExample, tasks
 from registry.contracts.task import OutputsOfExamples, RowsOfExamples
@@ -23,13 +24,16 @@ from registry.errors import DataError, listed
 
 
 class EachState(nn.Module):
-    """Dropout and a linear layer on the state of each token."""
+    """Dropout and a linear layer on the state of each token; before them, those of `transform_of`."""
 
-    def __init__(self, dim: int, outputs: int, dropout: float) -> None:
+    def __init__(self, dim: int, outputs: int, dropout: float, layers: Collection[str] = ()) -> None:
         super().__init__()
         self.dropout, self.out = nn.Dropout(dropout), nn.Linear(dim, outputs)
+        self.transform = transform_of(dim, layers)
 
     def forward(self, states: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T O"]:
+        if self.transform is not None:
+            states = self.transform.transformed(states)
         logits: Tensor = self.out(self.dropout(states))
         return logits
 
@@ -38,18 +42,22 @@ class EachState(nn.Module):
 class TokenClassification:
     """A tag for each word, predicted at the word's first token, as in google-research/electra.
 
-    The head is dropout and a linear layer. Sentences that are longer than a row are read in windows; each word is
-    trained and predicted once, in the window where it has the most context. The tags are those of the training examples
-    and, for entities, their counterparts such as I-X for B-X; words with others count as errors. A word without tokens,
-    whose characters the tokenizer drops, is tagged O or, if that is not a tag, with the most frequent one. The report
-    counts both.
+    The head is dropout and a linear layer, unless `head` says otherwise. Sentences that are longer than a row are read
+    in windows; each word is trained and predicted once, in the window where it has the most context. The tags are those
+    of the training examples and, for entities, their counterparts such as I-X for B-X; words with others count as
+    errors. A word without tokens, whose characters the tokenizer drops, is tagged O or, if that is not a tag, with the
+    most frequent one. The report counts both.
 
     scheme  entities  tags are IOB1, IOB2 or BIOES; entities are counted as by conlleval and by seqeval's default
             plain     tags are judged one by one, such as parts of speech
     stride  tokens from one window to the next; at most half a row
+    head    linear, the default: dropout and a linear layer; transformers: the layers of transformers' class for the
+            encoder, which are the same except for ModernBERT
     """
 
     exports_as = "ForTokenClassification"
+    exports_if = "head: transformers"
+    layers: Collection[str] = ("out",)
     metrics: Mapping[str, Metric] = {
         "f1": Metric("harmonic mean of precision and recall", "entity F1"),
         "precision": Metric("share of the predicted entities that have the right words and type", "entity precision"),
@@ -65,8 +73,10 @@ class TokenClassification:
         *,
         scheme: Literal["entities", "plain"] = "entities",
         stride: Annotated[int, Field(gt=0, le=10**9)] = 128,
+        head: Literal["linear", "transformers"] | None = None,
     ) -> None:
         self.scheme, self.stride = scheme, stride
+        self.chosen: Head = head or "linear"
         if scheme == "plain":
             self.metrics = {name: self.metrics[name] for name in ("accuracy", "dropped_words", *UNSEEN_METRIC)}
 
@@ -123,7 +133,7 @@ class TokenClassification:
         return {"dropped_words": (words - judged) / max(words, 1), **unseen_share(unseen)}
 
     def head(self, dim: int, dropout: float) -> nn.Module:
-        return EachState(dim, len(self.tags), dropout)
+        return EachState(dim, len(self.tags), dropout, chosen_layers(self.chosen, self.layers))
 
     def losses(self, outputs: Mapping[str, Float[Tensor, "B ..."]], batch: Batch) -> Mapping[str, Term]:
         labels = batch.labels["tags"]

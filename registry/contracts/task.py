@@ -91,6 +91,8 @@ class Task(Protocol):
                 split are held in memory until its end
     exports_as  optional: `ForSequenceClassification`, `ForTokenClassification` or `ForQuestionAnswering` if the layers
                 of the head are those of transformers' class; they are called `out` (or `span`) and, before it, `dense`
+    layers      optional: an attribute that is set before `head` is called, to the names of the layers in that class for
+                the encoder: `out` (or `span`), `dense`, and for ModernBERT `transform.dense` and `transform.norm`
     exported    optional: exported(head), which returns the layers to export instead, as transformers has no scales
     exports_if  optional: the options with which there is such a class, if there is none now
     average     optional: average(outputs), which returns the outputs of an ensemble, given those of its models on the

@@ -31,6 +31,8 @@ from electra_lab.data.task_rows import TaskRows
 from electra_lab.data.text_encoder import TextEncoder
 from electra_lab.model.flops import MATRIX_PRODUCTS
 from electra_lab.model.task_model import TaskModel, with_layer_rates
+from electra_lab.presentation.console import Console
+from electra_lab.pretrained.families import prepare
 from electra_lab.training.collect import Collected, using_task
 from electra_lab.training.device import choose_precision
 from electra_lab.training.loop import Run, Settings
@@ -105,7 +107,18 @@ def check(loaded: Loaded[FinetuningConfig]) -> LabError | None:
 def overview(file: Path, overrides: Sequence[str]) -> tuple[str, LabError | None]:
     """Return the complete file with its origins, and the error that it would raise here. Raises ConfigError."""
     loaded = load_finetuning(file, overrides)
-    return dump_with_origins(loaded), check(loaded)
+    absent = check(loaded)
+    task = make_task(loaded)
+    if loaded.config.trains and not getattr(task, "exports_as", None):
+        Console().say(f"note: {no_class(task)}.")
+    return dump_with_origins(loaded), absent
+
+
+def no_class(task: Any) -> str:
+    """Say that fine-tuned models of a task cannot be exported to transformers, and with which options they could."""
+    cure = getattr(task, "exports_if", None)
+    instead = f"; it has those of task: {{{cure}}}" if cure else ""
+    return f"transformers has no class with these layers{instead}. `electra-lab predict` works without it"
 
 
 def absent_examples(loaded: Loaded[FinetuningConfig]) -> DataError | None:
@@ -123,6 +136,8 @@ def identity(loaded: Loaded[FinetuningConfig]) -> str:
     config = loaded.config.model_dump(mode="json", exclude={"model", "trackers"})
     if config["step"] is None:
         del config["step"]  # earlier releases did not have it
+    if config["task"].get("head", "") is None:
+        del config["task"]["head"]  # nor it for tags
     examples = None if absent_examples(loaded) else open_dataset(loaded).fingerprint()
     content = json.dumps([config, [plugin.sha256 for plugin in loaded.plugins], examples], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:10]
@@ -243,6 +258,7 @@ def assemble(loaded: Loaded[FinetuningConfig], seed: int, device: torch.device) 
     except LabError as error:
         raise loaded.caused(("dataset",), error) from None
     network = source.networks[config.network]
+    prepare(task, source.model.parts[config.network].family)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # for heads that draw weights themselves
         model = TaskModel(network, task, train.dropout, frozen=train.frozen)

@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from electra_lab.assembly.budget import size_of
 from electra_lab.config.finetune import FinetuningConfig
 from electra_lab.config.load import Loaded
-from electra_lab.jobs.finetuning.experiment import TRAIN, Finetuning
+from electra_lab.jobs.finetuning.experiment import TRAIN, Finetuning, no_class
 from electra_lab.jobs.pretraining.facts import time_of, weights
 from electra_lab.planning.forecast import Duration
 from electra_lab.presentation.text import fact_lines
+from electra_lab.pretrained.families import task_class
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.pretrained.writing import class_name
 from electra_lab.storage.finetuning_folder import FinetuningFolder, predict_command
@@ -44,7 +47,7 @@ def opening(
             facts.append(("left out", text))
     for split, share in built.lost().get("unseen_labels", {}).items():
         facts.append(("note", f"{share:.1%} of the labels of {split} are in no training example: errors"))
-    facts.append(("export", _export(built.task, built.source.model.parts[config.network])))
+    facts.append(("export", described_export(built.task, built.model.head, built.source.model.parts[config.network])))
     if time:
         needed = f"{time_of(time, counted=True)}; {len(config.seeds)} seeds" if isinstance(time, Duration) else time
         facts.append(("time", needed))
@@ -53,18 +56,20 @@ def opening(
     return fact_lines(f"{title}, into {path}" if path else title, facts)
 
 
-def _export(task: Any, part: Part) -> str:
+def described_export(task: Any, head: nn.Module, part: Part) -> str:
     """Describe what transformers will be able to load."""
     kind, cure = getattr(task, "exports_as", None), getattr(task, "exports_if", None)
-    if kind is None:
-        instead = f"; it has those of task: {{{cure}}}" if cure else ""
-        return f"none: transformers has no class with these layers{instead}. `electra-lab predict` works without it"
-    family = part.family if part.family and kind in part.family.task_layers else None
+    found = task_class(part.family, kind, head)
+    if kind is None or found is None:
+        return f"none: {no_class(task)}"
+    family, _ = found
     name = class_name(family, kind)
     if family:
-        return f"model/ in the folder of each seed, an {name} of transformers"
+        return f"model/ in the folder of each seed: {name} of transformers"
     code = f" and the plug-in {part.plugin}" if part.plugin else ""
-    return f"model/ in the folder of each seed, an {name}: transformers needs electra_lab.interop.hugging_face{code}"
+    needs = f"model/ in the folder of each seed: {name}, for which transformers needs electra_lab.interop.hugging_face"
+    has_own = part.family is not None and kind in part.family.task_layers
+    return f"{needs}{code}" + (f"; with task: {{{cure}}} it needs nothing" if cure and has_own else "")
 
 
 def what_is_left(folder: FinetuningFolder, config: FinetuningConfig) -> str:

@@ -5,6 +5,8 @@ from electra_lab.pretrained.families.electra import Bert, Electra
 from electra_lab.pretrained.families.family import Config as Config
 from electra_lab.pretrained.families.family import Family as Family
 from electra_lab.pretrained.families.family import Sections as Sections
+from electra_lab.pretrained.families.family import prepare as prepare
+from electra_lab.pretrained.families.family import task_class as task_class
 from electra_lab.pretrained.families.family import task_layers as task_layers
 from electra_lab.pretrained.families.modernbert import ModernBert
 

@@ -1,11 +1,11 @@
 """DeBERTa-v2 and DeBERTa-v3, around the backbone `deberta`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from electra_lab.pretrained.families.family import Config, Family, Sections
+from electra_lab.pretrained.families.family import Activation, Config, Family, Sections
 from electra_lab.pretrained.families.names import Names
 from registry.errors import ConfigError
 
@@ -62,6 +62,12 @@ class Deberta(Family):
     backbone = "deberta"
     prefix = "DebertaV2"
     classes: ClassVar[Mapping[str, str]] = {"tokens": "ForMaskedLM"}
+    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "ForSequenceClassification": {"dense": "pooler.dense", "out": "classifier"},
+        "ForTokenClassification": {"out": "classifier"},
+        "ForQuestionAnswering": {"span": "qa_outputs"},
+    }
+    dropouts: ClassVar[Sequence[str]] = ("pooler_dropout", "cls_dropout")
 
     def names(self, head: str) -> Names:
         legacy = head == "legacy"
@@ -103,6 +109,10 @@ class Deberta(Family):
         }  # fmt: skip
         return backbone, {"dim": shape["dim"], "max_length": longest, "dropout": dropout}, size
 
+    def pooling(self, config: Config) -> tuple[Activation, bool]:
+        config.refuse_others({"pooler_hidden_act": "gelu"}, self.backbone)
+        return super().pooling(config)
+
     def write(
         self, backbone: Mapping[str, Any], embedding: Mapping[str, Any], ids: Mapping[str, int], head: str
     ) -> dict[str, Any]:
@@ -117,6 +127,8 @@ class Deberta(Family):
             "conv_act": "gelu",
             "hidden_dropout_prob": backbone["dropout"],
             "attention_probs_dropout_prob": backbone["attention_dropout"],
+            "pooler_hidden_act": "gelu",
+            "pooler_hidden_size": backbone["dim"],
             "legacy": False,
         }
 

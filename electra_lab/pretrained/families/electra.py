@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
+
 from electra_lab.model.embeddings import LAYER_NORM_EPS, SEGMENTS
-from electra_lab.pretrained.families.family import Config, Family, Sections
+from electra_lab.pretrained.families.family import Activation, Config, Family, Sections
 from electra_lab.pretrained.families.names import Names
 
 # How the encoder of the lab computes. A file that lacks one of these keys means the same.
@@ -103,3 +105,6 @@ class Bert(Electra):
         "ForQuestionAnswering": {"span": "qa_outputs"},
     }
     usual_width = None
+
+    def pooling(self, config: Config) -> tuple[Activation, bool]:
+        return torch.tanh, False

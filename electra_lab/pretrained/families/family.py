@@ -1,17 +1,19 @@
 """A family of transformers' encoders that the lab reads into one of its backbones, and writes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from electra_lab.pretrained.families.names import Names
 from registry.errors import ConfigError
 
 LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
 MOST_LAYERS = 1_000  # as in an experiment
+Activation = Callable[[Tensor], Tensor]
 Sections = tuple[dict[str, Any], dict[str, Any], int]  # backbone, embedding, size of the vocabulary
 
 
@@ -68,6 +70,7 @@ class Family(ABC):
     prefix      of the names of its classes
     classes     by head, the ending of the class that has this head
     task_layers for each class of a task, the module of our task's head and the name of its place
+    dropouts    the keys of config.json for the dropout in these classes
     """
 
     model_type: ClassVar[str]
@@ -75,6 +78,7 @@ class Family(ABC):
     prefix: ClassVar[str]
     classes: ClassVar[Mapping[str, str]]
     task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    dropouts: ClassVar[Sequence[str]] = ("classifier_dropout",)
 
     @abstractmethod
     def names(self, head: str) -> Names:
@@ -110,6 +114,13 @@ class Family(ABC):
         """Return sentences on what config.json cannot say."""
         return []
 
+    def pooling(self, config: Config) -> tuple[Activation, bool]:
+        """Return the activation after the layer `dense` of the class for texts, and whether it reads the mean state.
+
+        Otherwise it reads the state of [CLS]. Raises ConfigError if the lab has no such class.
+        """
+        return F.gelu, False
+
     def tensors_in(self, tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
         """Return the tensors of a file in the lab's form, under our names."""
         return tensors
@@ -122,3 +133,24 @@ class Family(ABC):
 def task_layers(family: Family | None) -> Mapping[str, Mapping[str, str]]:
     """Return, by class, the names of the layers of tasks in a family, or in the lab's own classes."""
     return family.task_layers if family else TASK_LAYERS
+
+
+def prepare(task: Any, family: Family | None) -> None:
+    """Tell a task that asks for them the layers of the class that its fine-tuned models may become."""
+    if hasattr(task, "layers") and (kind := getattr(task, "exports_as", None)):
+        task.layers = tuple(task_layers(family).get(kind, {}) or TASK_LAYERS.get(kind, {}))
+
+
+def task_class(
+    family: Family | None, kind: str | None, head: nn.Module
+) -> tuple[Family | None, Mapping[str, str]] | None:
+    """Return the family, None for the lab's own, whose class of a task has exactly the layers of a head.
+
+    With it come the names of the layers there. None if no class has these layers.
+    """
+    layers = {name.rpartition(".")[0] for name, _ in head.named_parameters()}
+    for owner in (family, None):
+        places = task_layers(owner).get(kind or "", {})
+        if places and places.keys() == layers:
+            return owner, places
+    return None

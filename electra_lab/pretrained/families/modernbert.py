@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from electra_lab.pretrained.families.family import Config, Family, Sections
+from electra_lab.pretrained.families.family import Activation, Config, Family, Sections
 from electra_lab.pretrained.families.names import Names
 from registry.errors import ConfigError
 
@@ -25,6 +26,7 @@ LAYER = {
     "expand": "mlp.Wi",
     "contract": "mlp.Wo",
 }
+TRANSFORM = {"transform.dense": "head.dense", "transform.norm": "head.norm"}  # in all classes of tasks
 LABELS = ("ORIGINAL", "REPLACED")  # of a discriminator
 TABLE = "model.embeddings.tok_embeddings.weight"
 
@@ -39,6 +41,11 @@ class ModernBert(Family):
     backbone = "modernbert"
     prefix = "ModernBert"
     classes: ClassVar[Mapping[str, str]] = {"replaced": "ForTokenClassification", "tokens": "ForMaskedLM"}
+    task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "ForSequenceClassification": {**TRANSFORM, "out": "classifier"},
+        "ForTokenClassification": {**TRANSFORM, "out": "classifier"},
+        "ForQuestionAnswering": {**TRANSFORM, "span": "classifier"},
+    }
 
     def names(self, head: str) -> Names:
         heads = {f"heads.{head}.dense": "head.dense", f"heads.{head}.norm": "head.norm"}
@@ -124,6 +131,7 @@ class ModernBert(Family):
                 "full_attention": {"rope_type": "default", "rope_theta": backbone["global_theta"]},
                 "sliding_attention": {"rope_type": "default", "rope_theta": backbone["local_theta"]},
             },
+            "classifier_pooling": "cls",
             "embedding_dropout": embedding["dropout"],
             "attention_dropout": backbone["attention_dropout"],
             "mlp_dropout": backbone["ff_dropout"],
@@ -139,6 +147,11 @@ class ModernBert(Family):
             f"ModernBertConfig has one dropout for the weights and the output of attention; {backbone['dropout']} was "
             "used for the output in training."
         ]
+
+    def pooling(self, config: Config) -> tuple[Activation, bool]:
+        if (how := config.values.get("classifier_pooling", "cls")) not in ("cls", "mean"):
+            raise ConfigError(f"{config.place}: classifier_pooling is {how!r}; it must be 'cls' or 'mean'.")
+        return F.gelu, how == "mean"
 
     def tensors_in(self, tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
         for name in ("heads.replaced.out.weight", "heads.replaced.out.bias") if head == "replaced" else ():

@@ -75,4 +75,5 @@ class Names:
         part, dot, last = name.rpartition(".")
         name = f"{part}{dot}{_OLD.get(last, last)}"
         inside = {"embeddings", "pooler", *(path.split(".")[0] for path in (*self.parts.values(), self.layers))}
-        return f"{self.root}.{name}" if name.split(".")[0] in inside else name
+        without_root = name.split(".")[0] in inside and not re.fullmatch(self.foreign, name)
+        return f"{self.root}.{name}" if without_root else name

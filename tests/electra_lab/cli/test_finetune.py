@@ -143,7 +143,8 @@ def test_other_commands_name_the_right_one(lab: Lab, tmp_path: Path, model: Path
 def test_check_prints_the_complete_file_with_origins(lab: Lab, tmp_path: Path, model: Path) -> None:
     file = write_finetuning(tmp_path, model)
     code, out, err = lab("check", file)
-    assert (code, err) == (0, "")
+    assert (code, err.count("\n"), "task: {head: transformers}" in err) == (0, 1, True)
+    assert lab("check", file, "--set", "task.head=transformers")[::2] == (0, "")
     found = yaml.safe_load(out)
     assert found["train"]["epochs"] == 3
     assert found["train"]["layer_decay"] == 0.8

@@ -13,10 +13,11 @@ from torch import nn
 
 from electra_lab.export import onnx as module
 from electra_lab.export.export import export
-from electra_lab.export.model_folder import copy_folder
+from electra_lab.export.model_folder import copy_folder, with_head
 from electra_lab.export.onnx import INPUTS, NamedOutputs, open_onnx, write_onnx
 from electra_lab.model.network import Network
 from electra_lab.model.pair import EmbeddingSizes, make_pair
+from electra_lab.pretrained.hugging_face import read_part
 from registry import backbones
 from registry.errors import ConfigError
 from tests.electra_lab.export.exports import assert_close, finished, inputs, logits, opened, states
@@ -30,9 +31,11 @@ SHAPES = [(1, 1), (1, 3), (2, 16), (3, 17), (5, LONGEST)]
 
 
 def network(kind: str, heads: tuple[str, ...] = ("replaced",), **options: Any) -> Network:
+    """Rows are longer than the windows, and than distances with a bucket of their own."""
     torch.manual_seed(0)
-    backbone: Any = backbones.get(kind).component(16, 1, 4, LONGEST, **options)
-    made = make_pair(None, 0, backbone, 16, EmbeddingSizes(60, 8, LONGEST, 0.1), "none", 0, heads)[1]
+    backbone: Any = backbones.get(kind).component(16, 2 if kind == "modernbert" else 1, 4, LONGEST, **options)
+    width = 16 if kind in ("modernbert", "deberta") else 8
+    made = make_pair(None, 0, backbone, 16, EmbeddingSizes(60, width, LONGEST, 0.1), "none", 0, heads)[1]
     for parameter in made.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.3)
@@ -87,6 +90,8 @@ def test_an_export_has_the_discriminator(tmp_path: Path, monkeypatch: pytest.Mon
         ("performer", {"local_heads": 1, "window": 4}),
         ("reformer", {"local_heads": 2, "bucket_size": 4, "hashes": 1}),
         ("hugging_face", {"model_type": "roberta"}),
+        ("modernbert", {"local_attention": 8, "global_every": 2}),
+        ("deberta", {"buckets": 8, "max_distance": 16}),
     ],
 )
 def test_other_backbones_are_written(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
@@ -117,6 +122,43 @@ def test_reformer_hashes_rows_of_all_lengths_in_one_pass(monkeypatch: pytest.Mon
     assert_close(states(ours, given), expected, given)
 
 
+OPTIONS = {
+    "Electra": {"embedding_size": 8},
+    "Bert": {},
+    "ModernBert": {"local_attention": 8, "layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2,
+                   "classifier_pooling": "mean", "pad_token_id": 0},
+    "DebertaV2": {"relative_attention": True, "position_buckets": 8, "max_relative_positions": 16,
+                  "position_biased_input": False, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0,
+                  "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+}  # fmt: skip
+
+
+def fine_tuned(kind: str, backbone: str, folder: Path) -> Any:
+    """Write a model of transformers with random large weights, and return it."""
+    transformers = pytest.importorskip("transformers")
+    from electra_lab.interop.hugging_face import models
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "num_labels": 2 if kind == "ForQuestionAnswering" else 3}
+    if backbone in OPTIONS:
+        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+        given = {**shape, "max_position_embeddings": LONGEST, **sizes, **OPTIONS[backbone]}
+        theirs = getattr(transformers, f"{backbone}{kind}")(getattr(transformers, f"{backbone}Config")(**given)).eval()
+    else:
+        sections = {"type": backbone, "dim": 16, "depth": 1, "heads": 4}, {"dim": 8, "max_length": 48, "dropout": 0.1}
+        config = models.ElectraLabConfig(backbone=sections[0], embedding=sections[1], **sizes)
+        theirs = getattr(models, f"ElectraLab{kind}")(config).eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def segments(theirs: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the segments, for a class that has them; the others would take them for positions."""
+    return {} if type(theirs).__name__.startswith("Modern") else {"token_type_ids": given["token_type_ids"]}
+
+
 HEADS = {
     "ForSequenceClassification": (["last_hidden_state", "logits"], ["batch", 3]),
     "ForTokenClassification": (["last_hidden_state", "logits"], ["batch", "length", 3]),
@@ -124,36 +166,37 @@ HEADS = {
 }
 
 
+@pytest.mark.parametrize("backbone", OPTIONS)
+@torch.no_grad()
+def test_a_file_would_have_the_logits_of_transformers(tmp_path: Path, backbone: str) -> None:
+    """Of each class of a task: what is traced equals transformers' model, before torch and onnxruntime have a say."""
+    for kind, (names, _) in HEADS.items():
+        theirs = fine_tuned(kind, backbone, tmp_path / kind)
+        ours = with_head(tmp_path / kind, read_part(tmp_path / kind, "discriminator"))
+        assert [*ours.outputs] == names
+        given = inputs(60, 3, 30)
+        expected = theirs(given["input_ids"], given["attention_mask"], **segments(theirs, given))
+        kept = slice(None) if ours.of_text else given["attention_mask"].bool()
+        for name, found in zip(names[1:], ours.eval()(*given.values())[1:], strict=True):
+            torch.testing.assert_close(found[kept], expected[name][kept], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("kind", "backbone"),
     [
-        ("ForSequenceClassification", "bert"),
-        pytest.param("ForTokenClassification", "bert", marks=slow),
-        pytest.param("ForQuestionAnswering", "bert", marks=slow),
+        ("ForSequenceClassification", "Electra"),
+        pytest.param("ForTokenClassification", "Electra", marks=slow),
+        pytest.param("ForQuestionAnswering", "Electra", marks=slow),
+        pytest.param("ForSequenceClassification", "ModernBert", marks=slow),
+        pytest.param("ForQuestionAnswering", "ModernBert", marks=slow),
+        pytest.param("ForSequenceClassification", "DebertaV2", marks=slow),
         pytest.param("ForSequenceClassification", "performer", marks=slow),
         pytest.param("ForTokenClassification", "performer", marks=slow),
         pytest.param("ForQuestionAnswering", "performer", marks=slow),
     ],
 )
 def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, backbone: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    from electra_lab.interop.hugging_face import models
-
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 60, "num_labels": 2 if kind == "ForQuestionAnswering" else 3}
-    if backbone == "bert":
-        config = transformers.ElectraConfig(
-            embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32,
-            max_position_embeddings=LONGEST, **sizes,
-        )  # fmt: skip
-        theirs = getattr(transformers, f"Electra{kind}")(config).eval()
-    else:
-        sections = {"type": backbone, "dim": 16, "depth": 1, "heads": 4}, {"dim": 8, "max_length": 48, "dropout": 0.1}
-        config = models.ElectraLabConfig(backbone=sections[0], embedding=sections[1], **sizes)
-        theirs = getattr(models, f"ElectraLab{kind}")(config).eval()
-    for parameter in theirs.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    theirs.save_pretrained(tmp_path / "model")
+    theirs = fine_tuned(kind, backbone, tmp_path / "model")
     change = copy_folder(tmp_path / "model", tmp_path / "out", int8=True)
     assert change is not None
     assert (change.agreement is None) == (kind == "ForQuestionAnswering")
@@ -163,7 +206,7 @@ def test_fine_tuned_heads_are_those_of_transformers(tmp_path: Path, kind: str, b
     for shape in SHAPES:
         given = inputs(60, *shape)
         with torch.no_grad():
-            expected = theirs(**given)
+            expected = theirs(given["input_ids"], given["attention_mask"], **segments(theirs, given))
         computed = session.run(names[1:], {name: given[name].numpy() for name in INPUTS})
         for name, output in zip(names[1:], computed, strict=True):
             ours, real = torch.from_numpy(output), given["attention_mask"].bool()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return _FOUND
 
 
-def all_tuned(folder: Path) -> dict[str, Path]:
+def all_tuned(
+    folder: Path, tasks: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = TASKS, backbone: str = BERT
+) -> dict[str, Path]:
     """Fine-tune a model for each task; returns the folders."""
-    model, found = pretrained(folder / "pretrained", discriminator=BERT, embedding="{dim: 8, max_length: 32}"), {}
-    for name, (task, dataset) in TASKS.items():
+    model, found = pretrained(folder / "pretrained", discriminator=backbone, embedding="{dim: 8, max_length: 32}"), {}
+    for name, (task, dataset) in tasks.items():
         paths = write_examples(folder, name, dataset["type"])
         file = write_finetuning(
             folder,

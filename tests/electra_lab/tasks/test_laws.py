@@ -38,6 +38,10 @@ class TestQuestionAnsweringByCls(TaskContract):
     name, options = "question_answering", {"head": "independent", "no_answer": "cls", "threshold": 0.5}
 
 
+class TestQuestionAnsweringAsInTransformers(TaskContract):
+    name, options = "question_answering", {"head": "transformers"}
+
+
 class TestQuestionAnsweringAnswerable(TaskContract):
     """SQuAD 1.1."""
 

@@ -37,7 +37,7 @@ def test_the_longer_text_loses_one_token_after_the_other_and_of_equal_ones_the_s
 def test_the_dense_head_is_that_of_transformers(training: bool) -> None:
     """With dropout before both of its layers; the plain one has dropout before its only one."""
     theirs = ElectraClassificationHead(ElectraConfig(hidden_size=8, classifier_dropout=0.4, num_labels=3))
-    dense, plain = (FirstState(8, 3, 0.4, dense=each).train(training) for each in (True, False))
+    dense, plain = (FirstState(8, 3, 0.4, layers).train(training) for layers in (("dense", "out"), ("out",)))
     for ours in (dense, plain):
         ours.out.load_state_dict(theirs.out_proj.state_dict())
     dense.dense.load_state_dict(theirs.dense.state_dict())

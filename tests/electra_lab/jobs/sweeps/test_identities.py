@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from electra_lab.config.load import Loaded, load, load_finetuning
 from electra_lab.config.source import Value
 from electra_lab.jobs.finetuning.experiment import identity, open_dataset
-from electra_lab.jobs.identity import digest, identity_of
+from electra_lab.jobs.identity import content_of, digest, identity_of
 from registry import discovery
 from tests.electra_lab.jobs.sweeps.test_file import SAFE, ablation, ids
 from tests.helpers import write_experiment
@@ -98,6 +98,21 @@ def test_fine_tunings_of_earlier_releases_are_found_again(tmp_path: Path):
     before = json.dumps([config, [], open_dataset(loaded).fingerprint()], sort_keys=True)
     assert identity(loaded) == hashlib.sha256(before.encode()).hexdigest()[:10]
     assert identity(load_finetuning(file, ["step=best"])) != identity(loaded)
+
+    # Nor had taggers a `head`.
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("the B-X\ncat O\n")
+    file.write_text(
+        "name: t\nmodel: nowhere\nseeds: [0]\ntask: {type: token_classification}\n"
+        "dataset: {type: conll, train: a.txt, validation: b.txt}\n"
+    )
+    loaded = load_finetuning(file)
+    config = loaded.config.model_dump(mode="json", exclude={"model", "trackers", "step"})
+    del config["task"]["head"]
+    before = json.dumps([config, [], open_dataset(loaded).fingerprint()], sort_keys=True)
+    assert identity(loaded) == hashlib.sha256(before.encode()).hexdigest()[:10]
+    assert json.loads(content_of(loaded))["task"] == config["task"]
+    assert len({digest(load_finetuning(file, [f"task.head={head}"])) for head in ("null", "transformers")}) == 2
 
 
 def test_a_plug_in_that_changed_changes_the_digest(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The layers that all heads of ModernBERT begin with."""
+"""The layers that all heads of ModernBERT begin with, in pre-training and in tasks."""
 
 import torch
 from jaxtyping import Float
