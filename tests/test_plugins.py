@@ -24,7 +24,7 @@ from electra_lab import testing
 from electra_lab.assembly.experiment import assemble, open_data
 from electra_lab.config.load import load
 from electra_lab.training.evaluation import evaluate
-from registry import Masked, load_plugin
+from registry import Masked, corpora, load_plugin
 from tests.helpers import ROOT, exit_code, write_experiment
 
 PLUGINS = ROOT / "experiments" / "plugins"
@@ -36,6 +36,29 @@ def _examples() -> None:
     for name in EXAMPLES:
         load_plugin(PLUGINS / f"{name}.py")
     load_plugin(PLUGINS / "package" / "electra_lab_min_p.py")
+    for name in ("genome", "python_source", "service_log"):  # of logs_small, dna_small and python_small
+        load_plugin(PLUGINS / f"{name}.py")
+
+
+@pytest.mark.usefixtures("_examples")
+class TestServiceLog(testing.CorpusContract):
+    name, options = "service_log", {"lines": 200}
+
+
+@pytest.mark.usefixtures("_examples")
+class TestGenome(testing.CorpusContract):
+    name, options = "genome", {"chromosomes": 3, "length": 1000}
+
+
+@pytest.mark.usefixtures("_examples")
+def test_the_best_detector_of_the_genome_needs_its_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The more is replaced, the less context tells; of independent letters it tells nothing."""
+    genome: Any = sys.modules[corpora.get("genome").component.__module__]
+    few, many = genome.best_auc(rows=60, masked=0.05), genome.best_auc(rows=60, masked=0.4)
+    assert 0.55 < many < few < 1
+    monkeypatch.setattr(genome, "MOTIFS", ())
+    monkeypatch.setattr(genome, "STAY", genome.STAY * 0 + 0.25)
+    assert genome.best_auc(rows=60) == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.usefixtures("_examples")

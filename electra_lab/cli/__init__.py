@@ -28,6 +28,7 @@ from electra_lab.cli import (
     resume,
     run,
     schema,
+    score,
 )  # fmt: skip
 from electra_lab.cli._streams import CLOSED_PIPE, answer, answering, usable
 from electra_lab.version import __version__
@@ -48,7 +49,7 @@ app = typer.Typer(
 VERBS: tuple[Callable[..., None], ...] = (
     new.new, prepare.prepare, run.run, resume.resume, replay.replay, ablate.ablate, finetune.finetune, report.report,
     list_.list_, compare.compare, check.check, export.export, push.push, detect.detect, corrupt.corrupt, fill.fill,
-    embed.embed, predict.predict, schema.schema,
+    embed.embed, score.score, predict.predict, schema.schema,
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb.__name__.rstrip("_"))(answering()(verb))

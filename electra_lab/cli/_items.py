@@ -1,9 +1,14 @@
-"""Items to predict: the texts, or the records with named fields, that a command is given."""
+"""The items that a command reads, texts or records with named fields, and what it prints for each."""
 
+import csv
+import io
+import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from electra_lab.cli._streams import is_utf8
 from electra_lab.cli._texts import OnError, stop_or_skip
 from registry.errors import ConfigError, DataError, did_you_mean
 
@@ -152,3 +157,36 @@ def _rows(
             yield place, BadInput(place, f"has {len(row)} instead of {len(header)} columns")
         else:
             yield place, dict(zip(header, row, strict=True))
+
+
+def json_line(value: Record) -> str:
+    """Return a line of JSON; halves of characters, which only other fields may have, are escaped."""
+    line = json.dumps(value, ensure_ascii=not is_utf8())
+    return line if line.isascii() or not re.search("[\ud800-\udfff]", line) else json.dumps(value)
+
+
+class Table:
+    """Rows of a CSV file whose columns are those of the first one; each probability has its own."""
+
+    def __init__(self) -> None:
+        self._columns: list[str] = []
+
+    def line(self, record: Record, found: Record) -> str:
+        """Return a row, the first time below the header."""
+        cells = {name: self._cell(value) for name, value in record.items()}
+        for name, value in found.items():
+            if name == "probabilities" and isinstance(value, dict):
+                cells |= {f"probability_{label}": chance for label, chance in value.items()}
+            else:
+                cells[name] = self._cell(value)
+        first, self._columns = not self._columns, self._columns or [*cells]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
+        if first:
+            writer.writeheader()
+        writer.writerow(cells)
+        return text.getvalue().removesuffix("\n").encode("utf-8", "replace").decode()
+
+    @staticmethod
+    def _cell(value: Any) -> Any:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

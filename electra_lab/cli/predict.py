@@ -1,19 +1,15 @@
 """electra-lab predict MODEL"""
 
-import csv
-import io
-import json
-import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from electra_lab.cli._items import ENDINGS, Format, Record, items_of
-from electra_lab.cli._streams import answer, is_utf8
+from electra_lab.cli._items import ENDINGS, Format, Record, Table, items_of, json_line
+from electra_lab.cli._streams import answer
 from electra_lab.cli._texts import Batch, Json, OnError, Texts, answer_in_colour, colours, lines_of
 from electra_lab.cli.run import Device, OnDevice
 from registry.errors import ConfigError, command
@@ -85,7 +81,7 @@ def predict(
             waiting.append(record)
             yield item
 
-    table, terminal, console = _Table(), colours(), Console()
+    table, terminal, console = Table(), colours(), Console()
     with nullcontext() if terminal.is_terminal else console.progress(0, None, "predict", "texts"):
         for number, result in enumerate(tuned.stream("predict", items(), batch_size=batch_size), start=1):
             console.advance(number)
@@ -93,39 +89,6 @@ def predict(
             if csv_:
                 answer(table.line(record, result.answer))
             elif json_:
-                answer(_json(record | result.answer))
+                answer(json_line(record | result.answer))
             else:
                 answer_in_colour(terminal, result)
-
-
-def _json(value: Record) -> str:
-    """Return a line of JSON; halves of characters, which only other fields may have, are escaped."""
-    line = json.dumps(value, ensure_ascii=not is_utf8())
-    return line if line.isascii() or not re.search("[\ud800-\udfff]", line) else json.dumps(value)
-
-
-class _Table:
-    """Rows of a CSV file whose columns are those of the first one; each probability has its own."""
-
-    def __init__(self) -> None:
-        self._columns: list[str] = []
-
-    def line(self, record: Record, found: Record) -> str:
-        """Return a row, the first time below the header."""
-        cells = {name: self._cell(value) for name, value in record.items()}
-        for name, value in found.items():
-            if name == "probabilities" and isinstance(value, dict):
-                cells |= {f"probability_{label}": chance for label, chance in value.items()}
-            else:
-                cells[name] = self._cell(value)
-        first, self._columns = not self._columns, self._columns or [*cells]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, restval="", extrasaction="ignore", lineterminator="\n")
-        if first:
-            writer.writeheader()
-        writer.writerow(cells)
-        return text.getvalue().removesuffix("\n").encode("utf-8", "replace").decode()
-
-    @staticmethod
-    def _cell(value: Any) -> Any:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value

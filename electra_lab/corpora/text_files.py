@@ -4,12 +4,15 @@ import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
 
 from electra_lab.corpora._common import FileCorpus, Paths
 from electra_lab.sources.files import BadInput
-from registry import LONGEST, Skipped, corpora
+from registry import LONGEST, Document, Skipped, corpora
 from registry.documents import cut, pieces
+from registry.errors import DataError
 
 EXTENSIONS = (".txt", ".text", ".md")
 BLANK_LINES = re.compile(r"\n\s*\n")
@@ -17,9 +20,20 @@ SEPARATORS = {"paragraphs": BLANK_LINES, "lines": re.compile("\n"), "files": Non
 PART = 1 << 18  # bytes of a line that are decoded at once
 
 
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_compiles)]
+
+
 @corpora.register("text_files")
 class TextFiles(FileCorpus):
-    """UTF-8 text files, plain or compressed (.gz, .xz, .zst).
+    r"""UTF-8 text files, plain or compressed (.gz, .xz, .zst).
 
     All line ends are read as a line feed, and a byte order mark is dropped. A document above 1,000,000 characters
     becomes several, cut at white space.
@@ -29,6 +43,10 @@ class TextFiles(FileCorpus):
     documents   the unit of text: `paragraphs` (separated by blank lines, as in google-research/electra), `lines`, or
                 whole `files`
     join_lines  join the lines of a paragraph by spaces, for text with hard line breaks
+    remove      regular expression (Python's) of what is no text, such as the time stamps of a log: `^\S+ \S+ `;
+                searched in each document
+    group       regular expression of what determines the split, such as a host or a session: documents in which it
+                finds the same (its first group, if it has one) stay together; by default the text
     on_error    at bytes that are not UTF-8: `stop`, `skip_line`, which leaves out the line, or `skip`, which leaves out
                 this line and the rest of the file. Of a damaged file both keep all lines before the damage
     """
@@ -42,12 +60,38 @@ class TextFiles(FileCorpus):
         paths: Paths,
         documents: Literal["paragraphs", "lines", "files"] = "paragraphs",
         join_lines: bool = False,
+        remove: Pattern | None = None,
+        group: Pattern | None = None,
         on_error: Literal["stop", "skip", "skip_line"] = "stop",
     ) -> None:
+        self._remove, self._group = (re.compile(pattern) if pattern else None for pattern in (remove, group))
         self.separator, self.skips_line = SEPARATORS[documents], on_error == "skip_line"
         self._finish = joined if join_lines and documents != "lines" else str
-        options = {"documents": documents, "join_lines": join_lines, "on_error": on_error}
+        options: dict[str, Any] = {"documents": documents, "join_lines": join_lines, "on_error": on_error}
+        options |= {name: pattern for name, pattern in (("remove", remove), ("group", group)) if pattern}
         super().__init__(paths, EXTENSIONS, options)
+
+    def __iter__(self) -> Iterator[str | Document | Skipped]:
+        if not (self._remove or self._group):
+            yield from super().__iter__()
+            return
+        found, number = {"remove": 0, "group": 0}, 0
+        for item in super().__iter__():
+            if not isinstance(item, str):
+                yield item
+                continue
+            number, text, key = number + 1, item, None
+            if self._group and (match := self._group.search(item)):
+                key = match[1] if self._group.groups and match[1] is not None else match[0]
+                found["group"] += 1
+            if self._remove:
+                text, times = self._remove.subn("", item)
+                found["remove"] += times
+            if text := text.strip():
+                yield Document(text, key)
+        for name, pattern in (("remove", self._remove), ("group", self._group)):
+            if pattern and number and not found[name]:
+                raise DataError(f"corpus.{name} {pattern.pattern!r} finds nothing in {number:,} documents.")
 
     def _in_file(self, file: Path) -> Iterator[str | Skipped]:
         rest = ""

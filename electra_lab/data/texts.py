@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from unicodedata import category, normalize
 import torch
 
 from electra_lab.data.encoding import SpecialNames
-from electra_lab.data.vocabulary import word_mark
+from electra_lab.data.vocabulary import replaced_patterns, word_mark
 from registry import Batch, Vocabulary
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
     """
     before, tokenizer.encode_special_tokens = tokenizer.encode_special_tokens, not with_masks
     special, mark, found = SpecialNames(tokenizer), word_mark(tokenizer), list[Tokenized]()
+    replaced = replaced_patterns(tokenizer)
     try:
         # A lone surrogate has no bytes; a question mark in its place keeps the offsets.
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
@@ -70,10 +72,25 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], *, with_masks: bool = F
                 read, spaces = special.spelled(read)
                 encoding = tokenizer.encode(read, add_special_tokens=False)
             offsets = without(spaces, places(read, encoding.tokens, encoding.offsets, mark))
+            if replaced:
+                offsets = _whole_matches(text, encoding.tokens, offsets, replaced)
             found.append(Tokenized(text, encoding.ids, encoding.tokens, offsets, encoding.word_ids))
     finally:
         tokenizer.encode_special_tokens = before
     return found
+
+
+def _whole_matches(
+    text: str, tokens: Sequence[str], offsets: Iterable[tuple[int, int]], replaced: Mapping[str, str]
+) -> list[tuple[int, int]]:
+    """Return offsets in which a token that replaces what a pattern finds covers all of it.
+
+    The library gives such a token the last character alone.
+    """
+    starts: dict[tuple[str, int], int] = {}  # of matches, by token and end
+    for name, pattern in replaced.items():
+        starts |= {(name, match.end()): match.start() for match in re.finditer(pattern, text)}
+    return [(starts.get((name, end), start), end) for name, (start, end) in zip(tokens, offsets, strict=True)]
 
 
 def without(spaces: Sequence[int], offsets: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

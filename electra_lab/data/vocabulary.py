@@ -116,6 +116,14 @@ def word_mark(tokenizer: Tokenizer) -> str | None:
     return None
 
 
+def replaced_patterns(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return, by token, the pattern of the text that the tokenizer `words` replaces by it."""
+    normalizer = json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else {}
+    steps = [step for step in normalizer.get("normalizers", ()) if step["type"] == "Replace"]
+    found = {step["content"]: step["pattern"].get("Regex") for step in steps}
+    return {name: pattern for name, pattern in found.items() if pattern and name in ("<address>", "<hex>", "<number>")}
+
+
 def masks_take_words(tokenizer: Tokenizer, mask: str) -> None:
     """Let a mask in a text replace a word as in training: with the space before it, if words include that."""
     from tokenizers import AddedToken

@@ -177,5 +177,5 @@ class FineTuned(Pair):
         cure = predict_command(self.name, self.job.needs)
         raise ConfigError(f"{self.name}: is fine-tuned and has the head of its task alone. To use it: {cure}")
 
-    _detector = _refused
-    _writer = _refused
+    detector = property(_refused)
+    writer = property(_refused)

@@ -15,7 +15,8 @@ from torch import Tensor
 from electra_lab.assembly.networks import build_networks
 from electra_lab.data.texts import Tokenized, Window, batches, tokenize, windows
 from electra_lab.data.vocabulary import masks_take_words
-from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results
+from electra_lab.inference.results import Candidate, Corrupted, Detected, Filled, Result, Results, Scored
+from electra_lab.inference.scoring import OF, By, Reduce, log_odds, refuse_unknown, surprisals
 from electra_lab.model.network import Network
 from electra_lab.pretrained.opening import open_model
 from electra_lab.storage.best import Step
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Result)
 T = TypeVar("T")
 Pooling = Literal["mean", "cls"]
-Verb = Literal["detect", "corrupt", "fill", "predict", "embed"]
+Verb = Literal["detect", "corrupt", "fill", "predict", "embed", "score"]
 CHUNK = 64  # batches whose texts `stream` holds at once, if they have no more characters than this:
 CHARACTERS = 1 << 18  # their tokens and results take about a hundred megabytes
 
@@ -86,9 +87,9 @@ class Pair:
     def detect(self, texts: list[str], *, batch_size: int = ...) -> Results[Detected]: ...
     def detect(self, texts: str | list[str], *, batch_size: int = 32) -> Detected | Results[Detected]:
         """Return, for every token, the probability that it was replaced. Raises ConfigError without a detector."""
-        network = self._detector()
+        self._refuse(batch_size)
         given = tokenize(self.tokenizer, _several(texts))
-        verdicts = self._verdicts(network, given, batch_size)
+        verdicts = self._verdicts(given, batch_size)
         return _alike(texts, [Detected(t.text, t.tokens, t.offsets, p) for t, p in zip(given, verdicts, strict=True)])
 
     def stream(self, verb: Verb, texts: Iterable[Any], *, batch_size: int = 32, **options: Any) -> Iterator[Any]:
@@ -134,7 +135,7 @@ class Pair:
         if not 0 < mask_prob <= 1 or not 0 < temperature < math.inf:
             raise ConfigError("mask_prob must be above 0 and at most 1, temperature a finite number above 0.")
         self._refuse(batch_size, top)
-        network, mask = self._writer(), self.vocabulary.mask_id
+        network, mask = self.writer, self.vocabulary.mask_id
         given = tokenize(self.tokenizer, _several(texts))
 
         # Mask tokens. A text's random numbers do not depend on the other texts of its batch.
@@ -166,7 +167,7 @@ class Pair:
         corrupted = [text.replaced(new) for text, new in zip(given, drawn, strict=True)]
         verdicts: list[Any] = [None] * len(given)
         if self.detects:
-            verdicts = self._verdicts(self._detector(), corrupted, batch_size)
+            verdicts = self._verdicts(corrupted, batch_size)
         results = []
         for n, text in enumerate(given):
             inputs = [self._token(id) for id in corrupted[n].ids]
@@ -175,6 +176,44 @@ class Pair:
             before = text.text, text.tokens, text.offsets
             best = dict(sorted(candidates[n].items()))
             results.append(Corrupted(*before, inputs, masked, written, best, verdicts[n]))
+        return _alike(texts, results)
+
+    # fmt: off
+    @overload
+    def score(self, texts: str, *, by: By | None = ..., reduce: Reduce = ..., mask_prob: float | None = ...,
+              batch_size: int = ...) -> Scored: ...
+    @overload
+    def score(self, texts: list[str], *, by: By | None = ..., reduce: Reduce = ..., mask_prob: float | None = ...,
+              batch_size: int = ...) -> Results[Scored]: ...
+    # fmt: on
+    def score(
+        self,
+        texts: str | list[str],
+        *,
+        by: By | None = None,
+        reduce: Reduce = "mean",
+        mask_prob: float | None = 0.15,
+        batch_size: int = 32,
+    ) -> Scored | Results[Scored]:
+        """Return how unusual each text is, as one number; the score of a text without tokens is None.
+
+        by         "detection": the discriminator's log-odds that a token was replaced. "likelihood": the generator's
+                   negative log-probability of a token that is masked, in nats. By default detection, if the pair can
+        reduce     the numbers of all tokens to one: their "mean", "max" or "sum"
+        mask_prob  share of the tokens that likelihood masks at once; None masks each token alone, which is exact and
+                   takes a pass for every token
+
+        Raises ConfigError for a pair without the head that it needs.
+        """
+        refuse_unknown(by, reduce, mask_prob)
+        self._refuse(batch_size)
+        given = tokenize(self.tokenizer, _several(texts))
+        detects = by == "detection" or (by is None and self.detects)
+        numbers = log_odds(self, given, batch_size) if detects else surprisals(self, given, mask_prob, batch_size)
+        results = []
+        for text, of_text in zip(given, numbers, strict=True):
+            score = OF[reduce](of_text) if of_text else None
+            results.append(Scored(text.text, score, text.tokens, text.offsets, of_text, detects))
         return _alike(texts, results)
 
     @overload
@@ -187,7 +226,7 @@ class Pair:
         Raises ConfigError if a single text has no mask; of several, one without a mask has no candidates.
         """
         self._refuse(batch_size, top)
-        network, mask = self._writer(), self.vocabulary.mask_id
+        network, mask = self.writer, self.vocabulary.mask_id
         several = _several(texts)
         given = tokenize(self.tokenizer, several, with_masks=True)
         masks = [_places(text, mask) for text in given]
@@ -231,7 +270,7 @@ class Pair:
     @property
     def embeds(self) -> Generator:
         """The network whose states `embed` returns."""
-        return self.discriminator if self.discriminator is not None else self._writer()
+        return self.discriminator if self.discriminator is not None else self.writer
 
     @property
     def detects(self) -> bool:
@@ -245,12 +284,16 @@ class Pair:
         if top < 1:
             raise ConfigError(f"top must be at least 1, is {top}.")
 
-    def _detector(self) -> Network:
+    @property
+    def detector(self) -> Network:
+        """The discriminator. Raises ConfigError if it has no detection head."""
         if self.discriminator is None or not self.detects:
             raise ConfigError(f"{self.name}: has no detection head, so it cannot detect replaced tokens.")
         return self.discriminator
 
-    def _writer(self) -> Generator:
+    @property
+    def writer(self) -> Generator:
+        """The network that predicts tokens, the generator if there is one. Raises ConfigError if there is none."""
         if self.generator is not None:
             return self.generator
         if self.discriminator is not None and "tokens" in self.discriminator.heads:
@@ -288,14 +331,9 @@ class Pair:
         for chosen, batch in batches(texts, found, batch_size, self.vocabulary, self.device):
             yield chosen, network.hidden(batch.tokens, batch.attention_mask, batch.segments)
 
-    @torch.no_grad()
-    def _verdicts(self, network: Network, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
+    def _verdicts(self, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
         """Return the probability of having been replaced for every token of every text."""
-        lines = [[0.0] * len(text.ids) for text in texts]
-        for chosen, hidden in self._hidden(network, texts, batch_size):
-            for window, row in zip(chosen, network.replaced_logits(hidden).float().sigmoid().cpu(), strict=True):
-                lines[window.text][window.keep.start : window.keep.stop] = row[window.inside].tolist()
-        return lines
+        return [torch.tensor(odds).sigmoid().tolist() for odds in log_odds(self, texts, batch_size)]
 
     @torch.no_grad()
     def _guesses(

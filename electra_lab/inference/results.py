@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="Result")
 RED = (208, 52, 44)
+UNEXPECTED = 10.0  # nats of a token that has the full colour
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,38 @@ class Detected(Result):
     probabilities: list[float]  # of having been replaced
 
     def spans(self) -> Iterator[Span]:
-        at = 0
-        for token, (start, end), p in zip(self.tokens, self.offsets, self.probabilities, strict=True):
-            # Several tokens of one character, such as the bytes of an emoji; a space that is not in the text.
-            if start < at or start == end:
-                continue
-            yield Span(self.text[at:start])
-            yield Span(self.text[start:end], p, f"{token}: {p:.3f}", shown=True)
-            at = end
-        yield Span(self.text[at:])
+        notes = [f"{token}: {p:.3f}" for token, p in zip(self.tokens, self.probabilities, strict=True)]
+        yield from _of_tokens(self.text, self.offsets, self.probabilities, notes, shown=True)
+
+
+@dataclass(frozen=True)
+class Scored(Result):
+    """How unusual a text is.
+
+    score       of all tokens; None for a text without tokens
+    values      of every token: the log-odds of having been replaced, or the negative log-probability, in nats
+    detects     the values are log-odds
+    percentile  share of the reference texts with a lower score, in percent; None without a reference
+    """
+
+    score: float | None
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    values: list[float]
+    detects: bool
+    percentile: float | None = None
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The score and, with a reference, its percentile."""
+        found = {"score": self.score}
+        return found if self.percentile is None else {**found, "percentile": self.percentile}
+
+    def spans(self) -> Iterator[Span]:
+        yield Span(" ".join("-" if value is None else f"{value:.3f}" for value in self.answer.values()) + "  ")
+        strengths = [1 / (1 + math.exp(-value)) if self.detects else value / UNEXPECTED for value in self.values]
+        notes = [f"{token}: {value:.3f}" for token, value in zip(self.tokens, self.values, strict=True)]
+        yield from _of_tokens(self.text, self.offsets, strengths, notes)
 
 
 @dataclass(frozen=True)
@@ -267,6 +292,26 @@ def header(title: str) -> str:
         "<style>:root { color-scheme: light dark } body { font: 16px/1.5 system-ui, sans-serif; max-width: 48rem; "
         f"margin: 2rem auto; padding: 0 1rem }}</style>\n<h1>{escape(title)}</h1>\n"
     )
+
+
+def _of_tokens(
+    text: str,
+    offsets: Sequence[tuple[int, int]],
+    strengths: Sequence[float],
+    notes: Sequence[str],
+    *,
+    shown: bool = False,
+) -> Iterator[Span]:
+    """Yield a text with its tokens in colour."""
+    at = 0
+    for (start, end), strength, note in zip(offsets, strengths, notes, strict=True):
+        # Several tokens of one character, such as the bytes of an emoji; a space that is not in the text.
+        if start < at or start == end:
+            continue
+        yield Span(text[at:start])
+        yield Span(text[start:end], strength, note, shown=shown)
+        at = end
+    yield Span(text[at:])
 
 
 def _visible(written: str) -> str:

@@ -19,7 +19,16 @@ NO_RESULT: dict[Loc, str] = {
     ("trackers",): "cannot be varied: trackers change no result; write them under `set`",
 }
 # Keys of later releases: without a value they do not count, so that cells of earlier folders are found again.
-LATER: set[Loc] = {("train", "epochs"), ("checkpoint", "milestones", "words"), ("step",), ("task", "head")}
+LATER: set[Loc] = {
+    ("train", "epochs"),
+    ("checkpoint", "milestones", "words"),
+    ("step",),
+    ("task", "head"),
+    ("corpus", "remove"),
+    ("corpus", "group"),
+    ("corpus", "parts", "corpus", "remove"),
+    ("corpus", "parts", "corpus", "group"),
+}
 SEEDS: dict[Loc, str] = {
     ("seed",): "cannot be changed here: list the seeds under `seeds`",
     ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",
@@ -34,7 +43,9 @@ def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
         if loc == ("checkpoint", "best") and value == "auto":
             value = None  # the default of earlier releases
         if loc not in NO_RESULT and (loc not in LATER or value is not None):
-            kept[key] = decisive(value, loc) if isinstance(value, dict) else value
+            several = isinstance(value, list) and all(isinstance(part, dict) for part in value)
+            parts = [decisive(part, loc) for part in value] if several else value
+            kept[key] = decisive(value, loc) if isinstance(value, dict) else parts
     return kept
 
 

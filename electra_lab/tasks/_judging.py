@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from electra_lab.metrics import CONFIDENCE
+from electra_lab.model.scores import replaced_log_odds, token_log_probabilities
 from registry import Encoded, Network, Pretrained
 from registry.errors import DivergedError
 
@@ -59,7 +60,7 @@ def detection(network: Network, model: Pretrained, sentences: Sequence[Encoded])
     found = [np.zeros(len(sentence.ids)) for sentence in sentences]
     sizes = [len(sentence.ids) for sentence in sentences]
     for numbers, hidden in states(network, model, sizes, lambda number: sentences[number].ids):
-        rows = F.logsigmoid(-network.replaced_logits(hidden).float()).double().cpu().numpy()
+        rows = F.logsigmoid(-replaced_log_odds(network, hidden)).double().cpu().numpy()
         for number, row in zip(numbers, rows, strict=True):
             found[number][:] = row[1 : sizes[number] + 1]
     return found
@@ -100,7 +101,7 @@ def pseudo_likelihood(
         here = [asked[row] for row in rows]
         positions = torch.tensor([[place + 1] for _, place in here], device=hidden.device)  # after [CLS]
         tokens = torch.tensor([[sentences[number].ids[place]] for number, place in here], device=hidden.device)
-        logs = network.token_logits(hidden, positions).squeeze(1).float().log_softmax(-1).gather(1, tokens)
+        logs = token_log_probabilities(network, hidden, positions, tokens)
         for (number, place), value in zip(here, logs.squeeze(1).tolist(), strict=True):
             found[number][place] = value
     return found

@@ -87,13 +87,19 @@ def bert_wordpiece(
 
 def _alphabet(documents: Iterable[str], normalizer: Normalizer, size: int) -> list[str]:
     """Return the most frequent characters, at most `size`; the others become [UNK]."""
+    counts = count_characters(documents, normalizer)
+    characters = [character for character in counts if not character.isspace()]
+    characters.sort(key=lambda character: (-counts[character], character))
+    return sorted(characters[:size])
+
+
+def count_characters(documents: Iterable[str], normalizer: Normalizer) -> Counter[str]:
+    """Count the characters of normalized text."""
     counts: Counter[str] = Counter()
     for code, count in _characters(documents).items():
         for character in normalizer.normalize_str(chr(code)):
             counts[character] += count
-    characters = [character for character in counts if not character.isspace()]
-    characters.sort(key=lambda character: (-counts[character], character))
-    return sorted(characters[:size])
+    return counts
 
 
 def _characters(documents: Iterable[str]) -> Counter[int]:
@@ -109,4 +115,5 @@ def _characters(documents: Iterable[str]) -> Counter[int]:
         data = unicodedata.normalize("NFC", "\n".join(texts)).encode("utf-32-le", "surrogatepass")
         codes, found = np.unique(np.frombuffer(data, np.uint32), return_counts=True)
         counts.update(dict(zip(codes.tolist(), found.tolist(), strict=True)))
+        counts[ord("\n")] -= max(len(texts) - 1, 0)
     return counts

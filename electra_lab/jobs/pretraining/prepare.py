@@ -27,6 +27,8 @@ from registry.contracts.tokenizer import UNKNOWN
 SHOWN = 5  # files and endings that are named
 ROWS = 8  # that the page shows
 CPU = torch.device("cpu")
+SHARED = "they share too much with held-out text"
+MANY = 0.1  # share of the training documents from which leaving them out is remarkable
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _account(store: Store, files: list[str], ignored: list[str]) -> Prepared:
     words = sum(shard.tokens - shard.documents for shard in train)
     unknown = token_id(store.tokenizer, UNKNOWN)
     left_out = {
-        "they share too much with held-out text": sum(shard.overlapping for shard in train),
+        SHARED: sum(shard.overlapping for shard in train),
         "the test shares them with validation": sum(shard.overlapping for shard in held_out),
         "they have no token": sum(shard.empty for shard in (*train, *held_out)),
         "held-out text has its limit": read.beyond_limit,
@@ -145,6 +147,11 @@ def facts(made: Prepared) -> list[tuple[str, str]]:
         ("overlap", f"{made.overlap:.2%} of the {RUN}-token runs of validation and test are in training text too"),
     ]
     found += [("left out", f"{number:,} documents: {reason}") for reason, number in made.left_out.items()]
+    shared = made.left_out.get(SHARED, 0)
+    if shared > MANY * (shared + made.documents["train"]):
+        part = shared / (shared + made.documents["train"])
+        cure = "keep them with data.overlap: 1 if repetition is normal, as in logs, or split by a key (docs/data.md)"
+        found.append(("", f"that is {part:.0%} of the training documents; {cure}"))
     if made.skipped:
         lost = ", ".join(f"{unit}: {number:,}" for unit, number in made.lost.items())
         found += [("not read", lost), *(("", place) for place in made.skipped)]

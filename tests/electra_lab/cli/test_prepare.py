@@ -170,6 +170,18 @@ def test_all_that_is_lost_is_counted_and_all_files_are_listed(lab: Lab, tmp_path
         assert all(part in text and part in page for part in parts)
 
 
+def test_many_documents_left_out_are_pointed_out(lab: Lab, tmp_path: Path) -> None:
+    """Lines that come again and again, as in logs: most are like held-out ones."""
+    repeated = "".join(f"{line}\n" for line in LINES * 6).encode()
+    corpus = "{type: text_files, paths: [mixed.txt], documents: lines}"
+    (tmp_path / "mixed.txt").write_bytes(repeated + "".join(f"{n} {n}\n" for n in range(500)).encode())
+    file = written(tmp_path, corpus, b"")
+    answer = json.loads(lab("prepare", file, "--json")[1])
+    shared = answer["left_out"]["they share too much with held-out text"]
+    few = shared <= 0.1 * (shared + answer["documents"]["train"])
+    assert ("data.overlap: 1" in lab("prepare", file)[1]) is not few
+
+
 ZIPPED = gzip.compress(os.urandom(5000).hex().encode())
 HALF = ZIPPED[: len(ZIPPED) // 2]
 

@@ -48,6 +48,26 @@ class TestTextFilesSkipped(TestTextFiles):
         return {**super().options_in(folder), "on_error": "skip"}
 
 
+class TestTextFilesPatterns(TestTextFiles):
+    more = {"documents": "lines", "remove": "o", "group": "t.*"}  # noqa: RUF012
+
+
+class TestFasta(CorpusContract):
+    name = "fasta"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        (folder / "a.fa").write_text(">one\nACGT\nAC\n>two\nACQ\n>three\n\n>four\nACGTN\n")
+        return {"paths": [str(folder)], "window": 4, "reverse_complement": True, "on_error": "skip"}
+
+
+class TestIds(CorpusContract):
+    name = "ids"
+
+    def options_in(self, folder: Path) -> Mapping[str, Any]:
+        (folder / "a.jsonl").write_text('{"ids": [1, 2]}\n{"ids": []}\n{"ids": [-1]}\n{"ids": [3]}\n')
+        return {"paths": [str(folder)], "vocab_size": 9, "on_error": "skip"}
+
+
 class TestJsonLines(CorpusContract):
     name = "json_lines"
 

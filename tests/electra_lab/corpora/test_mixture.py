@@ -93,7 +93,7 @@ def test_paths_are_relative_to_the_file_that_wrote_them(tmp_path: Path, monkeypa
         assert corpus.dump()["parts"][0] == {
             "corpus": {
                 "type": "text_files", "paths": [str(tmp_path / "data" / "a.txt")], "documents": "paragraphs",
-                "join_lines": False, "on_error": "stop",
+                "join_lines": False, "remove": None, "group": None, "on_error": "stop",
             },
             "repeats": 2,
         }  # fmt: skip

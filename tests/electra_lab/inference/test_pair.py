@@ -265,6 +265,10 @@ def numbers(pair: Pair, texts: list[str], first: int = 0, batch_size: int = 32) 
         "detect": [each.probabilities for each in pair.detect(texts, batch_size=batch_size)],
         "corrupt": [each.probabilities for each in corrupted],
         "masked": [each.masked for each in corrupted],
+        **{
+            f"score {by}": [each.values for each in pair.score(texts, by=by, mask_prob=0.4, batch_size=batch_size)]
+            for by in ("detection", "likelihood")
+        },
         "fill": [[best.probability for best in each] for each in filled],
         **{name: [state.flatten().tolist() for state in states] for name, states in embedded.items()},
     }

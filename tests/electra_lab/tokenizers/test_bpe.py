@@ -16,7 +16,7 @@ def tokenizer():
     return tokenizers.get("bpe").component(TEXT, vocab_size=330)
 
 
-@pytest.mark.parametrize("name", [name for name in tokenizers.names() if name != "pretrained"])
+@pytest.mark.parametrize("name", ["bpe", "characters", "unigram", "wordpiece", "words"])
 def test_special_tokens_have_the_first_ids(name: str) -> None:
     trained = tokenizers.get(name).component(TEXT, vocab_size=300)
     assert trained.get_vocab_size() <= 300

@@ -1,0 +1,158 @@
+"""electra-lab score MODEL"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from enum import StrEnum
+from heapq import heappush, heappushpop
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from electra_lab.cli import _texts as given
+from electra_lab.cli._items import ENDINGS, Format, Record, Table, items_of, json_line
+from electra_lab.cli._streams import answer
+from electra_lab.cli.run import Device, OnDevice
+from registry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from electra_lab.inference.pair import Pair
+    from electra_lab.inference.results import Scored
+
+
+class By(StrEnum):
+    detection = "detection"
+    likelihood = "likelihood"
+
+
+class Reduce(StrEnum):
+    mean = "mean"
+    max = "max"
+    sum = "sum"
+
+
+def score(
+    model: given.Model,
+    texts: given.Texts = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read texts, one a line, or records from this file.")
+    ] = None,
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            help="Of the file or of standard input. Default: by the file's ending, otherwise a text per line."
+        ),
+    ] = None,
+    field: Annotated[str, typer.Option(metavar="NAME", help="Field or column with the text.")] = "text",
+    by: Annotated[
+        By | None,
+        typer.Option(
+            help="detection: log-odds that a token was replaced; likelihood: negative log-probability of a token, in "
+            "nats. Default: detection, if the model has a discriminator."
+        ),
+    ] = None,
+    reduce: Annotated[Reduce, typer.Option(help="The numbers of all tokens to one.")] = Reduce.mean,
+    mask_prob: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the tokens that likelihood masks at once.")
+    ] = 0.15,
+    exact: Annotated[bool, typer.Option("--exact", help="Mask each token alone: a pass for every token.")] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Print this many of the highest scores, the highest first.")
+    ] = None,
+    normal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Texts, one a line: print also the percentile of each score among theirs. validation: those that the "
+            "run kept from training.",
+        ),
+    ] = None,
+    json_: given.Json = False,
+    csv_: Annotated[bool, typer.Option("--csv", help="Print a table with the columns of the input.")] = False,
+    on_error: given.Wrong = given.OnError.stop,
+    step: given.Step = None,
+    best: given.Best = False,
+    batch_size: given.Batch = 32,
+    device: OnDevice = Device.auto,
+) -> None:
+    """Give each text a number: how unusual it is. To find anomalies and to filter or rank texts."""
+    from electra_lab.inference.opening import load
+    from electra_lab.presentation.console import Console
+
+    if json_ and csv_:
+        raise ConfigError("give either --json or --csv.")
+    lines = given.lines_of(texts, file)
+    read = format or (Format.text if texts or file is None else ENDINGS.get(file.suffix.lower(), Format.text))
+    items = items_of(lines, read, ("text",), ("text",), () if read == Format.text else (field,), None, on_error)
+    pair, console, terminal = (
+        load(model, device=device.value, step=given.step_of(step, best)),
+        Console(),
+        given.colours(),
+    )
+    options = {
+        "by": by.value if by else None,
+        "reduce": reduce.value,
+        "mask_prob": None if exact else mask_prob,
+        "batch_size": batch_size,
+    }
+    reference = _reference(pair, model, normal, on_error, options)
+    table = Table()
+
+    def show(record: Record, result: "Scored") -> None:
+        if csv_:
+            answer(table.line(record, result.answer))
+        elif json_:
+            answer(json_line(record | result.answer))
+        else:
+            given.answer_in_colour(terminal, result)
+
+    # A heap of the highest scores; of equal ones, the first texts are kept.
+    highest: list[tuple[float, int, Record, Scored]] = []
+    quiet = terminal.is_terminal and top is None
+    with nullcontext() if quiet else console.progress(0, None, "score", "texts"):
+        for number, (record, result) in enumerate(_scored(pair, items, options, reference), start=1):
+            console.advance(number)
+            if top is None:
+                show(record, result)
+            elif result.score is not None:
+                add = heappush if len(highest) < top else heappushpop
+                add(highest, (result.score, -number, record, result))
+    for _, _, record, result in sorted(highest, key=lambda entry: entry[:2], reverse=True):
+        show(record, result)
+
+
+def _scored(
+    pair: "Pair", items: Iterator[tuple[Record, Record]], options: dict[str, Any], reference: Sequence[float]
+) -> Iterator[tuple[Record, "Scored"]]:
+    """Yield the records with their scores, and these with their percentiles."""
+    from electra_lab.inference.scoring import percentile
+
+    waiting: deque[Record] = deque()  # the records of the texts that are not scored yet
+
+    def texts() -> Iterator[str]:
+        for record, item in items:
+            waiting.append(record)
+            yield item["text"]
+
+    for result in pair.stream("score", texts(), **options):
+        if reference and result.score is not None:
+            result = replace(result, percentile=percentile(result.score, reference))
+        yield waiting.popleft(), result
+
+
+def _reference(
+    pair: "Pair", model: str, normal: str | None, on_error: given.OnError, options: dict[str, Any]
+) -> list[float]:
+    """Return the sorted scores of the texts that `--normal` names. Raises DataError if there are none."""
+    from electra_lab.api import held_out
+    from registry.errors import DataError
+
+    if normal is None:
+        return []
+    texts = iter(held_out(model)) if normal == "validation" else given.texts_of(None, Path(normal), on_error)
+    scores = [result.score for result in pair.stream("score", texts, **options) if result.score is not None]
+    if not scores:
+        raise DataError(f"--normal {normal}: has no text with a token.")
+    return sorted(scores)

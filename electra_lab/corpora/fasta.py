@@ -1,0 +1,204 @@
+"""Sequences of DNA, RNA or protein in FASTA files."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from electra_lab.corpora._common import FileCorpus, Paths
+from electra_lab.sources.files import BYTE_ORDER_MARK, BadInput
+from registry import LONGEST, Document, Skipped, corpora
+
+EXTENSIONS = (".fa", ".fasta", ".fna", ".ffn", ".faa", ".frn")
+Kind = Literal["dna", "rna", "protein"]
+LETTERS: dict[Kind, str] = {  # with IUPAC's codes for letters that are not certain
+    "dna": "ACGTNRYSWKMBDHVU",
+    "rna": "ACGUNRYSWKMBDHVT",
+    "protein": "ACDEFGHIKLMNPQRSTVWYBJOUXZ*-",
+}
+COMPLEMENT = str.maketrans("ACGTURYKMBDHVacgturykmbdhv", "TGCAAYRMKVHDBtgcaayrmkvhdb")
+Line = tuple[int, bool, bytes]  # its number; whether it begins here; the line, or a part of it
+
+
+@corpora.register("fasta")
+class Fasta(FileCorpus):
+    """Records of FASTA files, plain or compressed (.gz, .xz, .zst), in windows; each window is a document.
+
+    The windows of a record are in the same split, and so are those of records with the same name, the first word of
+    their header. A record without letters is left out.
+
+    paths               files, patterns such as `genome/*.fa.gz`, or folders, of which all .fa, .fasta, .fna, .ffn, .faa
+                        and .frn files are read; relative to the experiment file
+    letters             of the records: `dna`, `rna` or `protein`. Others are an error
+    window              letters of a window; the last one of a record may have fewer
+    overlap             letters that a window shares with the one before
+    longest_gap         a run of more N than this ends a window, and is left out; null keeps all. Not for proteins
+    lower_case          letters in lower case, which mark repeats: `raise` makes them upper-case, `keep` keeps them, and
+                        `drop` leaves them out, like a gap
+    reverse_complement  add the other strand of each window
+    kmers               write the window as overlapping k-mers of this length, with spaces; for the tokenizer `kmers`
+    on_error            at a letter that is not one of the kind, or text before the first header: `stop`, or `skip` the
+                        rest of the record
+    """
+
+    def __init__(
+        self,
+        /,
+        *,
+        paths: Paths,
+        letters: Kind = "dna",
+        window: Annotated[int, Field(ge=1, le=LONGEST)] = 10_000,
+        overlap: Annotated[int, Field(ge=0, lt=LONGEST)] = 0,
+        longest_gap: Annotated[int, Field(ge=0, lt=LONGEST)] | None = 10,
+        lower_case: Literal["raise", "keep", "drop"] = "raise",
+        reverse_complement: bool = False,
+        kmers: Annotated[int, Field(ge=2, le=16)] | None = None,
+        on_error: Literal["stop", "skip"] = "stop",
+    ) -> None:
+        if overlap >= window:
+            raise ValueError(f"overlap {overlap} must be below window {window}.")
+        if kmers and window * (kmers + 1) > LONGEST:
+            raise ValueError(f"window {window} with kmers {kmers} is longer than {LONGEST:,} characters as text.")
+        if reverse_complement and letters == "protein":
+            raise ValueError("reverse_complement is for dna and rna; a protein has no other strand.")
+        self.letters, self.window, self.overlap, self.kmers = letters, window, overlap, kmers
+        self.lower_case, self.reverse_complement = lower_case, reverse_complement
+        self._wrong = re.compile(f"[^{re.escape(LETTERS[letters])}]", re.IGNORECASE)
+        # What ends a window, and how much of it at the end of a part may still grow to that.
+        self._most = None if letters == "protein" else longest_gap
+        gaps = [] if self._most is None else [f"[Nn]{{{self._most + 1},}}"]
+        if lower_case == "drop":
+            gaps.append("[a-z]+")
+        self._gap = re.compile("|".join(gaps)) if gaps else None
+        options = {
+            "letters": letters, "window": window, "overlap": overlap, "longest_gap": longest_gap, "kmers": kmers,
+            "lower_case": lower_case, "reverse_complement": reverse_complement, "on_error": on_error,
+        }  # fmt: skip
+        super().__init__(paths, EXTENSIONS, options)
+
+    def _in_file(self, file: Path) -> Iterator[Document | Skipped]:
+        for number, (name, header, lines) in enumerate(_records(self._lines(file)), start=1):
+            place = f"{file}:{header}"
+            if name is None:
+                before = next((line.strip() for _, _, line in lines if line.strip()), b"")
+                if before:
+                    reason = "there is text before the first header, which begins with >"
+                    yield self.left_out(BadInput(place, reason, "Is it a FASTA file?"))
+                continue
+            key = name.decode("utf-8", "replace").split(None, 1)[0] if name.strip() else f"record {number}"
+            found = 0
+            try:
+                for text in self._windows(file, lines):
+                    found += 1
+                    yield Document(text, key)
+            except BadInput as error:
+                yield self.left_out(error)
+                found += 1
+            if not found:
+                yield self.left_out(BadInput(place, f"the record '{key}' has no letters", "Remove it."))
+
+    def _lines(self, file: Path) -> Iterator[Line]:
+        """Yield lines; a sequence may be one line of any length, and comes in parts."""
+        number, begins = 1, True
+        for block in self._files.blocks(file):
+            block = block.removeprefix(BYTE_ORDER_MARK) if number == 1 and begins else block
+            *lines, last = block.split(b"\n")
+            for line in lines:
+                yield number, begins, line
+                number, begins = number + 1, True
+            if last:
+                yield number, begins, last
+                begins = False
+
+    def _windows(self, file: Path, lines: Iterator[Line]) -> Iterator[str]:
+        """Yield the windows of a record as text. Raises BadInput."""
+        waiting = ""  # of the window that has begun; its first `old` letters were in the one before
+        old, rest = 0, ""
+        for number, begins, line in lines:
+            if begins and line.startswith(b";"):
+                continue
+            part = line.translate(None, b" \t\r").decode("latin-1")
+            if wrong := self._wrong.search(part):
+                yield from self._written(waiting if len(waiting) > old else "")
+                cure = f"Correct it, or set letters to another kind than {self.letters}."
+                raise BadInput(f"{file}:{number}", f"{wrong[0]!r} is not a letter of {self.letters}", cure)
+            rest += part.upper() if self.lower_case == "raise" else part
+            # A gap at the end of the part may go on in the next one.
+            segments, rest = self._cut(rest)
+            for ended, segment in segments:
+                waiting += segment
+                while len(waiting) >= self.window:
+                    yield from self._written(waiting[: self.window])
+                    old = self.overlap
+                    waiting = waiting[self.window - self.overlap :]
+                if ended:
+                    if len(waiting) > old:
+                        yield from self._written(waiting)
+                    waiting, old = "", 0
+        segments, rest = self._cut(rest, whole=True)
+        for _, segment in segments:
+            waiting += segment
+            if len(waiting) > old:
+                yield from self._written(waiting)
+            waiting, old = "", 0
+
+    def _cut(self, text: str, whole: bool = False) -> tuple[list[tuple[bool, str]], str]:
+        """Return the segments of a text, each with whether a gap ends it, and the rest, which may begin a gap."""
+        if self._gap is None:
+            return [(False, text)], ""
+        parts = self._gap.split(text)
+        if whole:
+            return [(True, part) for part in parts], ""
+        last = parts.pop()
+        body = last.rstrip("Nn") if self._most is not None else last
+        gaps = [(True, part) for part in parts]
+        return [*gaps, (False, body)], last[len(body) :]
+
+    def _written(self, window: str) -> Iterator[str]:
+        """Yield a window as text, and the other strand if it is asked for."""
+        strands = [window] if window else []
+        if window and self.reverse_complement:
+            other = window.translate(COMPLEMENT)[::-1]
+            strands.append(other.replace("T", "U").replace("t", "u") if self.letters == "rna" else other)
+        for strand in strands:
+            if self.kmers is None or len(strand) < self.kmers:
+                yield strand
+            else:
+                yield " ".join(strand[at : at + self.kmers] for at in range(len(strand) - self.kmers + 1))
+
+
+def _records(lines: Iterator[Line]) -> Iterator[tuple[bytes | None, int, Iterator[Line]]]:
+    """Yield the header, without its mark, its line and the other lines of each record.
+
+    The lines before the first header come with None. Records must be read in turn, as in itertools.groupby.
+    """
+    pushed: list[Line] = []  # a line that was read too far
+
+    def following() -> Line | None:
+        return pushed.pop() if pushed else next(lines, None)
+
+    def body() -> Iterator[Line]:
+        while (line := following()) is not None:
+            if line[1] and line[2].startswith(b">"):
+                pushed.append(line)
+                return
+            yield line
+
+    at, header = 1, None
+    while True:
+        rest = body()
+        yield header, at, rest
+        for _ in rest:  # what the consumer left
+            pass
+        if (line := following()) is None:
+            return
+        at, _, header = line
+        header = header[1:]
+        # A long header may come in parts, too.
+        while (line := following()) is not None:
+            if line[1]:
+                pushed.append(line)
+                break
+            header += line[2]

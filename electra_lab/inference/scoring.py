@@ -1,0 +1,89 @@
+"""One number for a text: how unusual its tokens are to a pair."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+
+from electra_lab.data.texts import Tokenized, Window, batches, windows
+from electra_lab.model.scores import replaced_log_odds, token_log_probabilities
+from registry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from electra_lab.inference.pair import Pair
+
+By = Literal["detection", "likelihood"]
+Reduce = Literal["mean", "max", "sum"]
+OF: Mapping[Reduce, Callable[[Sequence[float]], float]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "max": max,
+    "sum": math.fsum,
+}
+
+
+def refuse_unknown(by: str | None, reduce: str, mask_prob: float | None) -> None:
+    """Raise ConfigError for arguments of `Pair.score` that mean nothing."""
+    for name, value, known in (("by", by, (*get_args(By), None)), ("reduce", reduce, get_args(Reduce))):
+        if value not in known:
+            raise ConfigError(f"{name} must be one of {', '.join(map(repr, known))}, is {value!r:.60}.")
+    if mask_prob is not None and not 0 < mask_prob <= 1:
+        raise ConfigError(f"mask_prob must be above 0 and at most 1, or None, is {mask_prob}.")
+
+
+@torch.no_grad()
+def log_odds(pair: Pair, texts: Sequence[Tokenized], batch_size: int) -> list[list[float]]:
+    """Return the discriminator's log-odds of "replaced" for every token of every text."""
+    network, found = pair.detector, [[0.0] * len(text.ids) for text in texts]
+    for chosen, batch in batches(texts, windows(texts, pair.length), batch_size, pair.vocabulary, pair.device):
+        states = network.hidden(batch.tokens, batch.attention_mask, batch.segments)
+        for window, row in zip(chosen, replaced_log_odds(network, states).cpu(), strict=True):
+            found[window.text][window.keep.start : window.keep.stop] = row[window.inside].tolist()
+    return found
+
+
+@torch.no_grad()
+def surprisals(pair: Pair, texts: Sequence[Tokenized], mask_prob: float | None, batch_size: int) -> list[list[float]]:
+    """Return, for every token of every text, the negative log-probability when it is masked, in nats.
+
+    A token is masked in one of ceil(1 / mask_prob) passes, together with every token that is as many places from it;
+    if mask_prob is None, each token is masked alone (Salazar et al. 2020, Masked Language Model Scoring).
+    """
+    network, vocabulary = pair.writer, pair.vocabulary
+    found, whole = [[0.0] * len(text.ids) for text in texts], windows(texts, pair.length)
+    passes = max((len(window.keep) for window in whole), default=0)
+    if mask_prob is not None:
+        passes = min(passes, math.ceil(1 / mask_prob))
+    for number in range(passes):
+        # The windows that have a token to mask in this pass, each as a text of its own.
+        asked, places = list[Tokenized](), list[tuple[Window, range]]()
+        for window in whole:
+            if masked := window.keep[number::passes]:
+                ids = texts[window.text].ids[window.first : window.first + window.length]
+                new = dict.fromkeys((place - window.first for place in masked), vocabulary.mask_id)
+                asked.append(Tokenized("", ids, [], []).replaced(new))
+                places.append((window, masked))
+        rows = [Window(row, 0, len(text.ids), range(len(text.ids))) for row, text in enumerate(asked)]
+        # Their log-probabilities.
+        for chosen, batch in batches(asked, rows, batch_size, vocabulary, pair.device):
+            states = network.hidden(batch.tokens, batch.attention_mask, batch.segments)
+            here = [places[row.text] for row in chosen]
+            positions = torch.zeros(len(here), max(len(masked) for _, masked in here), dtype=torch.long)
+            tokens = torch.zeros_like(positions)
+            for row, (window, masked) in enumerate(here):
+                positions[row, : len(masked)] = torch.tensor(masked) - window.first + 1  # after [CLS]
+                tokens[row, : len(masked)] = torch.tensor([texts[window.text].ids[place] for place in masked])
+            asked_of = positions.to(pair.device), tokens.to(pair.device)
+            logs = token_log_probabilities(network, states, *asked_of).cpu()
+            for (window, masked), row_logs in zip(here, logs, strict=True):
+                for place, value in zip(masked, (-row_logs).tolist(), strict=False):
+                    found[window.text][place] = value
+    return found
+
+
+def percentile(score: float, reference: Sequence[float]) -> float:
+    """Return the share of sorted scores below one, in percent; an equal one counts half."""
+    return 50 * (bisect_left(reference, score) + bisect_right(reference, score)) / len(reference)

@@ -1,0 +1,87 @@
+"""score: texts and records in, the same with a number out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import electra_lab
+from electra_lab.api import held_out
+from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
+
+CPU = ("--device", "cpu")
+TEXTS = ["the cat sat on the mat", "", "7 dogs saw dogs", "cat cat 12345 mat"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    with for_a_module():
+        return run(experiment(folder), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def scores(model: Path) -> list[float | None]:
+    return [found.score for found in electra_lab.load(model, device="cpu").score(TEXTS)]
+
+
+def test_lines_and_records_keep_their_order_and_fields(
+    lab: Any, model: Path, scores: list[float | None], tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"n": n, "line": text}) + "\n" for n, text in enumerate(TEXTS))
+    )
+    (tmp_path / "a.csv").write_text("n,line\n" + "".join(f"{n},{text}\n" for n, text in enumerate(TEXTS)))
+    for name in ("a.jsonl", "a.csv"):
+        code, out, _ = lab("score", model, "--file", tmp_path / name, "--field", "line", "--json", *CPU)
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert code == 0
+        assert [(str(row["n"]), row["line"]) for row in rows] == [(str(n), text) for n, text in enumerate(TEXTS)]
+        assert [row["score"] for row in rows] == pytest.approx(scores, abs=1e-5)
+    code, out, _ = lab("score", model, "--file", tmp_path / "a.csv", "--field", "line", "--csv", *CPU)
+    assert [row["score"] == "" for row in csv.DictReader(io.StringIO(out))] == [score is None for score in scores]
+
+
+def test_top_prints_the_highest_first(lab: Any, model: Path, scores: list[float | None]) -> None:
+    known = {text: score for text, score in zip(TEXTS, scores, strict=True) if score is not None}
+    expected = sorted(known, key=lambda text: -known[text])[:2]
+    assert expected != [*known][:2]
+    code, out, _ = lab("score", model, *TEXTS, "--top", 2, *CPU)
+    assert code == 0
+    assert [line.split("  ")[1] for line in out.splitlines()] == expected
+    assert float(out.split()[0]) == pytest.approx(known[expected[0]], abs=1e-3)
+
+
+def test_percentiles_are_among_normal_texts(lab: Any, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "normal.txt").write_text("\n".join(TEXTS) + "\n")  # one without tokens does not count
+    code, out, _ = lab("score", model, *TEXTS, "--normal", tmp_path / "normal.txt", "--json", *CPU)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert sorted(row["percentile"] for row in rows if "percentile" in row) == pytest.approx([100 / 6, 50, 500 / 6])
+    # Of the text that the run kept from training, the lowest score.
+    pair = electra_lab.load(model, device="cpu")
+    lowest = min(pair.score(held_out(model)), key=lambda found: found.score)
+    code, out, _ = lab("score", model, lowest.text, "--normal", "validation", "--json", *CPU)
+    assert code == 0
+    assert 0 <= json.loads(out)["percentile"] < 100
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--json", "--csv"), 2),
+        (("--mask-prob", "0"), 2),
+        (("--top", "0"), 2),
+        (("--normal", "absent.txt"), 3),
+        (("--format", "jsonl"), 3),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(lab: Any, model: Path, options: tuple[str, ...], code: int) -> None:
+    found, out, err = lab("score", model, "no record", *options, *CPU)
+    assert (found, out) == (code, "")
+    assert err

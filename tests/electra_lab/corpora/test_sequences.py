@@ -1,0 +1,157 @@
+"""FASTA files, ids, and lines with patterns: what is read, where it is wrong, and what stays together."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electra_lab.corpora.fasta import Fasta
+from electra_lab.corpora.ids import Ids
+from electra_lab.corpora.text_files import TextFiles
+from electra_lab.sources import files as sources
+from registry import Document, Skipped
+from registry.errors import DataError
+
+
+def fasta(folder: Path, content: bytes, name: str = "a.fa", **options: Any) -> list[Document | Skipped]:
+    (folder / name).write_bytes(content)
+    return list(Fasta(paths=[folder / name], **options))
+
+
+def texts(found: list[Any]) -> list[tuple[str | None, str]]:
+    return [(item.key, item.text) for item in found if isinstance(item, Document)]
+
+
+def test_records_are_cut_into_windows_with_overlap(tmp_path: Path) -> None:
+    content = b"\xef\xbb\xbf>one first\nACGT\r\nAC GT\nA\n>two\n;comment\nacgtu\n"
+    assert texts(fasta(tmp_path, content, window=4, overlap=1)) == [
+        ("one", "ACGT"), ("one", "TACG"), ("one", "GTA"), ("two", "ACGT"), ("two", "TU"),
+    ]  # fmt: skip
+    assert texts(fasta(tmp_path, gzip.compress(content), "b.fa.gz"))[0] == ("one", "ACGTACGTA")
+    assert texts(fasta(tmp_path, b">x\nACGTACGT\n", window=4, overlap=2))[-1] == ("x", "ACGT")  # nothing new is left
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sequence=st.text("ACGTNN", max_size=60),
+    line=st.integers(1, 9),
+    block=st.integers(1, 11),
+    window=st.integers(1, 12),
+    gap=st.none() | st.integers(0, 3),
+)
+def test_windows_are_those_of_the_whole_sequence(
+    tmp_path_factory: pytest.TempPathFactory, sequence: str, line: int, block: int, window: int, gap: int | None
+) -> None:
+    """Wherever lines and blocks end: an oracle that cuts the whole sequence."""
+    import re
+
+    lines = [sequence[at : at + line] for at in range(0, len(sequence), line)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "BLOCK", block)
+        found = fasta(
+            tmp_path_factory.mktemp("fasta"), ("\n".join([">a long header", *lines, ">end", "A"])).encode(),
+            window=window, longest_gap=gap, on_error="skip",
+        )  # fmt: skip
+    parts = [sequence] if gap is None else re.split(f"N{{{gap + 1},}}", sequence)
+    expected = [part[at : at + window] for part in parts for at in range(0, len(part), window)]
+    assert texts(found) == [*(("a", text) for text in expected), ("end", "A")]
+
+
+def test_other_strands_k_mers_and_lower_case(tmp_path: Path) -> None:
+    assert [text for _, text in texts(fasta(tmp_path, b">a\nAACGN\n", reverse_complement=True))] == ["AACGN", "NCGTT"]
+    rna = fasta(tmp_path, b">a\nAACU\n", letters="rna", reverse_complement=True)
+    assert [text for _, text in texts(rna)] == ["AACU", "AGUU"]
+    assert texts(fasta(tmp_path, b">a\nACGTA\n", kmers=3)) == [("a", "ACG CGT GTA")]
+    soft = b">a\nACgtaTT\n"
+    kept = {
+        case: [text for _, text in texts(fasta(tmp_path, soft, lower_case=case))] for case in ("raise", "keep", "drop")
+    }
+    assert kept == {"raise": ["ACGTATT"], "keep": ["ACgtaTT"], "drop": ["AC", "TT"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b">a\nACGT\n>p\nAC\nMEFL\n", 5), (b">a\n>b\nACGT\n", 1), (b"ACGT\n>a\nACGT\n", 1), (b">a\nAC\xffGT\n", 2)],
+)
+def test_a_bad_record_is_named_and_may_be_skipped(tmp_path: Path, content: bytes, line: int) -> None:
+    with pytest.raises(DataError, match=rf"a\.fa:{line}"):
+        fasta(tmp_path, content)
+    found = fasta(tmp_path, content, on_error="skip")
+    assert [item.place for item in found if isinstance(item, Skipped)] == [f"{tmp_path / 'a.fa'}:{line}"]
+
+
+def test_a_record_of_one_long_line_takes_little_memory(tmp_path: Path) -> None:
+    import tracemalloc
+
+    (tmp_path / "a.fa").write_bytes(b">chromosome\n" + b"ACGT" * 10_000_000)
+    tracemalloc.start()
+    assert sum(len(item.text) for item in Fasta(paths=[tmp_path / "a.fa"])) == 40_000_000  # type: ignore[union-attr]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000_000
+
+
+def ids(file: Path, **options: Any) -> list[Document | Skipped]:
+    return list(Ids(paths=[file], vocab_size=100, **options))
+
+
+def test_ids_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [{"ids": [5, 99, 0], "user": 7}, {"ids": [], "user": 8}, {"ids": [6], "user": 7}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.parquet"):
+        assert ids(tmp_path / name) == [Document("5 99 0"), Document("6")]
+        assert ids(tmp_path / name, key="user", padding=0) == [Document("5 99", "7"), Document("6", "7")]
+    (tmp_path / "b.jsonl").write_text("[1, 2]\n[3]\n")
+    assert ids(tmp_path / "b.jsonl", field=None) == [Document("1 2"), Document("3")]
+    np.save(tmp_path / "a.npy", np.array([[5, 99, 0], [6, 0, 0]], np.uint16))
+    assert ids(tmp_path / "a.npy", padding=0) == [Document("5 99"), Document("6")]
+    np.save(tmp_path / "b.npy", np.arange(4))
+    assert ids(tmp_path / "b.npy", field=None) == [Document("0 1 2 3")]
+
+
+WRONG = ["[1, 100]", "[-1]", "[1, true]", "[1.5]", '"1 2"', "{}", "[99999999999999999999999]", "[1"]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_bad_list_is_named_and_may_be_skipped(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"ids": [1]}}\n{{"ids": {wrong}}}\n{{"ids": [2]}}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:2"):
+        ids(tmp_path / "a.jsonl")
+    found = ids(tmp_path / "a.jsonl", on_error="skip")
+    assert [type(item) for item in found] == [Document, Skipped, Document]
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 2, 2), int), np.zeros(3), b"no array", np.array([[1, 100]])])
+def test_a_bad_array_is_named(tmp_path: Path, array: Any) -> None:
+    file = tmp_path / "a.npy"
+    file.write_bytes(array) if isinstance(array, bytes) else np.save(file, array)
+    with pytest.raises(DataError, match=r"a\.npy"):
+        ids(file)
+
+
+def test_patterns_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("10:01 web1 up\n10:02 web2 down\n10:03\nno host\n")
+
+    def read(**options: str) -> list[Any]:
+        return list(TextFiles(paths=[tmp_path / "a.log"], documents="lines", **options))
+
+    found = read(remove=r"^\d+:\d+ ?", group=r"(web)\d")
+    assert found == [Document("web1 up", "web"), Document("web2 down", "web"), Document("no host")]
+    assert read(group=r"web\d")[0] == Document("10:01 web1 up", "web1")
+    for options in ({"remove": "ZZZ"}, {"group": "ZZZ"}):
+        with pytest.raises(DataError, match="ZZZ"):
+            read(**options)
+    hashes = {TextFiles(paths=[tmp_path / "a.log"], documents="lines", **options).fingerprint()
+              for options in ({}, {"group": "a"}, {"group": "b"}, {"remove": "a"})}  # fmt: skip
+    assert len(hashes) == 4

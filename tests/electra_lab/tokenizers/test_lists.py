@@ -1,0 +1,137 @@
+"""Tokenizers of other sequences than prose: characters, bytes, words of a log, k-mers, ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+
+from electra_lab.data.texts import tokenize
+from registry import tokenizers
+from registry.errors import DataError
+
+LOG = "2024 error at 0x1fAb from 10.0.0.1:8080 user=bob42 id deadbeef01 took 12.5 ms by fe80::1:2 or a0:b1:c2:d3:e4:f5"
+TEXTS = [LOG, "ACGT acgtn", "Ünï cödé 😀 \n\t x", "5 7 10"]
+SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 11}
+MADE: dict[str, dict[str, Any]] = {
+    "characters": {},
+    "bytes": {},
+    "words": {"classes": ["numbers", "hex", "addresses"], "min_frequency": 1},
+    "kmers": {"k": 3},
+    "ids": {"vocab_size": 12, "special": SPECIAL},
+}
+
+
+def made(name: str, texts: list[str] = TEXTS, **options: Any) -> Tokenizer:
+    tokenizer: Tokenizer = tokenizers.get(name).component(texts, **{**MADE[name], **options})
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def all_of_them() -> dict[str, Tokenizer]:
+    return {name: made(name) for name in MADE}
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(TEXTS))
+def test_offsets_cover_what_is_read(all_of_them: dict[str, Tokenizer], text: str) -> None:
+    """In order, without overlaps; characters and bytes cover everything, words and ids all but white space."""
+    for name, tokenizer in all_of_them.items():
+        (found,) = tokenize(tokenizer, [text])
+        covered = ""
+        last = (0, 0)
+        for start, end in found.offsets:
+            assert (start, end) == last or start >= last[1], (name, text)
+            covered += text[start:end] if (start, end) != last else ""
+            last = (start, end)
+        if name in ("characters", "bytes"):
+            assert covered == text, name
+        elif name in ("words", "ids"):
+            assert "".join(covered.split()) == "".join(text.split()), name
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_bytes_lose_nothing(all_of_them: dict[str, Tokenizer], text: str) -> None:
+    encoded = all_of_them["bytes"].encode(text)
+    assert len(encoded.ids) == len(text.encode())
+    assert all_of_them["bytes"].decode(encoded.ids, skip_special_tokens=False) == text
+    assert all_of_them["bytes"].get_vocab_size() == 261
+
+
+def test_the_alphabet_is_the_most_frequent_characters_or_the_given_ones() -> None:
+    learned = made("characters", ["aab b", "bcA"], vocab_size=8)
+    assert sorted(learned.get_vocab().keys() - {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) == [" ", "a", "b"]
+    assert [learned.id_to_token(id) for id in learned.encode("ab\nA").ids] == ["a", "b", "[UNK]", "[UNK]"]
+    assert "\n" in made("characters", ["a\nb"]).get_vocab()
+    assert "\n" not in made("characters", ["a", "b"]).get_vocab()  # documents are counted together
+    given = made("characters", ["xyz"], alphabet="TGCA")
+    assert given.encode("ACx").tokens == ["A", "C", "[UNK]"]
+    with pytest.raises(ValueError, match="9"):
+        made("characters", [], alphabet="ACGT", vocab_size=8)
+
+
+def test_words_reduce_what_differs_in_every_line() -> None:
+    tokenizer = made("words")
+    (found,) = tokenize(tokenizer, [LOG])
+    pieces = [LOG[start:end] for start, end in found.offsets]
+    replaced = {piece: token for token, piece in zip(found.tokens, pieces, strict=True) if token != piece}
+    assert replaced == {
+        "2024": "<number>", "0x1fAb": "<hex>", "10.0.0.1:8080": "<address>", "deadbeef01": "<hex>",
+        "12.5": "<number>", "fe80::1:2": "<address>", "a0:b1:c2:d3:e4:f5": "<address>",
+    }  # fmt: skip
+    assert "bob42" in found.tokens  # a number within a word is a part of it
+    plain = made("words", classes=[])
+    assert "2024" in plain.encode(LOG).tokens
+    # A class that is not asked for stays; its numbers are reduced if those are.
+    assert "0x1fAb" in made("words", classes=["numbers"]).encode(LOG).tokens
+
+
+def test_words_of_another_pattern() -> None:
+    fields = made("words", ["a;b c;d"], pattern="[^;]+", classes=[])
+    assert fields.encode("d;b c").tokens == ["d", "b c"]
+    with pytest.raises(DataError, match="nothing-like-it"):
+        made("words", pattern="nothing-like-it", classes=[])
+    schema = tokenizers.get("words").schema
+    with pytest.raises(ValidationError):
+        schema.model_validate({"type": "words", "pattern": "("})
+
+
+def test_rare_words_are_unknown() -> None:
+    tokenizer = made("words", ["a a b"], min_frequency=2, classes=[])
+    assert tokenizer.encode("a b").tokens == ["a", "[UNK]"]
+
+
+def test_kmers_are_side_by_side_and_may_be_separated_before() -> None:
+    tokenizer = made("kmers")
+    assert tokenizer.encode("acgtACNGTAC R").tokens == ["ACG", "TAC", "N", "GTA", "C", "[UNK]"]
+    assert tokenizer.encode("ACG CGT GTA").tokens == ["ACG", "CGT", "GTA"]
+    assert tokenizer.get_vocab_size() == 5 + 4**3 + 4 + 1
+    assert made("kmers", k=1).encode("ACN").tokens == ["A", "C", "N"]
+    with pytest.raises(ValueError, match="13-mers"):
+        made("kmers", k=13)
+
+
+def test_ids_are_their_numbers() -> None:
+    tokenizer = made("ids")
+    assert tokenizer.encode("5 10 4").ids == [5, 10, 4]
+    assert tokenizer.token_to_id("[MASK]") == 11
+    assert tokenizer.encode("11 12").ids == [1, 1]  # a special id, and one that is too large
+    for special in ({**SPECIAL, "mask": 12}, {**SPECIAL, "mask": 0}, {"pad": 0}):
+        with pytest.raises(ValueError, match="12"):
+            made("ids", special=special)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_transformers_reads_the_same_ids(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = made(name)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    for text in TEXTS:
+        assert theirs(text, add_special_tokens=False)["input_ids"] == tokenizer.encode(text).ids
