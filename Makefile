@@ -27,7 +27,8 @@ test-onnx: $(VENV)/dev.stamp
 
 # Every family of the backbone hugging_face under the laws of backbones, and beside transformers: some minutes.
 test-encoders: $(VENV)/dev.stamp
-	ELECTRA_LAB_ENCODERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/backbones/test_hugging_face.py
+	ELECTRA_LAB_ENCODERS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/electra_lab/backbones/test_hugging_face.py \
+		tests/electra_lab/pretrained/test_any_encoder.py
 
 # The wheel in a separate environment, away from the repository, with all its dependencies: a few minutes.
 test-wheel: $(VENV)/dev.stamp

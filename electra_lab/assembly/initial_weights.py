@@ -6,21 +6,31 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
 from electra_lab.assembly.build import Built, untrained_tokenizer, vocabulary_size
-from electra_lab.assembly.parent_runs import parent_runs, place_of
+from electra_lab.assembly.parent_runs import parent_models, parent_runs, parents_of, place_of
 from electra_lab.config.load import Loaded
-from electra_lab.config.source import mark_at
+from electra_lab.config.source import Loc, mark_at
 from electra_lab.model.network import Network
-from electra_lab.model.weights import TABLE, VOCABULARY_SIZED, Account, account_for, fill, own_tensors, with_all_names
+from electra_lab.model.weights import (
+    TABLE,
+    VOCABULARY_SIZED,
+    Account,
+    account_for,
+    fill,
+    head_of,
+    own_tensors,
+    with_all_names,
+)
 from electra_lab.pretrained.opening import config_with, open_model
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.provenance import Start
 from electra_lab.storage.run_directory import is_run
+from registry import backbones
 from registry.errors import ConfigError, DataError, LabError
 
 if TYPE_CHECKING:
@@ -40,7 +50,10 @@ class Beginning:
 
 
 def load_initial_weights(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> dict[str, Start]:
-    """Fill the networks with the weights that `init` names; returns their origins. Raises ConfigError, DataError."""
+    """Fill the networks with the weights of `init`, or of models that an objective names; returns their origins.
+
+    Raises ConfigError, DataError.
+    """
     found = _fitting(loaded, built, tokenizer)
     for network, beginning in found.items():
         fill(cast("Network", built.networks[network]), beginning.part.tensors)
@@ -48,7 +61,7 @@ def load_initial_weights(loaded: Loaded, built: Built, tokenizer: Tokenizer) -> 
     started = {}
     for network, beginning in found.items():
         started[network] = Start(
-            source=str(loaded.config.init.models[network]),
+            source=_sources(loaded, built)[network][0],
             sha256=beginning.part.sums(),
             tokenizer=beginning.tokenizer is not None,
             new=[*beginning.account.new, *others],
@@ -90,16 +103,21 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
     tokenizer  the experiment's, None if it is not known yet
     """
     found: dict[str, Beginning] = {}
+    sources = _sources(loaded, built)
     absent: LabError | None = None
     for network in NETWORKS:
-        source, loc = loaded.config.init.models.get(network), ("init", network)
-        if source is None:
+        if network not in sources:
             continue
-        if run := parent_runs(built.learner.objective).get(network):
-            key = ".".join(map(str, place_of(loaded, run)))
+        source, loc = sources[network]
+        if loc[0] == "init" and (parent := parents_of(built.learner.objective).get(network)):
+            key = ".".join(map(str, place_of(loaded, parent)))
             raise loaded.problem(loc, f"the {network} comes from {key} already. Remove one of the two keys.")
         try:
-            found[network] = _beginning(loaded, source, network, cast("Network", built.networks[network]), tokenizer)
+            beginning = _beginning(loaded, source, network, cast("Network", built.networks[network]), tokenizer, loc)
+            if loc[0] != "init" and beginning.account.new:
+                lacking = ", ".join(dict.fromkeys(filter(None, map(head_of, beginning.account.new))))
+                raise ValueError(f"it has no head '{lacking}', and the {network} will not learn one.")
+            found[network] = beginning
         except ConfigError as error:
             raise loaded.problem(loc, str(error)) from None
         except LabError as error:
@@ -112,13 +130,25 @@ def _fitting(loaded: Loaded, built: Built, tokenizer: Tokenizer | None) -> dict[
     return found
 
 
-def _beginning(loaded: Loaded, source: str, network: str, module: Network, tokenizer: Tokenizer | None) -> Beginning:
+def _sources(loaded: Loaded, built: Built) -> dict[str, tuple[str, Loc]]:
+    """Return, by network, a model to start from, and the key that names it."""
+    found: dict[str, tuple[str, Loc]] = {}
+    for network, path in parent_models(built.learner.objective).items():
+        found[network] = str(path), place_of(loaded, path)
+    for network, source in loaded.config.init.models.items():
+        found[network] = str(source), ("init", network)
+    return found
+
+
+def _beginning(
+    loaded: Loaded, source: str, network: str, module: Network, tokenizer: Tokenizer | None, loc: Loc
+) -> Beginning:
     """Read the part of a model for the network `module`. Raises ValueError if they do not fit, LabError."""
     if is_run(Path(source)):
         config_with(Path(source), network)  # one without a checkpoint has its own sentence
-    folder = mark_at(loaded.marks, ("init", network)).folder
+    folder = mark_at(loaded.marks, loc).folder
     model = open_model(source, base=folder, network=network, plugins=False)
-    part = model.part(network)
+    part = _with_pad(loaded, model.part(network), network)
     _refuse_other_sizes(loaded, source, part, network)
     _refuse_other_tokens(loaded, source, part, model.tokenizer, tokenizer)
     part, own = replace(part, tensors=with_all_names(part.tensors, module)), own_tensors(module)
@@ -134,6 +164,14 @@ def _beginning(loaded: Loaded, source: str, network: str, module: Network, token
             rows = f"{part.their_name(name)}[{size}:{part.vocabulary_size}]"
             account = replace(account, unused=(*account.unused, rows))
     return Beginning(part, model.tokenizer, account)
+
+
+def _with_pad(loaded: Loaded, part: Part, network: str) -> Part:
+    """Return the network for the padding token of the experiment's own section."""
+    section = getattr(loaded.config, network)
+    options = section.keywords().get("config") or {} if section.type == part.backbone["type"] else {}
+    pad = options.get("pad_token_id", 1)
+    return part.family.with_pad(part, pad) if part.family and isinstance(pad, int) else part
 
 
 def _without_padding(part: Part, size: int) -> tuple[Part, list[str]]:
@@ -157,6 +195,12 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
     if mine == other and "ff_mult" in ours[network]:
         theirs[network]["ff_mult"] = ours[network]["ff_mult"]  # the same width, which is rounded
     wrong = {}
+    same = ours[network]["type"] == part.backbone["type"]
+    if same and part.backbone["type"] == "hugging_face":
+        wrong = _other_options(ours[network], theirs[network], network)
+    shorter = ours["embedding"]["max_length"] < theirs["embedding"]["max_length"]
+    if same and shorter and getattr(backbones.get(part.backbone["type"]).component, "bare_embeddings", False):
+        del theirs["embedding"]["max_length"]  # the sizes of tables of positions, if there are any, are compared
     for section, values in theirs.items():
         for key, value in values.items():
             if key != "dropout" and ours[section].get(key) != value:
@@ -164,6 +208,19 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
     if wrong:
         reason = wrong["type"] if "type" in wrong else "; ".join(wrong.values())  # other options follow from the type
         raise ConfigError(f"{source}: is another network: {reason}. Write what is there, or name another model.")
+
+
+def _other_options(ours: dict[str, Any], theirs: dict[str, Any], network: str) -> dict[str, str]:
+    """Compare the configs of two encoders of transformers; rates of dropout and sizes of tables may differ."""
+    if ours["model_type"] != theirs["model_type"]:
+        return {"type": f"{network}.model_type is {ours['model_type']} here and {theirs['model_type']} there"}
+    config_of = backbones.get("hugging_face").component.config_of  # type: ignore[attr-defined]
+    here, there = (config_of(section, 1).to_dict() for section in (ours, theirs | {"ff_mult": ours["ff_mult"]}))
+    del theirs["config"]
+    free = {"pad_token_id", "max_position_embeddings"}
+    keys = [key for key in sorted(here.keys() | there.keys()) if "drop" not in key and key not in free]
+    differing = [key for key in keys if here.get(key) != there.get(key)]
+    return {key: f"{network}.config.{key} is {here.get(key)} here and {there.get(key)} there" for key in differing}
 
 
 def _refuse_other_tokens(

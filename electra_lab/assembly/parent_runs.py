@@ -15,6 +15,7 @@ from electra_lab.config.source import Loc
 from electra_lab.data.store import Store
 from electra_lab.model.network import Network
 from electra_lab.model.weights import account_for, fill, own_tensors
+from electra_lab.pretrained.hugging_face import is_model
 from electra_lab.pretrained.opening import config_with, read_run
 from electra_lab.pretrained.trained_model import Part
 from electra_lab.storage.run_directory import RunDirectory
@@ -23,16 +24,26 @@ from registry.errors import CheckpointError, DataError
 SAME = ("corpus", "tokenizer", "data.held_out", "data.overlap", "embedding.dim", "embedding.max_length")
 
 
+def parents_of(objective: nn.Module) -> Mapping[str, Path]:
+    """Return the run directories and models that an objective starts from, by the name of its own network."""
+    parents: Mapping[str, Path] = getattr(objective, "earlier_runs", dict)()
+    return parents
+
+
+def parent_models(objective: nn.Module) -> Mapping[str, Path]:
+    """Return those that are folders in Hugging Face format: their weights come as those of `init`."""
+    return {network: path for network, path in parents_of(objective).items() if is_model(path)}
+
+
 def parent_runs(objective: nn.Module) -> Mapping[str, Path]:
-    """Return the run directories that an objective starts from, by the name of its own network."""
-    runs: Mapping[str, Path] = getattr(objective, "earlier_runs", dict)()
-    return runs
+    """Return the others, run directories."""
+    return {network: path for network, path in parents_of(objective).items() if not is_model(path)}
 
 
 def evaluates_at_start(config: ExperimentConfig, objective: nn.Module) -> bool:
     """Return True if validation text is evaluated before the first step: with `auto`, if weights are loaded."""
     wanted = config.evaluate.at_start
-    return bool(config.init.models or parent_runs(objective)) if wanted == "auto" else wanted
+    return bool(config.init.models or parents_of(objective)) if wanted == "auto" else wanted
 
 
 def refuse_other_parents(loaded: Loaded, objective: nn.Module) -> None:

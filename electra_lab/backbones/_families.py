@@ -26,6 +26,8 @@ class Family:
     window     config key of how far a position sees, counted to one side
     fixed      config keys that cannot be set otherwise
     idle       parts that never learn from states alone; they are removed, parameters are frozen
+    table      where the table of tokens is
+    renamed    files have other names than the class, which transformers turns into them
     """
 
     sizes: tuple[str, ...] = BERT_SIZES
@@ -36,16 +38,22 @@ class Family:
     window: str | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
+    table: str = "embeddings.word_embeddings"
+    renamed: bool = False
 
 
-_DECODER = Family(layers=("layers",), dropout="", first=None, fixed={"is_causal": False})  # sees both directions
+# Sees both directions.
+_DECODER = Family(layers=("layers",), dropout="", first=None, fixed={"is_causal": False}, table="embed_tokens")
+_MODERN = "embeddings.tok_embeddings"
 _XLM_LAYERS = ("attentions", "layer_norm1", "ffns", "layer_norm2")
 _XLM_SIZES = ("emb_dim", "n_layers", "n_heads")
 _ONE_LANGUAGE = {"languages": ["en_XX"], "default_language": "en_XX"}
 _BERT, _ROBERTA = Family(), Family(first=AFTER_PAD)
 _SLIDING = replace(_DECODER, window="sliding_window")
 _BY_LAYER = replace(_SLIDING, masks="by layer")
-_XLM = Family(sizes=_XLM_SIZES, layers=_XLM_LAYERS, dropout=None, masks="rows", fixed={"causal": False})
+_XLM = Family(
+    sizes=_XLM_SIZES, layers=_XLM_LAYERS, dropout=None, masks="rows", fixed={"causal": False}, table="embeddings"
+)
 
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("bert", "ernie", "splinter", "megatron-bert", "electra", "rembert"), _BERT),
@@ -59,9 +67,10 @@ FAMILIES: dict[str, Family] = {
     "ibert": Family(first=AFTER_PAD, fixed={"quant_mode": False}),
     "xmod": Family(first=AFTER_PAD, fixed=_ONE_LANGUAGE),
     "roformer": Family(masks="rows"),
-    "nomic_bert": Family(layers=("layers",), first=None),
-    "jina_embeddings_v3": Family(layers=("layers",), first=None),
-    "modernbert": replace(_DECODER, dropout="embeddings.drop", masks="by layer", window="local_attention", fixed={}),
+    **dict.fromkeys(("nomic_bert", "jina_embeddings_v3"), Family(layers=("layers",), first=None, renamed=True)),
+    "modernbert": replace(
+        _DECODER, dropout="embeddings.drop", masks="by layer", window="local_attention", fixed={}, table=_MODERN
+    ),
     "eurobert": replace(_DECODER, fixed={}),
     "ultrabert": replace(_SLIDING, fixed={}),
     "esm": Family(
@@ -71,10 +80,11 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("llama", "olmo2"), _DECODER),
     **dict.fromkeys(("qwen2", "qwen3", "smollm3", "olmo3", "gemma2", "gemma3_text"), _BY_LAYER),
     **dict.fromkeys(("mistral", "phi3"), _SLIDING),
-    "gpt_neox": replace(_DECODER, dropout="emb_dropout"),
+    "gpt_neox": replace(_DECODER, dropout="emb_dropout", table="embed_in"),
     "xlnet": Family(
         sizes=("d_model", "n_layer", "n_head", "d_inner"), layers=("layer",), dropout=None, first=None, masks="rows",
         fixed={"attn_type": "bi", "use_mems_eval": False}, idle=("mask_emb", "seg_embed", "r_s_bias"),
+        table="word_embedding",
     ),
     **dict.fromkeys(("xlm", "flaubert"), _XLM),
 }  # fmt: skip
@@ -103,3 +113,12 @@ def known(model_type: str) -> str:
     if model_type not in FAMILIES:
         raise problem((), f"no encoder that the lab has tried.{did_you_mean(model_type, FAMILIES)}", model_type)
     return model_type
+
+
+def family_of(model_type: object) -> Family | None:
+    """Return the facts of a family, None if it is not known. Raises ValueError with the reason if it is refused."""
+    if not isinstance(model_type, str):
+        return None
+    if reason := REFUSED.get(model_type):
+        raise ValueError(f"{model_type} cannot be a backbone: {reason}.")
+    return FAMILIES.get(model_type)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from electra_lab.backbones._families import AFTER_PAD, FAMILIES, Family, known
+from electra_lab.backbones._families import AFTER_PAD, FAMILIES, Family, family_of, known
 from electra_lab.model.embeddings import within_documents
 from registry import backbones
 from registry.errors import BadResult, did_you_mean
@@ -18,6 +18,9 @@ from registry.errors import BadResult, did_you_mean
 # An encoder without a table of words, which the lab has. Keys that a config lacks are left out.
 FIXED: dict[str, Any] = {"vocab_size": 8, "use_cache": False}
 FIXED |= dict.fromkeys(("is_decoder", "add_cross_attention", "use_bidirectional_attention"), False)
+MOST_LAYERS, LARGEST = 1_000, 1 << 24  # so that damaged sizes are refused before memory is asked for
+UNLIMITED = 8192  # positions of a config that names no limit
+DROPOUTS = ("embedding_dropout", "hidden_dropout_prob", "embd_pdrop", "hidden_dropout", "dropout")  # of token vectors
 
 
 @backbones.register("hugging_face")
@@ -51,19 +54,8 @@ class HuggingFace(nn.Module):
     ) -> None:
         super().__init__()
         family = self.family = FAMILIES[model_type]
-        made: Any = _config(model_type, (dim, depth, heads), ff_mult, config)
-        # Positions
-        if made.pad_token_id is None or made.pad_token_id < 0:
-            raise ValueError(f"config.pad_token_id: must be 0 or more, is {made.pad_token_id}.")
-        self.max_length = max_length
-        self.first = made.pad_token_id + 1 if family.first == AFTER_PAD else family.first
-        if self.first is not None:
-            if "max_position_embeddings" not in config:
-                made.max_position_embeddings = max_length + self.first
-            rows, needed = made.max_position_embeddings, max_length + self.first
-            if rows < needed:
-                reason = f"embedding.max_length {max_length} needs {needed}. Write {needed}, or remove this key."
-                raise ValueError(f"config.max_position_embeddings: {rows} is too few; {reason}")
+        made, self.first = _made(model_type, (dim, depth, heads), max_length, ff_mult, config)
+        self.max_length, self.input_dim = max_length, _input_dim(made, dim)
         # The model
         made.vocab_size = max(made.vocab_size, made.pad_token_id + 1)
         self.model: Any = _model(made)
@@ -86,7 +78,7 @@ class HuggingFace(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B T D"],
+        x: Float[Tensor, "B T E"],
         attention_mask: Bool[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
@@ -108,7 +100,7 @@ class HuggingFace(nn.Module):
         return states
 
     def _mask(
-        self, x: Float[Tensor, "B T D"], attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None
+        self, x: Float[Tensor, "B T E"], attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None
     ) -> Any:
         """Return the mask: Int[B T], or Float[B 1 #T T] that is added to the scores, or one for each layer type."""
         if self.masks == "rows":
@@ -128,6 +120,96 @@ class HuggingFace(nn.Module):
     def at_step(self, seed: int, step: int) -> None:
         """Nothing changes over time."""
 
+    # Facts for readers and writers of files, which import no backbone.
+
+    AFTER_PAD = AFTER_PAD
+    family_of = staticmethod(family_of)
+
+    @staticmethod
+    def config_of(section: Mapping[str, Any], max_length: int) -> Any:
+        """Return the config of the model that a section of an experiment describes. Raises ValueError."""
+        sizes = section["dim"], section["depth"], section["heads"]
+        return _made(section["model_type"], sizes, max_length, section["ff_mult"], section["config"])[0]
+
+    @staticmethod
+    def sections_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int]:
+        """Return backbone, embedding and vocabulary size for a config.json. Raises ValueError, naming the key."""
+        return _sections_of(values)
+
+
+def _made(
+    model_type: str, sizes: tuple[int, int, int], max_length: int, ff_mult: float, given: Mapping[str, Any]
+) -> tuple[Any, int | None]:
+    """Return the config of a model, and the row of its position table that a document begins with."""
+    made = _config(model_type, sizes, ff_mult, given)
+    if (first := _first(made)) is not None:
+        needed = max_length + first
+        if "max_position_embeddings" not in given:
+            made.max_position_embeddings = needed
+        if (rows := made.max_position_embeddings) < needed:
+            reason = f"embedding.max_length {max_length} needs {needed}. Write {needed}, or remove this key."
+            raise ValueError(f"config.max_position_embeddings: {rows} is too few; {reason}")
+    return made, first
+
+
+def _sections_of(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int]:
+    # What the file says
+    kind = str(values["model_type"])
+    config_class, family = _config_class(kind), FAMILIES[kind]
+    with _refusing():
+        theirs: Any = config_class.from_dict(dict(values))
+    numbers = dict.fromkeys((*family.sizes, "vocab_size"), 0)
+    if family.first is not None:
+        numbers["max_position_embeddings"] = 0
+    for key in numbers:
+        number, most = getattr(theirs, key, None), MOST_LAYERS if key == family.sizes[1] else LARGEST
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
+            raise ValueError(f"{key} is {number!r}; it must be a whole number from 1 to {most:,}.")
+        numbers[key] = number
+    dim, depth, heads, *inner = (numbers[key] for key in family.sizes)
+    ff_mult = inner[0] / dim if inner else 4.0
+    # Computed otherwise by the lab
+    computed: dict[str, Any] = {"is_decoder": False, "add_cross_attention": False, "use_bidirectional_attention": False}
+    computed |= family.fixed
+    for key in ("pad_token_id", "use_mems_eval"):
+        computed.pop(key, None)
+    for key, ours in computed.items():
+        found, cure = getattr(theirs, key, None), ""
+        if key == "is_causal":
+            cure = f' Write "{key}": false there to train it in both directions.'
+        elif found is None:
+            found = ours
+        if found != ours:
+            raise ValueError(f"{key} is {found!r}, but the lab's `hugging_face` computes with {ours!r}.{cure}")
+    # Other than the lab's defaults
+    usual = _config(kind, (dim, depth, heads), ff_mult, {})
+    allowed = [key for key in sorted(_keys(kind)[0]) if not key.endswith("_index")]  # of a token
+    config = {key: getattr(theirs, key) for key in allowed if getattr(theirs, key) != getattr(usual, key)}
+    longest = getattr(theirs, "max_position_embeddings", None) or UNLIMITED
+    longest = UNLIMITED if longest < 1 else longest
+    if family.first is not None:
+        config.pop("max_position_embeddings", None)  # follows from the length
+        longest -= _first(theirs) or 0
+    dropped = next((getattr(theirs, key) for key in DROPOUTS if hasattr(theirs, key)), None)
+    section = {"type": "hugging_face", "dim": dim, "depth": depth, "heads": heads}
+    section |= {"model_type": kind, "ff_mult": ff_mult, "config": config}
+    embedding = {"dim": _input_dim(theirs, dim), "max_length": longest, "dropout": float(dropped or 0.0)}
+    return section, embedding, theirs.vocab_size
+
+
+def _first(config: Any) -> int | None:
+    """Return the row of the position table that a document begins with. Raises ValueError."""
+    if config.pad_token_id is None or config.pad_token_id < 0:
+        raise ValueError(f"config.pad_token_id: must be 0 or more, is {config.pad_token_id}.")
+    first = FAMILIES[config.model_type].first
+    return int(config.pad_token_id) + 1 if first == AFTER_PAD else first
+
+
+def _input_dim(config: Any, dim: int) -> int:
+    """Return the width of the token vectors, which some families project to that of the layers."""
+    width: int = getattr(config, "input_embedding_size", getattr(config, "embedding_size", dim))
+    return width
+
 
 def _added(visible: Bool[Tensor, "_ _ T"], dtype: torch.dtype) -> Float[Tensor, "_ 1 _ T"]:
     """Return a mask as numbers to be added: some classes would add True as 1."""
@@ -139,25 +221,12 @@ def _added(visible: Bool[Tensor, "_ _ T"], dtype: torch.dtype) -> Float[Tensor, 
 
 def _config(model_type: str, sizes: tuple[int, int, int], ff_mult: float, given: Mapping[str, Any]) -> Any:
     """Return the config of a model of these sizes. Raises ValueError for keys it lacks, or that are set elsewhere."""
-    try:
-        from transformers import CONFIG_MAPPING, PreTrainedConfig
-    except ImportError:
-        raise ValueError(
-            "needs transformers 5 or newer. Install it: pip install 'electra-lab[hugging-face]'."
-        ) from None
-    if model_type not in CONFIG_MAPPING:
-        raise ValueError(f"this transformers has no {model_type}. Install a newer one: pip install -U transformers.")
-    config_class, family = CONFIG_MAPPING[model_type], FAMILIES[model_type]
+    config_class, family = _config_class(model_type), FAMILIES[model_type]
     dim, depth, heads = sizes
     fields = signature(config_class).parameters
-    set_by = dict(zip(family.sizes, ("dim", "depth", "heads", "ff_mult"), strict=False))
-    set_by |= {"embedding_size": "dim", "input_embedding_size": "dim", "embedding_dropout": "embedding.dropout"}
-    ids = {key: 0 for key in fields if key.endswith("_token_id")}  # which the tokenizer knows
-    fixed, usual = {**ids, **FIXED, **family.fixed}, dict[str, Any]()
-    if family.first == AFTER_PAD:
-        usual["pad_token_id"] = fixed.pop("pad_token_id") + 1
+    allowed, set_by, fixed = _keys(model_type)
+    usual: dict[str, Any] = {"pad_token_id": 1} if family.first == AFTER_PAD else {}
     # The keys that were given
-    allowed = fields.keys() - signature(PreTrainedConfig).parameters.keys() - set_by.keys() - fixed.keys()
     for key in given:
         if key in fields and key in set_by:
             raise ValueError(f"config.{key}: is set by {set_by[key]}.")
@@ -180,6 +249,32 @@ def _config(model_type: str, sizes: tuple[int, int, int], ff_mult: float, given:
     keys = {key: value for key, value in {**fixed, **usual}.items() if key in fields or key == "is_causal"}
     with _refusing():
         return config_class(**(keys | dict(given)))
+
+
+def _config_class(model_type: str) -> Any:
+    try:
+        from transformers import CONFIG_MAPPING
+    except ImportError:
+        raise ValueError(
+            "needs transformers 5 or newer. Install it: pip install 'electra-lab[hugging-face]'."
+        ) from None
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(f"this transformers has no {model_type}. Install a newer one: pip install -U transformers.")
+    return CONFIG_MAPPING[model_type]
+
+
+def _keys(model_type: str) -> tuple[set[str], dict[str, str], dict[str, Any]]:
+    """Return the keys of a config that may be given, those that others set, and those with a fixed value."""
+    from transformers import PreTrainedConfig
+
+    family, fields = FAMILIES[model_type], signature(_config_class(model_type)).parameters
+    set_by = dict(zip(family.sizes, ("dim", "depth", "heads", "ff_mult"), strict=False))
+    set_by["embedding_dropout"] = "embedding.dropout"
+    ids = {key: 0 for key in fields if key.endswith("_token_id")}  # which the tokenizer knows
+    fixed = {**ids, **FIXED, **family.fixed}
+    if family.first == AFTER_PAD:
+        del fixed["pad_token_id"]
+    return fields.keys() - signature(PreTrainedConfig).parameters.keys() - set_by.keys() - fixed.keys(), set_by, fixed
 
 
 def _model(config: Any) -> Any:

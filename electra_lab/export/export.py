@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from electra_lab.assembly.budget import size_of
 from electra_lab.assembly.networks import build_network
+from electra_lab.data.vocabulary import special_ids
 from electra_lab.export.card import CARD, Judge, model_card
 from electra_lab.model.weights import head_of
 from electra_lab.pretrained.hugging_face import MARK, Mark, read_mark
@@ -148,6 +149,8 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
     for name in part.other_heads:
         limits.append(f"The head `{name}` was not exported: transformers has no class for it.")
     part = part.without_other_heads()
+    if part.family:
+        part = part.family.with_pad(part, special_ids(model.tokenizer)["pad"])
     longest = part.embedding["max_length"]
     parameters = sum(tensor.numel() for tensor in part.tensors.values())
     if part.family:

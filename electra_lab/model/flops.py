@@ -58,7 +58,8 @@ def backbone_flops(backbone: nn.Module, length: int, dim: int) -> int:
 def counted_flops(backbone: nn.Module, length: int, dim: int) -> int:
     """Return torch's count of one forward pass over one row."""
     parameter = next(backbone.parameters())
-    x = torch.zeros(1, length, dim, device=parameter.device, dtype=parameter.dtype)
+    width = int(getattr(backbone, "input_dim", dim))
+    x = torch.zeros(1, length, width, device=parameter.device, dtype=parameter.dtype)
     mask = torch.ones(1, length, dtype=torch.bool, device=parameter.device)
     training = backbone.training
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch's counter knows only kernels of CUDA

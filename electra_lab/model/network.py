@@ -35,7 +35,8 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.embeddings = embeddings
-        self.project = nn.Linear(embeddings.dim, dim) if embeddings.dim != dim else None
+        width = int(getattr(backbone, "input_dim", dim))
+        self.project = nn.Linear(embeddings.dim, width) if embeddings.dim != width else None
         self.backbone = backbone
         self.length_multiple: int = backbone.length_multiple  # type: ignore[assignment]  # by contract
         self.separates_documents = bool(getattr(backbone, "separates_documents", False))
@@ -106,7 +107,7 @@ class Network(nn.Module):
         name = type(self.backbone).__name__
         if not isinstance(states, Tensor):
             returned = f"a {type(states).__name__}"
-        elif states.shape != x.shape:
+        elif states.shape != (*x.shape[:2], self.dim):
             returned = f"the shape {list(states.shape)}"
         elif states.dtype != x.dtype and not (states.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
             returned = f"the type {states.dtype}"

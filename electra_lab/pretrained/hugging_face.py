@@ -1,7 +1,8 @@
 """Folders in Hugging Face's format, and names on its hub, as trained models: config.json, tensors, tokenizer.
 
 A pair is a folder with a model in `discriminator` and one in `generator`; export.json marks those that the lab wrote.
-On the hub, the discriminator of a pair is in the folder itself.
+On the hub, the discriminator of a pair is in the folder itself. DeBERTa-v3 has both in one folder: the generator is
+pytorch_model.generator.bin with generator_config.json.
 
 Tensors are read from safetensors, or from the older .bin files as plain tensors: code in them is refused and never run.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -22,7 +23,7 @@ from pydantic import BaseModel, Field
 from safetensors.torch import load_file
 from torch import Tensor
 
-from electra_lab.pretrained.families import FAMILIES, Config
+from electra_lab.pretrained.families import FAMILIES, Config, reading
 from electra_lab.pretrained.trained_model import LAB, NETWORKS, Part, TrainedModel
 from electra_lab.storage.files import open_regular, read_as
 from registry import tokenizers
@@ -38,6 +39,8 @@ MARK = "export.json"
 TENSORS = ("model.safetensors", "pytorch_model.bin")  # the first that is there, whole or in pieces with an index
 # Our classes for transformers, by the head that they have of the network.
 CLASSES = {"replaced": "ForPreTraining", "tokens": "ForMaskedLM", "": "Model"}
+# The files of a generator next to its discriminator.
+BESIDE = "generator_config.json", ("model.generator.safetensors", "pytorch_model.generator.bin")
 AGAIN = "Download the model again."
 # The token table of a network; the first group is the prefix of a wrapper.
 _TABLE = re.compile(
@@ -67,13 +70,16 @@ def read_folders(source: str, base: Path | None = None, network: str | None = No
     if os.path.lexists(path / CONFIG):  # a pair that was pushed to the hub has its discriminator here
         folders = {"discriminator": path, **folders} if folders and os.path.lexists(path / MARK) else {}
     if folders:
-        names = [network] if network else list(folders)
+        names = [network] if network and (network in folders or len(folders) == len(NETWORKS)) else list(folders)
         parts, mark = {name: read_part(folders.get(name, path / name), name) for name in names}, read_mark(path)
     else:
-        alone, whole = read_part(path, "discriminator"), path.resolve()
+        whole, beside = path.resolve(), _has_tensors(path, BESIDE[1])
+        alone = read_part(path, "generator" if beside and network == "generator" else "discriminator", beside=beside)
         if alone.heads == ("tokens",):  # one that only predicts tokens takes the generator's place
             alone = replace(alone, name="generator")
         parts = {alone.name: alone}
+        if beside and network is None and alone.name == "discriminator":
+            parts["generator"] = read_part(path, "generator", beside=True)
         mark = read_mark(whole.parent if whole.name in NETWORKS else whole)
     read = [_tokenizer(part.path) for part in parts.values()]
     vocabularies = [tokenizer.get_vocab() for tokenizer in read if tokenizer]
@@ -82,19 +88,35 @@ def read_folders(source: str, base: Path | None = None, network: str | None = No
     return TrainedModel(source, parts, read[0], mark.length if mark else None)
 
 
-def read_part(path: Path, name: str) -> Part:
-    """Read a folder with one network. Raises DataError, ConfigError."""
-    config = read_config(path)
+def is_model(path: Path) -> bool:
+    """Return True for a folder with a model, or with an exported pair."""
+    folders = path, path / NETWORKS[0], path / NETWORKS[1]
+    return any(os.path.lexists(folder / CONFIG) for folder in folders)
+
+
+def read_part(path: Path, name: str, *, beside: bool = False) -> Part:
+    """Read a folder with one network. Raises DataError, ConfigError.
+
+    beside  the folder has a discriminator, and next to it the files of a generator
+    """
+    place, tensor_files = BESIDE if beside and name == "generator" else (CONFIG, TENSORS)
+    config = read_config(path, place)
     kind = config["model_type"]
-    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    try:
+        family = reading(config)
+    except ValueError as error:
+        raise ConfigError(f"{path / place}: model_type is {kind!r}: {error}") from None
     if family is None and kind != LAB:
         known = ", ".join(FAMILIES)
-        raise ConfigError(f"{path / CONFIG}: model_type is {kind!r}; the lab reads {known}, and its own exports.")
+        raise ConfigError(
+            f"{path / place}: model_type is {kind!r}; the lab reads {known}, its own exports, and the encoders of "
+            "docs/encoders.md."
+        )
     if family:
-        backbone, embedding, size = family.read(Config(config, str(path / CONFIG)))
+        backbone, embedding, size = family.read(Config(config, str(path / place)))
     else:
         backbone, embedding, size = of_the_lab(config, path)
-    given, names = read_tensors(path), None
+    given, names = read_tensors(path, tensor_files, unwrap=not family or kind in FAMILIES), None
     if family:
         head = family.head_of(config, given)
         names = family.names(head)
@@ -102,6 +124,7 @@ def read_part(path: Path, name: str) -> Part:
             tensors = family.tensors_in(names.ours(given), head)
         except ValueError as error:
             raise DataError(f"{path}: does not fit: {error}") from None
+        backbone |= family.shown_by(tensors)
     else:
         prefixes = f"{LAB}.", "network."
         tensors = {key.removeprefix(prefixes[0]).removeprefix(prefixes[1]): tensor for key, tensor in given.items()}
@@ -115,7 +138,7 @@ def read_part(path: Path, name: str) -> Part:
         embedding=embedding,
         vocabulary_size=size,
         tensors=tensors,
-        files={file.name: file for file in files_of(path)},
+        files={file.name: file for file in files_of(path, tensor_files)},
         plugin=plugin,
         plugin_source=code.read_bytes() if code and code.is_file() else b"",
         names=names,
@@ -142,16 +165,20 @@ def _tokenizer(path: Path) -> Tokenizer | None:
     return made
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return all tensors of a folder. Raises DataError if a file is missing, damaged or holds code."""
+def read_tensors(path: Path, files: Sequence[str] = TENSORS, *, unwrap: bool = True) -> dict[str, Tensor]:
+    """Return all tensors of a folder. Raises DataError if a file is missing, damaged or holds code.
+
+    files   the first that is there
+    unwrap  remove the prefix of a wrapper from the names
+    """
     found: dict[str, Tensor] = {}
-    for file, expected in files_of(path).items():
+    for file, expected in files_of(path, files).items():
         held = _read(file)
         if wrong := sorted(held.keys() ^ (held.keys() if expected is None else expected)):
             has, does = ("has", "does not place") if wrong[0] in held else ("lacks", "places")
             raise DataError(f"{file}: {has} {wrong[0]}, which the index {does} there. {AGAIN}")
         found |= held
-    return _unwrapped(path, found)
+    return _unwrapped(path, found) if unwrap else found
 
 
 def _unwrapped(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -163,9 +190,13 @@ def _unwrapped(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
 
 
-def files_of(path: Path) -> dict[Path, set[str] | None]:
+def _has_tensors(path: Path, files: Sequence[str]) -> bool:
+    return any(os.path.lexists(path / name) or os.path.lexists(path / f"{name}.index.json") for name in files)
+
+
+def files_of(path: Path, files: Sequence[str] = TENSORS) -> dict[Path, set[str] | None]:
     """Return the files, each with the names of its tensors if an index lists them."""
-    for name in TENSORS:
+    for name in files:
         if os.path.lexists(path / name):
             return {path / name: None}
         index = path / f"{name}.index.json"
@@ -177,7 +208,7 @@ def files_of(path: Path) -> dict[Path, set[str] | None]:
             for file in sorted(set(places.values())):
                 found[path / file] = {name for name, place in places.items() if place == file}
             return found
-    raise DataError(f"{path}: has no tensors: it has neither {' nor '.join(TENSORS)}, nor an index of pieces.")
+    raise DataError(f"{path}: has no tensors: it has neither {' nor '.join(files)}, nor an index of pieces.")
 
 
 def _is_file_name(name: object) -> bool:
@@ -200,16 +231,18 @@ def locate(source: str, base: Path | None = None) -> Path:
     return path
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path, name: str = CONFIG) -> dict[str, Any]:
     """Return the config.json of a folder; tensors show a model_type that it lacks. Raises DataError, ConfigError."""
-    if not os.path.lexists(path / CONFIG):
+    if not os.path.lexists(path / name):
+        if name != CONFIG:
+            raise DataError(f"{path}: has the tensors of a generator, but no {name}. Write it: its {CONFIG}.")
         raise DataError(f"{path}: is neither a model in Hugging Face format (it has no {CONFIG}) nor a run directory.")
-    config = _json(path / CONFIG)
+    config = _json(path / name)
     if config.get("model_type") is None:
         roots = {name.partition(".")[0] for name in read_tensors(path)} & {*FAMILIES, LAB}
         if len(roots) != 1:
             cure = 'Add "model_type": "electra" or "bert".'
-            raise ConfigError(f"{path / CONFIG}: lacks model_type, and the names of the tensors do not show it. {cure}")
+            raise ConfigError(f"{path / name}: lacks model_type, and the names of the tensors do not show it. {cure}")
         config["model_type"] = roots.pop()
     return config
 

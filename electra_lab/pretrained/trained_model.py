@@ -12,7 +12,7 @@ from torch import Tensor
 
 from electra_lab.data.vocabulary import make_vocabulary
 from electra_lab.model.weights import head_of
-from electra_lab.pretrained.families import WRITTEN, Family
+from electra_lab.pretrained.families import Family, writing
 from electra_lab.pretrained.families.names import Names
 from electra_lab.storage.files import sha256
 from registry import heads
@@ -86,7 +86,7 @@ class Part:
     @property
     def family(self) -> Family | None:
         """What transformers has for this network, None if it lacks the architecture."""
-        family = WRITTEN.get(self.backbone["type"])
+        family = writing(self.backbone)
         return family if family and family.writes(self.backbone, self.embedding) else None
 
     @property

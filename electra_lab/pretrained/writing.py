@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from electra_lab.data.vocabulary import masks_take_words, special_ids
-from electra_lab.model.initialise import STANDARD_DEVIATION
 from electra_lab.model.network import Network
 from electra_lab.model.weights import TABLE, head_of, not_finite, own_tensors
 from electra_lab.pretrained.families import Family, task_class
@@ -107,13 +106,7 @@ def describe(part: Part, tokenizer: Tokenizer, family: Family | None) -> dict[st
         _refuse_other_sizes(part)
         config |= {
             "model_type": family.model_type,
-            "hidden_size": backbone["dim"],
-            "num_hidden_layers": backbone["depth"],
-            "num_attention_heads": backbone["heads"],
-            "intermediate_size": part.tensors["backbone.layers.0.contract.weight"].shape[1],
-            "max_position_embeddings": embedding["max_length"],
-            "initializer_range": STANDARD_DEVIATION,
-            "tie_word_embeddings": True,
+            **family.common(part),
             **family.write(backbone, embedding, ids, part.class_head),
         }
     else:

@@ -20,6 +20,7 @@ class Backbone(Protocol):
     bare_embeddings      optional: True if the lab passes vectors of the token table alone, and the backbone does the
                          rest: positions, segments, LayerNorm, dropout. `positions` is then "own", and the lab
                          sets the rate of the backbone's nn.Dropout `embedding_dropout`
+    input_dim            optional: the width of the vectors that it takes, if it is not `dim`
     own_heads            optional: the heads that take the place of others, by the name of the other: their type and
                          options, such as {"tokens": {"type": "modernbert_tokens", "depth": 12}}
     separates_documents  optional: True if `forward` also takes `documents` Int[B T] and attends within a document only;

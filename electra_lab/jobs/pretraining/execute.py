@@ -184,7 +184,7 @@ def _refuse_other_weights(experiment: Experiment, began: Provenance, path: Path)
         )
     if experiment.init and experiment.init != began.init:
         raise DataError(
-            f"{path}: the weights that `init` names have changed since the run began, and it has no checkpoint yet. "
+            f"{path}: the models that it starts from have changed since the run began, and it has no checkpoint yet. "
             "Start a new run."
         )
 

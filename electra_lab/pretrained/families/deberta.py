@@ -113,6 +113,11 @@ class Deberta(Family):
         config.refuse_others({"pooler_hidden_act": "gelu"}, self.backbone)
         return super().pooling(config)
 
+    def shown_by(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Only the authors' generators have absolute positions that nothing but the mask decoder uses."""
+        decodes = "backbone.absolute_positions.weight" in tensors and "heads.tokens.dense.weight" in tensors
+        return {"mask_decoder": True} if decodes else {}
+
     def write(
         self, backbone: Mapping[str, Any], embedding: Mapping[str, Any], ids: Mapping[str, int], head: str
     ) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.model.initialise import STANDARD_DEVIATION
 from electra_lab.pretrained.families.names import Names
 from registry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from electra_lab.pretrained.trained_model import Part
 
 LARGEST = 1 << 24  # of a size, so that a damaged one is refused before memory is asked for
 MOST_LAYERS = 1_000  # as in an experiment
@@ -63,7 +67,7 @@ TASK_LAYERS: Mapping[str, Mapping[str, str]] = {
 
 
 class Family(ABC):
-    """What transformers has for one backbone of the lab. Subclasses are stateless.
+    """What transformers has for one backbone of the lab.
 
     model_type  in config.json
     backbone    the lab's name of the encoder
@@ -73,9 +77,9 @@ class Family(ABC):
     dropouts    the keys of config.json for the dropout in these classes
     """
 
-    model_type: ClassVar[str]
+    model_type: str
     backbone: ClassVar[str]
-    prefix: ClassVar[str]
+    prefix: str
     classes: ClassVar[Mapping[str, str]]
     task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     dropouts: ClassVar[Sequence[str]] = ("classifier_dropout",)
@@ -95,6 +99,22 @@ class Family(ABC):
     @abstractmethod
     def read(self, config: Config) -> Sections:
         """Return the sections of an experiment that describe the model. Raises ConfigError if there is no such one."""
+
+    def common(self, part: "Part") -> dict[str, Any]:
+        """Return the keys of config.json that most families have."""
+        return {
+            "hidden_size": part.backbone["dim"],
+            "num_hidden_layers": part.backbone["depth"],
+            "num_attention_heads": part.backbone["heads"],
+            "intermediate_size": part.tensors["backbone.layers.0.contract.weight"].shape[1],
+            "max_position_embeddings": part.embedding["max_length"],
+            "initializer_range": STANDARD_DEVIATION,
+            "tie_word_embeddings": True,
+        }
+
+    def with_pad(self, part: "Part", pad: int) -> "Part":
+        """Return the network for another padding token."""
+        return part
 
     @abstractmethod
     def write(
@@ -120,6 +140,10 @@ class Family(ABC):
         Otherwise it reads the state of [CLS]. Raises ConfigError if the lab has no such class.
         """
         return F.gelu, False
+
+    def shown_by(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return options of the backbone that the tensors show, under our names, and config.json does not."""
+        return {}
 
     def tensors_in(self, tensors: dict[str, Tensor], head: str) -> dict[str, Tensor]:
         """Return the tensors of a file in the lab's form, under our names."""

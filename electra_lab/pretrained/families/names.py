@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 _BUFFERS = (".position_ids", ".token_type_ids")  # constants that old versions saved
-_OLD = {"gamma": "weight", "beta": "bias"}  # of LayerNorms that were converted from TensorFlow
+OLD = {"gamma": "weight", "beta": "bias"}  # of LayerNorms that were converted from TensorFlow
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Names:
     def _modern(self, name: str) -> str:
         """Return the current name for a tensor of an encoder alone, which has no prefix, or of an old conversion."""
         part, dot, last = name.rpartition(".")
-        name = f"{part}{dot}{_OLD.get(last, last)}"
+        name = f"{part}{dot}{OLD.get(last, last)}"
         inside = {"embeddings", "pooler", *(path.split(".")[0] for path in (*self.parts.values(), self.layers))}
         without_root = name.split(".")[0] in inside and not re.fullmatch(self.foreign, name)
         return f"{self.root}.{name}" if without_root else name

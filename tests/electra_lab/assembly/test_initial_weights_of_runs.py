@@ -213,5 +213,5 @@ def test_a_run_needs_its_model_until_it_has_a_checkpoint_and_the_same_weights(tm
     (tmp_path / "moved").rename(tmp_path / "pair")
     lose_checkpoints(path)
     resaved(tmp_path / "pair" / "discriminator", lambda given: given[TABLE].add_(1) is None)
-    with pytest.raises(DataError, match=rf"^{path}: the weights that `init` names have changed since the run began"):
+    with pytest.raises(DataError, match=rf"^{path}: the models that it starts from have changed since the run began"):
         execute.resume(path, "cpu")

@@ -13,8 +13,12 @@ import transformers
 
 import electra_lab
 from electra_lab.export.export import export
+from registry import backbones
+from tests.electra_lab.assembly.initial_weights import made, validated
 from tests.electra_lab.export.exports import SHAPES, assert_close, finished, inputs, logits, opened, states
 from tests.electra_lab.jobs.pretraining.tiny import experiment, for_a_module, run
+
+pytestmark = pytest.mark.usefixtures("no_report")
 
 MODERN = "{type: modernbert, dim: 8, depth: 3, heads: 2, local_attention: 8, dropout: 0.0}"
 DEBERTA = "{type: deberta, dim: 8, depth: 2, heads: 2, buckets: 8, max_distance: 16}"
@@ -22,7 +26,11 @@ CLASSES = {
     "modernbert": {"discriminator": "ForTokenClassification", "generator": "ForMaskedLM", "encoder": "Model"},
     "deberta": {"discriminator": "Model", "generator": "ForMaskedLM"},
 }
-OTHERS = {
+ALL = {
+    "bert": "{type: bert, dim: 8, depth: 1, heads: 2}",
+    "performer": "{type: performer, dim: 8, depth: 1, heads: 2}",
+    "roberta": "{type: hugging_face, model_type: roberta, dim: 8, depth: 1, heads: 2}",
+    "gemma": "{type: hugging_face, model_type: gemma3_text, dim: 8, depth: 2, heads: 2, config: {sliding_window: 4}}",
     "transformer": "{type: transformer, dim: 8, depth: 1, heads: 2}",
     "reformer": "{type: reformer, dim: 8, depth: 1, heads: 2, bucket_size: 4, hashes: 1}",
     "decoding deberta": DEBERTA.replace("}", ", mask_decoder: true}"),
@@ -32,7 +40,9 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module", params=CLASSES)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Path]]:
+def exported(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Path, Path]]:
     folder = tmp_path_factory.mktemp("encoders")
     with for_a_module():
         backbone = MODERN if request.param == "modernbert" else DEBERTA
@@ -41,9 +51,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield request.param, path, folder / "out"
 
 
-def test_plain_transformers_loads_all_parts(made: tuple[str, Path, Path]) -> None:
+def test_plain_transformers_loads_all_parts(exported: tuple[str, Path, Path]) -> None:
     """Without remote code, nothing missing; the logits are the lab's, and those of ORIGINAL are 0."""
-    name, path, out = made
+    name, path, out = exported
     ours = opened(path)
     assert {folder.name for folder in out.iterdir() if folder.is_dir()} == set(CLASSES[name])
     for part, ending in CLASSES[name].items():
@@ -67,31 +77,29 @@ def test_plain_transformers_loads_all_parts(made: tuple[str, Path, Path]) -> Non
                 assert_close(found, expected, given)
 
 
-def test_the_lab_reads_its_export_again(made: tuple[str, Path, Path]) -> None:
+def test_the_lab_reads_its_export_again(exported: tuple[str, Path, Path]) -> None:
     """With the same verdicts, and an export of its own weights is the same bytes."""
-    _, path, out = made
+    _, path, out = exported
     texts = ["the cat number 7 sat on the mat", "the dogs saw"]
     for one, other in zip(electra_lab.load(path).detect(texts), electra_lab.load(out).detect(texts), strict=True):
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-6)
     assert electra_lab.load(out / "discriminator").detect(texts)[0].probabilities
 
 
-@pytest.mark.parametrize("name", OTHERS)
+def test_all_backbones_are_tried() -> None:
+    assert all(any(f"type: {name}," in section for section in ALL.values()) for name in backbones.names())
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_run_from_an_export_begins_where_the_run_ended(name: str, tmp_path: Path) -> None:
     """With the losses on held-out text that the run had after its last step."""
-    sections = {"discriminator": OTHERS[name], "generator": "{scale: 1.0}", "evaluate": "{every: 3}",
+    sections = {"discriminator": ALL[name], "generator": "{scale: 1.0}", "evaluate": "{every: 3}",
                 "train": "{steps: 3, batch_size: 4, precision: fp32, learning_rate: 0.05}"}  # fmt: skip
     first = run(experiment(tmp_path / "first", **sections), tmp_path / "run")
     export(first, tmp_path / "out")
     init = "{discriminator: ../out, generator: ../out}"
-    second = run(experiment(tmp_path / "second", init=init, **sections), tmp_path / "again")
-    last, begin = [
-        next(record for record in records if record["split"] == "validation" and record["step"] == step)
-        for records, step in ((lines(first), 3), (lines(second), 0))
-    ]
+    begin = validated(made(experiment(tmp_path / "second", init=init, **sections)))
+    records = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
+    last = next(record for record in records if record["split"] == "validation" and record["step"] == 3)
     for key in ("generator_loss", "discriminator_loss", "discriminator_auc"):
         assert begin[key] == pytest.approx(last[key], abs=1e-6), key
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]

@@ -1,0 +1,231 @@
+"""Encoders of transformers without a backbone of the lab's own: out as plain models, and in; generators in files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from torch import Tensor
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertForMaskedLM,
+)
+
+from electra_lab.assembly.experiment import open_data
+from electra_lab.assembly.networks import build_network, make_network
+from electra_lab.backbones._families import FAMILIES
+from electra_lab.config.load import load
+from electra_lab.export.export import export
+from electra_lab.model.network import Network
+from electra_lab.model.weights import account_for, own_tensors
+from electra_lab.pretrained.hugging_face import CONFIG, read_folders, read_part
+from electra_lab.pretrained.trained_model import Part
+from electra_lab.pretrained.writing import describe, their_tensors, write_network
+from electra_lab.storage.run_directory import RunDirectory
+from registry.errors import ConfigError
+from tests.electra_lab.assembly.initial_weights import TOKENS
+from tests.electra_lab.jobs.pretraining.tiny import experiment, run
+from tests.electra_lab.model.theirs import model, saved
+from tests.electra_lab.pretrained.test_encoders import DEBERTA
+from tests.electra_lab.pretrained.test_encoders import MODELS as OWN
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+SIZE, WIDTH, LENGTH = 37, 32, 24
+TRIED = [*FAMILIES] if "ELECTRA_LAB_ENCODERS" in os.environ else ["roberta", "mpnet", "gemma3_text", "albert"]
+OWN_BACKBONES = ("bert", "electra", "modernbert")  # what files of these families are read as
+IDLE = ("pooler.", "contact_head.", "inv_freq", "word_embeddings.weight_")  # nothing that states need
+RENAMED = ("nomic_bert", "jina_embeddings_v3")
+
+
+def tokenizer(*special: str) -> Tokenizer:
+    """A tokenizer whose special tokens have the first ids."""
+    words = [*special, *(f"w{number}" for number in range(SIZE - len(special)))]
+    return Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[-1]))
+
+
+BERTS = tokenizer("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in which token 1 may occur in a text
+ROBERTAS = tokenizer("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def rows(pad: int) -> tuple[Tensor, Tensor]:
+    """Return tokens and the mask of three rows; the first has all ordinary tokens, padding's neighbour too."""
+    tokens = torch.randint(5, SIZE, (3, 20), generator=torch.Generator().manual_seed(1))
+    tokens[0, 3] = 1 - pad
+    mask = torch.arange(20) < torch.tensor([[20], [11], [5]])
+    return tokens.masked_fill(~mask, pad), mask
+
+
+@torch.no_grad()
+def assert_same_states(theirs: Any, ours: Network, pad: int) -> None:
+    tokens, mask = rows(pad)
+    expected = theirs.eval()(input_ids=tokens, attention_mask=mask.long()).last_hidden_state[mask]
+    assert expected.abs().max() > 0.5
+    found = ours.eval().hidden(tokens, mask, torch.zeros_like(tokens))[mask]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_pair_leaves_as_models_of_transformers_and_comes_back(name: str, tmp_path: Path) -> None:
+    """With token 0 for padding too, where RoBERTa's kin would count positions from 2 on. The heads stay in the file."""
+    words, pad = (ROBERTAS, 1) if name == "mpnet" else (BERTS, 0)
+    backbone = {"type": "hugging_face", "model_type": name, "dim": WIDTH, "depth": 2, "heads": 4, "ff_mult": 3.0}
+    narrow = {"embedding_size": 8} if name == "albert" else {}
+    backbone |= {"config": narrow, "ff_mult": 4.0 if len(FAMILIES[name].sizes) == 3 else 3.0}
+    embedding = {"dim": 8 if narrow else WIDTH, "max_length": LENGTH, "dropout": 0.1}
+    torch.manual_seed(0)
+    network = make_network(backbone, embedding, SIZE, pad, ("replaced", "tokens"))
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    part = Part("discriminator", tmp_path, "run", backbone, embedding, SIZE, own_tensors(network), {})
+    assert part.family
+    part = part.family.with_pad(part, pad)
+    write_network(tmp_path, describe(part, words, part.family), their_tensors(part, part.family), part)
+    theirs, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert theirs.config.architectures == [type(theirs).__name__]
+    assert all(any(part in key for part in IDLE) for key in report["missing_keys"]), report["missing_keys"]
+    assert all(key.startswith("electra_lab.heads.") for key in report["unexpected_keys"])
+    assert_same_states(theirs, network, pad)
+    again = read_part(tmp_path, "discriminator")
+    assert again.heads == ("replaced", "tokens")
+    assert again.backbone == part.backbone
+    assert again.embedding == part.embedding
+    back, given = own_tensors(build_network(again, pad)), part.tensors
+    assert back.keys() == given.keys()
+    assert all(torch.equal(back[key], given[key]) for key in given)
+
+
+@pytest.mark.parametrize("name", [name for name in TRIED if name not in RENAMED])
+def test_a_model_of_transformers_comes_in(name: str, tmp_path: Path) -> None:
+    """Its config becomes the section, its head and pooler are named as unused, and nothing else is left out."""
+    family, kind = FAMILIES[name], AutoModel
+    sizes = dict(zip(family.sizes, (WIDTH, 2, 4, 96), strict=False)) | {"vocab_size": SIZE, **family.fixed}
+    config = CONFIG_MAPPING[name](**sizes)
+    wide = name == "squeezebert"  # the others project narrower vectors
+    for key, size in {
+        "embedding_size": WIDTH if wide else 8,
+        "input_embedding_size": 8,
+        "num_key_value_heads": 4,
+    }.items():
+        if hasattr(config, key):
+            setattr(config, key, size)
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"):
+        if hasattr(config, key):
+            setattr(config, key, 1)
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING:
+        kind = AutoModelForMaskedLM
+    elif type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        kind = AutoModelForCausalLM
+    torch.manual_seed(0)
+    theirs = kind.from_config(config)
+    for parameter in theirs.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    part = read_part(saved(theirs, tmp_path), "discriminator")
+    network = build_network(part, 1)
+    assert part.backbone["type"] == (name.replace("electra", "bert") if name in OWN_BACKBONES else "hugging_face")
+    assert part.embedding["dim"] == getattr(config, "input_embedding_size", getattr(config, "embedding_size", WIDTH))
+    assert_same_states(getattr(theirs, theirs.base_model_prefix, theirs), network, 1)
+    unused = set(account_for(part.tensors, own_tensors(network), part.their_name, part.foreign).unused)
+    inside = [key for key in unused if kind is AutoModel or key.startswith(f"{theirs.base_model_prefix}.")]
+    assert all(any(part in key for part in IDLE) for key in inside), inside
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "reason"),
+    [
+        ("llama", {}, r"is_causal is None.*\"is_causal\": false"),
+        ("big_bird", {}, "attention_type is 'block_sparse'"),
+        ("longformer", {}, "longformer cannot be a backbone: it looks"),
+        ("roberta", {"hidden_size": True}, "hidden_size"),
+        ("roberta", {"vocab_size": 1 << 40}, "vocab_size is"),
+        ("roberta", {"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
+        ("roberta", {"electra_lab": 3}, "electra_lab: max_length"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id"),
+    ],
+)
+def test_models_that_compute_otherwise_are_refused(
+    kind: str, values: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    config = CONFIG_MAPPING[kind]().to_dict() | values
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=rf"{CONFIG}: .*{reason}"):
+        read_part(tmp_path, "discriminator")
+
+
+# Generators in files
+
+
+def frozen(folder: Path, source: Path, generator: str, dim: int = 16, **sections: str) -> Path:
+    """Write an experiment whose generator is that of a folder, with another encoder as discriminator."""
+    given = {
+        "embedding": f"{{dim: {dim}, max_length: 20, tie: none, dropout: 0.0}}",
+        "objective": f"{{type: frozen_generator, run: {source}}}",
+        "discriminator": "{type: transformer, dim: 8, depth: 1, heads: 2}",
+        "generator": generator,
+    }
+    given["train"] = "{steps: 3, batch_size: 4, precision: fp32}"
+    return experiment(folder, **(given | sections))
+
+
+def beside(folder: Path, size: int) -> Path:
+    """Save a discriminator of DeBERTa-v3 with its generator as the authors do: half as deep, with a mask decoder."""
+    kind, config = OWN["deberta-v3 encoder"]
+    wide: Any = {**DEBERTA, "vocab_size": size}
+    saved(kind(type(config)(**wide)), folder)
+    kind, config = OWN["deberta-v3 generator"]
+    torch.manual_seed(1)
+    theirs = kind(type(config)(**{**wide, "num_hidden_layers": 2}))
+    tensors = {**theirs.state_dict(), "deberta.embeddings.position_embeddings.weight": torch.randn(20, 16)}
+    torch.save(tensors, folder / "pytorch_model.generator.bin")
+    (folder / "generator_config.json").write_text(theirs.config.to_json_string())
+    return folder
+
+
+SIZES_OF_DEBERTA = "depth: 2, dim: 16, heads: 2, ff_mult: 1.5, buckets: 8, max_distance: 20, mask_decoder: true"
+FILES = {
+    "modernbert": "{type: modernbert, dim: 16, depth: 4, heads: 2, ff_mult: 1.5, local_attention: 6, global_every: 2}",
+    "deberta": f"{{type: deberta, {SIZES_OF_DEBERTA}}}",
+    "bert": "{type: bert, dim: 16, depth: 2, heads: 4, ff_mult: 1.5}",
+    "export": "{type: hugging_face, model_type: roberta, dim: 16, depth: 1, heads: 2}",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_frozen_generator_is_any_model_that_predicts_tokens(name: str, tmp_path: Path) -> None:
+    """Its tensors are those of the file, after training too; the table may be padded."""
+    folder = tmp_path / "model"
+    if name == "export":
+        sections = {"embedding": "{dim: 16, max_length: 20, dropout: 0.0}", "discriminator": FILES[name]}
+        export(run(experiment(tmp_path, generator="{scale: 1.0}", **sections), tmp_path / "run"), folder)
+    elif name == "deberta":
+        beside(folder, TOKENS + 7)
+        loaded = load(experiment(tmp_path))
+        open_data(loaded, lambda _: None).tokenizer.save(str(folder / "tokenizer.json"))
+        assert {*read_folders(str(folder)).parts} == {"discriminator", "generator"}
+    elif name == "bert":
+        saved(model(BertForMaskedLM, vocab_size=TOKENS), folder)
+    else:
+        kind, config = OWN["modernbert generator"]
+        saved(kind(type(config)(**{**config.to_dict(), "vocab_size": TOKENS})), folder)
+    expected = read_folders(str(folder), network="generator").part("generator")
+    path = run(frozen(tmp_path, folder, FILES[name]), tmp_path / "frozen")
+    after = load_file(path / "checkpoints" / "step-00000003" / "state.safetensors")
+    given = {f"model.generator.{key}": tensor for key, tensor in expected.tensors.items() if "replaced" not in key}
+    assert given.keys() <= after.keys() | {key for key in given if "decoder" in key}
+    for key in given.keys() & after.keys():
+        held = given[key][: len(after[key])]  # rows that no token has are cut off
+        assert torch.equal(after[key][-len(held) :], held), key  # as are those before the first position
+    start = RunDirectory(path).provenance().init["generator"]
+    assert start.source == str(folder)
+    assert start.sha256 == expected.sums()
