@@ -121,19 +121,23 @@ TestBert = suite(BackboneContract, "bert")
 TestTransformer = suite(BackboneContract, "transformer")
 
 
+NEW = {"qk_norm": True, "value_residual": True, "softcap": 3.0}
+
+
 class TestTransformerModern(BackboneContract):
-    name, options = "transformer", {"rotary": True, "rmsnorm": True, "glu": True}
+    name = "transformer"
+    options = dict(rotary=True, theta=5e4, rmsnorm=True, glu="swiglu", bias=False, **NEW)  # noqa: RUF012
     sizes = (64, 2, 2)
 
 
-TestTransformerUnfused = suite(BackboneContract, "transformer", flash=False)
-TestTransformerLocalHeads = suite(BackboneContract, "transformer", local_heads=1, window=4)
+TestTransformerUnfused = suite(BackboneContract, "transformer", flash=False, **NEW)
+TestTransformerLocalHeads = suite(BackboneContract, "transformer", local_heads=1, window=4, **NEW)
 TestDeberta = suite(BackboneContract, "deberta", buckets=8, max_distance=12)
 TestDebertaMaskDecoder = suite(BackboneContract, "deberta", buckets=8, max_distance=12, mask_decoder=True)
 TestDebertaConvolution = suite(
     BackboneContract, "deberta", buckets=8, max_distance=12, convolution=3, share_projections=False
 )
-TestModernBert = suite(BackboneContract, "modernbert", local_attention=8, global_every=2)
+TestModernBert = suite(BackboneContract, "modernbert", local_attention=8, global_every=2, qk_norm=True)
 TestHuggingFaceRoberta = suite(BackboneContract, "hugging_face", model_type="roberta")
 TestHuggingFaceAlbert = suite(BackboneContract, "hugging_face", model_type="albert")
 TestHuggingFaceGemma = suite(

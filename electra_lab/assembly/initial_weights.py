@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 DRAWN, BROUGHT = "initialized by the lab", "brought by the component"
+THETAS = ("theta", "global_theta", "local_theta")  # of rotary positions: longer rows may want another one
 NETWORKS = ("generator", "discriminator")  # in this order: a discriminator's table may be a difference to the other
 
 
@@ -203,7 +204,10 @@ def _refuse_other_sizes(loaded: Loaded, source: str, part: Part, network: str) -
         del theirs["embedding"]["max_length"]  # the sizes of tables of positions, if there are any, are compared
     for section, values in theirs.items():
         for key, value in values.items():
-            if key != "dropout" and ours[section].get(key) != value:
+            written = any((place, key) in loaded.marks for place in (section, "discriminator"))
+            if key == "dropout" or (key in THETAS and written):
+                continue
+            if ours[section].get(key) != value:
                 wrong[key] = f"{section}.{key} is {ours[section].get(key)} here and {value} there"
     if wrong:
         reason = wrong["type"] if "type" in wrong else "; ".join(wrong.values())  # other options follow from the type

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from electra_lab.pretrained.families import FAMILIES, Config, prepare, task_layers
+from electra_lab.pretrained.families import FAMILIES, Config, prepare, reading, task_layers
 from electra_lab.pretrained.hugging_face import CONFIG
 from electra_lab.pretrained.trained_model import Part
 from registry import tasks
@@ -23,7 +23,10 @@ TASKS = {
 
 def kind_of_head(config: Mapping[str, Any]) -> str | None:
     """Return the class of a config.json that has the head of a task, None for anything else."""
-    family, architectures = FAMILIES.get(str(config["model_type"])), config.get("architectures")
+    try:
+        family, architectures = reading(config), config.get("architectures")
+    except ValueError:  # a family that the lab refuses, with its reason, when it opens the model
+        return None
     first = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     if family and family.detects(config):
         return None

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
 from electra_lab.model.attention import Kernel, attend
@@ -31,6 +32,8 @@ class _Layer(nn.Module):
         self.qkv, self.attended = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
         self.feed_forward_norm = nn.LayerNorm(dim, eps=EPS, bias=False)
         self.expand, self.contract = nn.Linear(dim, 2 * inner, bias=False), nn.Linear(inner, dim, bias=False)
+        self.query_norm: HeadNorm | None = None
+        self.key_norm: HeadNorm | None = None
         self.heads, self.reach, self.dropouts = heads, reach, dropouts
         self.kernel: Kernel = "fused"
 
@@ -47,6 +50,8 @@ class _Layer(nn.Module):
         # Attention: [B T 3D] -> three of [B H T d]
         columns = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
         q, k, v = columns.permute(2, 0, 3, 1, 4).unbind()
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
         q, k = halves_turned(q, *turn), halves_turned(k, *turn)
         if self.reach is not None and seen.dim() == 5:
             attended = sliding_attention(q, k, v, seen, self.reach, on_weights, self.kernel)
@@ -70,6 +75,8 @@ class ModernBert(nn.Module):
     ff_mult            width of the gated product in multiples of `dim`
     global_every       layers 0, n, 2n, ... see the whole row, the others `local_attention` positions around their own
     dropout            of attention's output, 0.1 in the authors' pre-training
+    qk_norm            RMSNorm of the queries and keys of each head, with learned scales, as in later encoders.
+                       transformers' class lacks it, so such a network leaves in the lab's own format
     """
 
     length_multiple = 1
@@ -93,6 +100,7 @@ class ModernBert(nn.Module):
         dropout: Share = 0.1,
         attention_dropout: Share = 0.0,
         ff_dropout: Share = 0.0,
+        qk_norm: bool = False,
     ) -> None:
         super().__init__()
         if dim // heads % 2:
@@ -107,6 +115,9 @@ class ModernBert(nn.Module):
         for number in range(depth):
             reach = None if number % global_every == 0 else self.reach
             self.layers.append(_Layer(dim, heads, self.inner, first=not number, reach=reach, dropouts=dropouts))
+            if qk_norm:
+                self.layers[-1].query_norm = HeadNorm(heads, dim // heads)
+                self.layers[-1].key_norm = HeadNorm(heads, dim // heads)
         self.final_norm = nn.LayerNorm(dim, eps=EPS, bias=False)
         self.width, self.global_theta, self.local_theta = dim // heads, global_theta, local_theta
         for layer in self.layers:

@@ -16,6 +16,7 @@ from electra_lab.assembly.networks import build_network
 from electra_lab.data.vocabulary import special_ids
 from electra_lab.export.card import CARD, Judge, model_card
 from electra_lab.model.weights import head_of
+from electra_lab.pretrained.families import WRITTEN
 from electra_lab.pretrained.hugging_face import MARK, Mark, read_mark
 from electra_lab.pretrained.opening import read_run
 from electra_lab.pretrained.trained_model import Part, TrainedModel
@@ -153,6 +154,9 @@ def exportable(model: TrainedModel, part: Part) -> Exportable:
         part = part.family.with_pad(part, special_ids(model.tokenizer)["pad"])
     longest = part.embedding["max_length"]
     parameters = sum(tensor.numel() for tensor in part.tensors.values())
+    usual = WRITTEN.get(part.backbone["type"])
+    if usual and (lacking := usual.lacking(part.backbone)):
+        limits.append(f"{usual.prefix}Config of transformers has no `{lacking[0]}`: this is the lab's own format.")
     if part.family:
         limits += part.family.limits(part.backbone, part.embedding)
     if part.backbone["type"] != "bert":  # only the backbone itself knows the lengths that it can read, and its buffers

@@ -16,7 +16,7 @@ from electra_lab.inference.finetuned import FineTuned, Job
 from electra_lab.inference.pair import Pair
 from electra_lab.inference.pair import load as load_pair
 from electra_lab.model.task_model import TaskModel
-from electra_lab.pretrained.families import WRITTEN, prepare
+from electra_lab.pretrained.families import prepare, writing
 from electra_lab.pretrained.hugging_face import locate, read_config
 from electra_lab.pretrained.opening import finetuned_config, open_model
 from electra_lab.pretrained.trained_model import Part
@@ -131,7 +131,7 @@ def _of_seed(
         sizes = {"vocabulary_size": part.vocabulary_size, "length": min(source.length, source.longest)}
         sections = {"backbone": part.backbone, "embedding": part.embedding, **sizes}
         sections["length"] = config.data.max_length or sections["length"]
-    family = WRITTEN.get(sections["backbone"]["type"])
+    family = writing(sections["backbone"])
     prepare(task, family if family and family.writes(sections["backbone"], sections["embedding"]) else None)
     with torch.random.fork_rng(devices=[]):
         described = sections["backbone"], sections["embedding"], sections["vocabulary_size"]

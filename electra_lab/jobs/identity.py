@@ -33,15 +33,23 @@ SEEDS: dict[Loc, str] = {
     ("seed",): "cannot be changed here: list the seeds under `seeds`",
     ("seeds",): "cannot be changed here: list the seeds under the ablation's own `seeds`",
 }
+# Options of later releases, by type: with the value that says what earlier releases computed, they do not count either.
+LATER_OPTIONS: dict[str, dict[str, Any]] = {
+    "transformer": {"theta": 1e4, "bias": True, "qk_norm": False, "value_residual": False, "softcap": 0.0},
+    "modernbert": {"qk_norm": False},
+}
 
 
 def decisive(values: Mapping[str, Any], above: Loc = ()) -> dict[str, Any]:
     """Return a complete config without the keys that no number depends on; `above` is the place of a section."""
     kept = dict[str, Any]()
+    later = LATER_OPTIONS.get(values.get("type", ""), {}) if above in (("discriminator",), ("generator",)) else {}
     for key, value in values.items():
         loc = (*above, key)
         if loc == ("checkpoint", "best") and value == "auto":
             value = None  # the default of earlier releases
+        if key in later and value == later[key]:
+            continue
         if loc not in NO_RESULT and (loc not in LATER or value is not None):
             several = isinstance(value, list) and all(isinstance(part, dict) for part in value)
             parts = [decisive(part, loc) for part in value] if several else value

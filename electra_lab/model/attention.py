@@ -1,14 +1,23 @@
 """Exact softmax attention by one of several kernels. Which is faster depends on the machine, the type, the length."""
 
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Kernel = Literal["fused", "products"]
-KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+
+@dataclass(frozen=True)
+class Softcap:
+    """Products whose scores s are bounded to c tanh(s / c) before the softmax (Gemma Team 2024)."""
+
+    bound: float
+
+
+Kernel = Literal["fused", "products"] | Softcap
+KERNELS: tuple[Kernel, ...] = ("fused", "products")  # that compute the same
 
 
 def attend(
@@ -27,6 +36,8 @@ def attend(
     if kernel == "fused":
         return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
+    if isinstance(kernel, Softcap):
+        scores = kernel.bound * (scores / kernel.bound).tanh()
     wide = torch.promote_types(scores.dtype, torch.float32)
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1, dtype=wide)
     attended: Tensor = F.dropout(weights, dropout).to(value.dtype) @ value

@@ -99,9 +99,12 @@ def not_finite(given: Mapping[str, Tensor], known: Callable[[str], str], buffers
 
 @torch.no_grad()
 def fill(network: Network, given: Mapping[str, Tensor]) -> None:
-    """Copy tensors by our names. Of a table that is a sum of two, only the network's own part changes."""
+    """Copy tensors by our names. Of a table that is a sum of two, only the network's own part changes.
+
+    Rotary frequencies remain the network's own: they follow from its theta, which may be another one.
+    """
     for name, tensor in own_tensors(network).items():
-        if name not in given:
+        if name not in given or (name.endswith(".inv_freq") and not isinstance(tensor, nn.Parameter)):
             continue
         if name == TABLE and isinstance(shifted := network.embeddings.tokens, Shifted):
             shifted.difference.weight.copy_(given[name] - shifted.table.weight)

@@ -61,6 +61,7 @@ class Deberta(Family):
     model_type = "deberta-v2"
     backbone = "deberta"
     prefix = "DebertaV2"
+    beyond = ("mask_decoder",)
     classes: ClassVar[Mapping[str, str]] = {"tokens": "ForMaskedLM"}
     task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "ForSequenceClassification": {"dense": "pooler.dense", "out": "classifier"},
@@ -138,7 +139,7 @@ class Deberta(Family):
         }
 
     def writes(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> bool:
-        return bool(embedding["dim"] == backbone["dim"] and not backbone["mask_decoder"])
+        return bool(embedding["dim"] == backbone["dim"] and super().writes(backbone, embedding))
 
     def limits(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> list[str]:
         found = []

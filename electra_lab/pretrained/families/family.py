@@ -73,6 +73,7 @@ class Family(ABC):
     backbone    the lab's name of the encoder
     prefix      of the names of its classes
     classes     by head, the ending of the class that has this head
+    beyond      switches of the backbone that its classes lack: with one on, a network leaves in the lab's own format
     task_layers for each class of a task, the module of our task's head and the name of its place
     dropouts    the keys of config.json for the dropout in these classes
     """
@@ -81,6 +82,7 @@ class Family(ABC):
     backbone: ClassVar[str]
     prefix: str
     classes: ClassVar[Mapping[str, str]]
+    beyond: ClassVar[tuple[str, ...]] = ()
     task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     dropouts: ClassVar[Sequence[str]] = ("classifier_dropout",)
 
@@ -128,7 +130,11 @@ class Family(ABC):
 
     def writes(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> bool:
         """Return True if the family has such a model."""
-        return True
+        return not self.lacking(backbone)
+
+    def lacking(self, backbone: Mapping[str, Any]) -> list[str]:
+        """Return the options of the backbone that are on and that transformers' classes lack."""
+        return [option for option in self.beyond if backbone.get(option)]
 
     def limits(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> list[str]:
         """Return sentences on what config.json cannot say."""

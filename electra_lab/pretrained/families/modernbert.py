@@ -40,6 +40,7 @@ class ModernBert(Family):
     model_type = "modernbert"
     backbone = "modernbert"
     prefix = "ModernBert"
+    beyond = ("qk_norm",)
     classes: ClassVar[Mapping[str, str]] = {"replaced": "ForTokenClassification", "tokens": "ForMaskedLM"}
     task_layers: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "ForSequenceClassification": {**TRANSFORM, "out": "classifier"},
@@ -138,7 +139,7 @@ class ModernBert(Family):
         }
 
     def writes(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> bool:
-        return bool(embedding["dim"] == backbone["dim"])
+        return bool(embedding["dim"] == backbone["dim"] and super().writes(backbone, embedding))
 
     def limits(self, backbone: Mapping[str, Any], embedding: Mapping[str, Any]) -> list[str]:
         if backbone["dropout"] == backbone["attention_dropout"]:

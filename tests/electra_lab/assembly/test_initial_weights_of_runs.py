@@ -137,6 +137,21 @@ def test_dropout_data_and_training_may_differ_from_the_run(beside: Path) -> None
     assert check(load(write(beside, init=STARTED, discriminator=section, **others, **corpus))) is None
 
 
+def test_the_theta_of_rotary_positions_may_be_written_anew(tmp_path: Path) -> None:
+    """As for longer rows. One that is not written would be changed by mistake."""
+    rotary = "{type: transformer, dim: 16, depth: 1, heads: 2, rotary: true"
+    run(write(tmp_path, discriminator=f"{rotary}, theta: 2.0e4}}", **SAME_SIZES), tmp_path / "run")
+    said = refusal(write(tmp_path, init=STARTED, discriminator=f"{rotary}}}", **SAME_SIZES), key="generator")
+    assert "generator.theta is 10000.0 here and 20000.0 there" in said
+    begun = made(write(tmp_path, init=STARTED, discriminator=f"{rotary}, theta: 5.0e5}}", **SAME_SIZES))
+    saved = load_file(tmp_path / "run" / "checkpoints" / "step-00000003" / "state.safetensors")
+    for name, network in networks(begun).items():
+        weights = network.state_dict(prefix=f"model.{name}.")
+        frequencies = weights.pop(f"model.{name}.backbone.encoder.rotary_pos_emb.inv_freq")
+        torch.testing.assert_close(frequencies, 5e5 ** -(torch.arange(0, 8, 2) / 8))
+        assert all(torch.equal(tensor, saved[key]) for key, tensor in weights.items())
+
+
 def test_a_run_with_other_tokens_is_refused_once_they_are_known(beside: Path) -> None:
     file = write(beside, init=STARTED)
     text = (beside / "corpus.txt").read_text()

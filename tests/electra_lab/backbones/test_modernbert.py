@@ -81,6 +81,23 @@ def test_each_kind_of_layer_has_its_own_theta() -> None:
             setattr(backbone, theta, before)
 
 
+def test_normed_queries_and_keys_have_directions_alone() -> None:
+    """With scales of their own for each head."""
+    torch.manual_seed(0)
+    x, mask = torch.randn(2, 30, DIM), torch.ones(2, 30, dtype=torch.bool)
+    with torch.no_grad():
+        for qk_norm in (False, True):
+            backbone = ModernBert(DIM, 3, HEADS, 64, local_attention=WINDOW, dropout=0.0, qk_norm=qk_norm)
+            for layer in backbone.layers:
+                layer.qkv.weight *= 20
+            states = backbone(x, mask)
+            for layer in backbone.layers:
+                layer.qkv.weight[: 2 * DIM] *= 2
+            assert torch.allclose(backbone(x, mask), states, atol=1e-5) == qk_norm
+        backbone.layers[0].key_norm.weight[: DIM // HEADS] *= 2
+        assert not torch.allclose(backbone(x, mask), states, atol=1e-3)
+
+
 def test_a_document_is_read_as_if_it_were_alone() -> None:
     """In global and local layers, in rows that are longer than the window."""
     torch.manual_seed(0)

@@ -92,16 +92,18 @@ def test_padding_without_a_key_leaves_everything_finite(by_document: bool, kerne
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("rotary", [True, False])
-def test_local_heads_that_see_the_whole_row_are_the_others(rotary: bool, kernel: Kernel) -> None:
+@pytest.mark.parametrize(
+    "options", [{"rotary": True}, {}, {"qk_norm": True, "value_residual": True}, {"rotary": True, "softcap": 1.0}]
+)
+def test_local_heads_that_see_the_whole_row_are_the_others(options: dict[str, Any], kernel: Kernel) -> None:
     """Two windows beside each other are the row; each head keeps its weights."""
     torch.manual_seed(0)
     near, far = (
-        Transformer(64, 2, 4, 32, rotary=rotary, dropout=0.0, **local).double()
+        Transformer(64, 2, 4, 32, dropout=0.0, **options, **local).double()
         for local in ({"local_heads": 3, "window": 10}, {})
     )
     near.load_state_dict(far.state_dict())
-    assert use_kernel(kernel, near)
+    assert use_kernel(kernel, near) == ("softcap" not in options)
     mask = torch.arange(20) < torch.tensor([[20], [13], [0]])
     for one, other in zip(computed(near, mask, None), computed(far, mask, None), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

@@ -35,6 +35,9 @@ ALL = {
     "reformer": "{type: reformer, dim: 8, depth: 1, heads: 2, bucket_size: 4, hashes: 1}",
     "decoding deberta": DEBERTA.replace("}", ", mask_decoder: true}"),
     "modernbert": MODERN,
+    "modernbert with qk_norm": MODERN.replace("}", ", qk_norm: true}"),
+    "transformer with options": "{type: transformer, dim: 8, depth: 2, heads: 2, rotary: true, theta: 5.0e4, "
+    "glu: swiglu, bias: false, qk_norm: true, value_residual: true, softcap: 5}",
     "deberta": DEBERTA,
 }
 
@@ -96,7 +99,8 @@ def test_a_run_from_an_export_begins_where_the_run_ended(name: str, tmp_path: Pa
     sections = {"discriminator": ALL[name], "generator": "{scale: 1.0}", "evaluate": "{every: 3}",
                 "train": "{steps: 3, batch_size: 4, precision: fp32, learning_rate: 0.05}"}  # fmt: skip
     first = run(experiment(tmp_path / "first", **sections), tmp_path / "run")
-    export(first, tmp_path / "out")
+    limits = export(first, tmp_path / "out").networks[0].limits
+    assert any("`qk_norm`" in limit for limit in limits) == ("modernbert with" in name)
     init = "{discriminator: ../out, generator: ../out}"
     begin = validated(made(experiment(tmp_path / "second", init=init, **sections)))
     records = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]

@@ -27,13 +27,15 @@ for _name in module.NEEDED:
 
 LONGEST = 48
 slow = pytest.mark.skipif("ELECTRA_LAB_ONNX" not in os.environ, reason="takes a minute: make test-onnx")
+NEW = {"depth": 2, "qk_norm": True, "value_residual": True, "softcap": 3.0}
 SHAPES = [(1, 1), (1, 3), (2, 16), (3, 17), (5, LONGEST)]
 
 
-def network(kind: str, heads: tuple[str, ...] = ("replaced",), **options: Any) -> Network:
+def network(kind: str, heads: tuple[str, ...] = ("replaced",), depth: int = 1, **options: Any) -> Network:
     """Rows are longer than the windows, and than distances with a bucket of their own."""
     torch.manual_seed(0)
-    backbone: Any = backbones.get(kind).component(16, 2 if kind == "modernbert" else 1, 4, LONGEST, **options)
+    depth = 2 if kind == "modernbert" else depth
+    backbone: Any = backbones.get(kind).component(16, depth, 4, LONGEST, **options)
     width = 16 if kind in ("modernbert", "deberta") else 8
     made = make_pair(None, 0, backbone, 16, EmbeddingSizes(60, width, LONGEST, 0.1), "none", 0, heads)[1]
     for parameter in made.parameters():
@@ -85,8 +87,8 @@ def test_an_export_has_the_discriminator(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("transformer", {"rotary": True, "rmsnorm": True, "glu": True}),
-        ("transformer", {"local_heads": 1, "window": 4}),
+        ("transformer", {"rotary": True, "rmsnorm": True, "glu": "swiglu", "bias": False, **NEW}),
+        ("transformer", {"local_heads": 1, "window": 4, **NEW}),
         ("performer", {"local_heads": 1, "window": 4}),
         ("reformer", {"local_heads": 2, "bucket_size": 4, "hashes": 1}),
         ("hugging_face", {"model_type": "roberta"}),
