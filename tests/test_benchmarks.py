@@ -72,6 +72,12 @@ def test_choices(run: Run) -> None:
     assert found["rule"].keys() == {"precision", "attention", "compile"}
 
 
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="the processor's name is read from Linux's /proc")
+def test_attention(run: Run) -> None:
+    found = run("attention.py", "--lengths", "300", "--tokens", "600", "--heads", "1", "--width", "4", "--rounds", "1")
+    assert [len(seconds["electra_lab"]) for seconds in found["seconds"].values()] == [1, 1, 1]
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="earlier commits are read from the git repository")
 def test_revisions(run: Run) -> None:
     found = run("revisions.py", "HEAD", "--experiment", "transformer_tiny", "--rounds", "2", "--steps", "1")

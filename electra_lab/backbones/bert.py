@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from electra_lab.model.attention import Kernel, attend
+from electra_lab.model.attention import Kernel, Visible, attend, visible_in
 from electra_lab.model.embeddings import LAYER_NORM_EPS
 from electra_lab.model.residual import add_feed_forward, add_linear
 from registry import backbones
@@ -22,7 +22,7 @@ class _Layer(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.kernel: Kernel = "fused"
 
-    def forward(self, x: Float[Tensor, "B T D"], visible: Bool[Tensor, "B 1 #T T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], visible: Visible) -> Float[Tensor, "B T D"]:
         p = self.dropout if self.training else 0.0
         whole = self.query(x), self.key(x), self.value(x)
         q, k, v = [columns.unflatten(-1, (self.heads, -1)).transpose(1, 2) for columns in whole]
@@ -67,11 +67,7 @@ class Bert(nn.Module):
         attention_mask: Bool[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        visible = attention_mask[:, None, :]
-        if documents is not None:
-            visible = visible & (documents[:, :, None] == documents[:, None, :])
-        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
-        visible = (visible | ~visible.any(-1, keepdim=True))[:, None]
+        visible = visible_in(attention_mask, documents)
         for layer in self.layers:
             x = layer(x, visible)
         return x

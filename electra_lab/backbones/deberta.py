@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from electra_lab.model.attention import visible_in
 from electra_lab.model.embeddings import within_documents
 from electra_lab.model.residual import add_feed_forward
 from registry import backbones
@@ -169,11 +170,7 @@ class Deberta(nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         real = attention_mask.unsqueeze(-1)
-        visible = attention_mask[:, None, :]
-        if documents is not None:
-            visible = visible & (documents[:, :, None] == documents[:, None, :])
-        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
-        visible = (visible | ~visible.any(-1, keepdim=True))[:, None]
+        visible = visible_in(attention_mask, documents, blocks=False)
         positions, places = self.relative_positions.weight, self._places(x.shape[1], x.device)
         if self.position_norm is not None:
             positions = self.position_norm(positions)

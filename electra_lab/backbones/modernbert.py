@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import halves_turned
 from electra_lab.backbones._windows import sliding_attention, sliding_mask
-from electra_lab.model.attention import Kernel, attend
+from electra_lab.model.attention import Kernel, Visible, attend, visible_in
 from electra_lab.model.initialise import truncated_normal_
 from registry import backbones
 
@@ -44,8 +44,10 @@ class _Layer(nn.Module):
         for into_residual in (self.attended, self.contract):
             truncated_normal_(into_residual.weight, scale=(2 * depth) ** -0.5)
 
-    def forward(self, x: Float[Tensor, "B T D"], turn: Turn, seen: Bool[Tensor, "..."]) -> Float[Tensor, "B T D"]:
-        """seen  Bool[B 1 #T T] for the whole row, or sliding_mask(...) for a layer with a reach"""
+    def forward(
+        self, x: Float[Tensor, "B T D"], turn: Turn, seen: Visible | Bool[Tensor, "..."]
+    ) -> Float[Tensor, "B T D"]:
+        """seen  visible_in(...) for the whole row, or sliding_mask(...) for a layer with a reach"""
         on_weights, on_attended, on_gated = self.dropouts if self.training else (0.0, 0.0, 0.0)
         # Attention: [B T 3D] -> three of [B H T d]
         columns = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
@@ -53,7 +55,7 @@ class _Layer(nn.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k = self.query_norm(q), self.key_norm(k)
         q, k = halves_turned(q, *turn), halves_turned(k, *turn)
-        if self.reach is not None and seen.dim() == 5:
+        if self.reach is not None and isinstance(seen, Tensor) and seen.dim() == 5:
             attended = sliding_attention(q, k, v, seen, self.reach, on_weights, self.kernel)
         else:
             attended = attend(q, k, v, seen, on_weights, self.kernel)
@@ -130,16 +132,12 @@ class ModernBert(nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         length = x.shape[1]
-        visible = attention_mask[:, None, :]
-        if documents is not None:
-            visible = visible & (documents[:, :, None] == documents[:, None, :])
-        # Padding might leave the softmax without a key, hence NaN: there, all keys are seen.
-        whole = (visible | ~visible.any(-1, keepdim=True))[:, None]  # [B 1 #T T]
+        whole = visible_in(attention_mask, documents)
         near, local_turn = whole, None
         if any(layer.reach is not None for layer in self.layers):
             local_turn = self._turn(length, self.local_theta, x.device)
             if torch.compiler.is_exporting() or length > self.reach + 1:
-                near = self._near(visible, attention_mask, documents)
+                near = self._near(whole, attention_mask, documents)
         turn = self._turn(length, self.global_theta, x.device)
         x = self.embedding_dropout(self.embedding_norm(x))
         for layer in self.layers:
@@ -148,14 +146,15 @@ class ModernBert(nn.Module):
         return normed
 
     def _near(
-        self, visible: Bool[Tensor, "_ _ T"], attention_mask: Bool[Tensor, "B T"], documents: Tensor | None
+        self, whole: Visible, attention_mask: Bool[Tensor, "B T"], documents: Tensor | None
     ) -> Bool[Tensor, "..."]:
         """Return the mask of local layers: in blocks, or dense [B 1 T T] for an export, whose length may change."""
         if not torch.compiler.is_exporting():
             return sliding_mask(attention_mask, self.reach, documents)
         places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-        near = visible & ((places[:, None] - places).abs() <= self.reach)
-        return (near | ~near.any(-1, keepdim=True))[:, None]
+        assert isinstance(whole, Tensor), "an export has no blocks"
+        near = whole & ((places[:, None] - places).abs() <= self.reach)
+        return near | ~near.any(-1, keepdim=True)
 
     def _turn(self, length: int, theta: float, device: torch.device) -> Turn:
         steps = torch.arange(0, self.width, 2, device=device, dtype=torch.float32) / self.width

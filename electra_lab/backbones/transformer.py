@@ -12,7 +12,7 @@ from electra_lab.backbones._head_norm import HeadNorm
 from electra_lab.backbones._rotary import turned
 from electra_lab.backbones._windows import check_local_heads, local_attention
 from electra_lab.backbones._x_transformers import Attention, Encoder, LayerNorm, RotaryEmbedding
-from electra_lab.model.attention import Kernel, Softcap, attend
+from electra_lab.model.attention import Kernel, Softcap, Visible, attend, visible_in
 from registry import backbones
 
 THETA = 10_000.0
@@ -41,7 +41,7 @@ class KernelAttention(Attention):  # type: ignore[misc]  # the library has no ty
         self,
         x: Float[Tensor, "B T D"],
         context_mask: Bool[Tensor, "B T"] | None = None,
-        attn_mask: Bool[Tensor, "B 1 T T"] | None = None,
+        attn_mask: Visible = None,
         rotary_pos_emb: tuple[Float[Tensor, "T half"], Float[Tensor, "T half"]] | None = None,
         value_residual: Float[Tensor, "B H T d"] | None = None,
         **_: Any,  # of the library's other kinds of encoders
@@ -209,8 +209,7 @@ class Transformer(nn.Module):
         keys = attention_mask | ~attention_mask.any(-1, keepdim=True)
         visible = None
         if documents is not None:
-            visible = (keys[:, None, :] & (documents[:, :, None] == documents[:, None, :])).unsqueeze(1)
-            visible = visible | ~visible.any(-1, keepdim=True)
+            visible = visible_in(attention_mask, documents, blocks=self.flash)
         # Only keys are masked. Given `mask`, the library also sets padding to zero, which turns bfloat16 states into
         # float32, and fixes the traced sizes in an ONNX export.
         states: Tensor = self.encoder(

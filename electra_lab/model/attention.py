@@ -1,11 +1,14 @@
 """Exact softmax attention by one of several kernels. Which is faster depends on the machine, the type, the length."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -19,27 +22,77 @@ class Softcap:
 Kernel = Literal["fused", "products"] | Softcap
 KERNELS: tuple[Kernel, ...] = ("fused", "products")  # that compute the same
 
+SHORT = 256  # positions; on a CPU, up to this many are attended to at once, whatever the mask and the dropout
+JOINED = 64  # positions; shorter documents that follow one another share a block
+QUERIES = 128  # whose weights exist at a time where weights are dropped
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Rows as blocks of neighbouring positions that see nothing outside: a long document each, or several short ones.
+
+    sizes  positions of each block, row after row
+    masks  of each block, Bool[1 1 #n n]; None if all of its positions see one another
+    """
+
+    attention_mask: Bool[Tensor, "B T"]
+    documents: Int[Tensor, "B T"]
+    sizes: list[int]
+    masks: list[Bool[Tensor, "1 1 _ n"] | None]
+
+
+Mask = Bool[Tensor, " B #H #T S"]  # True at the keys that a query sees
+Visible = Mask | Blocks | None
+
+
+def visible_in(
+    attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None = None, *, blocks: bool = True
+) -> Any:
+    """Return which positions each position sees, for `attend`: the real ones of its row, or of its document there.
+
+    A position without any, in padding, sees arbitrary ones, as the softmax of nothing is NaN.
+
+    blocks  allow Blocks instead of a mask Bool[B 1 #T T]. Only an eager forward pass over long rows on a CPU has them:
+            their number depends on the documents
+    """
+    if blocks and documents is not None and documents.shape[1] > SHORT and _is_eager_on_cpu(documents):
+        found = _blocks(attention_mask, documents) if _has_values(documents) else None
+        if found is not None:
+            return found
+    return _mask(attention_mask, documents)
+
 
 def attend(
     query: Float[Tensor, "B H T d"],
     key: Float[Tensor, "B H S d"],
     value: Float[Tensor, "B H S e"],
-    visible: Bool[Tensor, " B #H #T S"],
+    visible: Visible,
     dropout: float,
     kernel: Kernel,
 ) -> Float[Tensor, "B H T e"]:
-    """softmax(q k / sqrt(d)) v, with dropout on the weights. Every row of `visible` needs a position.
+    """softmax(q k / sqrt(d)) v, with dropout on the weights. Every row of a mask needs a position.
 
-    kernel  fused: torch's scaled_dot_product_attention; products: two batched matrix products with a softmax in
-            between, which keep the matrix of weights for the backward pass
+    visible  a mask, what `visible_in` returned, or None if every query sees every key
+    kernel   fused: torch's scaled_dot_product_attention; products: two batched matrix products with a softmax in
+             between, which keep the matrix of weights for the backward pass. On a CPU, neither drops weights of more
+             than SHORT keys: torch's kernel would also keep all of them
     """
+    if isinstance(visible, Blocks):
+        if not torch.compiler.is_compiling():
+            return _by_block(query, key, value, visible, dropout, kernel)
+        visible = _mask(visible.attention_mask, visible.documents)
+    capped = isinstance(kernel, Softcap)
+    if dropout and not capped and key.shape[2] > SHORT and _is_eager_on_cpu(query):
+        return _drop(query, key, value, visible, dropout)
     if kernel == "fused":
         return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout)
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
     if isinstance(kernel, Softcap):
         scores = kernel.bound * (scores / kernel.bound).tanh()
+    if visible is not None:
+        scores = scores.masked_fill(~visible, float("-inf"))
     wide = torch.promote_types(scores.dtype, torch.float32)
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1, dtype=wide)
+    weights = scores.softmax(-1, dtype=wide)
     attended: Tensor = F.dropout(weights, dropout).to(value.dtype) @ value
     return attended
 
@@ -53,3 +106,171 @@ def use_kernel(kernel: Kernel, networks: nn.Module) -> bool:
     for module in found:
         module.kernel = kernel
     return bool(found)
+
+
+def _is_eager_on_cpu(x: Tensor) -> bool:
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return x.device.type == "cpu" and not traced
+
+
+def _has_values(x: Tensor) -> bool:
+    """Return False for a tensor that has only its shape, by which a dry run forecasts memory."""
+    return type(x) is Tensor
+
+
+def _mask(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"] | None) -> Bool[Tensor, "B 1 _ T"]:
+    visible = attention_mask[:, None, :]
+    if documents is not None:
+        visible = visible & (documents[:, :, None] == documents[:, None, :])
+    return (visible | ~visible.any(-1, keepdim=True))[:, None]
+
+
+def _blocks(attention_mask: Bool[Tensor, "B T"], documents: Int[Tensor, "B T"]) -> Blocks | None:
+    """Return None if there are no rows, or if a document of a row continues after another one."""
+    rows, length = documents.shape
+    numbers, real = documents.flatten(), attention_mask.flatten()
+    # Runs of equal numbers within a row, by their first positions in [B*T]
+    new = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    begins = new.flatten().nonzero().flatten()
+    runs = torch.stack([begins // length, numbers[begins]])
+    if not rows or torch.unique(runs, dim=1).shape[1] < runs.shape[1]:
+        return None
+    # Short ones are joined with those before them
+    blocks: list[tuple[int, int, bool]] = []  # first position, end, whether there are several documents
+    ends = [*begins[1:].tolist(), rows * length]
+    for begin, end in zip(begins.tolist(), ends, strict=True):
+        joins = begin % length and end - blocks[-1][0] <= JOINED
+        blocks.append((blocks.pop()[0], end, True) if joins else (begin, end, False))
+    # Masks
+    masks: list[Tensor | None] = []
+    for begin, end, several in blocks:
+        keys, number = real[begin:end], numbers[begin:end]
+        visible = keys[None]
+        if several:
+            visible = visible & (number[:, None] == number)
+        whole = not several and bool((keys == keys[0]).all())  # all real, or all padding
+        masks.append(None if whole else (visible | ~visible.any(-1, keepdim=True))[None, None])
+    return Blocks(attention_mask, documents, [end - begin for begin, end, _ in blocks], masks)
+
+
+def _by_block(
+    query: Float[Tensor, "B H T d"],
+    key: Float[Tensor, "B H T d"],
+    value: Float[Tensor, "B H T e"],
+    blocks: Blocks,
+    dropout: float,
+    kernel: Kernel,
+) -> Float[Tensor, "B H T e"]:
+    batch, heads, length, _ = query.shape
+    parts = []
+    for x in (query, key, value):  # [B H T d] -> [1 H B*T d] -> of each block [1 H n d]
+        row = x.transpose(1, 2).reshape(1, batch * length, heads, -1)
+        parts.append(row.transpose(1, 2).split(blocks.sizes, dim=2))  # type: ignore[no-untyped-call]
+    found = []
+    for q, k, v, mask in zip(*parts, blocks.masks, strict=True):
+        found.append(attend(q, k, v, mask, dropout, kernel).transpose(1, 2))
+    return torch.cat(found, dim=1).view(batch, length, heads, -1).transpose(1, 2)
+
+
+def _drop(
+    query: Float[Tensor, "B H T d"],
+    key: Float[Tensor, "B H S d"],
+    value: Float[Tensor, "B H S e"],
+    visible: Mask | None,
+    dropout: float,
+) -> Float[Tensor, "B H T e"]:
+    """Attend with dropout, keeping one bit for each weight; in the type of autocast, as torch's kernel does."""
+    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else value.dtype
+    with torch.autocast("cpu", enabled=False):
+        inputs = query.to(kind), key.to(kind), value.to(kind)
+        attended: Tensor = _Dropped.apply(*inputs, visible, dropout)  # type: ignore[no-untyped-call]
+    return attended
+
+
+class _Dropped(torch.autograd.Function):
+    """The weights of some queries of one row exist at a time, and the backward pass computes them again.
+
+    Which of them are kept is drawn from torch's global generator, row after row, in the forward pass alone.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Float[Tensor, "B H T d"],
+        key: Float[Tensor, "B H S d"],
+        value: Float[Tensor, "B H S e"],
+        visible: Mask | None,
+        dropout: float,
+    ) -> Float[Tensor, "B H T e"]:
+        q, k, v = query.contiguous(), key.contiguous(), value.contiguous()
+        attended = q.new_empty(*q.shape[:3], v.shape[-1])
+        bits = q.new_empty(*q.shape[:3], -(-k.shape[2] // 8), dtype=torch.uint8)
+        for row, part in _parts(q):
+            weights = _weights(q[row, :, part], k[row], _of(visible, row, part))
+            kept = _kept(weights, dropout)
+            if _has_values(kept):
+                bits[row, :, part] = torch.from_numpy(np.packbits(kept.numpy(), axis=-1))
+            attended[row, :, part] = torch.bmm(weights.mul_(kept).to(v.dtype), v[row])
+        ctx.save_for_backward(query, key, value, visible, bits)
+        ctx.grow = 1 / (1 - dropout)
+        return attended.mul_(ctx.grow)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Float[Tensor, "B H T e"]) -> tuple[Tensor | None, ...]:
+        query, key, value, visible, bits = ctx.saved_tensors
+        q, k, v, g = query.contiguous(), key.contiguous(), value.contiguous(), given * ctx.grow
+        scale, wide = q.shape[-1] ** -0.5, torch.promote_types(q.dtype, torch.float32)
+        of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
+        for row, part in _parts(q):
+            asked, through = q[row, :, part], g[row, :, part]
+            weights = _weights(asked, k[row], _of(visible, row, part))
+            kept = _unpacked(bits[row, :, part], weights)
+            # From the result to weights, scores, queries and keys
+            of_weights = torch.bmm(through, v[row].transpose(1, 2)).to(wide).mul_(kept)
+            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, wide).to(q.dtype)
+            of_q[row, :, part] = torch.bmm(of_scores, k[row]).mul_(scale)
+            of_k[row] += torch.bmm(of_scores.transpose(1, 2), asked * scale)
+            of_v[row] += torch.bmm(weights.mul_(kept).to(v.dtype).transpose(1, 2), through)
+        return of_q, of_k.to(k.dtype), of_v.to(v.dtype), None, None
+
+
+def _parts(query: Float[Tensor, "B H T d"]) -> Iterator[tuple[int, slice]]:
+    """Yield the numbers of a row and of some of its queries; of shapes alone the first, as the others are like it."""
+    for row in range(query.shape[0]):
+        for begin in range(0, query.shape[2], QUERIES):
+            yield row, slice(begin, begin + QUERIES)
+            if not _has_values(query):
+                return
+
+
+def _of(visible: Bool[Tensor, "_ _ _ S"] | None, row: int, part: slice) -> Bool[Tensor, "_ _ S"] | None:
+    """Return the mask of some queries of a row."""
+    if visible is None:
+        return None
+    return visible[row] if visible.shape[2] == 1 else visible[row, :, part]
+
+
+def _weights(
+    query: Float[Tensor, "H n d"], key: Float[Tensor, "H S d"], visible: Bool[Tensor, "_ _ S"] | None
+) -> Float[Tensor, "H n S"]:
+    """Return the softmax of the scores, in float32 at least."""
+    scores = torch.bmm(query * query.shape[-1] ** -0.5, key.transpose(1, 2))
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if visible is not None:
+        scores += torch.where(visible, 0.0, float("-inf"))
+    return torch.softmax(scores, -1, out=scores)
+
+
+def _kept(weights: Float[Tensor, "H n S"], dropout: float) -> Bool[Tensor, "H n S"]:
+    """Draw which weights are kept: 32 bits each, two of them from a number of 64 bits, faster than by bernoulli_."""
+    count = weights.numel()
+    words = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None).view(torch.int32)
+    lowest = min(round(dropout * 2**32) - 2**31, 2**31 - 1)
+    return (words[:count] >= lowest).view_as(weights)
+
+
+def _unpacked(bits: UInt8[Tensor, "H n bytes"], weights: Float[Tensor, "H n S"]) -> UInt8[Tensor, "H n S"]:
+    if not _has_values(bits):
+        return torch.empty_like(weights, dtype=torch.uint8)
+    return torch.from_numpy(np.unpackbits(bits.numpy(), axis=-1, count=weights.shape[-1]))
